@@ -1,0 +1,1 @@
+"""Ratchet: the learning loop for teams that run LLM agents in production."""

@@ -1,0 +1,56 @@
+"""Typed mirror of `contracts/`: one struct per subject, immutable, JSON in and out. Imports no broker and no torch."""
+
+from ratchet.messages.base import DEFAULT_ROLE, JsonObject, Message, Value, decode, encode, named_id, role_subject
+from ratchet.messages.deployment import ModelDeployed, ModelRollout
+from ratchet.messages.operations import Alert, DeadLetter
+from ratchet.messages.reward import Feedback, Preference, Reward
+from ratchet.messages.training import TrainingDispatch, TrainingRequest, TrainingStatus
+from ratchet.messages.trajectory import Outcome, PolicyClaim, Trajectory, TrajectoryEnd
+from ratchet.messages.turn import Turn
+
+MESSAGES: dict[str, type[Message]] = {
+    kind.TOPIC: kind
+    for kind in (
+        Trajectory,
+        TrajectoryEnd,
+        Turn,
+        Reward,
+        Feedback,
+        Preference,
+        TrainingRequest,
+        TrainingStatus,
+        TrainingDispatch,
+        ModelDeployed,
+        ModelRollout,
+        Alert,
+        DeadLetter,
+    )
+}
+"""Topic -> message type."""
+
+__all__ = [
+    "DEFAULT_ROLE",
+    "MESSAGES",
+    "Alert",
+    "DeadLetter",
+    "Feedback",
+    "JsonObject",
+    "Message",
+    "ModelDeployed",
+    "ModelRollout",
+    "Outcome",
+    "PolicyClaim",
+    "Preference",
+    "Reward",
+    "TrainingDispatch",
+    "TrainingRequest",
+    "TrainingStatus",
+    "Trajectory",
+    "TrajectoryEnd",
+    "Turn",
+    "Value",
+    "decode",
+    "encode",
+    "named_id",
+    "role_subject",
+]

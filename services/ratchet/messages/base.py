@@ -1,0 +1,61 @@
+"""What every message has in common: a topic, a subject, a deterministic event id, and its JSON form."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+DEFAULT_ROLE = "default"
+"""The role of messages published on the bare subject."""
+
+NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:ratchet")
+"""Root of all name-based ids, so that the same logical event has the same id wherever it is made."""
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An immutable part of a message. Unknown members are ignored when decoding (the open view)."""
+
+
+class Message(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """A message with a topic. `subject` says where it is published, `event_id` which event it is."""
+
+    TOPIC: ClassVar[str]
+
+    @property
+    def subject(self) -> str:
+        """The subject this message is published on."""
+        return self.TOPIC
+
+    @property
+    def event_id(self) -> str:
+        """The same logical event always has the same id: it is the broker's deduplication key."""
+        return named_id(self.TOPIC, encode(self).decode())
+
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+
+def named_id(*parts: object) -> str:
+    """A UUIDv5 of `parts`: equal parts give equal ids, on any machine."""
+    return str(uuid.uuid5(NAMESPACE, "\x1f".join(map(str, parts))))
+
+
+def role_subject(topic: str, role: str) -> str:
+    """The subject of `topic` for `role`; the default role uses the bare subject."""
+    return topic if role == DEFAULT_ROLE else f"{topic}.{role}"
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    """JSON without members that hold their default, keys in declaration order."""
+    return msgspec.json.encode(value)
+
+
+def decode(body: bytes, kind: type[M]) -> M:
+    """Read JSON as `kind`, ignoring unknown members. Raises `msgspec.ValidationError` on a type mismatch."""
+    return msgspec.json.decode(body, type=kind)
+
+
+JsonObject = dict[str, Any]
+"""A free-form JSON object: tool arguments, raw data, labels. `Any` because its members are the agent's own."""

@@ -1,0 +1,111 @@
+"""What is true now: the values in the NATS key-value buckets, changed only by compare-and-set."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ratchet.messages.base import JsonObject, Value
+from ratchet.messages.training import (
+    Artifacts,
+    CurrentMetrics,
+    Progress,
+    SnapshotRef,
+    TrainingError,
+    TrainingRequest,
+)
+
+POLICIES, ROLLOUTS, JOBS, BASELINES = "policies", "rollouts", "jobs", "baselines"
+"""Bucket names."""
+
+
+class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """A registered policy, key `<role>.<version>` in bucket `policies`. Immutable but for `stage`."""
+
+    role: str
+    version: int
+    name: str
+    """`<role>@<version>-<first 8 of digest>`: its name in the engine, never reused."""
+    digest: str
+    """sha256 of its manifest."""
+    uri: str
+    """`s3://` uri of its manifest."""
+    kind: str
+    """`adapter` or `model`."""
+    base_model: str
+    created_at: datetime
+    stage: str
+    """`registered`, `refused`, `canary`, `stable`, `archived` or `rolled_back`."""
+    parent: int | None = None
+    training_job_id: str | None = None
+    dataset_digest: str | None = None
+    training_samples: int | None = None
+    final_reward: float | None = None
+    reason: str | None = None
+    gate: JsonObject | None = None
+    """The evidence of the gates: held-out success of both policies, difference, bound."""
+
+
+class ServedPolicy(Value, frozen=True, kw_only=True):
+    """What a gateway needs to know of a policy in order to serve it."""
+
+    version: int
+    name: str
+    digest: str
+
+
+class WeightStep(Value, frozen=True, kw_only=True):
+    """From `at` on, trajectories that start get the canary with probability `weight` (0..1)."""
+
+    at: datetime
+    weight: float
+
+
+class CanaryRoute(Value, frozen=True, kw_only=True):
+    rollout_id: str
+    policy: ServedPolicy
+    salt: str
+    schedule: list[WeightStep]
+    lease: int
+    """Grows with every renewal; a gateway that sees no growth for 20 s serves stable."""
+
+
+class Route(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a role's traffic goes, key `<role>` in bucket `policies`; written by the deployer only."""
+
+    role: str
+    stable: ServedPolicy | None = None
+    previous: ServedPolicy | None = None
+    """Stays resident in the engines, so that a rollback is one write."""
+    canary: CanaryRoute | None = None
+    next_version: int = 1
+    audit_hash: str | None = None
+    """Hash of the role's last rollout decision."""
+
+
+class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """A training job, key `<training_job_id>` in bucket `jobs`; written by the coordinator only."""
+
+    training_job_id: str
+    role: str
+    algorithm: str
+    state: str
+    """`queued`, `dispatched`, `running`, `completed`, `failed` or `cancelled`."""
+    priority: str
+    created_at: datetime
+    updated_at: datetime
+    request: TrainingRequest
+    attempt: int = 0
+    worker: str | None = None
+    pool: str = "default"
+    parent: str | None = None
+    snapshot: SnapshotRef | None = None
+    trajectories: int | None = None
+    heartbeat_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    cancel_requested: bool = False
+    retry_at: datetime | None = None
+    progress: Progress | None = None
+    metrics: CurrentMetrics | None = None
+    artifacts: Artifacts | None = None
+    error: TrainingError | None = None
