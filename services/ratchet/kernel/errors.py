@@ -1,0 +1,86 @@
+"""All errors of Ratchet.
+
+    RatchetError
+    ├── ContractError
+    │   ├── UnknownSubject      no topic has this subject
+    │   └── InvalidMessage      the message breaks its schema
+    ├── Unavailable             a passing fault of something we depend on: retry
+    │   ├── BusUnavailable
+    │   ├── WarehouseUnavailable
+    │   └── ObjectsUnavailable
+    ├── NotFound                no such role, policy, job, file or object
+    ├── Conflict                somebody else changed it first (compare-and-set lost)
+    ├── DigestMismatch          the bytes are not the ones that were named
+    ├── Rejected                a request that can never succeed as it is
+    ├── MissingExtra            an optional part of the package is not installed
+    └── ConfigError             a setting is wrong, a port is taken
+
+`str(error)` is one clear line for people. An error of a library is classified once, where it enters.
+"""
+
+from __future__ import annotations
+
+
+class RatchetError(Exception):
+    """Root of the tree."""
+
+
+class ContractError(RatchetError):
+    """A message and the contracts disagree."""
+
+
+class UnknownSubject(ContractError):
+    """No topic has this subject."""
+
+
+class InvalidMessage(ContractError):
+    """A message breaks its schema at `path` (JSON pointer) for `reason`."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(f"{path or '/'}: {reason}")
+        self.reason = reason
+        self.path = path
+
+
+class Unavailable(RatchetError):
+    """A passing fault of something we depend on: trying again later may help."""
+
+
+class BusUnavailable(Unavailable):
+    """The broker did not answer, or refuses for now."""
+
+
+class WarehouseUnavailable(Unavailable):
+    """ClickHouse did not answer."""
+
+
+class ObjectsUnavailable(Unavailable):
+    """The object store did not answer."""
+
+
+class NotFound(RatchetError):
+    """No such role, policy, job, file or object."""
+
+
+class Conflict(RatchetError):
+    """Somebody else changed it first."""
+
+
+class DigestMismatch(RatchetError):
+    """The bytes are not the ones that were named."""
+
+
+class Rejected(RatchetError):
+    """A request that can never succeed as it is."""
+
+
+class MissingExtra(RatchetError):
+    """An optional part of the package is not installed."""
+
+    def __init__(self, extra: str, needed_for: str) -> None:
+        super().__init__(f"{needed_for} needs the extra `{extra}`: pip install 'ratchet-rl[{extra}]'")
+        self.extra = extra
+
+
+class ConfigError(RatchetError):
+    """A setting is wrong, or a port is taken."""
