@@ -1,0 +1,226 @@
+"""A bounded queue on disk for messages that could not be published: it survives restarts and drains in order.
+
+Layout of the directory: `lock` (held while open), `cursor` (what is already published), and numbered segments. A
+segment is a sequence of frames: length and CRC-32 of the payload, then the payload (MessagePack of a `Record`).
+
+Durability: `append` hands the frame to the operating system before it returns, so a killed process loses nothing. A
+segment is synced to the disk when it is full and on `close`; a power failure may lose the newest, unsynced segment.
+Delivery is at least once: a process killed between a publish and the cursor's write publishes that batch again, under
+the same event ids.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from ratchet.kernel.errors import ConfigError
+
+FRAME = struct.Struct("<II")
+SEGMENTS = 8
+"""A spool is cut into about this many segments: disk space is given back one segment at a time."""
+MAX_SEGMENT_BYTES = 4 * 1024 * 1024
+SLOTS = 64
+"""How many processes may share one parent directory (see `Spool.claim`)."""
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """One message as it goes to the broker."""
+
+    subject: str
+    headers: dict[str, str]
+    body: bytes
+
+
+Publish = Callable[[Sequence[Record]], Awaitable[None]]
+"""Publishes records in order; returns when all are durable, raises when they are not."""
+
+
+class Spool:
+    """Records wait here, oldest first. One process and one thread own a directory; `append` may run during a `drain`.
+
+    A producer that spools must keep appending until `pending` is 0, or its newer messages overtake the older ones.
+    """
+
+    def __init__(self, directory: Path, max_bytes: int) -> None:
+        """Open `directory`, made if absent. Raises `ConfigError` if it is in use, `OSError` if it cannot be used."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._lock = _hold(directory / "lock")
+        self._max_bytes = max_bytes
+        self._segment_bytes = max(1, min(MAX_SEGMENT_BYTES, max_bytes // SEGMENTS))
+        self._writer: IO[bytes] | None = None
+        self._overflowed = 0
+        self._sizes = {int(path.stem): path.stat().st_size for path in directory.glob("*.segment")}
+        self._cursor = self._read_cursor()
+        self._next = max([self._cursor[0], *self._sizes]) + 1
+        self._pending = sum(1 for _ in self._frames())
+        self._damaged = sum(1 for number in self._sizes if self._is_cut_off(number))
+        if self._pending == 0:
+            self._forget_segments(before=self._next)
+
+    @classmethod
+    def claim(cls, parent: Path, max_bytes: int) -> Spool:
+        """Open the first directory `parent/0`, `parent/1`, ... that no other process holds.
+
+        A restarted process so takes over what an earlier one left behind. Raises `ConfigError` if all are in use.
+        """
+        for slot in range(SLOTS):
+            try:
+                return cls(parent / str(slot), max_bytes)
+            except ConfigError:
+                continue
+        raise ConfigError(f"all {SLOTS} spool directories under {parent} are in use by other processes")
+
+    @property
+    def pending(self) -> int:
+        """Records not yet published."""
+        return self._pending
+
+    @property
+    def size(self) -> int:
+        """Bytes of records on disk: never more than `max_bytes`."""
+        return sum(self._sizes.values())
+
+    @property
+    def overflowed(self) -> int:
+        """Records refused since the spool was opened: it was full, or the disk was."""
+        return self._overflowed
+
+    @property
+    def damaged(self) -> int:
+        """Segments whose end could not be read at opening: cut off by a power failure, or altered."""
+        return self._damaged
+
+    def append(self, record: Record) -> bool:
+        """Keep `record` until it is drained. False, and counted, when there is no room for it."""
+        payload = msgspec.msgpack.encode(record)
+        frame = FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+        if self.size + len(frame) > self._max_bytes or not self._write(frame):
+            self._overflowed += 1
+            return False
+        self._pending += 1
+        return True
+
+    async def drain(self, publish: Publish, batch: int = 64) -> int:
+        """Publish everything in order and return how much that was.
+
+        A batch is forgotten when `publish` has returned. Errors of `publish` propagate; its batch stays first in line.
+        """
+        drained = 0
+        while frames := list(islice(self._frames(), batch)):
+            await publish([record for record, _ in frames])
+            drained += len(frames)
+            self._pending -= len(frames)
+            self._advance(frames[-1][1])
+        return drained
+
+    def close(self) -> None:
+        """Sync what was appended and let another process have the directory."""
+        self._close_segment(sync=True)
+        self._lock.close()
+
+    def _write(self, frame: bytes) -> bool:
+        """Append one frame. After a short write the segment is left as it is: a reader skips its cut-off end."""
+        try:
+            writer = self._segment()
+            written = writer.write(frame)
+        except OSError:
+            return False
+        self._sizes[self._next - 1] += written
+        if 0 < written < len(frame):
+            self._close_segment(sync=False)
+        return written == len(frame)
+
+    def _segment(self) -> IO[bytes]:
+        if self._writer is not None and self._sizes[self._next - 1] < self._segment_bytes:
+            return self._writer
+        self._close_segment(sync=True)
+        self._writer = self._path(self._next).open("ab", buffering=0)
+        self._sizes[self._next] = 0
+        self._next += 1
+        return self._writer
+
+    def _close_segment(self, *, sync: bool) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        with writer:
+            if sync:
+                os.fsync(writer.fileno())
+
+    def _frames(self) -> Iterator[tuple[Record, tuple[int, int]]]:
+        """Records behind the cursor, each with the position after it (segment, offset)."""
+        first, start = self._cursor
+        for number in sorted(n for n in self._sizes if n >= first):
+            for payload, end in _read_segment(self._path(number), start if number == first else 0):
+                yield msgspec.msgpack.decode(payload, type=Record), (number, end)
+
+    def _is_cut_off(self, number: int) -> bool:
+        ends = [end for _, end in _read_segment(self._path(number), 0)]
+        return max(ends, default=0) < self._sizes[number]
+
+    def _advance(self, position: tuple[int, int]) -> None:
+        """Everything up to `position` is published: note that first, then delete the segments that are done."""
+        self._cursor = position
+        staged = self._directory / "cursor.new"
+        staged.write_text(f"{position[0]} {position[1]}")
+        staged.replace(self._directory / "cursor")
+        if self._pending == 0:
+            self._close_segment(sync=False)
+        self._forget_segments(before=self._next if self._pending == 0 else position[0])
+
+    def _forget_segments(self, before: int) -> None:
+        for number in [n for n in self._sizes if n < before]:
+            self._path(number).unlink(missing_ok=True)
+            del self._sizes[number]
+
+    def _read_cursor(self) -> tuple[int, int]:
+        """Where to go on; an absent or unreadable cursor means from the start, at the price of duplicates."""
+        try:
+            number, offset = (self._directory / "cursor").read_text().split()
+            return (int(number), int(offset))
+        except (FileNotFoundError, ValueError):
+            return (0, 0)
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{number:012d}.segment"
+
+
+def _read_segment(path: Path, start: int) -> Iterator[tuple[bytes, int]]:
+    """Payloads of whole, undamaged frames from offset `start`, each with the offset after it."""
+    with path.open("rb") as segment:
+        offset = segment.seek(start)
+        while len(header := segment.read(FRAME.size)) == FRAME.size:
+            length, checksum = FRAME.unpack(header)
+            payload = segment.read(length)
+            if len(payload) < length or zlib.crc32(payload) != checksum:
+                return
+            offset += FRAME.size + length
+            yield payload, offset
+
+
+def _hold(path: Path) -> IO[bytes]:
+    """Lock `path` for as long as the returned file is open, also against other instances in this process."""
+    lock = path.open("ab")
+    try:
+        if sys.platform == "win32":
+            import msvcrt  # noqa: PLC0415  exists on that platform only
+
+            msvcrt.locking(lock.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl  # noqa: PLC0415
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise ConfigError(f"spool directory {path.parent} is in use by another process") from error
+    return lock
