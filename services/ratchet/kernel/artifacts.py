@@ -1,7 +1,7 @@
 """Policy artifacts: an adapter or a model as content-addressed files and one manifest, written last.
 
-The digest of a policy is the sha256 of its manifest's bytes. The manifest names every file with its own sha256, so the digest
-fixes the weights, the tokenizer and how they came to be. Nothing here loads weights; that needs torch and lives elsewhere.
+The digest of a policy is the sha256 of its manifest's bytes. The manifest names every file with its own sha256, so
+the digest fixes the weights, the tokenizer and how they came to be. Nothing here loads weights: that needs torch.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ COMPLETE_MARK = ".complete"
 class BlobStore(Protocol):
     """The part of `kernel.objects.Objects` that artifacts need."""
 
-    def put(self, data: bytes, prefix: str, suffix: str = "") -> ObjectRef: ...
+    def put(self, blob: bytes, prefix: str, suffix: str = "") -> ObjectRef: ...
 
     def put_file(self, path: Path, prefix: str, suffix: str = "") -> ObjectRef: ...
 
     def get(self, uri: str, sha256: str | None = None) -> bytes: ...
 
-    def get_file(self, uri: str, path: Path, sha256: str | None = None) -> None: ...
+    def get_file(self, uri: str, path: Path, sha256: str) -> None: ...
 
 
 class ArtifactFile(Value, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class PolicyManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
     kind: str
     """`adapter` or `model`."""
     base_model: str
-    """Of an adapter: uri of its base's manifest, or a name or path. Of a model: what it was made from, or its own name."""
+    """Of an adapter: uri of its base's manifest, or a name or path. Of a model: what it was made from."""
     files: list[ArtifactFile]
     role: str
     created_at: datetime
@@ -160,7 +160,7 @@ def publish_policy(objects: BlobStore, manifest: PolicyManifest) -> Policy:
 
 
 def fetch_policy(objects: BlobStore, uri: str, cache: Path, digest: str | None = None) -> LocalPolicy:
-    """The policy's files in `cache/<digest>`, downloaded and verified once. Safe when several processes fetch at a time."""
+    """The policy's files in `cache/<digest>`, downloaded and verified once. Several processes may fetch at a time."""
     policy = read_policy(objects, uri, digest)
     directory = cache / policy.digest
     if not (directory / COMPLETE_MARK).exists():
