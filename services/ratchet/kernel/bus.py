@@ -1,0 +1,200 @@
+"""The connection to the broker: typed publishing, reading, buckets, and the streams themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import nats
+import nats.errors
+import structlog
+from nats.aio.client import Client as Nats
+from nats.aio.msg import Msg
+from nats.js import errors as js_errors
+from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
+
+from ratchet.kernel.contracts import Contracts, Stream
+from ratchet.kernel.envelope import Headers, fields_of, seal
+from ratchet.kernel.errors import BusUnavailable, InvalidMessage
+from ratchet.kernel.kv import Bucket
+from ratchet.kernel.publisher import Publisher, Sealed
+from ratchet.kernel.received import Received
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Message
+
+log = structlog.get_logger()
+
+V = TypeVar("V")
+RECONNECT_S = 0.25
+"""Pause between attempts to reach the broker again; attempts never end."""
+
+
+def utc_now() -> datetime:
+    """The wall clock, as everything that needs one takes it: `now: Callable[[], datetime]`."""
+    return datetime.now(UTC)
+
+
+class Bus:
+    """One connection. Everything that is published is checked against its contract first."""
+
+    def __init__(
+        self, nc: Nats, *, name: str, contracts: Contracts, replicas: int, now: Callable[[], datetime] = utc_now
+    ) -> None:
+        self.nc = nc
+        self.contracts = contracts
+        self.now = now
+        self._source = f"urn:ratchet:{name}"
+        self._replicas = replicas
+        self._publishers: dict[str, Publisher] = {}
+
+    @classmethod
+    async def connect(
+        cls, settings: KernelSettings, *, name: str, contracts: Contracts, now: Callable[[], datetime] = utc_now
+    ) -> Bus:
+        """Connect, waiting for as long as the broker is away."""
+        nc = Nats()
+        seed = {"nkeys_seed": str(settings.nats_seed_file)} if settings.nats_seed_file else {}
+        while True:
+            try:
+                await nc.connect(
+                    settings.nats_url,
+                    name=name,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=RECONNECT_S,
+                    connect_timeout=2,
+                    error_cb=_log_error,
+                    **seed,
+                )
+            except (nats.errors.NoServersError, TimeoutError, OSError) as error:
+                log.warning("waiting for the broker", url=settings.nats_url, reason=repr(error))
+                await asyncio.sleep(1.0)
+            else:
+                return cls(nc, name=name, contracts=contracts, replicas=settings.replicas, now=now)
+
+    async def close(self) -> None:
+        """Publish what is still queued, then close the connection."""
+        await asyncio.gather(*(publisher.drain() for publisher in self._publishers.values()))
+        await self.nc.close()
+
+    async def check(self) -> str | None:
+        """Readiness: None while connected, else the reason."""
+        return None if self.nc.is_connected else "broker is not connected"
+
+    async def publish(self, message: Message, *, cause: Received[Message] | None = None) -> None:
+        """Check and store one message; returns when the stream has it.
+
+        Raises `InvalidMessage`, `BusUnavailable` (outcome unknown: publishing again is safe) or `Rejected`.
+        """
+        await self.publish_all([message], cause=cause)
+
+    async def publish_all(self, messages: Sequence[Message], *, cause: Received[Message] | None = None) -> None:
+        """Store several messages; returns when all are stored. None is sent when one of them is invalid."""
+        sealed = [(self.contracts.topic_of(m.subject).stream, self._seal(m, cause)) for m in messages]
+        for stream, one in sealed:
+            self._publisher(stream).enqueue(one)
+        results = await asyncio.gather(*(one.done for _, one in sealed), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def publish_raw(self, subject: str, headers: Headers, body: bytes) -> None:
+        """Store a message that was sealed before (a spooled one); returns when the stream has it."""
+        stream = self.contracts.topic_of(subject).stream
+        one = Sealed(subject, headers, body, asyncio.get_running_loop().create_future())
+        self._publisher(stream).enqueue(one)
+        await one.done
+
+    def seal(self, message: Message, cause: Received[Message] | None = None) -> tuple[str, Headers, bytes]:
+        """(subject, headers, body) as `publish` would send them. Raises `InvalidMessage`."""
+        body = self.contracts.check_strict(message)
+        schema = f"urn:ratchet:schema:{self.contracts.topic_of(message.subject).schema}"
+        headers, wire = seal(message, body, source=self._source, schema=schema, now=self.now(), cause=cause)
+        limit = self.nc.max_payload
+        if limit and len(wire) > limit:
+            raise InvalidMessage(f"body of {len(wire)} bytes is larger than the broker takes ({limit})")
+        return message.subject, headers, wire
+
+    def read(self, message: Msg) -> tuple[Received[Message], int]:
+        """A delivery as a typed message, and how many members its schema does not know.
+
+        Raises `UnknownSubject` or `InvalidMessage`.
+        """
+        headers: Headers = dict(message.headers or {})
+        typed, unknown, event_id = fields_of(self.contracts, message.subject, headers, message.data)
+        meta = message.metadata
+        received = Received(
+            message=typed,
+            subject=message.subject,
+            stream=meta.stream,
+            sequence=meta.sequence.stream,
+            delivered=meta.num_delivered or 1,
+            event_id=event_id,
+            time=meta.timestamp,
+            correlation_id=headers.get("ce-correlationid", event_id),
+            causation_id=headers.get("ce-causationid"),
+            headers=headers,
+            body=message.data,
+        )
+        return received, unknown
+
+    def bucket(self, name: str, kind: type[V]) -> Bucket[V]:
+        """A key-value bucket whose values are of `kind`."""
+        return Bucket(self.nc.jetstream(), name, kind)
+
+    async def last_sequence(self, stream: str) -> int:
+        """Sequence of the newest message of a stream, 0 when it has none."""
+        try:
+            return (await self.nc.jetstream().stream_info(stream)).state.last_seq
+        except (nats.errors.Error, TimeoutError) as error:
+            raise BusUnavailable(f"broker does not answer for {stream}: {error!r}") from error
+
+    async def ensure_streams(self) -> None:
+        """Create or update every stream and bucket of the contracts. Running it again changes nothing."""
+        jetstream: Any = self.nc.jetstream()
+        for stream in self.contracts.streams.values():
+            config = _stream_config(stream, self._replicas)
+            try:
+                await jetstream.stream_info(stream.name)
+                await jetstream.update_stream(config)
+            except js_errors.NotFoundError:
+                await jetstream.add_stream(config)
+        for bucket in self.contracts.buckets.values():
+            try:
+                await jetstream.key_value(bucket.name)
+            except js_errors.BucketNotFoundError:
+                config = KeyValueConfig(bucket=bucket.name, history=bucket.history, replicas=self._replicas)
+                await jetstream.create_key_value(config=config)
+
+    def _seal(self, message: Message, cause: Received[Message] | None) -> Sealed:
+        subject, headers, body = self.seal(message, cause)
+        return Sealed(subject, headers, body, asyncio.get_running_loop().create_future())
+
+    def _publisher(self, stream: str) -> Publisher:
+        if stream not in self._publishers:
+            atomic = self.contracts.streams[stream].allow_atomic
+            self._publishers[stream] = Publisher(self.nc, stream, atomic=atomic)
+        return self._publishers[stream]
+
+
+def _stream_config(stream: Stream, replicas: int) -> StreamConfig:
+    return StreamConfig(
+        name=stream.name,
+        subjects=list(stream.subjects),
+        retention=RetentionPolicy.WORK_QUEUE if stream.retention == "workqueue" else RetentionPolicy.LIMITS,
+        discard=DiscardPolicy.NEW if stream.discard == "new" else DiscardPolicy.OLD,
+        max_age=stream.max_age_s or 0,
+        max_msgs=stream.max_msgs or -1,
+        max_bytes=stream.max_bytes or -1,
+        duplicate_window=stream.duplicate_window_s,
+        storage=StorageType.FILE,
+        num_replicas=replicas,
+        allow_atomic=stream.allow_atomic,
+        allow_direct=True,
+    )
+
+
+async def _log_error(error: Exception) -> None:
+    if not isinstance(error, nats.errors.SlowConsumerError | nats.errors.UnexpectedEOF | OSError):
+        log.warning("broker connection", error=repr(error))

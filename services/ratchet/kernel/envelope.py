@@ -1,0 +1,74 @@
+"""CloudEvents 1.0 in NATS headers (binary mode): what is said about a message, beside its body.
+
+Source: CloudEvents NATS protocol binding 1.0, section 3.1.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import zstandard
+
+from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.errors import InvalidMessage
+from ratchet.kernel.received import Received
+from ratchet.messages import Message
+
+COMPRESS_ABOVE = 16_384
+"""Bodies larger than this many bytes travel as zstd."""
+MAX_BODY = 64 * 1024 * 1024
+"""Refuse to unpack more than this many bytes: a small message can hold a huge body."""
+
+Headers = dict[str, str]
+
+
+def seal(
+    message: Message, body: bytes, *, source: str, schema: str, now: datetime, cause: Received[Message] | None
+) -> tuple[Headers, bytes]:
+    """Headers and body as they go on the wire. `cause` is the event that this one follows from."""
+    event_id = message.event_id
+    headers = {
+        "Nats-Msg-Id": event_id,
+        "ce-specversion": "1.0",
+        "ce-id": event_id,
+        "ce-type": message.TOPIC,
+        "ce-source": source,
+        "ce-time": now.isoformat().replace("+00:00", "Z"),
+        "ce-dataschema": schema,
+        "ce-correlationid": cause.correlation_id if cause else event_id,
+        "content-type": "application/json",
+    }
+    if cause is not None:
+        headers["ce-causationid"] = cause.event_id
+        if "traceparent" in cause.headers:
+            headers["traceparent"] = cause.headers["traceparent"]
+    if len(body) > COMPRESS_ABOVE:
+        headers["content-encoding"] = "zstd"
+        body = zstandard.compress(body)
+    return headers, body
+
+
+def unseal(headers: Headers, body: bytes) -> bytes:
+    """The plain body. Raises `InvalidMessage` if it cannot be unpacked."""
+    encoding = headers.get("content-encoding")
+    if encoding is None:
+        return body
+    if encoding != "zstd":
+        raise InvalidMessage(f"unknown content-encoding {encoding!r}")
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(body) as reader:
+            plain = reader.read(MAX_BODY + 1)
+    except zstandard.ZstdError as error:
+        raise InvalidMessage(f"body is not zstd: {error}") from error
+    if len(plain) > MAX_BODY:
+        raise InvalidMessage(f"body is larger than {MAX_BODY} bytes")
+    return plain
+
+
+def fields_of(contracts: Contracts, subject: str, headers: Headers, body: bytes) -> tuple[Message, int, str]:
+    """The typed message behind a delivery, how many unknown members it had, and its event id.
+
+    Raises `UnknownSubject` or `InvalidMessage`.
+    """
+    message, unknown = contracts.read(subject, unseal(headers, body))
+    return message, unknown, headers.get("ce-id") or headers.get("Nats-Msg-Id") or message.event_id

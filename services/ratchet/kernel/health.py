@@ -1,0 +1,63 @@
+"""Is this process alive, is it ready, what does it count: /healthz, /readyz and /metrics on the service's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ratchet.kernel.errors import RatchetError
+
+Check = Callable[[], Awaitable[str | None]]
+"""Returns None when all is well, else the reason why not."""
+
+CHECK_DEADLINE_S = 2.0
+"""A check that takes longer counts as failed: whoever asks is waiting."""
+
+
+@dataclass
+class Health:
+    """What /readyz answers from. `starting` holds the reason until the service is built."""
+
+    service: str
+    starting: str | None = "starting"
+    checks: Mapping[str, Check] = field(default_factory=dict[str, Check])
+
+    async def reasons(self) -> dict[str, str]:
+        """Why the service is not ready, by check; empty when it is."""
+        if self.starting is not None:
+            return {"start": self.starting}
+        found = await asyncio.gather(*(_ask(check) for check in self.checks.values()))
+        return {name: reason for name, reason in zip(self.checks, found, strict=True) if reason is not None}
+
+
+async def _ask(check: Check) -> str | None:
+    try:
+        return await asyncio.wait_for(check(), CHECK_DEADLINE_S)
+    except TimeoutError:
+        return f"no answer within {CHECK_DEADLINE_S:g} s"
+    except RatchetError as error:
+        return str(error)
+
+
+def health_app(health: Health) -> Starlette:
+    """The three routes."""
+
+    async def alive(_: Request) -> Response:
+        return JSONResponse({"service": health.service, "status": "alive"})
+
+    async def ready(_: Request) -> Response:
+        reasons = await health.reasons()
+        status = {"service": health.service, "ready": not reasons, "reasons": reasons}
+        return JSONResponse(status, status_code=503 if reasons else 200)
+
+    async def metrics(_: Request) -> Response:
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    return Starlette(routes=[Route("/healthz", alive), Route("/readyz", ready), Route("/metrics", metrics)])

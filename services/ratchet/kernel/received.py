@@ -1,0 +1,33 @@
+"""A message as it came off a stream: the typed body, and where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from ratchet.messages import Message
+
+M_co = TypeVar("M_co", bound=Message, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Received(Generic[M_co]):
+    """One delivery of one message."""
+
+    message: M_co
+    subject: str
+    stream: str
+    sequence: int
+    """Its place in the stream, 1 for the first: the same for every delivery."""
+    delivered: int
+    """How often it was delivered to this consumer, this time included."""
+    event_id: str
+    time: datetime
+    """When the stream stored it."""
+    correlation_id: str
+    """Id of the first event of the causal chain."""
+    causation_id: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    body: bytes = b""

@@ -1,0 +1,150 @@
+"""The life of a service: build, run, stop in order before one deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+import uvloop
+
+from ratchet.kernel.errors import RatchetError
+from ratchet.kernel.health import Check, Health, health_app
+from ratchet.kernel.http import HttpServer
+from ratchet.kernel.logs import configure_logs
+from ratchet.kernel.settings import KernelSettings
+
+log = structlog.get_logger()
+
+
+class Component(Protocol):
+    """Something that runs for as long as the service does."""
+
+    async def run(self) -> None:
+        """Work until stopped. Returning early or raising ends the service."""
+        ...
+
+    async def stop(self) -> None:
+        """Ask `run` to finish what it has begun and return."""
+        ...
+
+
+@dataclass
+class App:
+    """A built service: components start in order and stop in reverse order."""
+
+    name: str
+    components: Sequence[Component]
+    checks: Mapping[str, Check] = field(default_factory=dict[str, Check])
+
+
+class Periodic:
+    """Runs `action` every `interval_s` seconds, the first time at once; an action never overlaps itself.
+
+    A passing fault (`RatchetError`) is logged and tried again at the next tick.
+    """
+
+    def __init__(self, interval_s: float, action: Callable[[], Awaitable[None]], name: str = "periodic") -> None:
+        self._interval_s = interval_s
+        self._action = action
+        self._name = name
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Tick until stopped."""
+        while not self._stopping.is_set():
+            try:
+                await self._action()
+            except RatchetError as error:
+                log.warning("tick failed", task=self._name, reason=str(error))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), self._interval_s)
+
+    async def stop(self) -> None:
+        """No further tick."""
+        self._stopping.set()
+
+
+def run(name: str, build: AbstractAsyncContextManager[App], settings: KernelSettings) -> None:
+    """Run the service until SIGTERM or SIGINT. Exits 1, with one line, when it cannot start or a component fails."""
+    configure_logs(name, settings.log_level)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            healthy = runner.run(_serve(name, build, settings))
+    except RatchetError as error:
+        log.error("cannot run", reason=str(error))
+        sys.exit(1)
+    sys.exit(0 if healthy else 1)
+
+
+async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: KernelSettings) -> bool:
+    stopping = _stop_signals()
+    health = Health(name)
+    server = HttpServer(health_app(health), settings.http_host, settings.health_port)
+    serving = asyncio.create_task(server.run())
+    entering = asyncio.create_task(build.__aenter__())
+    asked = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait({entering, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if not entering.done():
+            entering.cancel()
+            with suppress(asyncio.CancelledError):
+                await entering
+            return True
+        app = entering.result()
+        try:
+            health.checks = app.checks
+            health.starting = None
+            log.info("running", health_port=server.port)
+            return await _supervise(app, stopping, settings.shutdown_s)
+        finally:
+            health.starting = "stopping"
+            await build.__aexit__(None, None, None)
+    finally:
+        asked.cancel()
+        await server.stop()
+        await serving
+
+
+async def _supervise(app: App, stopping: asyncio.Event, shutdown_s: float) -> bool:
+    """Run the components until a signal, or until one ends. Returns whether the end was asked for."""
+    tasks = [asyncio.create_task(component.run()) for component in app.components]
+    asked = asyncio.create_task(stopping.wait())
+    await asyncio.wait({asked, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    healthy = stopping.is_set()
+    asked.cancel()
+    for component, task in zip(app.components, tasks, strict=True):
+        if task.done() and not healthy:
+            log.error("component ended", component=type(component).__name__, error=repr(task.exception()))
+    await _stop_in_order(app.components, tasks, shutdown_s)
+    log.info("stopped")
+    return healthy
+
+
+async def _stop_in_order(components: Sequence[Component], tasks: Sequence[asyncio.Task[None]], shutdown_s: float) -> None:
+    """Last started, first stopped; one deadline for all of them together."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + shutdown_s
+    for component, task in zip(reversed(components), reversed(tasks), strict=True):
+        await component.stop()
+        await asyncio.wait({task}, timeout=max(0.0, deadline - loop.time()))
+        if not task.done():
+            log.warning("did not stop in time", component=type(component).__name__)
+            task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    for component, result in zip(components, results, strict=True):
+        if isinstance(result, Exception):
+            log.error("component failed", component=type(component).__name__, error=repr(result))
+
+
+def _stop_signals() -> asyncio.Event:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    return stopping
