@@ -1,0 +1,130 @@
+"""Everything an operator can choose about gates, stages and tests of a rollout."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from ratchet.kernel.settings import KernelSettings
+
+
+def _listed(value: Any) -> Any:  # `Any`: whatever the environment or a caller gives; the field's type decides
+    """`10,25,50`, `[10, 25, 50]` and a plain number all mean a list."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.strip().strip("[]").replace('"', "").split(",") if part.strip()]
+    return [value] if isinstance(value, int | float) else value
+
+
+Numbers = Annotated[tuple[float, ...], NoDecode, BeforeValidator(_listed)]
+Counts = Annotated[tuple[int, ...], NoDecode, BeforeValidator(_listed)]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+
+
+class Settings(BaseSettings):
+    """Read from `RATCHET_CANARY_*`; the port of the control API from `RATCHET_DEPLOYER_PORT`."""
+
+    model_config = SettingsConfigDict(env_prefix="RATCHET_CANARY_", frozen=True, populate_by_name=True)
+
+    kernel: KernelSettings = Field(default_factory=KernelSettings)
+    """Broker, object store and so on."""
+    port: int = Field(default=8083, validation_alias=AliasChoices("RATCHET_DEPLOYER_PORT", "port"))
+    """Port of the control API."""
+    engine_url: str = Field(
+        default="http://127.0.0.1:8082",
+        validation_alias=AliasChoices("RATCHET_CANARY_ENGINE_URL", "RATCHET_ENGINE_URL", "engine_url"),
+    )
+    """The engine that must load and probe a policy before it meets traffic."""
+    gateway_url: str = Field(
+        default="http://127.0.0.1:8080",
+        validation_alias=AliasChoices("RATCHET_CANARY_GATEWAY_URL", "RATCHET_GATEWAY_URL", "gateway_url"),
+    )
+    """Where the held-out command plays its tasks, and what `model.deployed` names as the endpoint."""
+
+    strategy: Literal["canary", "blue_green", "immediate", "auto"] = "canary"
+    """How a policy that passed its gates gets traffic; `auto` chooses by the held-out improvement."""
+    stages: Numbers = (10, 25, 50)
+    """Canary weight of each stage before the promotion decision, in percent; 100 may follow and is implied."""
+    stage_min_s: Numbers = (3600, 3600, 7200)
+    """Shortest time in each stage; one number holds for all."""
+    stage_min_trajectories: Counts = (20,)
+    """Fewest finished canary trajectories in each stage; one number holds for all."""
+    hold_back_weight: float = Field(default=0.05, ge=0, lt=0.5)
+    """Share of traffic that stays with the old policy while the promoted one soaks; 0 promotes at once."""
+    soak_s: float = Field(default=3600, ge=0)
+    """Length of the soak after the promotion decision; 0 promotes at once."""
+    deadline_s: float = Field(default=7 * 86400, gt=0)
+    """A rollout that is undecided for this long is held for an operator; every resume grants this long again."""
+
+    metrics: Names = ("failure", "reward", "latency")
+    """Tests that may roll back; each one's e-value enters the average."""
+    promotion_metrics: Names = ("failure", "reward")
+    """Tests that must each show that the new policy is not worse than the margin."""
+    margin: float = Field(default=0.05, ge=0, lt=0.5)
+    """How much worse in failure rate and in mean reward (both 0..1) still counts as not worse."""
+    latency_margin: float = Field(default=0.1, ge=0, lt=0.5)
+    """The same for relative latency x/(x + typical), where .5 is typical and .6 half as slow again."""
+    rollback_threshold: float = Field(default=20, gt=1)
+    """Average e-value that rolls back: at most 1/this false rollbacks."""
+    promotion_threshold: float = Field(default=20, gt=1)
+    """E-value that promotion needs: at most 1/this false promotions."""
+    caution_threshold: float = Field(default=4, gt=1)
+    """No stage advances while the rollback e-value is at least this."""
+    horizon_s: float = Field(default=1800, gt=0)
+    """A trajectory without reward this long after its first call has failed."""
+
+    error_rate_limit: float = Field(default=0.05, ge=0, le=1)
+    """Trip wire: share of canary calls that ended in an error."""
+    error_min_calls: int = Field(default=40, ge=1)
+    """Calls before the error rate counts."""
+    feedback_ratio_limit: float = Field(default=2.0, ge=1)
+    """Trip wire: share of negative feedback against that of the stable policy."""
+    feedback_min_ratings: int = Field(default=20, ge=1)
+    """Rated trajectories of each arm before feedback counts."""
+    sustained_checks: int = Field(default=2, ge=1)
+    """A trip wire on rates must hold in this many looks at new data, one after the other."""
+
+    heldout_command: str | None = None
+    """Plays the held-out tasks; without one every candidate waits for an operator's approval."""
+    heldout_tasks: int = Field(default=400, ge=1)
+    """How many held-out tasks a candidate plays."""
+    heldout_seed: int = 0
+    """Which tasks, and the seed of the sampling."""
+    heldout_deadline_s: float = Field(default=1800, gt=0)
+    """The command is ended after this long and the gate fails."""
+    heldout_margin: float = Field(default=0.05, ge=0, lt=1)
+    """The gate fails when the lower bound of the difference is below minus this."""
+    heldout_confidence: float = Field(default=0.8, gt=0.5, lt=1)
+    """Confidence of that one-sided bound."""
+    approval: bool = False
+    """Also wait for an operator when every gate passed."""
+    warmup_prompts: tuple[str, ...] = ("Hello.", "What can you do?")
+    """Messages (a JSON list) that a fresh policy must answer with finite log-probabilities."""
+    load_timeout_s: float = Field(default=300, gt=0)
+    """Longest time the engine may take to load and probe a policy."""
+
+    lease_s: float = Field(default=5, gt=0)
+    """The canary's lease is renewed this often; gateways fall back to stable after 20 s without renewal."""
+    tick_s: float = Field(default=0.5, gt=0, le=1)
+    """Longest pause between two looks at new trajectories."""
+    keep_seen: int = Field(default=4000, ge=100)
+    """Finished trajectories that are remembered, so that none counts twice and late feedback finds its arm."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Settings:
+        weights = self.stage_weights
+        if not weights or any(not 0 < weight < 1 for weight in weights) or list(weights) != sorted(set(weights)):
+            raise ValueError("stages must rise and lie between 0 and 100 percent")
+        for name, given in (("stage_min_s", self.stage_min_s), ("stage_min_trajectories", self.stage_min_trajectories)):
+            if len(given) not in (1, len(weights)):
+                raise ValueError(f"{name} needs one value, or one for each of the {len(weights)} stages below 100 %")
+        unknown = {*self.metrics, *self.promotion_metrics} - {"failure", "reward", "latency"}
+        if unknown or not self.metrics or not self.promotion_metrics:
+            raise ValueError("metrics are chosen from failure, reward and latency")
+        return self
+
+    @property
+    def stage_weights(self) -> tuple[float, ...]:
+        """Weights (0..1) of the stages before the promotion decision."""
+        return tuple(percent / 100 for percent in self.stages if percent != 100)
