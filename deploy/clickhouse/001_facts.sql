@@ -205,3 +205,21 @@ SELECT
     argMax(body, revision) AS body
 FROM rewards
 GROUP BY role, trajectory_id, function_name;
+
+CREATE TABLE IF NOT EXISTS training_requests
+(
+    event_id        String,
+    sequence        UInt64,
+    training_job_id String,
+    role            LowCardinality(String),
+    algorithm       LowCardinality(String),
+    requester       String,
+    trigger         LowCardinality(String),
+    at              DateTime64(3, 'UTC'),
+    body            String CODEC(ZSTD(3)),
+    ingested_at     DateTime64(3, 'UTC'),
+    INDEX by_event event_id TYPE bloom_filter GRANULARITY 1
+)
+ENGINE = ReplacingMergeTree(ingested_at)
+ORDER BY (role, training_job_id, event_id)
+SETTINGS non_replicated_deduplication_window = 1000;

@@ -16,7 +16,7 @@ from nats.js import errors as js_errors
 from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
 
 from ratchet.kernel.contracts import Contracts, Stream
-from ratchet.kernel.envelope import Headers, fields_of, seal
+from ratchet.kernel.envelope import Headers, seal, unseal
 from ratchet.kernel.errors import BusUnavailable, InvalidMessage
 from ratchet.kernel.kv import Bucket
 from ratchet.kernel.publisher import Publisher, Sealed
@@ -122,7 +122,9 @@ class Bus:
         Raises `UnknownSubject` or `InvalidMessage`.
         """
         headers: Headers = dict(message.headers or {})
-        typed, unknown, event_id = fields_of(self.contracts, message.subject, headers, message.data)
+        body = unseal(headers, message.data)
+        typed, unknown = self.contracts.read(message.subject, body)
+        event_id = headers.get("ce-id") or headers.get("Nats-Msg-Id") or typed.event_id
         meta = message.metadata
         received = Received(
             message=typed,
@@ -135,7 +137,7 @@ class Bus:
             correlation_id=headers.get("ce-correlationid", event_id),
             causation_id=headers.get("ce-causationid"),
             headers=headers,
-            body=message.data,
+            body=body,
         )
         return received, unknown
 

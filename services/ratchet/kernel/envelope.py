@@ -9,7 +9,6 @@ from datetime import datetime
 
 import zstandard
 
-from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import InvalidMessage
 from ratchet.kernel.received import Received
 from ratchet.messages import Message
@@ -63,12 +62,3 @@ def unseal(headers: Headers, body: bytes) -> bytes:
     if len(plain) > MAX_BODY:
         raise InvalidMessage(f"body is larger than {MAX_BODY} bytes")
     return plain
-
-
-def fields_of(contracts: Contracts, subject: str, headers: Headers, body: bytes) -> tuple[Message, int, str]:
-    """The typed message behind a delivery, how many unknown members it had, and its event id.
-
-    Raises `UnknownSubject` or `InvalidMessage`.
-    """
-    message, unknown = contracts.read(subject, unseal(headers, body))
-    return message, unknown, headers.get("ce-id") or headers.get("Nats-Msg-Id") or message.event_id

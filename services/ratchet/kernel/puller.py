@@ -110,4 +110,4 @@ class Puller:
             return
         log.warning("consumer lost, creating it again", stream=self._stream, consumer=self._name, reason=reason)
         with suppress(nats.errors.Error, JetStreamError):
-            await self._nc.jetstream().add_consumer(self._stream, config=self._config)
+            self._name = (await self._nc.jetstream().add_consumer(self._stream, config=self._config)).name

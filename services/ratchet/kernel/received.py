@@ -31,3 +31,4 @@ class Received(Generic[M_co]):
     causation_id: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     body: bytes = b""
+    """The plain JSON, members that the schema does not know included."""

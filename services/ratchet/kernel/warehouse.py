@@ -52,6 +52,11 @@ class Warehouse:
         """Close the pool."""
         await self._client.close()
 
+    async def check(self) -> str | None:
+        """Readiness: None while ClickHouse answers; raises `WarehouseUnavailable` otherwise."""
+        await self.rows("SELECT 1")
+        return None
+
     async def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """Run a query; `{name:Type}` in `sql` takes its value from `parameters`."""
         with _classified():

@@ -1,0 +1,9 @@
+"""`python -m ratchet.trajectory_collector`"""
+
+from ratchet.kernel.runtime import run
+from ratchet.trajectory_collector.app import build
+from ratchet.trajectory_collector.settings import Settings
+
+if __name__ == "__main__":
+    settings = Settings()
+    run("trajectory_collector", build(settings), settings.kernel)

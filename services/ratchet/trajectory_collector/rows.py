@@ -1,0 +1,204 @@
+"""Messages as rows: which members become columns. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ratchet.kernel.received import Received
+from ratchet.messages import (
+    Feedback,
+    Message,
+    ModelDeployed,
+    ModelRollout,
+    Preference,
+    Reward,
+    TrainingRequest,
+    TrainingStatus,
+    Trajectory,
+    Turn,
+)
+
+Row = dict[str, Any]
+"""A row by column name; `Any` because each column has its own type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Where a topic's messages go and how one becomes the columns beside `body`."""
+
+    name: str
+    columns: Callable[[Any], Row]
+
+
+def row_of(table: Table, received: Received[Message], ingested_at: datetime) -> Row:
+    """The whole row of one delivery."""
+    return {
+        "event_id": received.event_id,
+        "sequence": received.sequence,
+        **table.columns(received.message),
+        "body": received.body.decode(),
+        "ingested_at": ingested_at,
+    }
+
+
+def _trajectory(m: Trajectory) -> Row:
+    task, meta, outcome, policy = m.task_context, m.metadata, m.outcome, m.policy
+    return {
+        "trajectory_id": m.trajectory_id,
+        "role": m.role,
+        "session_id": m.session_id,
+        "agent_id": m.agent_id,
+        "subordinate_profile": m.subordinate_profile,
+        "parent_trajectory_id": m.parent_trajectory_id,
+        "user_ref": m.user_ref,
+        "task_id": task.task_id,
+        "group_key": task.group_key,
+        "domain": task.domain,
+        "complexity_score": task.complexity_score,
+        "model": meta.model,
+        "source": meta.source or "client",
+        "temperature": meta.temperature,
+        "total_tokens": meta.total_tokens,
+        "total_cost_usd": meta.total_cost_usd,
+        "turn_count": len(m.turns),
+        "outcome": outcome.status if outcome else None,
+        "completion": outcome.completion_percentage if outcome else None,
+        "score": outcome.score if outcome else None,
+        "verified_by": outcome.verified_by if outcome else None,
+        "policy_version": policy.version if policy else None,
+        "policy_digest": policy.digest if policy else None,
+        "arm": policy.arm if policy else None,
+        "started_at": m.start_timestamp,
+        "ended_at": m.end_timestamp,
+    }
+
+
+def _turn(m: Turn) -> Row:
+    return {
+        "turn_id": m.turn_id,
+        "trajectory_id": m.trajectory_id,
+        "role": m.role,
+        "turn_index": m.index,
+        "attempt": m.attempt,
+        "parent_turn_id": m.parent_turn_id,
+        "policy_version": m.policy.version,
+        "policy_digest": m.policy.digest,
+        "arm": m.policy.arm,
+        "weight": m.policy.weight,
+        "trainable": m.trainable.ok,
+        "reason": m.trainable.reason,
+        "prompt_tokens": m.usage.prompt if m.usage else None,
+        "output_tokens": m.usage.completion if m.usage else None,
+        "latency_ms": m.latency_ms,
+        "finish_reason": m.finish_reason,
+        "error": m.error,
+        "at": m.timestamp,
+    }
+
+
+def _reward(m: Reward) -> Row:
+    return {
+        "reward_id": m.reward_id,
+        "trajectory_id": m.trajectory_id,
+        "role": m.role,
+        "revision": m.revision,
+        "function_name": m.reward_function.name if m.reward_function else "",
+        "function_version": m.reward_function.version if m.reward_function else "",
+        "total": m.total_reward,
+        "components": {name: part.score for name, part in m.reward_components.items() if part.applicable},
+        "confidence": m.metadata.confidence,
+        "at": m.timestamp,
+    }
+
+
+def _feedback(m: Feedback) -> Row:
+    return {
+        "feedback_id": m.feedback_id,
+        "trajectory_id": m.trajectory_id,
+        "role": m.role,
+        "kind": m.kind,
+        "rater": m.rater,
+        "source": m.source,
+        "at": m.at,
+    }
+
+
+def _preference(m: Preference) -> Row:
+    return {
+        "preference_id": m.preference_id,
+        "role": m.role,
+        "source": m.source,
+        "rater": m.rater,
+        "confidence": m.confidence,
+        "domain": m.domain,
+    }
+
+
+def _training_request(m: TrainingRequest) -> Row:
+    return {
+        "training_job_id": m.training_job_id,
+        "role": m.role,
+        "algorithm": m.training_config.algorithm,
+        "requester": m.requester,
+        "trigger": m.trigger_reason,
+        "at": m.timestamp,
+    }
+
+
+def _training_status(m: TrainingStatus) -> Row:
+    current = m.metrics.current if m.metrics else None
+    return {
+        "training_job_id": m.training_job_id,
+        "role": m.role,
+        "attempt": m.attempt,
+        "status": m.status,
+        "step": m.progress.current_step if m.progress else None,
+        "loss": current.loss if current else None,
+        "at": m.timestamp,
+    }
+
+
+def _deployment(m: ModelDeployed) -> Row:
+    return {
+        "deployment_id": m.deployment_id,
+        "training_job_id": m.training_job_id,
+        "role": m.role,
+        "state": m.state,
+        "policy_version": m.policy_version,
+        "traffic": m.deployment_config.traffic_percentage,
+        "reason": m.reason,
+        "at": m.timestamp,
+    }
+
+
+def _rollout(m: ModelRollout) -> Row:
+    return {
+        "rollout_id": m.rollout_id,
+        "role": m.role,
+        "decision": m.sequence,
+        "from_version": m.from_version,
+        "to_version": m.to_version,
+        "stage": m.stage.index,
+        "weight": m.stage.weight,
+        "verdict": m.verdict,
+        "reason": m.reason,
+        "actor": m.actor,
+        "at": m.timestamp,
+    }
+
+
+TABLES: Mapping[str, Table] = {
+    Trajectory.TOPIC: Table("trajectories", _trajectory),
+    Turn.TOPIC: Table("turns", _turn),
+    Reward.TOPIC: Table("rewards", _reward),
+    Feedback.TOPIC: Table("feedback", _feedback),
+    Preference.TOPIC: Table("preferences", _preference),
+    TrainingRequest.TOPIC: Table("training_requests", _training_request),
+    TrainingStatus.TOPIC: Table("training_statuses", _training_status),
+    ModelDeployed.TOPIC: Table("deployments", _deployment),
+    ModelRollout.TOPIC: Table("rollouts", _rollout),
+}
+"""Topic -> table. A new fact is one entry here and one table in deploy/clickhouse."""
