@@ -23,4 +23,6 @@ def configure_logs(service: str, level: str) -> None:
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service)
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format='{"service":"' + service + '","log":"%(name)s"} %(message)s')
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format='{"service":"' + service + '","log":"%(name)s"} %(message)s'
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import msgspec
@@ -39,33 +40,35 @@ class Folded(msgspec.Struct, Generic[S], frozen=True):
     state: S
 
 
+@dataclass(frozen=True)
+class Fold(Generic[S]):
+    """What is folded, into which states, and how."""
+
+    name: str
+    stream: str
+    topics: Sequence[str]
+    bucket: str
+    kind: type[S]
+    """Type of the state."""
+    key_of: Callable[[Received[Message]], str | None]
+    """Which state a message belongs to; None for none."""
+    step: Callable[[S | None, Received[Message]], S]
+    """The next state. Pure."""
+
+
 class Projection(Generic[S]):
-    """Folds `topics` of `stream` into one state per key, kept in `bucket` under `<name>.<key>`.
+    """Keeps the states of a `Fold` in its bucket, under `<name>.<key>`.
 
     One process owns a projection. A second one is harmless: the fold is deterministic, and whoever loses a
     compare-and-set reads the state again and goes on from there.
     """
 
-    def __init__(
-        self,
-        bus: Bus,
-        *,
-        name: str,
-        stream: str,
-        topics: Sequence[str],
-        bucket: str,
-        kind: type[S],
-        key_of: Callable[[Received[Message]], str | None],
-        fold: Callable[[S | None, Received[Message]], S],
-    ) -> None:
+    def __init__(self, bus: Bus, fold: Fold[S]) -> None:
         self._bus = bus
-        self._name = name
-        self._stream = stream
-        self._topics = topics
-        self._states: Bucket[Folded[S]] = bus.bucket(bucket, Folded[kind])
-        self._cursors: Bucket[int] = bus.bucket(bucket, int)
-        self._key_of = key_of
         self._fold = fold
+        self._name = fold.name
+        self._states: Bucket[Folded[S]] = bus.bucket(fold.bucket, Folded[fold.kind])
+        self._cursors: Bucket[int] = bus.bucket(fold.bucket, int)
         self._folded: dict[str, Folded[S]] = {}
         self._revisions: dict[str, int] = {}
         self._applied = 0
@@ -138,12 +141,12 @@ class Projection(Generic[S]):
             ack_policy=AckPolicy.NONE,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=self._applied + 1,
-            filter_subjects=[s for topic in self._topics for s in self._bus.contracts.subjects(topic)],
+            filter_subjects=[s for topic in self._fold.topics for s in self._bus.contracts.subjects(topic)],
             inactive_threshold=INACTIVE_S,
             mem_storage=True,
             num_replicas=1,
         )
-        return Puller(self._bus.nc, self._stream, config, batch=512, linger_s=0.01)
+        return Puller(self._bus.nc, self._fold.stream, config, batch=512, linger_s=0.01)
 
     async def _apply(self, batch: Sequence[Msg]) -> None:
         """Fold a batch, store the states that changed, then the cursor: a crash in between folds nothing twice."""
@@ -151,7 +154,7 @@ class Projection(Generic[S]):
         for message in batch:
             with suppress(ContractError):  # the consumer loop has buried it; a fold skips it, every time alike
                 received, _ = self._bus.read(message)
-                key = self._key_of(received)
+                key = self._fold.key_of(received)
                 if key is not None and self._fold_one(key, received):
                     changed.add(key)
         for key in sorted(changed):
@@ -166,7 +169,7 @@ class Projection(Generic[S]):
         folded = self._folded.get(key)
         if folded is not None and folded.applied_seq >= received.sequence:
             return False
-        state = self._fold(folded.state if folded else None, received)
+        state = self._fold.step(folded.state if folded else None, received)
         self._folded[key] = Folded(received.sequence, state)
         return True
 

@@ -126,7 +126,9 @@ async def _supervise(app: App, stopping: asyncio.Event, shutdown_s: float) -> bo
     return healthy
 
 
-async def _stop_in_order(components: Sequence[Component], tasks: Sequence[asyncio.Task[None]], shutdown_s: float) -> None:
+async def _stop_in_order(
+    components: Sequence[Component], tasks: Sequence[asyncio.Task[None]], shutdown_s: float
+) -> None:
     """Last started, first stopped; one deadline for all of them together."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + shutdown_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,7 +41,9 @@ class Warehouse:
     async def connect(cls, settings: KernelSettings) -> Warehouse:
         """Connect, and create the database when it is missing."""
         with _classified():
-            first: Any = await clickhouse_connect.get_async_client(dsn=settings.clickhouse_url, autogenerate_session_id=False)
+            first: Any = await clickhouse_connect.get_async_client(
+                dsn=settings.clickhouse_url, autogenerate_session_id=False
+            )
             await first.command(f"CREATE DATABASE IF NOT EXISTS {settings.clickhouse_database}")
             await first.close()
             client: Any = await clickhouse_connect.get_async_client(
@@ -84,23 +87,28 @@ class Warehouse:
 
     async def migrate(self, folder: Path) -> list[str]:
         """Run the numbered `*.sql` files of `folder` that have not run yet; returns their names."""
+        scripts = await asyncio.to_thread(_scripts, folder)
         await self.command(
             "CREATE TABLE IF NOT EXISTS migrations (name String, at DateTime DEFAULT now())"
             " ENGINE = ReplacingMergeTree ORDER BY name"
         )
         done = {row["name"] for row in await self.rows("SELECT name FROM migrations FINAL")}
-        fresh = [path for path in sorted(folder.glob("*.sql")) if path.name not in done]
-        for path in fresh:
-            for statement in _statements(path.read_text()):
+        fresh = [name for name in scripts if name not in done]
+        for name in fresh:
+            for statement in _statements(scripts[name]):
                 await self.command(statement)
-            await self.insert("migrations", [{"name": path.name}], token=path.name)
-        return [path.name for path in fresh]
+            await self.insert("migrations", [{"name": name}], token=name)
+        return fresh
 
     async def _types(self, table: str, names: list[str]) -> list[Any]:
         if table not in self._columns:
             context = await self._client.create_insert_context(table, column_names=names)
             self._columns[table] = list(context.column_types)
         return self._columns[table]
+
+
+def _scripts(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted(folder.glob("*.sql"))}
 
 
 def _statements(script: str) -> list[str]:

@@ -1,1 +1,1 @@
-"""Stores every fact in ClickHouse, keeps the ledger, and assembles the trajectories of agents that only set base_url."""
+"""Stores every fact in ClickHouse, keeps the ledger, assembles trajectories from turns."""

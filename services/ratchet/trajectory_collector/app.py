@@ -1,11 +1,11 @@
 """Composition root of the collector.
 
-    RL_TRAJECTORIES ┐
-    RL_TURNS        │   one consumer   handlers.Collector ── Facts ── ClickHouse: facts, ledger
-    RL_REWARDS      ├── per stream ──────────┘   └─ TrajectoryEnd -> Trajectory (published by the loop)
-    RL_FEEDBACK     │
-    RL_TRAINING     │   audit.Auditor: ledger against the broker's ack floor; trims full streams
-    RL_DEPLOYMENTS  ┘
+RL_TRAJECTORIES ┐
+RL_TURNS        │   one consumer   handlers.Collector ── Facts ── ClickHouse: facts, ledger
+RL_REWARDS      ├── per stream ──────────┘   └─ TrajectoryEnd -> Trajectory (published by the loop)
+RL_FEEDBACK     │
+RL_TRAINING     │   audit.Auditor: ledger against the broker's ack floor; trims full streams
+RL_DEPLOYMENTS  ┘
 """
 
 from __future__ import annotations

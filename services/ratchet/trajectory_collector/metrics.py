@@ -2,9 +2,7 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
-COLLECTED = Counter(
-    "agent_rl_trajectories_collected_total", "Trajectories stored.", ["agent_type", "task_domain"]
-)
+COLLECTED = Counter("agent_rl_trajectories_collected_total", "Trajectories stored.", ["agent_type", "task_domain"])
 LENGTH = Histogram("agent_rl_trajectory_length", "Turns per trajectory.", buckets=(1, 3, 5, 10, 20, 50))
 STORED = Counter("ratchet_ledger_outcomes_total", "Messages accounted for, by outcome.", ["stream", "outcome"])
 MISSING = Gauge("ratchet_ledger_missing", "Settled messages that the ledger does not account for.", ["stream"])
