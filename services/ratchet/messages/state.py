@@ -109,3 +109,7 @@ class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     metrics: CurrentMetrics | None = None
     artifacts: Artifacts | None = None
     error: TrainingError | None = None
+    rewarded: int | None = None
+    """The role's rewarded trajectories when the job was accepted: the threshold trigger counts on from here."""
+    announced: str | None = None
+    """`<attempt>:<state>` that was last told on the bus: a coordinator that died in between tells it again."""
