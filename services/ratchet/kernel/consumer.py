@@ -131,7 +131,8 @@ class Consumer:
     async def _open(self) -> None:
         while not self._stopping:
             try:
-                return await self._puller.open()
+                await self._puller.open()
+                return
             except (nats.errors.Error, JetStreamError, TimeoutError) as error:
                 log.warning("waiting for the broker", consumer=self._subscription.durable, reason=repr(error))
                 await asyncio.sleep(1.0)
@@ -175,7 +176,7 @@ class Consumer:
         self, batch: Sequence[tuple[Msg, Received[Message]]]
     ) -> Iterator[tuple[BatchHandler, list[tuple[Msg, Received[Message]]]]]:
         for topic, handler in self._subscription.handlers.items():
-            part = [pair for pair in batch if pair[1].message.TOPIC == topic]
+            part = [pair for pair in batch if topic == pair[1].message.TOPIC]
             if part:
                 yield handler, part
 

@@ -10,6 +10,7 @@ from typing import Any
 from ratchet.kernel.consumer import BatchHandler, Dead, Done, Outcome, Retry
 from ratchet.kernel.received import Received
 from ratchet.messages import Trajectory, TrajectoryEnd
+from ratchet.messages.chat import ChatError
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.domain import assemble, is_complete
