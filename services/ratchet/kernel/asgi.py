@@ -1,0 +1,175 @@
+"""Raw ASGI for the two hot HTTP paths: a bounded request body, JSON answers, errors in OpenAI's shape."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import structlog
+
+from ratchet.kernel.errors import RatchetError, Unavailable
+
+log = structlog.get_logger()
+
+Scope = MutableMapping[str, Any]
+"""ASGI's own type: its members depend on the kind of scope."""
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
+
+_JSON = (b"content-type", b"application/json")
+
+
+class HttpError(RatchetError):
+    """A request answered with an error, in the shape that OpenAI's clients understand."""
+
+    def __init__(
+        self, status: int, message: str, *, kind: str | None = None, code: str | None = None, param: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind or ("invalid_request_error" if status < 500 else "server_error")
+        self.code = code
+        self.param = param
+
+    @property
+    def body(self) -> dict[str, object]:
+        """`{"error": {...}}`."""
+        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, its body read."""
+
+    method: str
+    path: str
+    headers: Mapping[bytes, bytes]
+    """Lower-case names; the last one wins where a name is repeated."""
+    body: bytes
+
+    def header(self, name: bytes) -> str | None:
+        """The value of a header, None when it is absent or empty."""
+        value = self.headers.get(name)
+        return value.decode("latin-1") if value else None
+
+    def json(self) -> Any:
+        """The body as JSON. Raises `HttpError` 400."""
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise HttpError(400, f"the body is not JSON: {error}", code="invalid_json") from error
+
+    def json_object(self) -> dict[str, Any]:
+        """The body as a JSON object. Raises `HttpError` 400."""
+        value = self.json()
+        if not isinstance(value, dict):
+            raise HttpError(400, "the body must be a JSON object", code="invalid_json")
+        return value  # pyright: ignore[reportUnknownVariableType]  JSON objects have string keys
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One answer; `body` is JSON."""
+
+    status: int
+    body: bytes
+    headers: Headers = ()
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+Find = Callable[[str, str], Handler]
+"""Method and path to handler. Raises `HttpError` (404, 405)."""
+
+
+def json_response(value: object, status: int = 200, headers: Headers = ()) -> Response:
+    """`value` as JSON."""
+    return Response(status, msgspec.json.encode(value), headers)
+
+
+def problem_response(problem: HttpError, headers: Headers = ()) -> Response:
+    """The answer that a problem stands for."""
+    return json_response(problem.body, problem.status, headers)
+
+
+class JsonApi:
+    """An ASGI application: reads the body within `body_limit` bytes, finds the handler, answers.
+
+    With `cancel_on_disconnect` a handler is cancelled as soon as its client has gone.
+    """
+
+    def __init__(self, find: Find, body_limit: int, *, cancel_on_disconnect: bool = False) -> None:
+        self._find = find
+        self._body_limit = body_limit
+        self._cancel = cancel_on_disconnect
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry point."""
+        if scope["type"] != "http":
+            return
+        body = await self._body(receive)
+        if body is None:
+            return
+        response = await self._answer(scope, body, receive)
+        if response is not None:
+            await _send(send, response)
+
+    async def _answer(self, scope: Scope, body: bytes | HttpError, receive: Receive) -> Response | None:
+        try:
+            if isinstance(body, HttpError):
+                raise body
+            handler = self._find(scope["method"], scope["path"])
+            request = Request(scope["method"], scope["path"], dict(scope["headers"]), body)
+            if self._cancel:
+                return await _until_disconnect(handler(request), receive)
+            return await handler(request)
+        except HttpError as problem:
+            return problem_response(problem)
+        except Unavailable as error:
+            return problem_response(HttpError(503, str(error), code="unavailable"))
+        except RatchetError as error:
+            return problem_response(HttpError(400, str(error)))
+        except Exception:  # the boundary: a bug must answer this request and no other
+            log.exception("request failed", method=scope["method"], path=scope["path"])
+            return problem_response(HttpError(500, "internal error; the service's log has the details"))
+
+    async def _body(self, receive: Receive) -> bytes | HttpError | None:
+        """The whole body; a problem when it is too large; None when the client went away."""
+        first = await receive()
+        if first["type"] != "http.request":
+            return None
+        chunk: bytes = first.get("body", b"")
+        if not first.get("more_body"):
+            return chunk if len(chunk) <= self._body_limit else self._too_large()
+        chunks, size, more = [chunk], len(chunk), True
+        while more and size <= self._body_limit:
+            event = await receive()
+            if event["type"] != "http.request":
+                return None
+            chunks.append(event.get("body", b""))
+            size += len(chunks[-1])
+            more = event.get("more_body", False)
+        return b"".join(chunks) if size <= self._body_limit else self._too_large()
+
+    def _too_large(self) -> HttpError:
+        return HttpError(413, f"the body is larger than {self._body_limit} bytes", code="body_too_large")
+
+
+async def _until_disconnect(answer: Awaitable[Response], receive: Receive) -> Response | None:
+    working, gone = asyncio.ensure_future(answer), asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, gone):
+            task.cancel()
+
+
+async def _send(send: Send, response: Response) -> None:
+    length = (b"content-length", str(len(response.body)).encode())
+    headers = [_JSON, length, *response.headers]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
