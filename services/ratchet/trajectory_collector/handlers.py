@@ -70,12 +70,14 @@ class Collector:
         turns = await self.facts.turns(end.role, end.trajectory_id)
         patient = received.delivered < self.assembly_patience
         if not is_complete(end, turns) and patient:
-            return Retry(
-                f"{len(turns)} of {end.turns or 'some'} turns stored", delay_s=min(2.0, 0.1 * received.delivered)
-            )
+            reason = f"{len(turns)} of {end.turns or 'some'} turns stored"
+            return Retry(reason, delay_s=min(2.0, 0.1 * received.delivered))
         if not any(turn.response for turn in turns):
-            return Dead("rejected", f"trajectory {end.trajectory_id} ended without a turn")
-        return Done([assemble(end, turns)])
+            return Dead("rejected", f"trajectory {end.trajectory_id} ended without an answered turn")
+        try:
+            return Done([assemble(end, turns)])
+        except ChatError as error:
+            return Dead("rejected", f"trajectory {end.trajectory_id} cannot be assembled: {error}")
 
     async def _account(self, batch: Batch, duplicates: set[int]) -> None:
         if not batch:
