@@ -1,0 +1,172 @@
+"""The ClickHouse engine inside this process: connections to one data directory, one statement at a time on each.
+
+chDB lets several connections of one process work side by side, each with its own settings, database and temporary
+tables (stressed with six threads of inserts, queries, errors and DDL). A second process on the same directory is
+refused by a lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import chdb  # pyright: ignore[reportMissingTypeStubs]
+
+from ratchet.embedded.clickhouse_statement import ProtocolError, Statement
+from ratchet.kernel.errors import ConfigError
+
+MAX_SESSIONS = 200
+"""Every sync client opens a session of its own; the one idle longest goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a statement gave: its bytes, in the statement's output format, and what it cost."""
+
+    body: bytes
+    rows_read: int = 0
+    rows_written: int = 0
+    elapsed_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Connection:
+    # chDB's connection has no types.
+    raw: Any
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+    database: str = "default"
+    used_at: float = 0.0
+    timeout_s: float = 60.0
+
+    def prepare(self, statement: Statement) -> None:
+        """Bring settings and database to what this statement asks for."""
+        stale = [f"{name} = DEFAULT" for name in self.settings if name not in statement.settings]
+        fresh = [
+            f"{_identifier(name)} = {_quoted(value)}"
+            for name, value in statement.settings.items()
+            if self.settings.get(name) != value
+        ]
+        if stale or fresh:
+            self.raw.query("SET " + ", ".join(stale + fresh), "Null")
+            self.settings = dict(statement.settings)
+        if statement.database is not None and statement.database != self.database:
+            self.raw.query(f"USE {_backquoted(statement.database)}", "Null")
+            self.database = statement.database
+
+    def run(self, statement: Statement) -> Answer:
+        if statement.insert_format is not None:
+            return self._insert(statement.sql, statement.insert_format, statement.body)
+        result = self.raw.query(statement.sql, statement.output_format, params=_mutable(statement.parameters))
+        return Answer(result.bytes() or b"", result.rows_read(), result.rows_written(), result.elapsed())
+
+    def _insert(self, sql: str, data_format: str, body: bytes) -> Answer:
+        if not body:
+            return Answer(b"")
+        with self.raw.send_insert(sql, data_format) as inserter:
+            inserter.append(body)
+            result = inserter.finish()
+        return Answer(b"", 0, result.rows_written, result.elapsed)
+
+
+class ChdbEngine:
+    """Executes statements. Thread-safe; raises what chDB raises, with ClickHouse's error code in the text."""
+
+    def __init__(self, data_dir: Path) -> None:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        self._path = str(data_dir)
+        self._owner = (data_dir / "ratchet.lock").open("w")
+        try:
+            fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"{data_dir} is in use by another process") from error
+        self._root = _Connection(self._connect())
+        self._idle: list[_Connection] = []
+        self._sessions: dict[str, _Connection] = {}
+        self._mutex = threading.Lock()
+
+    def execute(self, statement: Statement) -> Answer:
+        """Run one statement to its end."""
+        lease = self._pooled(statement) if statement.session_id is None else self._in_session(statement)
+        with lease as connection:
+            connection.prepare(statement)
+            return connection.run(statement)
+
+    def close(self) -> None:
+        """Close every connection; the engine writes out what it holds."""
+        with self._mutex:
+            connections = [*self._idle, *self._sessions.values(), self._root]
+            self._idle, self._sessions = [], {}
+        for connection in connections:
+            connection.raw.close()
+        self._owner.close()
+
+    @contextmanager
+    def _pooled(self, statement: Statement) -> Generator[_Connection]:
+        """A connection for one statement; one that may carry something over is not used again."""
+        with self._mutex:
+            connection = self._idle.pop() if self._idle else _Connection(self._connect())
+        clean = False
+        try:
+            yield connection
+            clean = not statement.changes_connection
+        finally:
+            if clean:
+                with self._mutex:
+                    self._idle.append(connection)
+            else:
+                connection.raw.close()
+
+    @contextmanager
+    def _in_session(self, statement: Statement) -> Generator[_Connection]:
+        session_id = statement.session_id or ""
+        with self._mutex:
+            self._expire_sessions()
+            connection = self._sessions.setdefault(session_id, _Connection(self._connect()))
+            locked = connection.lock.acquire(blocking=False)
+        if not locked:
+            raise ProtocolError(373, "SESSION_IS_LOCKED", f"Session {session_id} is locked by a concurrent client")
+        try:
+            yield connection
+        finally:
+            connection.used_at = time.monotonic()
+            connection.timeout_s = statement.session_timeout_s
+            connection.lock.release()
+
+    def _expire_sessions(self) -> None:
+        """Close idle sessions past their time, and the one idle longest when there are too many."""
+        now = time.monotonic()
+        idle = sorted(
+            ((one.used_at, name) for name, one in self._sessions.items() if not one.lock.locked() and one.used_at),
+        )
+        surplus = len(self._sessions) - MAX_SESSIONS
+        for place, (used_at, name) in enumerate(idle):
+            if place < surplus or now - used_at > self._sessions[name].timeout_s:
+                self._sessions.pop(name).raw.close()
+
+    def _connect(self) -> Any:
+        return chdb.connect(self._path)  # pyright: ignore[reportUnknownMemberType] - it is typed only in parts
+
+
+def _mutable(parameters: Mapping[str, str]) -> dict[str, str] | None:
+    return dict(parameters) or None
+
+
+def _identifier(name: str) -> str:
+    if not name.isidentifier():
+        raise ProtocolError(115, "UNKNOWN_SETTING", f"Unknown setting '{name}'")
+    return name
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _backquoted(name: str) -> str:
+    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"

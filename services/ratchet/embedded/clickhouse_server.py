@@ -1,0 +1,31 @@
+"""The ClickHouse engine (chDB) behind our HTTP front, as a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from ratchet.embedded.ports import LOOPBACK
+from ratchet.embedded.program import Program
+from ratchet.kernel.errors import MissingExtra
+
+
+def clickhouse_server(data_dir: Path, port: int) -> Program:
+    """The warehouse."""
+    if find_spec("chdb") is None:
+        raise MissingExtra("embedded", "the local stack (chdb)")
+    data_dir.mkdir(parents=True, exist_ok=True)
+    return Program(
+        name="clickhouse",
+        command=(
+            sys.executable,
+            "-m",
+            "ratchet.embedded.clickhouse",
+            f"--data={data_dir.resolve()}",
+            f"--port={port}",
+        ),
+        ready_url=f"http://{LOOPBACK}:{port}/ping",
+        url=f"http://{LOOPBACK}:{port}",
+        port=port,
+    )

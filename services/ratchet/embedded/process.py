@@ -1,0 +1,126 @@
+"""One child process: start it in its own group, see it ready, stop it and all its descendants."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from ratchet.embedded.program import Program
+from ratchet.kernel.errors import RatchetError, Unavailable
+
+POLL_S = 0.05
+"""How often a start or a stop is looked at."""
+
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class StartFailed(RatchetError):
+    """A process ended, or was not ready in time; the message holds the end of its log."""
+
+
+class Process:
+    """A running `Program`. Its group id is its pid, so its children end with it."""
+
+    def __init__(self, program: Program, popen: subprocess.Popen[bytes], log: Path) -> None:
+        self.program = program
+        self.log = log
+        self._popen = popen
+        self.pid = popen.pid
+        self.started_at = _start_time(popen.pid)
+
+    @classmethod
+    def start(cls, program: Program, log: Path, env: Mapping[str, str] | None = None) -> Process:
+        """Run `program`, its output appended to `log`."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            popen = subprocess.Popen(  # noqa: S603 - the command is ours
+                program.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {}), **program.env},
+                cwd=program.cwd,
+                start_new_session=True,
+            )
+        return cls(program, popen, log)
+
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for the signal that ended it."""
+        return self._popen.poll()
+
+    def not_ready(self) -> str | None:
+        """None when it answers that it is ready, else why not."""
+        return not_ready(self.program.ready_url)
+
+    async def wait_ready(self, deadline_s: float) -> None:
+        """Return once it is ready. Raises `StartFailed` when it ends first or the deadline passes."""
+        until = time.monotonic() + deadline_s
+        while (reason := await asyncio.to_thread(self.not_ready)) is not None:
+            code = self.exit_code()
+            if code is not None:
+                raise StartFailed(f"{self.program.name} {ended(code)} during start{self._tail()}")
+            if time.monotonic() > until:
+                raise StartFailed(f"{self.program.name} is not ready after {deadline_s:g} s: {reason}{self._tail()}")
+            await asyncio.sleep(POLL_S)
+
+    async def stop(self) -> None:
+        """SIGTERM to the process, `stop_s` later SIGKILL; whatever is left of its group is killed."""
+        with suppress(ProcessLookupError):
+            self._popen.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self._popen.wait, self.program.stop_s)
+        self.kill()
+        await asyncio.to_thread(self._popen.wait)
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def _tail(self) -> str:
+        lines = log_tail(self.log)
+        return "".join(f"\n  | {line}" for line in lines) or f" (nothing in {self.log})"
+
+
+def not_ready(url: str, timeout_s: float = 1.0) -> str | None:
+    """None when `url` answers 200, else the reason in one line."""
+    try:
+        with _DIRECT.open(url, timeout=timeout_s):
+            return None
+    except urllib.error.HTTPError as error:
+        body = error.read(2000).decode(errors="replace").strip()
+        return f"{error.code} {body}".strip()
+    except OSError as error:
+        return f"no answer ({getattr(error, 'reason', error)})"
+
+
+def ended(code: int) -> str:
+    """An exit code in words."""
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def log_tail(log: Path, lines: int = 12, reach: int = 8192) -> list[str]:
+    """The last lines of a log, as far as its last `reach` bytes hold them."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - reach))
+            return file.read().decode(errors="replace").splitlines()[-lines:]
+    except FileNotFoundError:
+        return []
+
+
+def _start_time(pid: int) -> float:
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess as error:
+        raise Unavailable(f"process {pid} ended at once") from error

@@ -1,0 +1,25 @@
+"""What it takes to run one process of the stack, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A command, and how to see that it is ready."""
+
+    name: str
+    command: tuple[str, ...]
+    ready_url: str
+    """Answers 200 when the process is ready, anything else or nothing before."""
+    url: str
+    """Where others reach it."""
+    port: int
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Added to the environment of this process."""
+    cwd: Path | None = None
+    stop_s: float = 12.0
+    """From the polite signal to the other one. Longer than a service's own shutdown deadline."""

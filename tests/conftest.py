@@ -1,0 +1,10 @@
+"""Fixtures for all tests: real servers for integration tests, and one thread for torch."""
+
+import os
+
+# Two cores are shared; torch reads this when it is first imported, so it stands before every other import.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+from tests.support.servers import clickhouse, kernel_settings, nats, s3
+
+__all__ = ["clickhouse", "kernel_settings", "nats", "s3"]

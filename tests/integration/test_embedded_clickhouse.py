@@ -1,0 +1,207 @@
+"""The HTTP front of chDB, used by an unchanged clickhouse-connect."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import clickhouse_connect
+import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from tests.support.servers import RunningServer
+
+TRICKY = [
+    "",
+    "it's",
+    'say "hi"',
+    "back\\slash",
+    "tab\tnew\nline\r",
+    "zażółć gęślą 漢字 🙂",
+    "{x:String}",
+    "%s %(a)s",
+    "`tick`",
+]
+
+
+@pytest.fixture
+def database(clickhouse: RunningServer) -> str:
+    name = f"d{uuid.uuid4().hex[:10]}"
+    client = clickhouse_connect.get_client(dsn=clickhouse.url)
+    client.command(f"CREATE DATABASE {name}")
+    client.close()
+    return name
+
+
+@pytest.fixture
+def client(clickhouse: RunningServer, database: str) -> Iterator[Any]:
+    client = clickhouse_connect.get_client(dsn=clickhouse.url, database=database, tz_mode="aware")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+async def async_client(clickhouse: RunningServer, database: str) -> AsyncIterator[Any]:
+    client = await clickhouse_connect.get_async_client(
+        dsn=clickhouse.url, database=database, autogenerate_session_id=False
+    )
+    yield client
+    await client.close()
+
+
+COLUMNS = {
+    "id": "UInt64",
+    "at": "DateTime64(3, 'UTC')",
+    "key": "UUID",
+    "tokens": "Array(Int32)",
+    "logprobs": "Array(Float64)",
+    "score": "Float64",
+    "maybe": "Nullable(Float64)",
+    "role": "LowCardinality(String)",
+    "text": "String",
+    "labels": "Map(String, String)",
+    "flag": "Bool",
+}
+
+
+def row(number: int) -> list[Any]:
+    return [
+        number,
+        datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC),
+        uuid.UUID(int=number),
+        [-1, 0, number],
+        [0.1, -2.5e-8],
+        number / 7,
+        None if number % 2 else 0.5,
+        f"role{number % 3}",
+        TRICKY[number % len(TRICKY)],
+        {"k'ey": "v\n", "": "x"},
+        bool(number % 2),
+    ]
+
+
+def make_table(client: Any) -> None:
+    columns = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
+    client.command(
+        f"CREATE TABLE facts ({columns}) ENGINE = ReplacingMergeTree ORDER BY id "
+        "SETTINGS non_replicated_deduplication_window = 1000"
+    )
+
+
+def test_every_type_comes_back_as_it_went_in(client: Any) -> None:
+    make_table(client)
+    rows = [row(number) for number in range(len(TRICKY) * 2)]
+    client.insert("facts", rows, column_names=list(COLUMNS))
+    found = client.query("SELECT * FROM facts ORDER BY id").result_rows
+    assert [list(one) for one in found] == rows
+
+
+@pytest.mark.parametrize("compress", [False, "lz4", "zstd", "gzip"])
+def test_a_large_insert_and_a_large_answer_in_every_compression(
+    clickhouse: RunningServer, database: str, compress: bool | str
+) -> None:
+    client = clickhouse_connect.get_client(dsn=clickhouse.url, database=database, compress=compress, tz_mode="aware")
+    make_table(client)
+    rows = [row(number) for number in range(10_000)]
+    client.insert("facts", rows, column_names=list(COLUMNS))
+    found = client.query("SELECT * FROM facts ORDER BY id").result_rows
+    assert len(found) == 10_000
+    assert list(found[9_999]) == rows[9_999]
+    client.close()
+
+
+def test_a_deduplication_token_inserts_once(client: Any) -> None:
+    make_table(client)
+    rows = [row(number) for number in range(10)]
+    for token in ("one", "one", "it's", "it's"):
+        client.insert("facts", rows, column_names=list(COLUMNS), settings={"insert_deduplication_token": token})
+    assert client.command("SELECT count() FROM facts") == 20
+
+
+@pytest.mark.parametrize("text", TRICKY)
+def test_parameters_keep_their_text(client: Any, text: str) -> None:
+    found = client.query(
+        "SELECT {text:String} AS text, {ids:Array(UInt64)} AS ids", parameters={"text": text, "ids": [1, 2]}
+    )
+    assert found.result_rows == [(text, [1, 2])]
+
+
+def test_parameters_too_long_for_a_url_travel_as_a_form(client: Any) -> None:
+    keys = [f"{'k' * 40}{number}\n'" for number in range(3_000)]
+    found = client.query(
+        "SELECT length({keys:Array(String)}) AS n, {keys:Array(String)} AS back", parameters={"keys": keys}
+    )
+    assert found.result_rows == [(3_000, keys)]
+
+
+def test_settings_hold_for_one_query_only(client: Any) -> None:
+    asked = "SELECT value FROM system.settings WHERE name = 'max_block_size'"
+    before = client.query(asked).result_rows
+    assert client.query(asked, settings={"max_block_size": 77}).result_rows == [("77",)]
+    assert client.query(asked).result_rows == before
+
+
+def test_values_and_selects_insert_too(client: Any) -> None:
+    client.command("CREATE TABLE t (id UInt64, text String) ENGINE = MergeTree ORDER BY id")
+    client.command("INSERT INTO t VALUES (1, 'a FORMAT Native\n'), (2, 'b')")
+    client.command("INSERT INTO t SELECT id + 10, text FROM t")
+    client.raw_insert("t", ["id", "text"], '{"id": 5, "text": "c"}\n', fmt="JSONEachRow")
+    assert client.query("SELECT id FROM t ORDER BY id").result_columns == [[1, 2, 5, 11, 12]]
+
+
+def test_an_empty_answer_has_no_rows(client: Any) -> None:
+    make_table(client)
+    assert client.query("SELECT id, text FROM facts").result_rows == []
+    assert client.query("SELECT id, text FROM facts LIMIT 0").column_names == ("id", "text")
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("SELECT nope", 47),
+        ("SELECT * FROM no_such_table", 60),
+        ("SELECT * FROM no_such_database.t", 81),
+        ("SELECT throwIf(1)", 395),
+        ("SELECT (", 62),
+        ("SELECT 1 SETTINGS nonsense = 1", 115),
+    ],
+)
+def test_errors_carry_the_code_of_clickhouse(client: Any, sql: str, code: int) -> None:
+    with pytest.raises(DatabaseError) as caught:
+        client.query(sql)
+    assert caught.value.code == code
+    assert client.command("SELECT 1") == 1
+
+
+def test_broken_data_is_refused_and_nothing_is_inserted(client: Any) -> None:
+    make_table(client)
+    with pytest.raises(DatabaseError):
+        client.raw_insert("facts", ["id"], b"no native block", fmt="Native")
+    assert client.command("SELECT count() FROM facts") == 0
+
+
+def test_a_session_keeps_its_temporary_table_and_nobody_else_sees_it(clickhouse: RunningServer, client: Any) -> None:
+    client.command("CREATE TEMPORARY TABLE mine (id UInt8)")
+    client.command("INSERT INTO mine VALUES (7)")
+    assert client.command("SELECT id FROM mine") == 7
+    other = clickhouse_connect.get_client(dsn=clickhouse.url)
+    with pytest.raises(DatabaseError):
+        other.command("SELECT id FROM mine")
+    other.close()
+
+
+async def test_concurrent_queries_and_inserts_do_not_mix(async_client: Any) -> None:
+    await async_client.command("CREATE TABLE t (id UInt64, text String) ENGINE = MergeTree ORDER BY id")
+
+    async def work(number: int) -> None:
+        await async_client.insert("t", [[number, "x" * number]], column_names=["id", "text"])
+        found = await async_client.query("SELECT text FROM t WHERE id = {id:UInt64}", parameters={"id": number})
+        assert found.result_rows == [("x" * number,)]
+        with pytest.raises(DatabaseError):
+            await async_client.query("SELECT nope")
+
+    await asyncio.gather(*(work(number) for number in range(60)))
+    assert (await async_client.query("SELECT count() FROM t")).result_rows == [(60,)]

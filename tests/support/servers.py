@@ -1,0 +1,155 @@
+"""The real servers for integration tests: the broker, the warehouse and the object store, on free loopback ports."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratchet.embedded.clickhouse_server import clickhouse_server
+from ratchet.embedded.nats_server import nats_server
+from ratchet.embedded.ports import free_ports
+from ratchet.embedded.process import Process
+from ratchet.embedded.program import Program
+from ratchet.embedded.seaweed_s3 import seaweed_s3
+from ratchet.kernel.settings import KernelSettings
+
+START_S = 60.0
+"""Deadline for one server's start on a busy machine."""
+
+ACCESS_KEY, SECRET_KEY = "test-access", "test-secret"
+
+_numbers = itertools.count()
+
+
+@dataclass
+class RunningServer:
+    """A server that tests may also kill and start again, on the same port and data."""
+
+    program: Program
+    log: Path
+    process: Process
+
+    @property
+    def url(self) -> str:
+        return self.program.url
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.process.kill()
+        _finish(self.process)
+
+    def start(self) -> None:
+        """Start again after `kill` or `stop`."""
+        self.process = _started(self.program, self.log)
+
+    def stop(self) -> None:
+        """Orderly end."""
+        _finish(self.process)
+
+
+@contextmanager
+def running(program: Program, directory: Path) -> Iterator[RunningServer]:
+    """Run one server for the length of a `with` block."""
+    log = directory / f"{program.name}.log"
+    server = RunningServer(program, log, _started(program, log))
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def running_nats(directory: Path) -> Iterator[RunningServer]:
+    port, monitor_port = free_ports(2)
+    with running(nats_server(directory / "nats", port, monitor_port), directory) as server:
+        yield server
+
+
+@contextmanager
+def running_clickhouse(directory: Path) -> Iterator[RunningServer]:
+    (port,) = free_ports(1)
+    with running(clickhouse_server(directory / "clickhouse", port), directory) as server:
+        yield server
+
+
+@contextmanager
+def running_s3(directory: Path) -> Iterator[RunningServer]:
+    (port,) = free_ports(1)
+    with running(seaweed_s3(directory / "s3", port, ACCESS_KEY, SECRET_KEY), directory) as server:
+        yield server
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[RunningServer]:
+    """A broker with empty streams, for this test alone (it starts in a fraction of a second)."""
+    with running_nats(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """One warehouse for the whole run; tests keep apart by database."""
+    with running_clickhouse(tmp_path_factory.mktemp("clickhouse")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """One object store for the whole run; tests keep apart by bucket."""
+    with running_s3(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def kernel_settings(
+    nats: RunningServer, clickhouse: RunningServer, s3: RunningServer, tmp_path: Path
+) -> KernelSettings:
+    """Settings for all three servers: a broker, a database and a bucket that no other test uses.
+
+    Streams, buckets and tables are not made yet: `Bus.ensure_streams`, `Objects.ensure_bucket`, `Warehouse.migrate`.
+    """
+    name = f"t{next(_numbers)}{uuid.uuid4().hex[:8]}"
+    return KernelSettings(
+        nats_url=nats.url,
+        clickhouse_url=clickhouse.url,
+        clickhouse_database=name,
+        s3_endpoint=s3.url,
+        s3_access_key=ACCESS_KEY,
+        s3_secret_key=SECRET_KEY,
+        s3_bucket=name,
+        data_dir=tmp_path / "data",
+        health_port=0,
+    )
+
+
+def _started(program: Program, log: Path) -> Process:
+    process = Process.start(program, log)
+    try:
+        _wait(process.wait_ready(START_S))
+    except BaseException:
+        _finish(process)
+        raise
+    return process
+
+
+def _finish(process: Process) -> None:
+    _wait(process.stop())
+
+
+def _wait(work: Coroutine[Any, Any, None]) -> None:
+    """Run to the end from synchronous code, also when this thread already runs an event loop."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result()
