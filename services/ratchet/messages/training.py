@@ -232,9 +232,9 @@ class ResourceUsage(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TrainingError(Value, frozen=True, kw_only=True, omit_defaults=True):
-    code: str
+    code: str = "UNKNOWN"
     """`OOM`, `CONVERGENCE`, `DATA`, `INFRA`, `TIMEOUT` or `UNKNOWN`."""
-    message: str
+    message: str = ""
     traceback: str | None = None
 
 

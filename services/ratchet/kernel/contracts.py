@@ -1,0 +1,229 @@
+"""The contracts at run time: which topic a subject belongs to, and whether a message keeps its schema.
+
+One schema file gives two views. The *strict* one is the file itself, closed at every level: it guards the edges.
+The *open* one ignores unknown members and takes any value for an enum: consumers read with it, so that an older
+reader survives a newer writer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import jsonschema_rs
+import msgspec
+
+from ratchet.kernel.errors import InvalidMessage, UnknownSubject
+from ratchet.kernel.resources import resource_dir
+from ratchet.messages import MESSAGES, Message, encode
+
+T = TypeVar("T")
+
+Json = Any
+"""Parsed JSON. `Any` because that is what a JSON document is before it is checked."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A kind of message. `subjects` are templates such as `agent.rl.turn.v1.<role>`."""
+
+    name: str
+    subjects: tuple[str, ...]
+    schema: str
+    stream: str
+    description: str
+    producers: tuple[str, ...]
+    consumers: tuple[str, ...]
+
+    @property
+    def type(self) -> type[Message]:
+        """The typed mirror of its schema."""
+        return MESSAGES[self.name]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A log of messages and its bounds; `None` means unbounded."""
+
+    name: str
+    subjects: tuple[str, ...]
+    retention: str
+    """`limits` or `workqueue`."""
+    discard: str
+    """What a full stream does: drop the `old`est message, or refuse the `new` one."""
+    max_age_s: float | None
+    max_msgs: int | None
+    max_bytes: int | None
+    duplicate_window_s: float
+    allow_atomic: bool
+    description: str
+
+
+@dataclass(frozen=True)
+class BucketSpec:
+    """A key-value bucket; `history` is how many values of a key are kept."""
+
+    name: str
+    history: int
+    description: str
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
+
+
+class Contracts:
+    """Topics, streams and buckets, and the validators of every schema."""
+
+    def __init__(self, document: Json, schemas: Mapping[str, Json]) -> None:
+        self.topics = _specs(Topic, document["topics"])
+        self.streams = _specs(Stream, document["streams"])
+        self.buckets = _specs(BucketSpec, document["buckets"])
+        self._patterns = [
+            (_subject_pattern(subject, document["parameters"]), topic)
+            for topic in self.topics.values()
+            for subject in topic.subjects
+        ]
+        self._strict = {name: _validator(schema) for name, schema in schemas.items()}
+        self._open = {name: _validator(open_view(schema)) for name, schema in schemas.items()}
+
+    @classmethod
+    def load(cls, directory: Path | None = None) -> Contracts:
+        """Read `topics.json` and the schemas it names, by default of the running version."""
+        root = directory or resource_dir("contracts")
+        document = json.loads((root / "topics.json").read_text())
+        names = sorted({topic["schema"] for topic in document["topics"].values()})
+        return cls(document, {name: load_schema(root, name) for name in names})
+
+    def topic_of(self, subject: str) -> Topic:
+        """The topic published on `subject`. Raises `UnknownSubject`."""
+        if subject in self.topics and subject in self.topics[subject].subjects:
+            return self.topics[subject]
+        for pattern, topic in self._patterns:
+            if pattern.fullmatch(subject):
+                return topic
+        raise UnknownSubject(f"no topic has the subject {subject!r}")
+
+    def subjects(self, topic: str) -> list[str]:
+        """The subjects of `topic` as a broker's filters: every parameter becomes `*`. Raises `UnknownSubject`."""
+        return [re.sub(r"<\w+>", "*", template) for template in self._named(topic).subjects]
+
+    def check_strict(self, message: Message) -> bytes:
+        """The JSON body of `message`. Raises `UnknownSubject`, or `InvalidMessage` unless the strict view takes it."""
+        topic = self.topic_of(message.subject)
+        body = encode(message)
+        _refuse(self._strict[topic.schema], _parse(body))
+        return body
+
+    def check_strict_json(self, topic: str, body: bytes) -> Message:
+        """Read a body at an edge, by the strict view. Raises `UnknownSubject` or `InvalidMessage`."""
+        found = self._named(topic)
+        parsed = _parse(body)
+        _refuse(self._strict[found.schema], parsed)
+        return _typed(parsed, found)
+
+    def read(self, subject: str, body: bytes) -> tuple[Message, int]:
+        """Read a body from the bus, by the open view; returns the message and how many members it does not know.
+
+        A message on a subject that is not its own is refused: permissions are given by subject.
+        Raises `UnknownSubject` or `InvalidMessage`.
+        """
+        topic = self.topic_of(subject)
+        parsed = _parse(body)
+        strict = self._strict[topic.schema]
+        unknown = 0
+        if not strict.is_valid(parsed):
+            _refuse(self._open[topic.schema], parsed)
+            unknown = _unknown_members(strict, parsed)
+        message = _typed(parsed, topic)
+        if message.subject != subject:
+            raise InvalidMessage(f"belongs to subject {message.subject}, not {subject}")
+        return message, unknown
+
+    def _named(self, topic: str) -> Topic:
+        if topic not in self.topics:
+            raise UnknownSubject(f"no topic is named {topic!r}")
+        return self.topics[topic]
+
+
+def load_schema(root: Path, name: str) -> Json:
+    """The strict schema `name` (`trajectory.v1`) of the contracts in `root`."""
+    return json.loads((root / "schemas" / "agent-rl" / f"{name}.schema.json").read_text())
+
+
+_ONE = ("items", "additionalProperties", "then", "else")
+_LIST = ("allOf", "anyOf", "oneOf", "prefixItems")
+_BY_NAME = ("properties", "patternProperties", "$defs")
+
+
+def open_view(schema: Json) -> Json:
+    """`schema` without closed objects and closed enums; types, formats, ranges and conditions (`if`) stay."""
+    if not isinstance(schema, dict):
+        return schema
+    members = cast("dict[str, Json]", schema)
+    return {key: _opened(key, value) for key, value in members.items() if not _closes(key, value)}
+
+
+def _closes(key: str, value: Json) -> bool:
+    return key == "enum" or (key == "additionalProperties" and value is False)
+
+
+def _opened(key: str, value: Json) -> Json:
+    if key in _ONE:
+        return open_view(value)
+    if key in _LIST:
+        return [open_view(part) for part in value]
+    if key in _BY_NAME:
+        return {name: open_view(part) for name, part in value.items()}
+    return value
+
+
+def _specs(kind: type[T], entries: Json) -> dict[str, T]:
+    return {name: msgspec.convert({"name": name, **entry}, kind) for name, entry in entries.items()}
+
+
+def _subject_pattern(template: str, parameters: Json) -> re.Pattern[str]:
+    parts = [
+        f"(?:{parameters[part[1:-1]]['pattern']})" if part.startswith("<") else re.escape(part)
+        for part in template.split(".")
+    ]
+    return re.compile(r"\.".join(parts))
+
+
+def _validator(schema: Json) -> jsonschema_rs.Draft202012Validator:
+    # Masked: reasons go to logs and dead letters, where the content of messages has no place.
+    return jsonschema_rs.Draft202012Validator(schema, validate_formats=True, offline=True, mask="value")
+
+
+def _parse(body: bytes) -> Json:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise InvalidMessage(f"not JSON: {error}") from error
+
+
+def _refuse(validator: jsonschema_rs.Draft202012Validator, parsed: Json) -> None:
+    try:
+        validator.validate(parsed)
+    except jsonschema_rs.ValidationError as error:
+        raise InvalidMessage(error.message, _pointer(error.instance_path)) from error
+
+
+def _typed(parsed: Json, topic: Topic) -> Message:
+    try:
+        return msgspec.convert(parsed, topic.type)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at `$")
+        pointer = re.sub(r"\[(\d+)\]|\.", r"/\1", path.rstrip("`"))
+        raise InvalidMessage(reason, pointer) from error
+
+
+def _unknown_members(strict: jsonschema_rs.Draft202012Validator, parsed: Json) -> int:
+    kind = jsonschema_rs.ValidationErrorKind.AdditionalProperties
+    return sum(len(e.kind.unexpected) for e in strict.iter_errors(parsed) if isinstance(e.kind, kind))
+
+
+def _pointer(path: Sequence[str | int]) -> str:
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
