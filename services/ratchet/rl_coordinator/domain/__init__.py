@@ -1,0 +1,1 @@
+"""The coordinator's rules: pure functions over jobs, trajectories and turns."""

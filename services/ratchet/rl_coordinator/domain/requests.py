@@ -1,0 +1,107 @@
+"""Is this a job that can be run? Every reason why not, as sentences for whoever asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ratchet.messages.routing import ROLE
+from ratchet.messages.training import Dataset, TrainingConfig, TrainingRequest
+
+POLICY_GRADIENT = frozenset({"ppo", "rloo", "grpo", "reinforce"})
+"""Algorithms that learn from captured token ids and log-probabilities."""
+STABLE_NAMES = frozenset({"stable", "current stable"})
+"""Values of `base_model` that mean: continue from what serves the role when the job starts."""
+EXPORTED = frozenset({"clickhouse", "nats_stream"})
+"""Sources that mean the stored facts; what a stream carried is exported from ClickHouse as well."""
+TRANSFORMS = frozenset({"identity", "negate"})
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What this installation offers."""
+
+    training_enabled: bool
+    algorithms: frozenset[str]
+    pools: frozenset[str]
+
+
+def continues_stable(base_model: str) -> bool:
+    """Whether `base_model` stands for the role's stable policy."""
+    return base_model.strip().lower() in STABLE_NAMES
+
+
+def uses_policy_gradient(algorithm: str) -> bool:
+    """Whether the algorithm needs the calls of a trajectory, not only its text."""
+    return algorithm in POLICY_GRADIENT
+
+
+def problems(request: TrainingRequest, abilities: Abilities) -> list[str]:
+    """Everything that keeps the request from being run; empty when it can be."""
+    if not abilities.training_enabled:
+        return ["training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)"]
+    config = request.training_config
+    found = list(_role_and_algorithm(request, abilities))
+    for check in _CHECKS:
+        found.extend(check(config))
+    return found
+
+
+def _role_and_algorithm(request: TrainingRequest, abilities: Abilities) -> Iterator[str]:
+    if not ROLE.fullmatch(request.role):
+        yield f"role {request.role!r} is not of the form [a-z0-9_-]{{1,64}}"
+    algorithm = request.training_config.algorithm
+    if algorithm not in abilities.algorithms:
+        offered = ", ".join(sorted(abilities.algorithms))
+        yield f"algorithm {algorithm!r} is not offered by this installation's workers (offered: {offered})"
+
+
+def _source(config: TrainingConfig) -> Iterator[str]:
+    dataset = config.dataset
+    if dataset.source == "s3" and dataset.snapshot is None:
+        yield "dataset.source s3 needs dataset.snapshot (uri and digest of a snapshot manifest)"
+    if dataset.source == "local":
+        yield "dataset.source local: workers read snapshots from the object store, not local files; import them first"
+    if dataset.snapshot is not None and dataset.source != "s3":
+        yield f"dataset.snapshot is given, but dataset.source is {dataset.source}, not s3"
+    if dataset.snapshot is not None and _selects(dataset):
+        yield "dataset.snapshot is already selected: filter and reward_transform cannot be applied to it"
+
+
+def _selects(dataset: Dataset) -> bool:
+    return dataset.filter is not None or dataset.reward_transform not in (None, "identity")
+
+
+def _selection(config: TrainingConfig) -> Iterator[str]:
+    transform, chosen = config.dataset.reward_transform, config.dataset.filter
+    if transform is not None and transform not in TRANSFORMS:
+        yield f"reward_transform {transform!r} is unknown (known: {', '.join(sorted(TRANSFORMS))})"
+    if transform == "negate" and not uses_policy_gradient(config.algorithm):
+        yield f"reward_transform negate does nothing for {config.algorithm}, which does not learn from rewards"
+    dates = chosen.date_range if chosen else None
+    if dates and dates.start and dates.end and dates.start >= dates.end:
+        yield "dataset.filter.date_range.start is not before its end"
+
+
+def _hyperparameters(config: TrainingConfig) -> Iterator[str]:
+    chosen = config.hyperparameters
+    if chosen.full_finetune and chosen.lora is not None:
+        yield "hyperparameters.full_finetune and hyperparameters.lora exclude each other"
+    if chosen.learning_rate is not None and chosen.learning_rate <= 0:
+        yield "hyperparameters.learning_rate must be greater than 0"
+    window = chosen.rejection_window
+    if window is not None and not (len(window) == 2 and 0 <= window[0] < window[1]):
+        yield "hyperparameters.rejection_window must be [low, high] with 0 <= low < high"
+    if not uses_policy_gradient(config.algorithm):
+        yield from _without_effect(config)
+
+
+def _without_effect(config: TrainingConfig) -> Iterator[str]:
+    """Settings of a policy gradient that were given to an algorithm without one: asked for, but never applied."""
+    names = ("clip_epsilon", "clip_epsilon_high", "gae_lambda", "advantage_floor", "rejection_window", "importance_cap")
+    given = [name for name in names if getattr(config.hyperparameters, name) is not None]
+    if given:
+        yield f"{config.algorithm} has no {', '.join(given)}"
+
+
+_CHECKS: Sequence[Callable[[TrainingConfig], Iterator[str]]] = (_source, _selection, _hyperparameters)

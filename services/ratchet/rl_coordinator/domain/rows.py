@@ -1,0 +1,116 @@
+"""One row of a snapshot: a trajectory with everything a learner needs, so that it needs no other store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ratchet.messages.base import JsonObject
+from ratchet.messages.chat import ChatError, chat_messages, chat_of_turns
+from ratchet.messages.trajectory import Trajectory
+from ratchet.messages.turn import Turn
+from ratchet.rl_coordinator.domain.calls import Call, calls_of, in_call_order
+
+TRANSFORMS: Mapping[str, Callable[[float], float]] = {
+    "identity": lambda reward: reward,
+    "negate": lambda reward: 1 - reward,
+}
+"""`negate` mirrors a reward within [0, 1]: the best becomes the worst."""
+
+TURNS_NOT_STORED = "turns_not_stored"
+NO_TRAINABLE_CALL = "no_trainable_call"
+UNREADABLE_CHAT = "unreadable_chat"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The columns of a snapshot, in order; lists are JSON text."""
+
+    trajectory_id: str
+    task_key: str
+    reward: float
+    """After the transform."""
+    raw_reward: float
+    baseline: float | None
+    success: bool | None
+    policy_version: int | None
+    source: str
+    messages: str
+    tools: str
+    calls: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What is known of a trajectory besides its own messages."""
+
+    task_key: str
+    raw_reward: float
+    baseline: float | None
+    """On the scale of the transformed reward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How rows are made for one job."""
+
+    transform: str
+    needs_calls: bool
+
+
+def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, recipe: Recipe) -> Row | str:
+    """The row, or the reason (a token) why there can be none."""
+    told = frozenset(turn.turn_ref for turn in trajectory.turns if turn.turn_ref)
+    captured = _is_captured(trajectory, turns)
+    if captured and told - {turn.turn_id for turn in turns}:
+        return TURNS_NOT_STORED
+    calls = calls_of(turns, told if captured else None)
+    if recipe.needs_calls and not any(call.trainable for call in calls):
+        return NO_TRAINABLE_CALL
+    try:
+        messages = chat_of_turns(turns) if captured else chat_messages(trajectory)
+    except ChatError:
+        return UNREADABLE_CHAT
+    return Row(
+        trajectory_id=trajectory.trajectory_id,
+        task_key=scored.task_key,
+        reward=TRANSFORMS[recipe.transform](scored.raw_reward),
+        raw_reward=scored.raw_reward,
+        baseline=scored.baseline,
+        success=_success(trajectory),
+        policy_version=_policy_version(trajectory, calls),
+        source=trajectory.metadata.source or "client",
+        messages=_json(messages),
+        tools=_json(_tools(trajectory, turns)),
+        calls=_json(calls),
+    )
+
+
+def _is_captured(trajectory: Trajectory, turns: Sequence[Turn]) -> bool:
+    """Whether the trajectory was assembled from gateway turns, so that these tell it best."""
+    assembled = trajectory.metadata.source == "assembled"
+    refs = {turn.turn_ref for turn in trajectory.turns}
+    return assembled or any(turn.turn_id in refs for turn in turns)
+
+
+def _success(trajectory: Trajectory) -> bool | None:
+    return trajectory.outcome.status == "success" if trajectory.outcome else None
+
+
+def _policy_version(trajectory: Trajectory, calls: Sequence[Call]) -> int | None:
+    """The policy of the first call; a claim counts where there are no calls."""
+    if calls:
+        return calls[0].policy_version
+    return trajectory.policy.version if trajectory.policy else None
+
+
+def _tools(trajectory: Trajectory, turns: Sequence[Turn]) -> list[JsonObject]:
+    """The tools that were offered last."""
+    offered = [turn.tools for turn in in_call_order(turns) if turn.tools is not None]
+    return offered[-1] if offered else trajectory.task_context.tools or []
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
