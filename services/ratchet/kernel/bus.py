@@ -55,17 +55,17 @@ class Bus:
     ) -> Bus:
         """Connect, waiting for as long as the broker is away."""
         nc = Nats()
-        seed = {"nkeys_seed": str(settings.nats_seed_file)} if settings.nats_seed_file else {}
+        seed_file = str(settings.nats_seed_file) if settings.nats_seed_file else None
         while True:
             try:
                 await nc.connect(
                     settings.nats_url,
                     name=name,
                     max_reconnect_attempts=-1,
-                    reconnect_time_wait=RECONNECT_S,
+                    reconnect_time_wait=RECONNECT_S,  # pyright: ignore[reportArgumentType] - takes fractions too
                     connect_timeout=2,
                     error_cb=_log_error,
-                    **seed,
+                    nkeys_seed=seed_file,
                 )
             except (nats.errors.NoServersError, TimeoutError, OSError) as error:
                 log.warning("waiting for the broker", url=settings.nats_url, reason=repr(error))

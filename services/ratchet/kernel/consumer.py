@@ -127,6 +127,7 @@ class Consumer:
     async def stop(self) -> None:
         """Finish the batch at hand and return from `run`."""
         self._stopping = True
+        self._puller.interrupt()
 
     async def _open(self) -> None:
         while not self._stopping:

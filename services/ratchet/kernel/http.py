@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from uvicorn._types import ASGIApplication
+from starlette.types import ASGIApp
 
 from ratchet.kernel.errors import ConfigError
 
@@ -24,7 +24,7 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """Serves `app` on `host:port`. The port is bound at once: a taken one raises `ConfigError`."""
 
-    def __init__(self, app: ASGIApplication, host: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         self._socket = _bind(host, port)
         self.port: int = self._socket.getsockname()[1]
         self._server = _Server(

@@ -34,7 +34,7 @@ class Puller:
         self._batch = batch
         self._linger_s = linger_s
         self._name = config.durable_name or config.name or ""
-        self._buffer: asyncio.Queue[Msg] = asyncio.Queue()
+        self._buffer: asyncio.Queue[Msg | None] = asyncio.Queue()
         self._credit = 0
         self._asked_at = 0.0
         self._subscription: NatsSubscription | None = None
@@ -54,18 +54,26 @@ class Puller:
             first = await asyncio.wait_for(self._buffer.get(), wait_s)
         except TimeoutError:
             return []
+        if first is None:
+            return []
+        return await self._with_company(first)
+
+    def interrupt(self) -> None:
+        """Let a waiting `next_batch` return at once, empty."""
+        self._buffer.put_nowait(None)
+
+    async def _with_company(self, first: Msg) -> list[Msg]:
         messages = [first]
         loop = asyncio.get_running_loop()
         until = loop.time() + self._linger_s
         while len(messages) < self._batch:
-            with suppress(asyncio.QueueEmpty):
-                messages.append(self._buffer.get_nowait())
-                continue
-            left = until - loop.time()
-            if left <= 0:
+            try:
+                after = await asyncio.wait_for(self._buffer.get(), max(0.0, until - loop.time()))
+            except TimeoutError:
                 break
-            with suppress(TimeoutError):
-                messages.append(await asyncio.wait_for(self._buffer.get(), left))
+            if after is None:
+                break
+            messages.append(after)
         return messages
 
     async def close(self) -> Sequence[Msg]:
@@ -74,10 +82,8 @@ class Puller:
             with suppress(nats.errors.Error):
                 await self._subscription.unsubscribe()
             self._subscription = None
-        left: list[Msg] = []
-        while not self._buffer.empty():
-            left.append(self._buffer.get_nowait())
-        return left
+        waiting = [self._buffer.get_nowait() for _ in range(self._buffer.qsize())]
+        return [message for message in waiting if message is not None]
 
     async def _ask(self) -> None:
         """Send a pull request when little is on its way, or when the last one must have expired."""
