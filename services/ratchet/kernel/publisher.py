@@ -1,7 +1,7 @@
 """Durable publishing at speed: a short linger gathers messages into atomic batches.
 
 A stream answers a batch once, so hundreds of messages cost two round trips and one disk sync. A batch that
-holds one already known id is refused whole: it is halved until the known message stands alone.
+holds one already known id is refused whole and sent again message by message.
 Source: NATS ADR-50 (JetStream batch publishing).
 """
 
@@ -88,15 +88,13 @@ class Publisher:
 
     async def _send(self, batch: Sequence[Sealed]) -> None:
         if len(batch) == 1 or not self._atomic:
-            await asyncio.gather(*(self._send_one(sealed) for sealed in batch))
+            await self._send_singly(batch)
             return
         answer = await self._send_atomic(batch)
         if "error" not in answer:
             _succeed(batch)
         elif answer["error"].get("err_code") in _BATCH_ERRORS:
-            half = len(batch) // 2
-            await self._send(batch[:half])
-            await self._send(batch[half:])
+            await self._send_singly(batch)
         else:
             _fail(batch, _error(answer["error"], self._stream))
 
@@ -115,6 +113,10 @@ class Publisher:
             else:
                 await self._nc.publish(sealed.subject, sealed.body, headers=headers)
         return answer
+
+    async def _send_singly(self, batch: Sequence[Sealed]) -> None:
+        """In order and without waiting in between; a known id is confirmed as a duplicate."""
+        await asyncio.gather(*(self._send_one(sealed) for sealed in batch))
 
     async def _send_one(self, sealed: Sealed) -> None:
         answer = await self._request(sealed, sealed.headers)

@@ -1,0 +1,295 @@
+"""The bus, the consumer loop and projections on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.consumer import BatchHandler, Consumer, Dead, Done, Outcome, Retry, Subscription, each
+from ratchet.kernel.errors import Conflict, InvalidMessage
+from ratchet.kernel.projection import Fold, Projection
+from ratchet.kernel.received import Received
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import DeadLetter, Message, Reward, Trajectory, named_id
+from ratchet.messages.reward import RewardFunction, RewardMetadata
+from tests.support.messages import AT, trajectory
+from tests.support.running import connected, running
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+TOPIC = Trajectory.TOPIC
+STREAM = "RL_TRAJECTORIES"
+
+
+@pytest.fixture
+def settings(nats: RunningServer) -> KernelSettings:
+    return KernelSettings(nats_url=nats.url)
+
+
+async def count(bus: Bus, stream: str) -> int:
+    return (await bus.nc.jetstream().stream_info(stream)).state.messages
+
+
+def subscription(handler: BatchHandler, batch: int = 256, max_deliveries: int = 5) -> Subscription:
+    return Subscription(
+        stream=STREAM,
+        durable="worker",
+        handlers={TOPIC: handler},
+        batch=batch,
+        linger_s=0.01,
+        max_deliveries=max_deliveries,
+    )
+
+
+async def test_the_same_event_published_twice_is_stored_once(settings: KernelSettings) -> None:
+    async with connected(settings) as bus:
+        await bus.publish(trajectory())
+        await bus.publish_all([trajectory(), trajectory("two"), trajectory("three")])
+        assert await count(bus, STREAM) == 3
+
+
+async def test_a_large_batch_with_known_messages_in_it_is_stored_whole(settings: KernelSettings) -> None:
+    async with connected(settings) as bus:
+        await bus.publish_all([trajectory(str(n)) for n in range(0, 300, 7)])
+        await bus.publish_all([trajectory(str(n)) for n in range(300)])
+        assert await count(bus, STREAM) == 300
+
+
+async def test_an_invalid_message_never_reaches_the_bus(settings: KernelSettings) -> None:
+    async with connected(settings) as bus:
+        with pytest.raises(InvalidMessage):
+            await bus.publish_all([trajectory(), trajectory(trajectory_id="not-a-uuid")])
+        assert await count(bus, STREAM) == 0
+
+
+async def test_an_invalid_message_becomes_a_dead_letter_and_its_neighbours_are_handled(
+    settings: KernelSettings,
+) -> None:
+    handled: list[str] = []
+
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        handled.append(received.message.trajectory_id)
+        return []
+
+    async with connected(settings) as bus, running(Consumer(bus, subscription(each(handle)))):
+        await bus.publish(trajectory("before"))
+        await bus.nc.jetstream().publish(f"{TOPIC}.support", b'{"trajectory_id": "nonsense"}')
+        await bus.publish(trajectory("after"))
+        await eventually(lambda: _has(handled, 2))
+        letters = await eventually(lambda: _letters(bus))
+        assert [(letter.stream, letter.sequence, letter.reason) for letter in letters] == [(STREAM, 2, "invalid")]
+        assert set(handled) == {trajectory("before").trajectory_id, trajectory("after").trajectory_id}
+
+
+async def test_what_a_handler_returns_is_published_with_its_cause(settings: KernelSettings) -> None:
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        return [reward_for(received.message)]
+
+    async with connected(settings) as bus, running(Consumer(bus, subscription(each(handle)))):
+        await bus.publish(trajectory())
+        await eventually(lambda: count(bus, "RL_REWARDS"))
+        stored = await bus.nc.jetstream().get_msg("RL_REWARDS", 1)
+        assert stored.headers is not None
+        assert stored.headers["ce-causationid"] == trajectory().event_id
+        assert stored.headers["ce-correlationid"] == trajectory().event_id
+
+
+async def test_each_message_of_a_batch_has_its_own_outcome(settings: KernelSettings) -> None:
+    seen: dict[str, int] = {}
+
+    async def handle(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
+        outcomes: list[Outcome] = []
+        for received in batch:
+            name = received.message.session_id
+            seen[name] = seen.get(name, 0) + 1
+            retry = name == "session-retry" and seen[name] < 3
+            dead = name == "session-dead"
+            outcomes.append(Dead("rejected", "no") if dead else Retry("later", 0.05) if retry else Done())
+        return outcomes
+
+    async with connected(settings) as bus, running(Consumer(bus, subscription(handle))):
+        await bus.publish_all([trajectory("good"), trajectory("retry"), trajectory("dead"), trajectory("fine")])
+        await eventually(lambda: _true(seen.get("session-retry") == 3))
+        await eventually(lambda: _letters(bus))
+        assert seen == {"session-good": 1, "session-retry": 3, "session-dead": 1, "session-fine": 1}
+
+
+async def test_a_message_that_keeps_failing_ends_as_exhausted(settings: KernelSettings) -> None:
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        if received.message.session_id == "session-poison":
+            raise ZeroDivisionError("boom")
+        return []
+
+    loop = subscription(each(handle), max_deliveries=1)
+    async with connected(settings) as bus, running(Consumer(bus, loop)):
+        await bus.publish_all([trajectory("poison"), trajectory("fine")])
+        letters = await eventually(lambda: _letters(bus))
+        assert [(letter.reason, letter.sequence) for letter in letters] == [("exhausted", 1)]
+
+
+async def test_two_consumers_of_one_durable_share_the_load_and_handle_each_message_once(
+    settings: KernelSettings,
+) -> None:
+    handled: list[tuple[int, str]] = []
+
+    def worker(number: int) -> BatchHandler:
+        async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+            handled.append((number, received.message.trajectory_id))
+            return []
+
+        return each(handle)
+
+    async with connected(settings) as one, connected(settings) as two:
+        first = Consumer(one, subscription(worker(1), batch=10))
+        second = Consumer(two, subscription(worker(2), batch=10))
+        async with running(first, second):
+            await one.publish_all([trajectory(str(n)) for n in range(200)])
+            await eventually(lambda: _has(handled, 200))
+    assert len({name for _, name in handled}) == 200
+    assert {number for number, _ in handled} == {1, 2}
+
+
+async def test_a_broker_that_is_killed_loses_nothing_and_the_consumer_goes_on(
+    settings: KernelSettings, nats: RunningServer
+) -> None:
+    handled: set[str] = set()
+
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        handled.add(received.message.trajectory_id)
+        return []
+
+    async with connected(settings) as bus, running(Consumer(bus, subscription(each(handle)))):
+        await bus.publish_all([trajectory(str(n)) for n in range(20)])
+        await asyncio.to_thread(nats.kill)
+        await asyncio.to_thread(nats.start)
+        await eventually(lambda: _true(bus.nc.is_connected))
+        await bus.publish_all([trajectory(str(n)) for n in range(20, 40)])
+        await eventually(lambda: _has(handled, 40), deadline_s=40)
+
+
+async def test_a_projection_survives_restarts_and_replays_to_the_same_state(settings: KernelSettings) -> None:
+    def make(bus: Bus, name: str) -> Projection[list[str]]:
+        return Projection(
+            bus,
+            Fold(
+                name=name,
+                stream=STREAM,
+                topics=[TOPIC],
+                bucket="baselines",
+                kind=list[str],
+                key_of=lambda received: received.message.role if isinstance(received.message, Trajectory) else None,
+                step=lambda state, received: [*(state or []), received.event_id],
+            ),
+        )
+
+    async with connected(settings) as bus:
+        for part in (range(30), range(30, 60)):
+            await bus.publish_all([trajectory(str(n)) for n in part])
+            projection = make(bus, "ids")
+            async with running(projection):
+                await projection.wait_for(part.stop)
+        replayed = make(bus, "again")
+        async with running(replayed):
+            await replayed.wait_for(60)
+        assert projection.state("support") == replayed.state("support")
+        assert projection.state("support") == [trajectory(str(n)).event_id for n in range(60)]
+
+
+async def test_a_projection_follows_through_the_death_of_the_broker(
+    settings: KernelSettings, nats: RunningServer
+) -> None:
+    async with connected(settings) as bus:
+        projection = Projection(
+            bus,
+            Fold(
+                name="count",
+                stream=STREAM,
+                topics=[TOPIC],
+                bucket="baselines",
+                kind=int,
+                key_of=lambda _: "all",
+                step=lambda state, _: (state or 0) + 1,
+            ),
+        )
+        async with running(projection):
+            await bus.publish_all([trajectory(str(n)) for n in range(10)])
+            await projection.wait_for(10)
+            await asyncio.to_thread(nats.kill)
+            await asyncio.to_thread(nats.start)
+            await eventually(lambda: _true(bus.nc.is_connected))
+            await bus.publish_all([trajectory(str(n)) for n in range(10, 25)])
+            await projection.wait_for(25, deadline_s=40)
+            assert projection.state("all") == 25
+
+
+async def test_compare_and_set_lets_exactly_one_writer_win(settings: KernelSettings) -> None:
+    async with connected(settings) as bus:
+        bucket = bus.bucket("baselines", int)
+        revision = await bucket.create("n", 1)
+        with pytest.raises(Conflict):
+            await bucket.create("n", 7)
+        await bucket.update("n", 2, revision)
+        with pytest.raises(Conflict):
+            await bucket.update("n", 3, revision)
+        await asyncio.gather(*(bucket.change("n", lambda n: (n or 0) + 1) for _ in range(10)))
+        entry = await bucket.get("n")
+        assert entry is not None
+        assert entry.value == 12
+
+
+async def test_a_watch_reports_changes_also_after_the_broker_was_killed(
+    settings: KernelSettings, nats: RunningServer
+) -> None:
+    seen: dict[str, int | None] = {}
+
+    async def follow(bus: Bus) -> None:
+        async for key, entry in bus.bucket("baselines", int).watch():
+            seen[key] = entry.value if entry else None
+
+    async with connected(settings) as bus:
+        task = asyncio.create_task(follow(bus))
+        bucket = bus.bucket("baselines", int)
+        await bucket.put("a", 1)
+        await eventually(lambda: _true(seen == {"a": 1}))
+        await asyncio.to_thread(nats.kill)
+        await asyncio.to_thread(nats.start)
+        await eventually(lambda: _true(bus.nc.is_connected))
+        await bucket.put("a", 2)
+        await eventually(lambda: _true(seen == {"a": 2}), deadline_s=10)
+        await bucket.delete("a")
+        await eventually(lambda: _true(seen == {"a": None}), deadline_s=10)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def reward_for(done: Trajectory) -> Reward:
+    return Reward(
+        reward_id=named_id("reward", done.trajectory_id),
+        trajectory_id=done.trajectory_id,
+        session_id=done.session_id,
+        timestamp=AT,
+        reward_components={},
+        total_reward=1.0,
+        reward_type="sparse",
+        metadata=RewardMetadata(evaluator="test", evaluation_method="automated"),
+        role=done.role,
+        reward_function=RewardFunction(name="test", version="1"),
+    )
+
+
+async def _letters(bus: Bus) -> list[DeadLetter]:
+    total = await count(bus, "RL_DEADLETTERS")
+    raw = [await bus.nc.jetstream().get_msg("RL_DEADLETTERS", n + 1) for n in range(total)]
+    return [msgspec.json.decode(message.data or b"", type=DeadLetter) for message in raw]
+
+
+async def _has(items: Sequence[object] | set[str], number: int) -> bool:
+    return len(items) >= number
+
+
+async def _true(value: bool) -> bool:
+    return value

@@ -1,0 +1,63 @@
+"""Running a service's app inside a test, with the real servers behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.objects import Objects
+from ratchet.kernel.resources import resource_dir
+from ratchet.kernel.runtime import App, Component
+from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.warehouse import Warehouse
+
+
+@asynccontextmanager
+async def running(*components: Component) -> AsyncIterator[None]:
+    """Run components for the length of a block; they stop in reverse order."""
+    tasks = [asyncio.create_task(component.run()) for component in components]
+    try:
+        yield
+    finally:
+        for component, task in zip(reversed(components), reversed(tasks), strict=True):
+            await component.stop()
+            await asyncio.wait_for(task, 20)
+
+
+@asynccontextmanager
+async def running_app(build: AbstractAsyncContextManager[App]) -> AsyncIterator[App]:
+    """Build a service and run it for the length of a block."""
+    async with build as app, running(*app.components):
+        yield app
+
+
+@asynccontextmanager
+async def connected(settings: KernelSettings, name: str = "test") -> AsyncIterator[Bus]:
+    """A bus with all streams and buckets made."""
+    bus = await Bus.connect(settings, name=name, contracts=Contracts.load())
+    try:
+        await bus.ensure_streams()
+        yield bus
+    finally:
+        await bus.close()
+
+
+@asynccontextmanager
+async def migrated(settings: KernelSettings) -> AsyncIterator[Warehouse]:
+    """A warehouse with all tables made."""
+    warehouse = await Warehouse.connect(settings)
+    try:
+        await warehouse.migrate(resource_dir("deploy") / "clickhouse")
+        yield warehouse
+    finally:
+        await warehouse.close()
+
+
+def prepared_objects(settings: KernelSettings) -> Objects:
+    """An object store with its bucket made."""
+    objects = Objects(settings)
+    objects.ensure_bucket()
+    return objects
