@@ -23,7 +23,6 @@ class Abilities:
 
     training_enabled: bool
     algorithms: frozenset[str]
-    pools: frozenset[str]
 
 
 def continues_stable(base_model: str) -> bool:

@@ -1,0 +1,226 @@
+"""A job moves forward only, and only its present worker's word moves it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratchet.kernel.errors import Rejected
+from ratchet.messages.state import Job
+from ratchet.messages.training import (
+    Artifacts,
+    Hyperparameters,
+    Progress,
+    StatusMetadata,
+    TrainingError,
+    TrainingStatus,
+)
+from ratchet.rl_coordinator.domain import jobs
+from ratchet.rl_coordinator.domain.jobs import RANK, TERMINAL, Limits, State
+from ratchet.rl_coordinator.domain.retries import DEFAULT_RETRIES
+from tests.support.training import NOON, after, changed, config, job, request
+
+LIMITS = Limits(lease_s=30.0, max_attempts=5, retries=DEFAULT_RETRIES)
+
+
+def status(of: Job, word: str, **changes: object) -> TrainingStatus:
+    values = {"training_job_id": of.training_job_id, "timestamp": NOON, "status": word, "attempt": of.attempt}
+    return TrainingStatus(**{**values, **changes})
+
+
+def running(**changes: object) -> Job:
+    return job(state="running", heartbeat_at=NOON, **changes)
+
+
+def test_a_job_goes_from_the_queue_through_a_worker_to_its_policy() -> None:
+    queued = jobs.accept(request(), pool="default", rewarded=7, now=NOON)
+    dispatched = jobs.dispatch(queued, after(1))
+    at_work = jobs.fold(
+        dispatched,
+        status(queued, "running", progress=Progress(current_step=3), metadata=StatusMetadata(worker="w1")),
+        after(2),
+        LIMITS,
+    )
+    done = jobs.fold(at_work, status(queued, "completed", artifacts=Artifacts(digest="a" * 64)), after(9), LIMITS)
+    assert [queued.state, dispatched.state, at_work.state, done.state] == [
+        "queued",
+        "dispatched",
+        "running",
+        "completed",
+    ]
+    assert (at_work.worker, at_work.progress, at_work.started_at) == ("w1", Progress(current_step=3), after(2))
+    assert (done.artifacts, done.finished_at, done.worker) == (Artifacts(digest="a" * 64), after(9), "w1")
+
+
+@pytest.mark.parametrize("word", ["running", "completed", "failed", "cancelled"])
+@pytest.mark.parametrize("attempt", [1, 3])
+def test_another_attempt_is_fenced_off(word: str, attempt: int) -> None:
+    current = running(attempt=2)
+    assert jobs.fold(current, status(current, word, attempt=attempt), after(5), LIMITS) == current
+
+
+@pytest.mark.parametrize("end", sorted(TERMINAL))
+@pytest.mark.parametrize("word", ["running", "completed", "failed", "cancelled", "queued"])
+def test_an_ended_job_stays_as_it_is(end: str, word: str) -> None:
+    ended = job(state=end)
+    assert jobs.fold(ended, status(ended, word), after(5), LIMITS) == ended
+
+
+def test_a_queued_job_has_no_worker_that_could_speak_for_it() -> None:
+    waiting = job(attempt=2)
+    assert jobs.fold(waiting, status(waiting, "running"), after(5), LIMITS) == waiting
+
+
+def test_an_older_step_does_not_undo_a_newer_one() -> None:
+    ahead = running(progress=Progress(current_step=20))
+    late = jobs.fold(ahead, status(ahead, "running", progress=Progress(current_step=10)), after(5), LIMITS)
+    assert late.progress == Progress(current_step=20)
+    assert late.heartbeat_at == after(5)
+
+
+def test_the_newest_checkpoint_is_remembered_beside_later_artifacts() -> None:
+    saved = running(artifacts=Artifacts(checkpoint="s3://b/checkpoints/1.json"))
+    logged = jobs.fold(saved, status(saved, "running", artifacts=Artifacts(tensorboard_logs="s3://b/l")), NOON, LIMITS)
+    assert logged.artifacts == Artifacts(tensorboard_logs="s3://b/l", checkpoint="s3://b/checkpoints/1.json")
+
+
+def test_cancelling_a_queued_job_ends_it_at_once() -> None:
+    assert jobs.cancel(job(), after(1)).state == State.CANCELLED
+
+
+def test_cancelling_a_running_job_asks_its_worker_and_waits_for_the_answer() -> None:
+    asked = jobs.cancel(running(), after(1))
+    assert (asked.state, asked.cancel_requested) == ("running", True)
+    assert jobs.cancel(asked, after(2)) == asked
+    assert jobs.fold(asked, status(asked, "cancelled"), after(3), LIMITS).state == State.CANCELLED
+
+
+def test_an_ended_job_cannot_be_cancelled() -> None:
+    with pytest.raises(Rejected, match="already completed"):
+        jobs.cancel(job(state="completed"), NOON)
+
+
+def test_a_worker_that_stops_without_being_asked_leaves_the_job_to_another() -> None:
+    stopped = jobs.fold(running(), status(running(), "cancelled"), after(5), LIMITS)
+    assert (stopped.state, stopped.attempt) == ("queued", 2)
+
+
+def test_a_silent_worker_loses_its_lease_and_the_next_attempt_keeps_the_checkpoint() -> None:
+    silent = running(artifacts=Artifacts(checkpoint="s3://b/c.json"), worker="w1")
+    assert jobs.expire(silent, listening_since=NOON, now=after(30), limits=LIMITS) == silent
+    again = jobs.expire(silent, listening_since=NOON, now=after(31), limits=LIMITS)
+    assert (again.state, again.attempt, again.worker) == ("queued", 2, None)
+    assert again.artifacts == Artifacts(checkpoint="s3://b/c.json")
+    assert again.error is not None
+    assert again.error.code == "INFRA"
+
+
+def test_a_worker_is_not_blamed_for_the_coordinators_own_absence() -> None:
+    silent = running()
+    assert jobs.expire(silent, listening_since=after(600), now=after(620), limits=LIMITS) == silent
+    assert jobs.expire(silent, listening_since=after(600), now=after(631), limits=LIMITS).attempt == 2
+
+
+def test_a_job_whose_workers_keep_vanishing_fails_in_the_end() -> None:
+    last = jobs.expire(running(attempt=5), listening_since=NOON, now=after(31), limits=LIMITS)
+    assert (last.state, last.attempt) == ("failed", 5)
+
+
+def test_a_dispatched_job_waits_for_a_worker_without_a_lease() -> None:
+    waiting = job(state="dispatched")
+    assert jobs.expire(waiting, listening_since=NOON, now=after(9999), limits=LIMITS) == waiting
+
+
+def test_a_cancelled_dispatch_that_no_worker_took_ends_after_the_lease() -> None:
+    asked = jobs.cancel(job(state="dispatched"), after(1))
+    assert jobs.expire(asked, listening_since=NOON, now=after(20), limits=LIMITS) == asked
+    assert jobs.expire(asked, listening_since=NOON, now=after(32), limits=LIMITS).state == State.CANCELLED
+
+
+def test_out_of_memory_is_tried_again_with_half_the_batch_until_it_cannot_be_halved() -> None:
+    current = running(request=request(training_config=config(hyperparameters=Hyperparameters(batch_size=2))))
+    error = TrainingError(code="OOM", message="out of memory")
+    again = jobs.fold(current, status(current, "failed", error=error), after(5), LIMITS)
+    chosen = again.request.training_config.hyperparameters
+    assert (again.state, again.attempt, chosen.batch_size, chosen.gradient_accumulation) == ("queued", 2, 1, 2)
+    second = changed(again, state="running")
+    assert jobs.fold(second, status(second, "failed", error=error), after(9), LIMITS).state == State.FAILED
+
+
+def test_a_diverged_job_starts_over_with_half_the_learning_rate() -> None:
+    current = running(artifacts=Artifacts(checkpoint="s3://b/c.json"))
+    error = TrainingError(code="CONVERGENCE", message="loss is not finite")
+    again = jobs.fold(current, status(current, "failed", error=error), after(5), LIMITS)
+    assert again.request.training_config.hyperparameters.learning_rate == pytest.approx(5e-5)
+    assert again.artifacts is None
+
+
+def test_a_broken_machine_gets_a_pause_before_the_next_attempt() -> None:
+    current = running()
+    error = TrainingError(code="INFRA", message="disk is full")
+    again = jobs.fold(current, status(current, "failed", error=error), after(5), LIMITS)
+    assert (again.state, again.retry_at, again.error) == ("queued", after(605), error)
+
+
+def test_bad_data_is_not_tried_again() -> None:
+    error = TrainingError(code="DATA", message="no rows")
+    failed = jobs.fold(running(), status(running(), "failed", error=error), after(5), LIMITS)
+    assert (failed.state, failed.error) == ("failed", error)
+
+
+def test_a_failure_after_a_cancel_is_a_cancelled_job() -> None:
+    asked = running(cancel_requested=True)
+    failed = jobs.fold(asked, status(asked, "failed", error=TrainingError(code="INFRA", message="x")), NOON, LIMITS)
+    assert failed.state == State.CANCELLED
+
+
+def test_a_job_past_its_deadline_leaves_the_queue() -> None:
+    late = job(request=request(deadline=after(10)))
+    assert jobs.overdue(late, after(10)) == late
+    ended = jobs.overdue(late, after(11))
+    assert (ended.state, ended.error and ended.error.code) == ("failed", "TIMEOUT")
+
+
+words = st.sampled_from(["queued", "running", "completed", "failed", "cancelled", "from the future"])
+codes = st.sampled_from(["OOM", "CONVERGENCE", "DATA", "INFRA", "TIMEOUT", "UNKNOWN", "SOMETHING"])
+events = st.one_of(
+    st.tuples(st.just("status"), words, st.integers(-2, 1), codes),
+    st.tuples(st.just("expire"), st.integers(0, 100)),
+    st.tuples(st.just("dispatch")),
+    st.tuples(st.just("cancel")),
+)
+
+
+def happen(current: Job, event: tuple, second: int) -> Job:
+    """The job after an event, legal or not: what is illegal is refused and changes nothing."""
+    now = after(second)
+    try:
+        match event:
+            case ("status", word, offset, code):
+                error = TrainingError(code=code, message="m") if word == "failed" else None
+                told = status(current, word, attempt=current.attempt + offset, error=error)
+                return jobs.fold(current, told, now, LIMITS)
+            case ("expire", silence):
+                return jobs.expire(current, listening_since=after(second - silence), now=now, limits=LIMITS)
+            case ("dispatch",):
+                return jobs.dispatch(current, now)
+            case _:
+                return jobs.cancel(current, now)
+    except Rejected:
+        return current
+
+
+@given(st.lists(events, max_size=60))
+def test_whatever_is_said_a_job_never_goes_back_and_never_leaves_its_end(story: list[tuple]) -> None:
+    current = jobs.accept(request(), pool="default", rewarded=0, now=NOON)
+    for second, event in enumerate(story):
+        following = happen(current, event, second)
+        before = (current.attempt, RANK[State(current.state)])
+        assert (following.attempt, RANK[State(following.state)]) >= before
+        assert following.attempt <= max(LIMITS.max_attempts, current.attempt + 1)
+        if current.state in TERMINAL:
+            assert following == current
+        if event[0] == "status" and event[2] != 0:
+            assert following == current
+        current = following

@@ -1,0 +1,81 @@
+"""A request that cannot be run is refused with sentences that say why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ratchet.messages.training import Dataset, DatasetFilter, DateRange, Hyperparameters, Lora, SnapshotRef
+from ratchet.rl_coordinator.domain.requests import Abilities, continues_stable, problems
+from tests.support.training import after, config, request
+
+ABILITIES = Abilities(training_enabled=True, algorithms=frozenset({"sft", "rloo", "ppo"}), pools=frozenset({"default"}))
+SNAPSHOT = SnapshotRef(uri="s3://b/s.json", digest="a" * 64)
+
+
+def dataset(source: str = "clickhouse", **changes: Any) -> Dataset:
+    return Dataset(source=source, sample_size=10, **changes)
+
+
+def found(algorithm: str = "rloo", **changes: Any) -> list[str]:
+    return problems(request(training_config=config(algorithm, **changes)), ABILITIES)
+
+
+@pytest.mark.parametrize("source", ["clickhouse", "nats_stream"])
+@pytest.mark.parametrize("algorithm", ["sft", "rloo", "ppo"])
+def test_a_reasonable_request_has_no_problems(algorithm: str, source: str) -> None:
+    assert found(algorithm, dataset=dataset(source)) == []
+
+
+def test_a_snapshot_can_be_trained_on_again() -> None:
+    assert found(dataset=dataset("s3", snapshot=SNAPSHOT)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"algorithm": "dpo"}, "algorithm 'dpo' is not offered"),
+        ({"dataset": dataset("s3")}, "needs dataset.snapshot"),
+        ({"dataset": dataset("local")}, "not local files"),
+        ({"dataset": dataset(snapshot=SNAPSHOT)}, "dataset.source is clickhouse, not s3"),
+        ({"dataset": dataset("s3", snapshot=SNAPSHOT, filter=DatasetFilter())}, "cannot be applied"),
+        ({"dataset": dataset(reward_transform="square")}, "'square' is unknown"),
+        ({"algorithm": "sft", "dataset": dataset(reward_transform="negate")}, "does nothing for sft"),
+        (
+            {"dataset": dataset(filter=DatasetFilter(date_range=DateRange(start=after(1), end=after(1))))},
+            "is not before its end",
+        ),
+        ({"hyperparameters": Hyperparameters(full_finetune=True, lora=Lora())}, "exclude each other"),
+        ({"hyperparameters": Hyperparameters(learning_rate=0.0)}, "greater than 0"),
+        ({"hyperparameters": Hyperparameters(rejection_window=[1.1, 0.9])}, "low < high"),
+        ({"hyperparameters": Hyperparameters(rejection_window=[0.9])}, "low < high"),
+        ({"algorithm": "sft", "hyperparameters": Hyperparameters(clip_epsilon=0.2)}, "sft has no clip_epsilon"),
+    ],
+)
+def test_each_problem_is_told(changes: dict[str, Any], said: str) -> None:
+    (problem,) = found(**changes)
+    assert said in problem
+
+
+def test_all_problems_are_told_at_once() -> None:
+    both = found(dataset=dataset("local"), hyperparameters=Hyperparameters(learning_rate=-1.0))
+    assert len(both) == 2
+
+
+def test_a_role_that_no_subject_can_carry_is_refused() -> None:
+    (problem,) = problems(request(role="Support Desk"), ABILITIES)
+    assert "Support Desk" in problem
+
+
+def test_disabled_training_is_a_reason_of_its_own() -> None:
+    off = Abilities(training_enabled=False, algorithms=ABILITIES.algorithms)
+    assert problems(request(), off) == ["training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)"]
+
+
+def test_stable_is_a_name_for_the_present_policy() -> None:
+    assert [continues_stable(name) for name in ("stable", "Current Stable", "s3://b/policies/x.json")] == [
+        True,
+        True,
+        False,
+    ]
