@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from ratchet.embedded.program import Program
@@ -22,6 +23,10 @@ POLL_S = 0.05
 """How often a start or a stop is looked at."""
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class _Unready(msgspec.Struct):
+    reasons: dict[str, str]
 
 
 class StartFailed(RatchetError):
@@ -80,7 +85,11 @@ class Process:
         with suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self._popen.wait, self.program.stop_s)
         self.kill()
-        await asyncio.to_thread(self._popen.wait)
+        await asyncio.to_thread(self.wait)
+
+    def wait(self) -> int:
+        """Block until it has ended; returns its exit code."""
+        return self._popen.wait()
 
     def kill(self) -> None:
         """SIGKILL to the whole group."""
@@ -98,10 +107,18 @@ def not_ready(url: str, timeout_s: float = 1.0) -> str | None:
         with _DIRECT.open(url, timeout=timeout_s):
             return None
     except urllib.error.HTTPError as error:
-        body = error.read(2000).decode(errors="replace").strip()
-        return f"{error.code} {body}".strip()
+        return _reason(error.code, error.read(4000))
     except OSError as error:
         return f"no answer ({getattr(error, 'reason', error)})"
+
+
+def _reason(status: int, body: bytes) -> str:
+    """The reasons that a service gives at /readyz, else the answer as it is."""
+    try:
+        reasons = msgspec.json.decode(body, type=_Unready).reasons
+    except msgspec.DecodeError:
+        return f"{status} {body.decode(errors='replace').strip()}".strip()
+    return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
 
 
 def ended(code: int) -> str:

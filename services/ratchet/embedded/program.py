@@ -18,6 +18,10 @@ class Program:
     url: str
     """Where others reach it."""
     port: int
+    health_port: int | None = None
+    """Port of /healthz, /readyz and /metrics, where it has one of its own."""
+    alive_url: str | None = None
+    """Answers 200 when the process runs, ready or not; the same as `ready_url` where there is no difference."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Added to the environment of this process."""
     cwd: Path | None = None

@@ -1,0 +1,70 @@
+"""The one table of what the local stack consists of: servers, services, their ports and what they wait for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SERVERS = ("nats", "s3", "clickhouse")
+"""Started first, stopped last."""
+
+SERVER_PORTS = {"nats": 4222, "nats_monitor": 8222, "s3": 8333, "clickhouse": 8123}
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSpec:
+    """One of our services, run as `python -m <module>`."""
+
+    name: str
+    short: str
+    """Its name among the ports: `<short>` serves HTTP, `<short>_health` health and metrics."""
+    health_port: int
+    port: int | None = None
+    needs: tuple[str, ...] = ()
+    """Services that are ready before it starts; the servers always are."""
+    extra: str | None = None
+    """The extra of the package that it needs, when that is torch."""
+
+    @property
+    def module(self) -> str:
+        return f"ratchet.{self.name}"
+
+    @property
+    def port_variable(self) -> str:
+        """Environment variable with its HTTP port."""
+        return f"RATCHET_{self.short.upper()}_PORT"
+
+    @property
+    def url_variable(self) -> str:
+        """Environment variable that tells everybody where it is."""
+        return f"RATCHET_{self.short.upper()}_URL"
+
+
+SERVICES = (
+    ServiceSpec("trajectory_collector", "collector", 9101),
+    ServiceSpec("reward_computer", "reward", 9102),
+    ServiceSpec("rl_coordinator", "coordinator", 9103, port=8081),
+    ServiceSpec("trainer_worker", "trainer", 9104, needs=("rl_coordinator",), extra="trainer"),
+    ServiceSpec("engine_local", "engine", 9106, port=8082, extra="engine"),
+    ServiceSpec("gateway", "gateway", 9105, port=8080, needs=("engine_local",)),
+    ServiceSpec("canary_deployer", "deployer", 9107, port=8083, needs=("engine_local", "gateway")),
+)
+
+NAMES = (*SERVERS, *(spec.name for spec in SERVICES))
+
+
+def default_ports() -> dict[str, int]:
+    """Every port that can be chosen, by name."""
+    ports = dict(SERVER_PORTS)
+    for spec in SERVICES:
+        if spec.port is not None:
+            ports[spec.short] = spec.port
+        ports[f"{spec.short}_health"] = spec.health_port
+    return ports
+
+
+def owner_of(port_name: str) -> str:
+    """The server or service that listens on the named port."""
+    for spec in SERVICES:
+        if port_name in (spec.short, f"{spec.short}_health"):
+            return spec.name
+    return port_name.removesuffix("_monitor")

@@ -1,0 +1,133 @@
+"""From settings to programs: which members, on which ports, with which environment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from ratchet.embedded.catalog import SERVERS, SERVICES, ServiceSpec, default_ports, owner_of
+from ratchet.embedded.clickhouse_server import clickhouse_server
+from ratchet.embedded.nats_server import nats_server
+from ratchet.embedded.ports import LOOPBACK, free_ports, is_taken
+from ratchet.embedded.program import Program
+from ratchet.embedded.seaweed_s3 import seaweed_s3
+from ratchet.embedded.settings import StackSettings
+from ratchet.kernel.errors import ConfigError, MissingExtra
+from ratchet.kernel.settings import KernelSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StackPlan:
+    """Everything that is decided before the first process starts."""
+
+    programs: tuple[Program, ...]
+    """In starting order."""
+    needs: Mapping[str, tuple[str, ...]]
+    """For each member, the members that are ready before it starts."""
+    env: Mapping[str, str]
+    """Where everything is, for services, agents and commands."""
+
+    @property
+    def kernel(self) -> KernelSettings:
+        """The same as settings, for code that runs outside the stack's services."""
+        return kernel_of(self.env)
+
+
+def make_plan(settings: StackSettings) -> StackPlan:
+    """Decide. Raises `ConfigError` for a taken port and `MissingExtra` for a part that is not installed."""
+    servers, services = chosen(settings.only)
+    names = [name for name in default_ports() if owner_of(name) in {*servers, *(spec.name for spec in services)}]
+    ports = choose_ports(settings, names)
+    env = stack_environment(ports, KernelSettings()) | dict(settings.env)
+    data = settings.directory.resolve() / "data"
+    kernel = kernel_of(env)
+    launchers: dict[str, Callable[[], Program]] = {
+        "nats": lambda: nats_server(data / "nats", ports["nats"], ports["nats_monitor"]),
+        "s3": lambda: seaweed_s3(data / "s3", ports["s3"], kernel.s3_access_key, kernel.s3_secret_key),
+        "clickhouse": lambda: clickhouse_server(data / "clickhouse", ports["clickhouse"]),
+    }
+    programs = [launchers[name]() for name in servers]
+    programs += [service_program(spec, ports, env, data) for spec in services]
+    started = {program.name for program in programs}
+    needs = {spec.name: tuple(name for name in (*SERVERS, *spec.needs) if name in started) for spec in services}
+    return StackPlan(tuple(programs), needs, env)
+
+
+def chosen(only: tuple[str, ...]) -> tuple[list[str], list[ServiceSpec]]:
+    """Servers and services to start. A service brings all servers with it."""
+    services = [spec for spec in SERVICES if not only or spec.name in only]
+    servers = [name for name in SERVERS if services or name in only]
+    return servers, services
+
+
+def choose_ports(settings: StackSettings, names: list[str]) -> dict[str, int]:
+    """A port for each name. Raises `ConfigError` when one is taken or given twice."""
+    ports = default_ports() | dict(settings.ports)
+    if settings.free_ports:
+        open_names = [name for name in names if name not in settings.ports]
+        ports |= dict(zip(open_names, free_ports(len(open_names)), strict=True))
+    used: dict[int, str] = {}
+    for name in names:
+        port = ports[name]
+        if port in used:
+            raise ConfigError(f"port {port} is given to both {used[port]} and {name}")
+        if is_taken(port):
+            raise ConfigError(
+                f"port {port} for {owner_of(name)} is taken by another program; "
+                f"choose one with --port {name}=PORT or use --free-ports"
+            )
+        used[port] = name
+    return ports
+
+
+def stack_environment(ports: Mapping[str, int], kernel: KernelSettings) -> dict[str, str]:
+    """The environment variables that say where everything is."""
+    urls = {spec.url_variable: f"http://{LOOPBACK}:{ports[spec.short]}" for spec in SERVICES if spec.port is not None}
+    return {
+        "RATCHET_NATS_URL": f"nats://{LOOPBACK}:{ports['nats']}",
+        "RATCHET_CLICKHOUSE_URL": f"http://{LOOPBACK}:{ports['clickhouse']}",
+        "RATCHET_CLICKHOUSE_DATABASE": kernel.clickhouse_database,
+        "RATCHET_S3_ENDPOINT": f"http://{LOOPBACK}:{ports['s3']}",
+        "RATCHET_S3_ACCESS_KEY": kernel.s3_access_key,
+        "RATCHET_S3_SECRET_KEY": kernel.s3_secret_key,
+        "RATCHET_S3_BUCKET": kernel.s3_bucket,
+        **urls,
+    }
+
+
+def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[str, str], data: Path) -> Program:
+    """How to run one service."""
+    if spec.extra is not None and find_spec("torch") is None:
+        raise MissingExtra(spec.extra, spec.name)
+    if find_spec(spec.module) is None:
+        raise ConfigError(f"{spec.name} is not part of this installation")
+    health_port = ports[f"{spec.short}_health"]
+    own = {"RATCHET_HEALTH_PORT": str(health_port), "RATCHET_DATA_DIR": str(data / spec.name), "PYTHONUNBUFFERED": "1"}
+    if spec.port is not None:
+        own[spec.port_variable] = str(ports[spec.short])
+    if spec.extra is not None:
+        # On few, shared cores one thread is many times faster than two.
+        own["OMP_NUM_THREADS"] = "1"
+    (data / spec.name).mkdir(parents=True, exist_ok=True)
+    port = health_port if spec.port is None else ports[spec.short]
+    return Program(
+        name=spec.name,
+        command=(sys.executable, "-m", spec.module),
+        ready_url=f"http://{LOOPBACK}:{health_port}/readyz",
+        alive_url=f"http://{LOOPBACK}:{health_port}/healthz",
+        url=f"http://{LOOPBACK}:{port}",
+        port=port,
+        health_port=health_port,
+        env={**env, **own},
+    )
+
+
+def kernel_of(env: Mapping[str, str]) -> KernelSettings:
+    """Kernel settings from a stack's environment, whatever this process's own environment says."""
+    given: dict[str, str] = {
+        name: env[f"RATCHET_{name.upper()}"] for name in KernelSettings.model_fields if f"RATCHET_{name.upper()}" in env
+    }
+    return KernelSettings.model_validate(given)
