@@ -11,17 +11,22 @@ lambda >= 0 that is known before trajectory i and keeps the wealth positive,
     rollback   prod(1 + lambda (Z - d))   is a test supermartingale while D <= d ("not worse than the margin"),
     promotion  prod(1 + lambda (d - Z))   is one while D >= d ("worse than the margin")
 
-(betting: Waudby-Smith & Ramdas 2024, section 4; sequential A/B tests with known propensities: Howard et al. 2021,
-section 4.2). By Ville's inequality either exceeds 1/alpha with probability at most alpha, however often one looks.
+(betting: Waudby-Smith & Ramdas 2024, Estimating means of bounded random variables by betting; known propensities in
+sequential experiments: Howard, Ramdas, McAuliffe & Sekhon 2021). By Ville's inequality either exceeds 1/alpha with
+probability at most alpha, however often one looks.
 A uniform mixture over several stakes is again one, and so is an average over metrics as long as all their nulls hold
 (Vovk & Wang 2021). That average is the rollback test: its null is that *no* metric is worse than its margin. The
 negation, "some metric is worse", is a union, for which an average proves nothing; promotion therefore asks every one
 of its metrics for the evidence (intersection-union test: Berger 1982).
 
-Failures are tested by conditional thinning: m = 0 and stakes lambda = w (1 - w) |theta - 1| / (w theta + 1 - w). Without
+Rollback on failures is conditional thinning: m = 0 and stakes lambda = w (1 - w) (theta - 1) / (w theta + 1 - w). Without
 a margin the factor of a failure is then exactly the likelihood ratio of its arm, theta / (w theta + 1 - w) on the
-canary and 1 / (w theta + 1 - w) on the stable arm, when the canary fails theta times as often (Shah & Grünwald et al.:
-safe tests for two proportions, Turner, Ly & Grünwald 2024); successes count only through the margin.
+canary and 1 / (w theta + 1 - w) on the stable arm, when the canary fails theta times as often (Lindon & Malek 2022,
+Anytime-valid inference for multinomial count data); successes count only through the margin. Promotion on failures
+bets like the other metrics: there the successes are the evidence.
+
+The order of trajectories is the order in which they finish. Under the nulls the conditional mean needs that order to
+carry no information about the arm: an arm that only takes longer shifts a few trajectories at the start of a stage.
 """
 
 from __future__ import annotations
@@ -33,11 +38,8 @@ from dataclasses import dataclass
 ROLLBACK, PROMOTION = "rollback", "promotion"
 FAMILIES = (ROLLBACK, PROMOTION)
 
-RISK_RATIOS: dict[str, tuple[float, ...]] = {
-    ROLLBACK: (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0),
-    PROMOTION: (0.05, 0.25, 0.5, 0.7, 0.85, 0.93),
-}
-"""How many times as often the canary fails, under the alternatives that failures are tested against."""
+RISK_RATIOS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)
+"""How many times as often the canary fails, under the alternatives that conditional thinning tests against."""
 
 SHARPNESS = (0.15, 0.3, 0.6, 1.2, 2.4, 4.8)
 """Stakes for bounded harms in units of w (1 - w): the best one is (effect beyond the margin) / (variance of harm)."""
@@ -107,7 +109,7 @@ class MetricTest:
 
 def fresh_failure_test() -> MetricTest:
     """Nothing seen: wealth 1 on every alternative."""
-    return MetricTest((0.0,) * len(RISK_RATIOS[ROLLBACK]), (0.0,) * len(RISK_RATIOS[PROMOTION]))
+    return MetricTest((0.0,) * len(RISK_RATIOS), (0.0,) * len(SHARPNESS))
 
 
 def fresh_harm_test() -> MetricTest:
@@ -117,25 +119,14 @@ def fresh_harm_test() -> MetricTest:
 
 def observe_failure(test: MetricTest, look: Look, margin: float) -> MetricTest:
     """The test after one more trajectory, which failed (harm 1) or did not (harm 0)."""
-    z = weighted_difference(look, 0.0)
-    return _next(
-        test,
-        look,
-        _grow(test.rollback, thinning_stakes(ROLLBACK, look.weight, margin), z - margin),
-        _grow(test.promotion, thinning_stakes(PROMOTION, look.weight, margin), margin - z),
-    )
+    gain = weighted_difference(look, 0.0) - margin
+    rollback = _grow(test.rollback, thinning_stakes(look.weight, margin), gain)
+    return _next(test, look, rollback, _bet(PROMOTION, test, look, margin))
 
 
 def observe_harm(test: MetricTest, look: Look, margin: float) -> MetricTest:
     """The test after one more trajectory with a bounded harm."""
-    centre = best_centre(test, look.weight)
-    z = weighted_difference(look, centre)
-    return _next(
-        test,
-        look,
-        _grow(test.rollback, harm_stakes(ROLLBACK, look.weight, centre, margin), z - margin),
-        _grow(test.promotion, harm_stakes(PROMOTION, look.weight, centre, margin), margin - z),
-    )
+    return _next(test, look, _bet(ROLLBACK, test, look, margin), _bet(PROMOTION, test, look, margin))
 
 
 def weighted_difference(look: Look, centre: float) -> float:
@@ -148,18 +139,15 @@ def best_centre(test: MetricTest, weight: float) -> float:
     return (1 - weight) * test.canary.shrunk + weight * test.stable.shrunk
 
 
-def thinning_stakes(family: str, weight: float, margin: float) -> list[float]:
-    """Stakes of conditional thinning, one per risk ratio of the family."""
-    largest = _largest_stake(family, weight, 0.0, margin)
-    return [
-        min(weight * (1 - weight) * abs(theta - 1) / (weight * theta + 1 - weight), largest)
-        for theta in RISK_RATIOS[family]
-    ]
+def thinning_stakes(weight: float, margin: float) -> list[float]:
+    """Stakes of conditional thinning, one per risk ratio."""
+    largest = largest_stake(ROLLBACK, weight, 0.0, margin)
+    return [min(weight * (1 - weight) * (theta - 1) / (weight * theta + 1 - weight), largest) for theta in RISK_RATIOS]
 
 
 def harm_stakes(family: str, weight: float, centre: float, margin: float) -> list[float]:
     """Stakes for a bounded harm, one per sharpness."""
-    largest = _largest_stake(family, weight, centre, margin)
+    largest = largest_stake(family, weight, centre, margin)
     return [min(sharpness * weight * (1 - weight), largest) for sharpness in SHARPNESS]
 
 
@@ -174,13 +162,20 @@ def average(e_values: Mapping[str, float]) -> float:
     return sum(e_values.values()) / len(e_values) if e_values else 1.0
 
 
-def _largest_stake(family: str, weight: float, centre: float, margin: float) -> float:
+def largest_stake(family: str, weight: float, centre: float, margin: float) -> float:
     """The stake at which the worst possible trajectory leaves 1 - LARGEST_STAKE of the wealth."""
     if family == ROLLBACK:
         worst = max(centre / weight, (1 - centre) / (1 - weight)) + margin
     else:
         worst = max((1 - centre) / weight, centre / (1 - weight)) - margin
     return LARGEST_STAKE / worst
+
+
+def _bet(family: str, test: MetricTest, look: Look, margin: float) -> tuple[float, ...]:
+    centre = best_centre(test, look.weight)
+    beyond = weighted_difference(look, centre) - margin
+    stakes = harm_stakes(family, look.weight, centre, margin)
+    return _grow(test.rollback, stakes, beyond) if family == ROLLBACK else _grow(test.promotion, stakes, -beyond)
 
 
 def _grow(log_wealth: Sequence[float], stakes: Sequence[float], gain: float) -> tuple[float, ...]:

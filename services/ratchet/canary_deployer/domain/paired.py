@@ -1,0 +1,65 @@
+"""Two policies on the same tasks: the difference of their scores and a lower confidence bound of it.
+
+The bound is that of Bonett & Price (2012, Adjusted Wald confidence interval for a difference of binomial proportions
+based on paired data): one pair is added in which the candidate wins by 1 and one in which it loses by 1, then the
+normal bound of a mean of N + 2 paired differences is taken. For successes and failures it is exactly theirs; for scores
+in between it is the same mean and standard deviation. The two added pairs keep the bound honest when few tasks, or none,
+differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+USUALLY = 0.5
+"""An equal policy that passes less often than this was given too few tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Candidate minus stable over `tasks` paired tasks."""
+
+    tasks: int
+    difference: float
+    lower_bound: float
+    standard_error: float
+    confidence: float
+    margin: float
+
+    @property
+    def passed(self) -> bool:
+        return self.lower_bound >= -self.margin
+
+    @property
+    def pass_probability_if_equal(self) -> float:
+        """How often a policy equal to stable would pass, at the spread that was observed."""
+        return NormalDist().cdf(self.margin / self.standard_error - NormalDist().inv_cdf(self.confidence))
+
+    @property
+    def too_few_tasks(self) -> bool:
+        return self.pass_probability_if_equal < USUALLY
+
+
+def compare(differences: Sequence[float], confidence: float, margin: float) -> Comparison:
+    """Lower bound (one-sided, `confidence`) of the mean of `differences`, each in -1..1."""
+    observed = len(differences)
+    count = observed + 2
+    mean = math.fsum(differences) / count
+    spread = (math.fsum(d * d for d in differences) + 2) / count - mean * mean
+    error = math.sqrt(spread / count)
+    return Comparison(
+        tasks=observed,
+        difference=math.fsum(differences) / observed if observed else 0.0,
+        lower_bound=mean - NormalDist().inv_cdf(confidence) * error,
+        standard_error=error,
+        confidence=confidence,
+        margin=margin,
+    )
+
+
+def paired_differences(candidate: Mapping[str, float], stable: Mapping[str, float]) -> list[float]:
+    """Per task that stable played: candidate minus stable, a task that the candidate did not finish scored 0."""
+    return [candidate.get(task, 0.0) - score for task, score in sorted(stable.items())]

@@ -1,0 +1,184 @@
+"""A rollout: its states, the moves between them, and the record that survives a restart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from ratchet.canary_deployer.domain.outcomes import Compared, Watch
+from ratchet.canary_deployer.domain.strategies import Strategy
+from ratchet.canary_deployer.domain.trip_wires import NO_LOOKS, Looks
+from ratchet.kernel.errors import Rejected
+from ratchet.messages.base import JsonObject, Value
+from ratchet.messages.state import ServedPolicy, WeightStep
+
+
+class State(StrEnum):
+    """Where a rollout is."""
+
+    GATING = "gating"
+    """Its gates run; no traffic."""
+    AWAITING_APPROVAL = "awaiting_approval"
+    """Its gates could not decide; an operator has to."""
+    RUNNING = "running"
+    """Takes canary traffic and moves through the stages."""
+    PAUSED = "paused"
+    """An operator froze the stage; a rollback is still possible."""
+    HELD = "held"
+    """Undecided at the deadline; an operator has to decide."""
+    SOAKING = "soaking"
+    """Promotion is decided; the hold-back still compares."""
+    PROMOTED = "promoted"
+    ROLLED_BACK = "rolled_back"
+    REFUSED = "refused"
+    ABORTED = "aborted"
+
+
+class Verdict(StrEnum):
+    """What is decided about a rollout."""
+
+    START = "start"
+    ADVANCE = "advance"
+    HOLD = "hold"
+    PROMOTE = "promote"
+    ROLL_BACK = "roll_back"
+    REFUSE = "refuse"
+    PAUSE = "pause"
+    RESUME = "resume"
+    ABORT = "abort"
+
+
+MOVES: dict[tuple[State, Verdict], frozenset[State]] = {
+    (State.GATING, Verdict.START): frozenset({State.RUNNING, State.SOAKING}),
+    (State.GATING, Verdict.PROMOTE): frozenset({State.PROMOTED}),
+    (State.GATING, Verdict.HOLD): frozenset({State.AWAITING_APPROVAL}),
+    (State.GATING, Verdict.REFUSE): frozenset({State.REFUSED}),
+    (State.GATING, Verdict.ABORT): frozenset({State.ABORTED}),
+    (State.AWAITING_APPROVAL, Verdict.START): frozenset({State.RUNNING, State.SOAKING}),
+    (State.AWAITING_APPROVAL, Verdict.PROMOTE): frozenset({State.PROMOTED}),
+    (State.AWAITING_APPROVAL, Verdict.ABORT): frozenset({State.ABORTED}),
+    (State.RUNNING, Verdict.ADVANCE): frozenset({State.RUNNING}),
+    (State.RUNNING, Verdict.PAUSE): frozenset({State.PAUSED}),
+    (State.RUNNING, Verdict.HOLD): frozenset({State.HELD}),
+    (State.RUNNING, Verdict.PROMOTE): frozenset({State.SOAKING, State.PROMOTED}),
+    (State.RUNNING, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
+    (State.RUNNING, Verdict.ABORT): frozenset({State.ABORTED}),
+    (State.PAUSED, Verdict.RESUME): frozenset({State.RUNNING}),
+    (State.PAUSED, Verdict.PROMOTE): frozenset({State.PROMOTED}),
+    (State.PAUSED, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
+    (State.PAUSED, Verdict.ABORT): frozenset({State.ABORTED}),
+    (State.HELD, Verdict.RESUME): frozenset({State.RUNNING}),
+    (State.HELD, Verdict.PROMOTE): frozenset({State.PROMOTED}),
+    (State.HELD, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
+    (State.HELD, Verdict.ABORT): frozenset({State.ABORTED}),
+    (State.SOAKING, Verdict.PROMOTE): frozenset({State.PROMOTED}),
+    (State.SOAKING, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
+    (State.SOAKING, Verdict.ABORT): frozenset({State.ABORTED}),
+}
+"""Every legal move: in this state, this verdict leads to one of these."""
+
+TERMINAL = frozenset({State.PROMOTED, State.ROLLED_BACK, State.REFUSED, State.ABORTED})
+"""No verdict leads out of these."""
+
+WITH_TRAFFIC = frozenset({State.RUNNING, State.PAUSED, State.HELD, State.SOAKING})
+"""The canary has a weight, and its lease is renewed."""
+
+
+class IllegalMove(Rejected):
+    """The verdict is not possible in this state."""
+
+    def __init__(self, state: State, verdict: Verdict) -> None:
+        possible = sorted(str(v) for s, v in MOVES if s is state)
+        options = f"; possible: {', '.join(possible)}" if possible else ""
+        super().__init__(f"cannot {verdict} a rollout that is {state}{options}")
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """What one gate said about a candidate."""
+
+    gate: str
+    outcome: str
+    """`passed`, `failed` or `needs_approval`."""
+    reason: str
+    evidence: JsonObject = field(default_factory=dict[str, object])
+
+
+PASSED, FAILED, NEEDS_APPROVAL = "passed", "failed", "needs_approval"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEvent:
+    """A message that must be published although the process may die first."""
+
+    topic: str
+    body: str
+    """Its JSON."""
+
+
+class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """One try to replace a role's stable policy, key `<role>` in bucket `rollouts`; the newest one is kept.
+
+    Route and policy stages follow from it (`routing.settled`), so whoever reads it after a crash can finish what
+    was decided.
+    """
+
+    rollout_id: str
+    role: str
+    state: State
+    candidate: ServedPolicy
+    created_at: datetime
+    actor: str
+    """Who started it: `canary_deployer` or an operator."""
+    stable: ServedPolicy | None = None
+    """The policy it is compared with; none for the first policy of a role."""
+    strategy: Strategy = Strategy.CANARY
+    approval: str = "automated"
+    """`automated`, `manual_approved` or `emergency_override`."""
+    reason: str = ""
+    """Of the last decision."""
+    gates: tuple[GateResult, ...] = ()
+    override: bool = False
+    """An operator waived the gates that can be waived."""
+    salt: str = ""
+    schedule: tuple[WeightStep, ...] = ()
+    stage: int = 0
+    stage_since: datetime | None = None
+    stage_base: int = 0
+    """Finished canary trajectories when the stage began."""
+    deadline_at: datetime | None = None
+    watch: Watch = Watch()
+    looks: Looks = NO_LOOKS
+    turn_seq: int = 0
+    """Last message of RL_TURNS that is in `watch`."""
+    reward_seq: int = 0
+    """Last message of RL_REWARDS that is in `watch`."""
+    decisions: int = 0
+    """How many decisions were taken: the next one's sequence."""
+    last_hash: str | None = None
+    """Hash of the role's last decision, in this rollout or the one before."""
+    outbox: tuple[PendingEvent, ...] = ()
+    """Announcements of the last decision that may not be published yet."""
+    finished_at: datetime | None = None
+
+    @property
+    def weight(self) -> float:
+        """The canary's share of new trajectories, 0 without traffic."""
+        return self.schedule[-1].weight if self.state in WITH_TRAFFIC and self.schedule else 0.0
+
+    @property
+    def active(self) -> bool:
+        return self.state not in TERMINAL
+
+    @property
+    def compared(self) -> Compared:
+        """The versions whose trajectories count."""
+        return Compared(self.stable.version if self.stable else 0, self.candidate.version)
+
+
+def checked_move(state: State, verdict: Verdict, target: State) -> State:
+    """`target`, if `verdict` leads there from `state`. Raises `IllegalMove`."""
+    if target not in MOVES.get((state, verdict), frozenset()):
+        raise IllegalMove(state, verdict)
+    return target
