@@ -60,7 +60,7 @@ def turn(name: str = "one", index: int = 0, **changes: Any) -> Turn:
         messages=asked,
         policy=PolicyClaim(role="support", version=1, digest="a" * 64, arm="stable", weight=0.0),
         engine=EngineInfo(name="engine_local", version="0.1.0"),
-        trainable=Trainable(ok=True),
+        trainable=Trainable(ok=False, reason="no_token_ids"),
         role="support",
         parent_turn_id=named_id("turn", name, index - 1) if index else None,
         response={"role": "assistant", "content": f"answer {index}"},

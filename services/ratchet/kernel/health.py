@@ -39,7 +39,8 @@ class Health:
 
 async def _ask(check: Check) -> str | None:
     try:
-        return await asyncio.wait_for(check(), CHECK_DEADLINE_S)
+        async with asyncio.timeout(CHECK_DEADLINE_S):
+            return await check()
     except TimeoutError:
         return f"no answer within {CHECK_DEADLINE_S:g} s"
     except RatchetError as error:

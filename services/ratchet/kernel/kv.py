@@ -115,7 +115,8 @@ class Bucket(Generic[V]):
                         yield change
                     known = {key: entry.revision for key, entry in now.items()}
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), POLL_S)
+                    async with asyncio.timeout(POLL_S):
+                        await changed.wait()
         finally:
             hints.cancel()
             await asyncio.gather(hints, return_exceptions=True)

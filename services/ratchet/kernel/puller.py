@@ -51,7 +51,8 @@ class Puller:
         """Up to `batch` messages: waits up to `wait_s` for the first, then at most the linger for more."""
         await self._ask()
         try:
-            first = await asyncio.wait_for(self._buffer.get(), wait_s)
+            async with asyncio.timeout(wait_s):
+                first = await self._buffer.get()
         except TimeoutError:
             return []
         if first is None:
@@ -64,11 +65,11 @@ class Puller:
 
     async def _with_company(self, first: Msg) -> list[Msg]:
         messages = [first]
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._linger_s
+        until = asyncio.get_running_loop().time() + self._linger_s
         while len(messages) < self._batch:
             try:
-                after = await asyncio.wait_for(self._buffer.get(), max(0.0, until - loop.time()))
+                async with asyncio.timeout_at(until):
+                    after = await self._buffer.get()
             except TimeoutError:
                 break
             if after is None:

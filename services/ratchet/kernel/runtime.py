@@ -63,7 +63,8 @@ class Periodic:
             except RatchetError as error:
                 log.warning("tick failed", task=self._name, reason=str(error))
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), self._interval_s)
+                async with asyncio.timeout(self._interval_s):
+                    await self._stopping.wait()
 
     async def stop(self) -> None:
         """No further tick."""
