@@ -102,7 +102,7 @@ async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: K
             health.checks = app.checks
             health.starting = None
             log.info("running", health_port=server.port)
-            return await _supervise(app, stopping, settings.shutdown_s)
+            return await supervise(app, stopping, settings.shutdown_s)
         finally:
             health.starting = "stopping"
             await build.__aexit__(None, None, None)
@@ -112,7 +112,7 @@ async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: K
         await serving
 
 
-async def _supervise(app: App, stopping: asyncio.Event, shutdown_s: float) -> bool:
+async def supervise(app: App, stopping: asyncio.Event, shutdown_s: float) -> bool:
     """Run the components until a signal, or until one ends. Returns whether the end was asked for."""
     tasks = [asyncio.create_task(component.run()) for component in app.components]
     asked = asyncio.create_task(stopping.wait())

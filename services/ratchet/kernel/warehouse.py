@@ -95,7 +95,7 @@ class Warehouse:
         done = {row["name"] for row in await self.rows("SELECT name FROM migrations FINAL")}
         fresh = [name for name in scripts if name not in done]
         for name in fresh:
-            for statement in _statements(scripts[name]):
+            for statement in statements(scripts[name]):
                 await self.command(statement)
             await self.insert("migrations", [{"name": name}], token=name)
         return fresh
@@ -111,7 +111,7 @@ def _scripts(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(folder.glob("*.sql"))}
 
 
-def _statements(script: str) -> list[str]:
+def statements(script: str) -> list[str]:
     """The statements of an SQL script, without comment lines."""
     code = "\n".join(line for line in script.splitlines() if not line.lstrip().startswith("--"))
     return [part.strip() for part in _STATEMENT_END.split(code) if part.strip()]

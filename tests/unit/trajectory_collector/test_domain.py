@@ -1,0 +1,63 @@
+"""Assembling trajectories from turns."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ratchet.kernel.contracts import Contracts
+from ratchet.messages import MESSAGES, Message
+from ratchet.messages.chat import chat_messages
+from ratchet.messages.trajectory import TaskContext
+from ratchet.trajectory_collector.app import STREAMS
+from ratchet.trajectory_collector.domain import assemble, is_complete
+from ratchet.trajectory_collector.rows import TABLES
+from tests.support.messages import trajectory_end, turn
+
+
+def test_the_assembled_trajectory_says_what_the_turns_said() -> None:
+    turns = [turn("ride", n) for n in range(3)]
+    assembled = assemble(trajectory_end("ride"), turns)
+    said = [message["content"] for message in chat_messages(assembled)]
+    assert said == ["Be helpful.", "question 0", "answer 0", "question 1", "answer 1", "question 2", "answer 2"]
+    assert [entry.turn_ref for entry in assembled.turns] == [one.turn_id for one in turns]
+    assert assembled.metadata.total_tokens == 45
+
+
+def test_the_policy_is_a_fact_from_the_turns_and_mixed_when_the_arm_changed_in_flight() -> None:
+    first, second = turn("ride", 0), turn("ride", 1)
+    assert assemble(trajectory_end("ride"), [first, second]).policy == first.policy
+    other = msgspec.structs.replace(second, policy=msgspec.structs.replace(second.policy, arm="canary", version=2))
+    policy = assemble(trajectory_end("ride"), [first, other]).policy
+    assert policy is not None
+    assert (policy.arm, policy.version) == ("mixed", 1)
+
+
+def test_instructions_and_tools_are_the_ones_the_model_saw() -> None:
+    tools = [{"type": "function", "function": {"name": "lookup"}}]
+    assembled = assemble(trajectory_end("ride"), [turn("ride", 0, tools=tools, tools_digest="1" * 64)])
+    assert assembled.task_context.instructions == "Be helpful."
+    assert assembled.task_context.tools == tools
+    assert assembled.task_context.group_key == "group-ride"
+
+
+def test_an_end_without_a_task_is_a_task_of_its_own() -> None:
+    assembled = assemble(trajectory_end("ride", task_context=None), [turn("ride")])
+    assert assembled.task_context == TaskContext(task_id=assembled.trajectory_id, instructions="Be helpful.")
+
+
+@pytest.mark.parametrize(
+    ("seen", "stored", "complete"), [(None, 0, False), (None, 1, True), (2, 1, False), (2, 2, True), (0, 0, False)]
+)
+def test_a_trajectory_is_complete_when_the_turns_that_the_gateway_saw_are_stored(
+    seen: int | None, stored: int, complete: bool
+) -> None:
+    assert is_complete(trajectory_end(turns=seen), [turn("one", n) for n in range(stored)]) is complete
+
+
+def test_every_message_of_a_collected_stream_has_a_handler() -> None:
+    topics = Contracts.load().topics
+    collected = {name for name, topic in topics.items() if topic.stream in STREAMS}
+    assert collected == {*TABLES, "agent.rl.trajectory.end.v1"}
+    kinds: list[type[Message]] = [MESSAGES[topic] for topic in TABLES]
+    assert len(kinds) == len({table.name for table in TABLES.values()})
