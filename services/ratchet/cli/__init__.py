@@ -1,0 +1,1 @@
+"""The `ratchet` command: for people at a terminal and for their scripts."""

@@ -1,0 +1,73 @@
+"""One HTTP request to a service of ours, its failure as one clear line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import msgspec
+
+from ratchet.cli.endpoints import Endpoints
+from ratchet.kernel.errors import NotFound, RatchetError, Rejected, Unavailable
+
+TIMEOUT_S = 30.0
+"""A command waits this long for an answer."""
+
+Json = Any
+"""A decoded answer."""
+
+
+def call(endpoints: Endpoints, short: str, method: str, path: str, body: Json = None) -> Json:
+    """The decoded answer. Raises `Unavailable`, `NotFound` or `Rejected` with what the service said."""
+    url = endpoints.url(short)
+    try:
+        response = httpx.request(method, f"{url}{path}", json=body, timeout=TIMEOUT_S, trust_env=False)
+    except httpx.HTTPError as error:
+        hint = "" if endpoints.record else "; is the stack running? `ratchet up` starts it"
+        raise Unavailable(f"the {short} does not answer at {url} ({error or type(error).__name__}){hint}") from error
+    if response.is_success:
+        return _decoded(response)
+    raise refusal(short, response.status_code, response.content)
+
+
+def refusal(short: str, status: int, content: bytes) -> RatchetError:
+    """The error that an answer with `status` stands for."""
+    reason = _reason(content) or f"the {short} answered {status}"
+    if status == 404:
+        return NotFound(reason)
+    if status >= 500:
+        return Unavailable(f"the {short} answered {status}: {reason}")
+    return Rejected(reason)
+
+
+def _decoded(response: httpx.Response) -> Json:
+    if not response.content:
+        return None
+    try:
+        return msgspec.json.decode(response.content)
+    except msgspec.DecodeError as error:
+        raise Unavailable(f"{response.url} answered something that is not JSON") from error
+
+
+def _reason(content: bytes) -> str:
+    """The message of an error in OpenAI's shape, in FastAPI's, or the text itself."""
+    try:
+        body: Json = msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        return content.decode(errors="replace").strip()[:500]
+    if not isinstance(body, dict):
+        return str(body)
+    found: Json = body.get("error") or body.get("detail") or body  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    if isinstance(found, dict):
+        return str(found.get("message") or found)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    if isinstance(found, list):
+        return "; ".join(_detail(one) for one in found)  # pyright: ignore[reportUnknownVariableType]
+    return str(found)
+
+
+def _detail(one: Json) -> str:
+    """One problem in FastAPI's list of them."""
+    if not isinstance(one, dict):
+        return str(one)
+    where = ".".join(str(part) for part in one.get("loc", ()))  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType, reportUnknownArgumentType]
+    return f"{where}: {one.get('msg', one)}"  # pyright: ignore[reportUnknownMemberType]

@@ -1,0 +1,47 @@
+"""`ratchet up` and `ratchet down`: the local stack in the foreground or in the background."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ratchet.cli.options import DEFAULT_DIRECTORY, Directory
+
+
+def up(
+    directory: Directory = DEFAULT_DIRECTORY,
+    port: Annotated[
+        list[str] | None, typer.Option("--port", help="NAME=PORT, repeatable; also RATCHET_PORT_<NAME>.")
+    ] = None,
+    free_ports: Annotated[bool, typer.Option("--free-ports", help="Use any free ports instead of the usual.")] = False,
+    only: Annotated[str, typer.Option("--only", help="Start only these, separated by commas.")] = "",
+    detach: Annotated[bool, typer.Option("--detach", help="Start in the background and return when ready.")] = False,
+) -> None:
+    """Start the servers and all services on this machine; Ctrl-C stops them in order."""
+    import os
+
+    from ratchet.cli.background import start_background
+    from ratchet.cli.foreground import run_foreground
+    from ratchet.embedded.settings import StackSettings, ports_of_environment, ports_of_options
+
+    settings = StackSettings(
+        directory=directory,
+        ports=ports_of_environment(os.environ) | ports_of_options(port or []),
+        free_ports=free_ports,
+        only=tuple(name.strip() for name in only.split(",") if name.strip()),
+    )
+    raise typer.Exit(start_background(settings) if detach else run_foreground(settings))
+
+
+def down(directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Stop a stack, wherever it was started."""
+    from ratchet.cli.background import stop_stack
+
+    raise typer.Exit(stop_stack(directory))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(up)
+    app.command()(down)

@@ -1,0 +1,213 @@
+"""Gathers everything that `ratchet status` shows, each part on its own: one dead server hides nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from nats.errors import Error as NatsError
+
+from ratchet.cli.broker import connected
+from ratchet.cli.endpoints import Endpoints
+from ratchet.embedded.process import not_ready
+from ratchet.embedded.state import MemberRecord
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.errors import RatchetError
+from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.warehouse import Warehouse
+from ratchet.messages.state import JOBS, POLICIES, Job, Route
+
+T = TypeVar("T")
+
+PART_S = 4.0
+"""A server that has not answered by then counts as dead for this report."""
+
+COUNTED = ("trajectories", "turns", "rewards", "feedback")
+"""Tables whose distinct events are counted."""
+
+
+class ServiceStatus(msgspec.Struct, kw_only=True):
+    """One process and, when it is not ready, why."""
+
+    state: str
+    pid: int
+    url: str
+    restarts: int
+    reason: str | None
+
+
+class ConsumerStatus(msgspec.Struct, kw_only=True):
+    """How far a durable consumer is behind its stream."""
+
+    lag: int
+    unacknowledged: int
+    redelivered: int
+
+
+class StreamStatus(msgspec.Struct, kw_only=True):
+    """How much a stream holds, and who reads it."""
+
+    messages: int
+    bytes: int
+    consumers: dict[str, ConsumerStatus]
+
+
+class JobStatus(msgspec.Struct, kw_only=True):
+    """A training job in one line."""
+
+    training_job_id: str
+    role: str
+    algorithm: str
+    state: str
+    percent: float | None
+    error: str | None
+
+
+class RoleStatus(msgspec.Struct, kw_only=True):
+    """What serves a role."""
+
+    stable: str | None
+    canary: str | None
+    weight: float | None
+
+
+class LedgerStatus(msgspec.Struct, kw_only=True):
+    """What became of a stream's messages at one consumer; `missing` is 0 when it balances."""
+
+    stream: str
+    consumer: str
+    watermark: int
+    stored: int
+    dead: int
+    duplicate: int
+    missing: int
+
+
+class StatusReport(msgspec.Struct, kw_only=True):
+    """Everything; `errors` says which parts could not be read, and why."""
+
+    running: bool
+    directory: str
+    pid: int | None
+    services: dict[str, ServiceStatus]
+    rows: dict[str, int] = {}
+    ledger: list[LedgerStatus] = []
+    streams: dict[str, StreamStatus] = {}
+    jobs: list[JobStatus] = []
+    roles: dict[str, RoleStatus] = {}
+    errors: dict[str, str] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """0 when all is well, 3 when something is not, 4 when nothing runs at all."""
+        if not self.running and len(self.errors) > 1:
+            return 4
+        return 3 if self.errors or any(one.state != "ready" for one in self.services.values()) else 0
+
+
+async def collect(endpoints: Endpoints) -> StatusReport:
+    """Ask everybody at the same time."""
+    record = endpoints.record
+    report = StatusReport(
+        running=record is not None,
+        directory=str(endpoints.directory),
+        pid=record.pid if record else None,
+        services=await _services(record.services if record else {}),
+    )
+    await asyncio.gather(
+        _part(report, "clickhouse", lambda: _warehouse_part(endpoints.kernel, report)),
+        _part(report, "nats", lambda: _bus_part(endpoints.kernel, report)),
+    )
+    return report
+
+
+async def _part(report: StatusReport, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    try:
+        async with asyncio.timeout(PART_S):
+            await work()
+    except TimeoutError:
+        report.errors[name] = f"no answer within {PART_S:g} s"
+    except (RatchetError, NatsError) as error:
+        report.errors[name] = str(error)
+
+
+async def _services(members: Mapping[str, MemberRecord]) -> dict[str, ServiceStatus]:
+    found = await asyncio.gather(*(_service(member) for member in members.values()))
+    return dict(zip(members, found, strict=True))
+
+
+async def _service(member: MemberRecord) -> ServiceStatus:
+    """Services are asked now; of the servers, the supervisor's last look is told."""
+    state, reason = member.state, member.reason
+    if member.health_port is not None:
+        reason = await asyncio.to_thread(not_ready, f"http://127.0.0.1:{member.health_port}/readyz", PART_S)
+        state = "ready" if reason is None else "not ready" if state == "ready" else state
+    return ServiceStatus(
+        state=state, pid=member.pid, url=member.url, restarts=member.restarts, reason=reason or member.reason
+    )
+
+
+async def _warehouse_part(settings: KernelSettings, report: StatusReport) -> None:
+    warehouse = await Warehouse.connect(settings)
+    try:
+        for table in COUNTED:
+            (row,) = await warehouse.rows(f"SELECT uniqExact(event_id) AS n FROM {table}")  # noqa: S608 - our names
+            report.rows[table] = row["n"]
+        balance = await warehouse.rows("SELECT * FROM ledger_balance ORDER BY stream, consumer")
+        report.ledger = msgspec.convert(balance, list[LedgerStatus])
+    finally:
+        await warehouse.close()
+
+
+async def _bus_part(settings: KernelSettings, report: StatusReport) -> None:
+    async with connected(settings) as bus:
+        await asyncio.gather(*(_stream(bus, name, report) for name in bus.contracts.streams))
+        jobs = await _values(bus, JOBS, Job)
+        report.jobs = [_job(job) for job in sorted(jobs.values(), key=lambda one: one.created_at)]
+        report.roles = {role: _role(route) for role, route in sorted((await _values(bus, POLICIES, Route)).items())}
+
+
+async def _stream(bus: Bus, name: str, report: StatusReport) -> None:
+    jetstream: Any = bus.nc.jetstream()  # nats-py types its answers only in parts
+    info = await jetstream.stream_info(name)
+    report.streams[name] = StreamStatus(
+        messages=info.state.messages,
+        bytes=info.state.bytes,
+        consumers={
+            one.name: ConsumerStatus(
+                lag=one.num_pending or 0, unacknowledged=one.num_ack_pending or 0, redelivered=one.num_redelivered or 0
+            )
+            for one in await jetstream.consumers_info(name)
+            if one.config.durable_name
+        },
+    )
+
+
+async def _values(bus: Bus, bucket: str, kind: type[T]) -> dict[str, T]:
+    """The values of a bucket; keys with a dot hold something else (`<role>.<version>`)."""
+    store = bus.bucket(bucket, kind)
+    keys = [key for key in await store.keys() if "." not in key]
+    entries = await asyncio.gather(*(store.get(key) for key in keys))
+    return {key: entry.value for key, entry in zip(keys, entries, strict=True) if entry is not None}
+
+
+def _job(job: Job) -> JobStatus:
+    return JobStatus(
+        training_job_id=job.training_job_id,
+        role=job.role,
+        algorithm=job.algorithm,
+        state=job.state,
+        percent=job.progress.percent_complete if job.progress else None,
+        error=job.error.message if job.error else None,
+    )
+
+
+def _role(route: Route) -> RoleStatus:
+    canary = route.canary
+    return RoleStatus(
+        stable=route.stable.name if route.stable else None,
+        canary=canary.policy.name if canary else None,
+        weight=canary.schedule[-1].weight if canary and canary.schedule else None,
+    )

@@ -1,0 +1,52 @@
+"""Shows a status report to people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ratchet.cli.output import console, table
+from ratchet.cli.status import StatusReport
+
+RECENT_JOBS = 8
+"""Older jobs are left to `ratchet jobs`."""
+
+
+def show(report: StatusReport) -> None:
+    """Print every part that has something in it."""
+    if report.running:
+        console.print(f"stack in {report.directory}, supervisor pid {report.pid}")
+    else:
+        console.print(f"no stack runs in {report.directory}: `ratchet up` starts one")
+    services = [(name, one.state, one.url, one.restarts or None, one.reason) for name, one in report.services.items()]
+    _section(("service", "state", "url", "restarts", "reason"), services)
+    if not report.running and report.errors:
+        return
+    _section(("stored rows", ""), list(report.rows.items()))
+    _section(("stream", "messages", "MB", "consumer", "lag", "unacked"), _streams(report))
+    _section(
+        ("ledger of", "watermark", "stored", "dead", "duplicate", "missing"),
+        [(one.stream, one.watermark, one.stored, one.dead, one.duplicate, one.missing) for one in report.ledger],
+    )
+    _section(
+        ("role", "stable", "canary", "weight"), [(n, r.stable, r.canary, r.weight) for n, r in report.roles.items()]
+    )
+    jobs = [(j.training_job_id, j.role, j.algorithm, j.state, j.percent, j.error) for j in report.jobs[-RECENT_JOBS:]]
+    _section(("job", "role", "algorithm", "state", "%", "error"), jobs)
+    _section(("cannot read", "because"), list(report.errors.items()))
+
+
+def _section(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    if rows:
+        console.print()
+        console.print(table(columns, rows))
+
+
+def _streams(report: StatusReport) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for name, stream in sorted(report.streams.items()):
+        head: tuple[object, ...] = (name, stream.messages, stream.bytes / 1e6)
+        consumers = [(durable, one.lag, one.unacknowledged) for durable, one in stream.consumers.items()]
+        for consumer in consumers or [("-", "", "")]:
+            rows.append((*head, *consumer))
+            head = ("", "", "")
+    return rows

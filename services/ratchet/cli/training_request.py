@@ -1,0 +1,42 @@
+"""Reads what a person says about a training job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ratchet.kernel.errors import NotFound, Rejected
+
+
+def hyperparameters(options: list[str]) -> dict[str, Any]:
+    """`NAME=VALUE` options as a JSON object; a value is read as JSON, or else is text. `lora.r=8` nests."""
+    made: dict[str, Any] = {}
+    for option in options:
+        name, separator, value = option.partition("=")
+        if not separator or not name:
+            raise Rejected(f"--set takes NAME=VALUE, not {option!r}")
+        *path, last = name.split(".")
+        target = made
+        for part in path:
+            target = target.setdefault(part, {})
+        target[last] = _value(value)
+    return made
+
+
+def read_request(path: Path) -> dict[str, Any]:
+    """A request from a JSON file. Raises `NotFound` or `Rejected`."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no file {path}") from error
+    except (OSError, msgspec.DecodeError) as error:
+        raise Rejected(f"{path} is not a JSON object: {error}") from error
+
+
+def _value(text: str) -> Any:  # `Any`: JSON
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
