@@ -1,0 +1,84 @@
+"""Every published example is what its directory says, for the reason its name says, by two validators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ratchet.kernel.errors import InvalidMessage
+from ratchet.messages import encode
+from tests.support.contract_files import CONTRACTS, SCHEMAS, TOPIC_OF, example, examples, fast, oracle, subschemas
+
+each_schema = pytest.mark.parametrize("schema", sorted(SCHEMAS))
+
+CONSTRAINTS = {
+    *("type", "required", "additionalProperties", "oneOf", "enum", "format", "pattern"),
+    *("minLength", "minItems", "maxItems", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+}
+
+
+def _location(error: Any) -> list[str | int]:
+    """Where an error is; a missing or an unknown member counts as the place."""
+    path = list(error.instance_path)
+    if error.kind.name == "required":
+        path.append(error.kind.property)
+    if error.kind.name == "additionalProperties":
+        path.extend(error.kind.unexpected)
+    return path
+
+
+@each_schema
+def test_valid_examples_are_valid(schema: str):
+    for one in examples("valid", schema):
+        assert list(fast(schema).iter_errors(one.document)) == [], one
+        assert list(oracle(schema).iter_errors(one.document)) == [], one
+
+
+@each_schema
+def test_invalid_examples_break_exactly_the_rule_in_their_name(schema: str):
+    for one in examples("invalid", schema):
+        errors = list(fast(schema).iter_errors(one.document))
+        assert [(_location(error), error.kind.name) for error in errors] == [(one.at, one.rule)], one
+        assert [error.validator for error in oracle(schema).iter_errors(one.document)] == [one.rule], one
+
+
+@each_schema
+def test_valid_examples_survive_the_typed_mirror(schema: str):
+    topic = TOPIC_OF[schema]
+    for one in examples("valid", schema):
+        message = CONTRACTS.check_strict_json(topic.name, msgspec.json.encode(one.document))
+        assert type(message) is topic.type
+        assert CONTRACTS.read(message.subject, CONTRACTS.check_strict(message)) == (message, 0), one
+
+
+@each_schema
+def test_invalid_examples_are_refused_at_the_edge_with_the_place(schema: str):
+    for one in examples("invalid", schema):
+        with pytest.raises(InvalidMessage) as refused:
+            CONTRACTS.check_strict_json(TOPIC_OF[schema].name, msgspec.json.encode(one.document))
+        about_member = one.rule in {"required", "additionalProperties"}
+        place = one.at[:-1] if about_member else one.at
+        assert refused.value.path == "".join(f"/{part}" for part in place), one
+
+
+@each_schema
+def test_examples_cover_every_kind_of_constraint(schema: str):
+    checked = [part for path, part in subschemas(SCHEMAS[schema]) if "/oneOf/" not in path]
+    used = {keyword for part in checked for keyword in part} & CONSTRAINTS
+    assert used <= {one.rule for one in examples("invalid", schema)}
+
+
+@each_schema
+def test_there_is_a_minimal_and_a_full_example(schema: str):
+    found = {one.name: one.document for one in examples("valid", schema)}
+    assert set(found["minimal"]) == set(SCHEMAS[schema]["required"])
+    not_when_it_worked = {"error"} if schema == "turn.v1" else set[str]()
+    assert set(found["full"]) == set(SCHEMAS[schema]["properties"]) - not_when_it_worked
+
+
+def test_encoding_leaves_out_what_is_default():
+    body = msgspec.json.encode(example("trajectory.v1", "minimal"))
+    message = CONTRACTS.check_strict_json("agent.rl.trajectory.v1", body)
+    assert b'"role"' not in encode(message)

@@ -1,0 +1,78 @@
+"""The schemas themselves: legal, closed, described, and free of constructs that the open view does not know."""
+
+from __future__ import annotations
+
+import jsonschema
+import pytest
+
+from ratchet.messages import MESSAGES
+from tests.support.contract_files import ROOT, SCHEMAS, subschemas
+
+KEYWORDS = {
+    *("$schema", "$id", "$defs", "$ref", "title", "description", "default", "examples", "contentEncoding"),
+    *("type", "properties", "required", "additionalProperties", "items", "oneOf", "allOf", "if", "then", "enum"),
+    *("const", "format", "pattern", "minLength", "minItems", "maxItems"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+}
+
+each_schema = pytest.mark.parametrize("name", sorted(SCHEMAS))
+
+
+def test_every_message_type_has_a_schema_and_every_schema_a_message_type():
+    files = {file.name for file in (ROOT / "schemas").rglob("*.json")}
+    assert files == {f"{name}.schema.json" for name in SCHEMAS}
+    assert {f"agent.rl.{name}" for name in SCHEMAS} == set(MESSAGES)
+
+
+@each_schema
+def test_schema_is_legal_and_named_after_its_file(name: str):
+    jsonschema.Draft202012Validator.check_schema(SCHEMAS[name])
+    assert SCHEMAS[name]["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert SCHEMAS[name]["$id"] == f"urn:ratchet:schema:{name}"
+
+
+@each_schema
+def test_only_keywords_that_the_open_view_knows_are_used(name: str):
+    for path, schema in subschemas(SCHEMAS[name]):
+        assert set(schema) <= KEYWORDS, path
+
+
+@each_schema
+def test_every_object_says_whether_it_is_closed(name: str):
+    for path, schema in subschemas(SCHEMAS[name]):
+        if "properties" in schema and "/then" not in path and "/if" not in path:
+            assert "additionalProperties" in schema, path
+            assert schema.get("type") == "object", path
+
+
+@each_schema
+def test_enums_and_formats_keep_a_type_when_they_are_opened(name: str):
+    for path, schema in subschemas(SCHEMAS[name]):
+        if {"enum", "format", "pattern"} & set(schema):
+            assert "type" in schema, path
+
+
+@each_schema
+def test_every_property_is_described(name: str):
+    for path, schema in subschemas(SCHEMAS[name]):
+        for member, part in schema.get("properties", {}).items():
+            assert "/then" in path or "/if" in path or part.get("description"), f"{path}/{member}"
+
+
+@each_schema
+def test_required_members_exist(name: str):
+    for path, schema in subschemas(SCHEMAS[name]):
+        if "properties" in schema and "/then" not in path:
+            assert set(schema.get("required", [])) <= set(schema["properties"]), path
+
+
+def test_definitions_of_one_name_are_the_same_everywhere():
+    seen: dict[str, object] = {}
+    for document in SCHEMAS.values():
+        for name, definition in document.get("$defs", {}).items():
+            assert seen.setdefault(name, definition) == definition, name
+
+
+def test_the_dispatch_embeds_the_request_unchanged():
+    embedded = SCHEMAS["training.dispatch.v1"]["$defs"]["training.request.v1"]
+    assert embedded == SCHEMAS["training.request.v1"]

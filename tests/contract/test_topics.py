@@ -1,0 +1,160 @@
+"""`topics.json`: subjects, streams and buckets, and how a subject finds its topic."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.errors import NotFound, UnknownSubject
+from ratchet.kernel.resources import resource_dir
+from ratchet.messages import MESSAGES, state
+from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, examples
+
+DAY = 86400
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether a subject exists that both filters take; `*` stands for one token."""
+    pairs = list(itertools.zip_longest(one.split("."), other.split(".")))
+    return all(left and right and (left == right or "*" in {left, right}) for left, right in pairs)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [("a.b", "a.b", True), ("a.*", "a.b", True), ("a.*", "*.b", True), ("a", "a.*", False), ("a.b", "a.c", False)],
+)
+def test_overlap_of_filters(one: str, other: str, expected: bool):
+    assert overlap(one, other) is expected
+
+
+def test_no_two_subjects_of_streams_overlap():
+    subjects = [subject for stream in CONTRACTS.streams.values() for subject in stream.subjects]
+    assert [pair for pair in itertools.combinations(subjects, 2) if overlap(*pair)] == []
+
+
+def test_streams_list_exactly_the_subjects_of_their_topics():
+    for stream in CONTRACTS.streams.values():
+        topics = [topic.name for topic in CONTRACTS.topics.values() if topic.stream == stream.name]
+        assert set(stream.subjects) == {subject for topic in topics for subject in CONTRACTS.subjects(topic)}
+
+
+def test_every_topic_has_a_message_type_a_schema_and_a_stream():
+    assert set(CONTRACTS.topics) == set(MESSAGES)
+    for topic in CONTRACTS.topics.values():
+        assert topic.name == topic.type.TOPIC
+        assert topic.schema in SCHEMAS
+        assert topic.stream in CONTRACTS.streams
+        assert topic.producers
+        assert topic.consumers
+
+
+def test_the_order_of_turns_and_their_end_is_kept_by_one_stream():
+    assert CONTRACTS.topics["agent.rl.trajectory.end.v1"].stream == CONTRACTS.topics["agent.rl.turn.v1"].stream
+
+
+@pytest.mark.parametrize(
+    ("stream", "days", "messages"),
+    [
+        ("RL_TRAJECTORIES", 30, 1_000_000),
+        ("RL_TURNS", 7, None),
+        ("RL_REWARDS", 30, 500_000),
+        ("RL_FEEDBACK", 365, None),
+        ("RL_TRAINING", 7, 10_000),
+        ("RL_DEPLOYMENTS", 365, None),
+        ("RL_ALERTS", 30, None),
+        ("RL_DEADLETTERS", 30, None),
+    ],
+)
+def test_limits_of_streams(stream: str, days: int, messages: int | None):
+    found = CONTRACTS.streams[stream]
+    assert (found.max_age_s, found.max_msgs, found.retention) == (days * DAY, messages, "limits")
+
+
+def test_jobs_are_a_work_queue_without_an_age():
+    jobs = CONTRACTS.streams["RL_JOBS"]
+    assert (jobs.retention, jobs.max_age_s) == ("workqueue", None)
+
+
+def test_only_trajectories_are_refused_when_their_stream_is_full():
+    assert [s.name for s in CONTRACTS.streams.values() if s.discard == "new"] == ["RL_TRAJECTORIES"]
+
+
+@pytest.mark.parametrize("stream", ["RL_TRAJECTORIES", "RL_TURNS", "RL_FEEDBACK", "RL_DEADLETTERS"])
+def test_streams_of_large_messages_are_bounded_in_bytes(stream: str):
+    assert CONTRACTS.streams[stream].max_bytes
+
+
+def test_every_bucket_that_state_is_kept_in_exists():
+    kept = {state.POLICIES, state.ROLLOUTS, state.JOBS, state.BASELINES, "optouts"}
+    assert kept <= set(CONTRACTS.buckets)
+
+
+@pytest.mark.parametrize(
+    ("subject", "topic"),
+    [
+        ("agent.rl.trajectory.v1", "agent.rl.trajectory.v1"),
+        ("agent.rl.trajectory.v1.help-desk_2", "agent.rl.trajectory.v1"),
+        ("agent.rl.trajectory.end.v1.helpdesk", "agent.rl.trajectory.end.v1"),
+        ("agent.rl.training.dispatch.v1.gpu", "agent.rl.training.dispatch.v1"),
+        ("agent.rl.deadletter.v1.RL_TURNS.invalid", "agent.rl.deadletter.v1"),
+        ("agent.rl.alert.v1", "agent.rl.alert.v1"),
+    ],
+)
+def test_a_subject_finds_its_topic(subject: str, topic: str):
+    assert CONTRACTS.topic_of(subject).name == topic
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "",
+        "agent.rl.trajectory",
+        "agent.rl.trajectory.v2",
+        "agent.rl.trajectory.v1.",
+        "agent.rl.trajectory.v1.Help",
+        "agent.rl.trajectory.v1.a.b",
+        "agent.rl.trajectory.v1.a\n",
+        "agent.rl.trajectory.v1." + "a" * 65,
+        "agent.rl.trajectory.v1.*",
+        "agent.rl.training.dispatch.v1",
+        "agent.rl.alert.v1.helpdesk",
+        "agentXrl.trajectory.v1",
+    ],
+)
+def test_an_unregistered_subject_is_an_error(subject: str):
+    with pytest.raises(UnknownSubject):
+        CONTRACTS.topic_of(subject)
+
+
+def test_filters_of_a_topic_name_the_bare_subject_and_the_template():
+    assert CONTRACTS.subjects("agent.rl.turn.v1") == ["agent.rl.turn.v1", "agent.rl.turn.v1.*"]
+    assert CONTRACTS.subjects("agent.rl.alert.v1") == ["agent.rl.alert.v1"]
+    assert CONTRACTS.subjects("agent.rl.deadletter.v1") == ["agent.rl.deadletter.v1.*.*"]
+
+
+def test_an_unknown_topic_is_an_error():
+    with pytest.raises(UnknownSubject, match="nonsense"):
+        CONTRACTS.subjects("nonsense")
+    with pytest.raises(UnknownSubject, match="nonsense"):
+        CONTRACTS.check_strict_json("nonsense", b"{}")
+
+
+def test_a_checkout_reads_its_own_contracts():
+    assert Path(__file__).parents[2] / "contracts" == ROOT
+
+
+def test_a_missing_resource_is_one_clear_line():
+    with pytest.raises(NotFound, match="installation is incomplete"):
+        resource_dir("no-such-directory")
+
+
+def test_every_schema_has_examples_and_every_directory_of_examples_a_schema():
+    assert {directory.name for directory in (ROOT / "examples").iterdir()} == set(SCHEMAS)
+    assert {example.schema for example in examples("invalid")} == set(SCHEMAS)
+
+
+def test_contracts_load_from_any_directory():
+    assert set(Contracts.load(ROOT).topics) == set(MESSAGES)
