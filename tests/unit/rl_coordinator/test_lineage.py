@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from ratchet.kernel.errors import Rejected
 from ratchet.messages.state import PolicyVersion
-from ratchet.rl_coordinator.domain.lineage import ancestry, consumed_snapshots
+from ratchet.rl_coordinator.domain.lineage import StartingPoint, ancestry, consumed_snapshots, starting_point
 from tests.support.training import NOON
 
 
@@ -44,3 +47,18 @@ def test_policies_made_elsewhere_end_or_skip_the_line() -> None:
 
 def test_a_circle_ends() -> None:
     assert [each.version for each in ancestry(1, {1: policy(1, 2), 2: policy(2, 1)})] == [1, 2]
+
+
+def test_stable_means_the_policy_that_serves_now() -> None:
+    assert starting_point("stable", policy(2, 1), {}) == StartingPoint("s3://b/policies/2.json", "support@2-dddddddd")
+
+
+def test_a_registered_policy_can_be_named_by_its_uri_and_any_other_model_is_taken_as_it_is() -> None:
+    known = {1: policy(1, None)}
+    assert starting_point("s3://b/policies/1.json", None, known).parent == "support@1-dddddddd"
+    assert starting_point("org/model", policy(1, None), known) == StartingPoint("org/model", None)
+
+
+def test_a_role_without_a_stable_policy_needs_a_base_model() -> None:
+    with pytest.raises(Rejected, match="name a base_model"):
+        starting_point("stable", None, {})

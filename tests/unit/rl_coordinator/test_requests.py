@@ -10,7 +10,7 @@ from ratchet.messages.training import Dataset, DatasetFilter, DateRange, Hyperpa
 from ratchet.rl_coordinator.domain.requests import Abilities, continues_stable, problems
 from tests.support.training import after, config, request
 
-ABILITIES = Abilities(training_enabled=True, algorithms=frozenset({"sft", "rloo", "ppo"}), pools=frozenset({"default"}))
+ABILITIES = Abilities(training_enabled=True, algorithms=frozenset({"sft", "rloo", "ppo"}))
 SNAPSHOT = SnapshotRef(uri="s3://b/s.json", digest="a" * 64)
 
 

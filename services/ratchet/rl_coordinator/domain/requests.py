@@ -39,20 +39,21 @@ def problems(request: TrainingRequest, abilities: Abilities) -> list[str]:
     """Everything that keeps the request from being run; empty when it can be."""
     if not abilities.training_enabled:
         return ["training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)"]
-    config = request.training_config
-    found = list(_role_and_algorithm(request, abilities))
+    role = [] if ROLE.fullmatch(request.role) else [f"role {request.role!r} is not of the form [a-z0-9_-]{{1,64}}"]
+    return role + config_problems(request.training_config, abilities.algorithms)
+
+
+def config_problems(config: TrainingConfig, algorithms: frozenset[str]) -> list[str]:
+    """Everything that keeps the configuration from being run by workers that offer `algorithms`."""
+    found: list[str] = []
+    if config.algorithm not in algorithms:
+        offered = ", ".join(sorted(algorithms))
+        found.append(
+            f"algorithm {config.algorithm!r} is not offered by this installation's workers (offered: {offered})"
+        )
     for check in _CHECKS:
         found.extend(check(config))
     return found
-
-
-def _role_and_algorithm(request: TrainingRequest, abilities: Abilities) -> Iterator[str]:
-    if not ROLE.fullmatch(request.role):
-        yield f"role {request.role!r} is not of the form [a-z0-9_-]{{1,64}}"
-    algorithm = request.training_config.algorithm
-    if algorithm not in abilities.algorithms:
-        offered = ", ".join(sorted(abilities.algorithms))
-        yield f"algorithm {algorithm!r} is not offered by this installation's workers (offered: {offered})"
 
 
 def _source(config: TrainingConfig) -> Iterator[str]:

@@ -1,0 +1,9 @@
+"""`python -m ratchet.rl_coordinator`"""
+
+from ratchet.kernel.runtime import run
+from ratchet.rl_coordinator.app import build
+from ratchet.rl_coordinator.settings import Settings
+
+if __name__ == "__main__":
+    settings = Settings()
+    run("rl_coordinator", build(settings), settings.kernel)

@@ -1,0 +1,162 @@
+"""Composition root of the coordinator.
+
+HTTP API ───┐                         ┌─ Keeper: leases, deadlines, announcements ──> RL_TRAINING, RL_JOBS
+triggers ───┼─> Intake ─> RL_TRAINING │
+            │                │        ├─ Dispatcher: free slots ─> Exporter: ClickHouse -> S3 snapshot
+RL_TRAINING ┴─> Coordinator (handlers)│
+                     └──> jobs KV <───┘      RL_REWARDS ─> counter (projection) ─> ThresholdTrigger
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.consumer import Consumer, Subscription, each
+from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.errors import ConfigError
+from ratchet.kernel.health import Check
+from ratchet.kernel.http import HttpServer
+from ratchet.kernel.objects import Objects
+from ratchet.kernel.projection import Fold, Projection
+from ratchet.kernel.runtime import App, Component, Periodic
+from ratchet.kernel.warehouse import Warehouse
+from ratchet.messages import Reward, TrainingRequest, TrainingStatus
+from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route
+from ratchet.rl_coordinator.clickhouse_trajectories import Trajectories
+from ratchet.rl_coordinator.dispatcher import Dispatcher
+from ratchet.rl_coordinator.domain.jobs import Limits
+from ratchet.rl_coordinator.domain.recipes import Recipe, read_recipes
+from ratchet.rl_coordinator.domain.requests import Abilities
+from ratchet.rl_coordinator.domain.triggers import count_one_more, counted_role
+from ratchet.rl_coordinator.exporter import Exporter
+from ratchet.rl_coordinator.handlers import Coordinator, House
+from ratchet.rl_coordinator.http_api import Parts, http_app
+from ratchet.rl_coordinator.intake import Intake
+from ratchet.rl_coordinator.keeper import Keeper
+from ratchet.rl_coordinator.kv_jobs import KvJobs
+from ratchet.rl_coordinator.kv_policies import KvPolicies
+from ratchet.rl_coordinator.overview import Overview
+from ratchet.rl_coordinator.s3_snapshots import Snapshots
+from ratchet.rl_coordinator.settings import Settings
+from ratchet.rl_coordinator.triggers import ThresholdTrigger
+
+NAME = "rl_coordinator"
+BUCKET = "coordinator"
+"""Our own bucket: counters of rewarded trajectories, and the job of every idempotency key."""
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The connections."""
+
+    bus: Bus
+    warehouse: Warehouse
+    objects: Objects
+
+    def checks(self) -> Mapping[str, Check]:
+        """Readiness by what is depended on."""
+        return {"broker": self.bus.check, "warehouse": self.warehouse.check, "objects": self._check_objects}
+
+    async def _check_objects(self) -> str | None:
+        await asyncio.to_thread(self.objects.ping)
+        return None
+
+
+@asynccontextmanager
+async def build(settings: Settings) -> AsyncIterator[App]:
+    """Connect, and assemble the coordinator."""
+    house, recipes = _house(settings), _recipes(settings)
+    bus = await Bus.connect(settings.kernel, name=NAME, contracts=Contracts.load())
+    warehouse = await Warehouse.connect(settings.kernel)
+    stores = Stores(bus, warehouse, Objects(settings.kernel))
+    try:
+        yield await _assemble(settings, stores, house, recipes)
+    finally:
+        await bus.close()
+        await warehouse.close()
+
+
+async def _assemble(settings: Settings, stores: Stores, house: House, recipes: Mapping[str, Recipe]) -> App:
+    bus = stores.bus
+    counter = Projection(bus, _counting())
+    store = KvJobs(bus.bucket(JOBS, Job), bus.bucket(BUCKET, str))
+    await store.load()
+    policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion))
+    coordinator = Coordinator(store, house, lambda role: counter.state(role) or 0, bus.now)
+    intake = Intake(bus, store, coordinator)
+    keeper = Keeper(bus, store, house.limits, settings.tick_s, bus.now)
+    dispatcher = Dispatcher(store, policies, _exporter(settings, stores), keeper, house, bus.now)
+    trigger = ThresholdTrigger(store, intake, counter.states, recipes, bus.now)
+    parts = Parts(
+        intake=intake,
+        coordinator=coordinator,
+        store=store,
+        policies=policies,
+        overview=Overview(store, policies, house, counter.states, recipes),
+        checks=stores.checks(),
+        training_enabled=settings.training_enabled,
+        now=bus.now,
+    )
+    triggers = [Periodic(settings.trigger_tick_s, trigger.tick, "triggers")] if settings.training_enabled else []
+    components: list[Component] = [
+        counter,
+        _consumer(bus, coordinator),
+        Periodic(settings.tick_s, keeper.tick, "keeper"),
+        Periodic(settings.tick_s, dispatcher.tick, "dispatcher"),
+        *triggers,
+        HttpServer(http_app(parts), settings.kernel.http_host, settings.port),
+    ]
+    return App(NAME, components, stores.checks())
+
+
+def _consumer(bus: Bus, coordinator: Coordinator) -> Consumer:
+    handlers = {TrainingRequest.TOPIC: each(coordinator.on_request), TrainingStatus.TOPIC: each(coordinator.on_status)}
+    return Consumer(bus, Subscription(stream="RL_TRAINING", durable="coordinator-training", handlers=handlers))
+
+
+def _counting() -> Fold[int]:
+    return Fold(
+        name="rewarded",
+        stream="RL_REWARDS",
+        topics=[Reward.TOPIC],
+        bucket=BUCKET,
+        kind=int,
+        key_of=lambda received: counted_role(received.message),
+        step=lambda count, _: count_one_more(count),
+    )
+
+
+def _exporter(settings: Settings, stores: Stores) -> Exporter:
+    trajectories = Trajectories(stores.warehouse, settings.history_limit)
+    snapshots = Snapshots(stores.objects, settings.kernel.s3_bucket)
+    return Exporter(trajectories, snapshots, settings.chunk, stores.bus.now)
+
+
+def _house(settings: Settings) -> House:
+    return House(
+        abilities=Abilities(settings.training_enabled, settings.algorithms),
+        slots=settings.slots,
+        ageing_s=settings.ageing_s,
+        limits=Limits(settings.lease_s, settings.max_attempts, settings.retries),
+    )
+
+
+def _recipes(settings: Settings) -> dict[str, Recipe]:
+    """The recipes of file and environment. Raises `ConfigError` if one of them could never be run."""
+    document = {**_recipes_in_file(settings), **settings.recipes}
+    return read_recipes(document, settings.threshold, settings.algorithms)
+
+
+def _recipes_in_file(settings: Settings) -> Mapping[str, Mapping[str, Any]]:
+    if settings.recipes_file is None:
+        return {}
+    try:
+        return json.loads(settings.recipes_file.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read training recipes from {settings.recipes_file}: {error}") from error

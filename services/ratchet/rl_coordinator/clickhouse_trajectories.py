@@ -1,0 +1,120 @@
+"""Stored trajectories, their rewards and turns, as snapshots need them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ratchet.kernel.warehouse import Row, Warehouse
+from ratchet.messages.base import decode
+from ratchet.messages.trajectory import Trajectory
+from ratchet.messages.turn import Turn
+from ratchet.rl_coordinator.domain.selection import Candidate
+
+_CANDIDATES = """
+SELECT
+    t.trajectory_id AS trajectory_id,
+    coalesce(t.group_key, t.task_id) AS task_key,
+    t.ended_at AS ended_at,
+    t.source AS source,
+    t.domain AS domain,
+    t.subordinate_profile AS profile,
+    t.turn_count AS turns,
+    t.arm AS claimed_arm,
+    r.reward AS reward,
+    r.reward_function AS reward_function,
+    u.arms AS arms,
+    u.trainable_calls AS trainable_calls
+FROM (SELECT * EXCEPT body FROM trajectories FINAL WHERE role = {role:String}) AS t
+INNER JOIN (
+    SELECT
+        w.trajectory_id AS trajectory_id,
+        argMax(w.total, (w.at, w.revision)) AS reward,
+        argMax(concat(w.function_name, ' ', w.function_version), (w.at, w.revision)) AS reward_function
+    FROM rewards AS w WHERE w.role = {role:String} GROUP BY w.trajectory_id
+) AS r ON r.trajectory_id = t.trajectory_id
+LEFT JOIN (
+    SELECT
+        c.trajectory_id AS trajectory_id,
+        groupUniqArray(toString(c.arm)) AS arms,
+        uniqExactIf(c.event_id, c.trainable) AS trainable_calls
+    FROM turns AS c WHERE c.role = {role:String} GROUP BY c.trajectory_id
+) AS u ON u.trajectory_id = t.trajectory_id
+ORDER BY ended_at DESC, trajectory_id DESC
+LIMIT {limit:UInt32}
+"""
+"""Rewarded trajectories of a role, newest first. A reward computed again later replaces the earlier one."""
+
+_BODIES = "SELECT body FROM {table} FINAL WHERE role = {{role:String}} AND trajectory_id IN {{ids:Array(String)}}"
+_WATERMARK = "SELECT max(sequence) AS sequence FROM {table} WHERE role = {{role:String}}"
+_STREAM_TABLES = {"RL_TRAJECTORIES": "trajectories", "RL_REWARDS": "rewards", "RL_TURNS": "turns"}
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """What there is to choose from."""
+
+    candidates: Sequence[Candidate]
+    reward_function: str
+    """`<name> <version>` of the rewards; several, separated by commas, where they differ."""
+    watermarks: Mapping[str, int]
+    """Newest stored sequence by stream, read before the candidates: at least this much was seen."""
+
+
+class Trajectories:
+    """Queries over the facts of one role."""
+
+    def __init__(self, warehouse: Warehouse, history_limit: int) -> None:
+        self._warehouse = warehouse
+        self._history_limit = history_limit
+
+    async def catalogue(self, role: str) -> Catalogue:
+        """The newest rewarded trajectories of a role."""
+        watermarks = {stream: await self._watermark(table, role) for stream, table in _STREAM_TABLES.items()}
+        rows = await self._warehouse.rows(_CANDIDATES, {"role": role, "limit": self._history_limit})
+        functions = sorted({str(row["reward_function"]) for row in rows})
+        return Catalogue([_candidate(row) for row in rows], ", ".join(functions), watermarks)
+
+    async def trajectories(self, role: str, ids: Sequence[str]) -> dict[str, Trajectory]:
+        """Stored trajectories by id."""
+        found = [decode(body, Trajectory) for body in await self._bodies("trajectories", role, ids)]
+        return {trajectory.trajectory_id: trajectory for trajectory in found}
+
+    async def turns(self, role: str, ids: Sequence[str]) -> dict[str, list[Turn]]:
+        """Stored turns by trajectory."""
+        turns: dict[str, list[Turn]] = {trajectory_id: [] for trajectory_id in ids}
+        for body in await self._bodies("turns", role, ids):
+            turn = decode(body, Turn)
+            turns[turn.trajectory_id].append(turn)
+        return turns
+
+    async def _bodies(self, table: str, role: str, ids: Sequence[str]) -> list[bytes]:
+        rows = await self._warehouse.rows(_BODIES.format(table=table), {"role": role, "ids": list(ids)})
+        return [row["body"].encode() for row in rows]
+
+    async def _watermark(self, table: str, role: str) -> int:
+        rows = await self._warehouse.rows(_WATERMARK.format(table=table), {"role": role})
+        return int(rows[0]["sequence"])
+
+
+def _candidate(row: Row) -> Candidate:
+    claimed = [row["claimed_arm"]] if row["claimed_arm"] else []
+    return Candidate(
+        trajectory_id=row["trajectory_id"],
+        task_key=row["task_key"],
+        ended_at=_utc(row["ended_at"]),
+        reward=row["reward"],
+        source=row["source"],
+        domain=row["domain"],
+        profile=row["profile"],
+        turns=row["turns"],
+        arms=frozenset([*claimed, *row["arms"]]),
+        trainable_calls=row["trainable_calls"],
+    )
+
+
+def _utc(value: Any) -> datetime:
+    """The driver gives instants of a UTC column without a zone."""
+    return value if value.tzinfo else value.replace(tzinfo=UTC)

@@ -1,0 +1,85 @@
+"""What happens when somebody asks for training, cancels it, or a worker speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from ratchet.kernel.errors import NotFound, Rejected
+from ratchet.kernel.received import Received
+from ratchet.messages import Message, TrainingRequest, TrainingStatus
+from ratchet.messages.state import Job
+from ratchet.messages.training import TrainingError
+from ratchet.rl_coordinator.domain import jobs
+from ratchet.rl_coordinator.domain.jobs import Limits
+from ratchet.rl_coordinator.domain.requests import Abilities, problems
+from ratchet.rl_coordinator.domain.schedule import pool_of
+from ratchet.rl_coordinator.kv_jobs import KvJobs
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class House:
+    """What this installation offers, and its rules."""
+
+    abilities: Abilities
+    slots: Mapping[str, int]
+    ageing_s: float
+    limits: Limits
+
+
+class Coordinator:
+    """Turns requests into jobs and folds statuses into them. What the bus must hear of follows from the jobs."""
+
+    def __init__(
+        self, store: KvJobs, house: House, rewarded: Callable[[str], int], now: Callable[[], datetime]
+    ) -> None:
+        """`rewarded`: how many trajectories of a role were ever rewarded."""
+        self._store = store
+        self._house = house
+        self._rewarded = rewarded
+        self._now = now
+
+    async def on_request(self, received: Received[TrainingRequest]) -> Sequence[Message]:
+        """A request from the bus. One that cannot be run becomes a failed job: whoever asked hears of it."""
+        request = received.message
+        found = problems(request, self._house.abilities)
+        job = self._new(request)
+        if found:
+            error = TrainingError(code="DATA", message="; ".join(found))
+            job = jobs.fail(job, error, self._now())
+        await self._store.create(job)
+        return []
+
+    async def on_status(self, received: Received[TrainingStatus]) -> Sequence[Message]:
+        """A worker's word. It changes the job only if it comes from the job's present attempt."""
+        status = received.message
+        try:
+            await self._store.change(
+                status.training_job_id, lambda job: jobs.fold(job, status, self._now(), self._house.limits)
+            )
+        except NotFound:
+            log.warning("status of an unknown job", job=status.training_job_id, status=status.status)
+        return []
+
+    def check(self, request: TrainingRequest) -> None:
+        """Raise `Rejected` with every problem of a request that cannot be run."""
+        found = problems(request, self._house.abilities)
+        if found:
+            raise Rejected("; ".join(found))
+
+    async def accept(self, request: TrainingRequest) -> tuple[Job, bool]:
+        """The job of a request that was checked, and whether it is new."""
+        return await self._store.create(self._new(request))
+
+    async def cancel(self, job_id: str) -> Job:
+        """Cancel a job, or ask its worker to. Raises `NotFound`, or `Rejected` when it has ended."""
+        return await self._store.change(job_id, lambda job: jobs.cancel(job, self._now()))
+
+    def _new(self, request: TrainingRequest) -> Job:
+        pool = pool_of(request, self._house.slots)
+        return jobs.accept(request, pool=pool, rewarded=self._rewarded(request.role), now=self._now())

@@ -1,0 +1,180 @@
+"""The HTTP API: ask for training, follow it, stop it, and look at what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+
+import uuid_utils
+from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+
+from ratchet.kernel.errors import Conflict, InvalidMessage, NotFound, RatchetError, Rejected, Unavailable
+from ratchet.kernel.health import Check, Health
+from ratchet.rl_coordinator.domain.jobs import State
+from ratchet.rl_coordinator.handlers import Coordinator
+from ratchet.rl_coordinator.http_models import (
+    ErrorOut,
+    HealthOut,
+    JobIn,
+    JobOut,
+    JobsOut,
+    PoliciesOut,
+    PolicyOut,
+    StatusOut,
+    job_out,
+    policy_out,
+)
+from ratchet.rl_coordinator.intake import Intake
+from ratchet.rl_coordinator.kv_jobs import KvJobs
+from ratchet.rl_coordinator.kv_policies import KvPolicies
+from ratchet.rl_coordinator.overview import Overview
+
+STATUS_OF: Sequence[tuple[type[RatchetError], int]] = (
+    (InvalidMessage, 400),
+    (NotFound, 404),
+    (Conflict, 409),
+    (Rejected, 422),
+    (Unavailable, 503),
+)
+"""Which answer an error gets; any other is 500."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the routes work with."""
+
+    intake: Intake
+    coordinator: Coordinator
+    store: KvJobs
+    policies: KvPolicies
+    overview: Overview
+    checks: Mapping[str, Check]
+    training_enabled: bool
+    now: Callable[[], datetime]
+
+
+def http_app(parts: Parts) -> FastAPI:
+    """The application with all routes."""
+    app = FastAPI(
+        title="Ratchet coordinator",
+        version="1",
+        description="Training jobs and the policies they made. Errors are `{detail: one line}`.",
+        responses={503: {"model": ErrorOut, "description": "The broker, the warehouse or the object store is away."}},
+    )
+    app.include_router(_health_routes(parts))
+    app.include_router(_job_routes(parts))
+    app.include_router(_model_routes(parts))
+    app.add_exception_handler(RatchetError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    return app
+
+
+def _job_routes(parts: Parts) -> APIRouter:
+    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+    @routes.post(
+        "",
+        status_code=201,
+        responses={
+            200: {"model": JobOut, "description": "The id or idempotency key is known: this is its job."},
+            409: {"model": ErrorOut, "description": "Training is disabled."},
+            422: {"model": ErrorOut, "description": "The request cannot be run as it is."},
+        },
+    )
+    async def ask_for_training(body: JobIn, response: Response) -> JobOut:
+        """Ask for training. The job is queued, or found if it was asked for before."""
+        if not parts.training_enabled:
+            raise HTTPException(409, "training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)")
+        job, created = await parts.intake.submit(body.request(str(uuid_utils.uuid7()), parts.now()))
+        response.status_code = 201 if created else 200
+        return job_out(job)
+
+    @routes.get("")
+    async def list_jobs(
+        state: Annotated[State | None, Query()] = None,
+        role: Annotated[str | None, Query()] = None,
+        algorithm: Annotated[str | None, Query()] = None,
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    ) -> JobsOut:
+        """Jobs, newest first."""
+        wanted = {"state": state, "role": role, "algorithm": algorithm}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        found = [job for job in parts.store.all() if all(getattr(job, name) == given[name] for name in given)]
+        return JobsOut(jobs=[job_out(job) for job in reversed(found)][:limit])
+
+    @routes.get("/{job_id}", responses={404: {"model": ErrorOut}})
+    async def get_job(job_id: str) -> JobOut:
+        """One job."""
+        return job_out(await parts.store.get(job_id))
+
+    @routes.post(
+        "/{job_id}/cancel",
+        responses={404: {"model": ErrorOut}, 409: {"model": ErrorOut, "description": "The job has ended."}},
+    )
+    async def cancel_job(job_id: str) -> JobOut:
+        """Cancel: a queued job at once, a running one as soon as its worker has stopped."""
+        try:
+            return job_out(await parts.coordinator.cancel(job_id))
+        except Rejected as error:
+            raise HTTPException(409, str(error)) from error
+
+    return routes
+
+
+def _model_routes(parts: Parts) -> APIRouter:
+    routes = APIRouter(prefix="/v1/models", tags=["models"])
+
+    @routes.get("")
+    async def list_models(role: Annotated[str | None, Query()] = None) -> PoliciesOut:
+        """Registered policies by role and version."""
+        roles = [role] if role is not None else await parts.policies.roles()
+        found = await asyncio.gather(*(parts.policies.of(each) for each in roles))
+        versions = [policies.versions[number] for policies in found for number in sorted(policies.versions)]
+        return PoliciesOut(models=[policy_out(policy) for policy in versions])
+
+    @routes.get("/{role}/{version}", responses={404: {"model": ErrorOut}})
+    async def get_model(role: str, version: int) -> PolicyOut:
+        """One registered policy."""
+        return policy_out(await parts.policies.version(role, version))
+
+    return routes
+
+
+def _health_routes(parts: Parts) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/health", tags=["health"], responses={503: {"model": HealthOut}})
+    async def health(response: Response) -> HealthOut:
+        """Whether everything that training needs answers."""
+        reasons = await _reasons(parts.checks)
+        response.status_code = 503 if reasons else 200
+        status: Literal["ok", "degraded"] = "degraded" if reasons else "ok"
+        return HealthOut(status=status, reasons=reasons)
+
+    @routes.get("/v1/status", tags=["status"])
+    async def status() -> StatusOut:
+        """Jobs by state, slots, and where every role stands."""
+        return await parts.overview.status(parts.now())
+
+    return routes
+
+
+async def _reasons(checks: Mapping[str, Check]) -> dict[str, str]:
+    return await Health("rl_coordinator", starting=None, checks=checks).reasons()
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    status = next((status for kind, status in STATUS_OF if isinstance(error, kind)), 500)
+    return JSONResponse({"detail": str(error)}, status_code=status)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    """One line that names every member that is wrong."""
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - what it is registered for
+    said = [f"{'.'.join(str(part) for part in each['loc'][1:]) or 'body'}: {each['msg']}" for each in error.errors()]
+    return JSONResponse({"detail": "; ".join(said)}, status_code=422)

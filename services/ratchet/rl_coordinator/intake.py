@@ -1,0 +1,31 @@
+"""The way in for requests that do not come from the bus: they are told there first, then become jobs."""
+
+from __future__ import annotations
+
+from ratchet.kernel.bus import Bus
+from ratchet.messages import TrainingRequest
+from ratchet.messages.state import Job
+from ratchet.rl_coordinator.handlers import Coordinator
+from ratchet.rl_coordinator.kv_jobs import KvJobs
+
+
+class Intake:
+    """Used by the HTTP API and the triggers."""
+
+    def __init__(self, bus: Bus, store: KvJobs, coordinator: Coordinator) -> None:
+        self._bus = bus
+        self._store = store
+        self._coordinator = coordinator
+
+    async def submit(self, request: TrainingRequest) -> tuple[Job, bool]:
+        """The job of a request and whether it is new; asking twice is one job.
+
+        The consumer sees the published request too and would make the same job, should we stop in between.
+        Raises `Rejected` with every problem, `InvalidMessage`, or `Unavailable`.
+        """
+        known = await self._store.find(request.training_job_id, request.role, request.idempotency_key)
+        if known is not None:
+            return known, False
+        self._coordinator.check(request)
+        await self._bus.publish(request)
+        return await self._coordinator.accept(request)

@@ -1,0 +1,96 @@
+"""Looks after jobs that exist: leases, deadlines, and what the bus must still be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import structlog
+
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.received import Received
+from ratchet.messages import Message
+from ratchet.messages.state import Job
+from ratchet.rl_coordinator import metrics
+from ratchet.rl_coordinator.domain import jobs, outbox
+from ratchet.rl_coordinator.domain.jobs import TERMINAL, Limits
+from ratchet.rl_coordinator.domain.listening import Listening, look
+from ratchet.rl_coordinator.kv_jobs import KvJobs
+
+log = structlog.get_logger()
+
+STREAM = "RL_TRAINING"
+RELOAD_S = 30.0
+"""How often all jobs are read again, in case another coordinator runs for a while (a rolling restart)."""
+GAP_TICKS = 6
+"""A look that comes later than this many ticks means that we were away."""
+
+
+class Keeper:
+    """One tick: hear whether the broker is there, let leases lapse, tell what is untold."""
+
+    def __init__(self, bus: Bus, store: KvJobs, limits: Limits, tick_s: float, now: Callable[[], datetime]) -> None:
+        self._bus = bus
+        self._store = store
+        self._limits = limits
+        self._gap_s = max(GAP_TICKS * tick_s, 2.0)
+        self._now = now
+        self._listening: Listening | None = None
+        self._loaded_at: datetime | None = None
+
+    async def tick(self) -> None:
+        """Look once. Raises `Unavailable` while the broker is away."""
+        await self._bus.last_sequence(STREAM)
+        self._listening = look(self._listening, self._now(), self._gap_s)
+        await self._reload()
+        for job in self._store.all():
+            await self._look_after(job)
+        metrics.count_jobs(self._store.all())
+
+    async def tell(self, job: Job) -> Job:
+        """Publish what the bus must still hear of `job`, and note that it was told."""
+        message = outbox.due(job)
+        if message is None:
+            return job
+        await self._bus.publish(message, cause=_request_of(job))
+        told = outbox.announced(job)
+        return await self._store.change(
+            job.training_job_id, lambda now: outbox.announced(now) if _same_state(now, told) else now
+        )
+
+    async def _look_after(self, job: Job) -> None:
+        if job.state not in TERMINAL and self._tended(job) != job:
+            job = await self._store.change(job.training_job_id, self._tended)
+            log.info("job changed", job=job.training_job_id, state=job.state, attempt=job.attempt)
+        await self.tell(job)
+
+    def _tended(self, job: Job) -> Job:
+        """The job after everything that time alone does to it."""
+        now = self._now()
+        since = self._listening.since if self._listening else now
+        job = jobs.expire(job, listening_since=since, now=now, limits=self._limits)
+        return jobs.overdue(outbox.renumbered(job, now), now)
+
+    async def _reload(self) -> None:
+        now = self._now()
+        if self._loaded_at is None or (now - self._loaded_at).total_seconds() > RELOAD_S:
+            await self._store.load()
+            self._loaded_at = now
+
+
+def _same_state(one: Job, other: Job) -> bool:
+    return (one.state, one.attempt) == (other.state, other.attempt)
+
+
+def _request_of(job: Job) -> Received[Message]:
+    """The request as the cause of what the coordinator says about its job."""
+    return Received(
+        message=job.request,
+        subject=job.request.subject,
+        stream=STREAM,
+        sequence=0,
+        delivered=1,
+        event_id=job.request.event_id,
+        time=job.created_at,
+        correlation_id=job.request.event_id,
+    )

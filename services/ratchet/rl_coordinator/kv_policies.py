@@ -1,0 +1,50 @@
+"""The registered policies of a role, as the deployer wrote them down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ratchet.kernel.errors import NotFound
+from ratchet.kernel.kv import Bucket
+from ratchet.messages.state import PolicyVersion, Route
+
+
+@dataclass(frozen=True)
+class Policies:
+    """A role's versions, and where its traffic goes."""
+
+    route: Route | None
+    versions: dict[int, PolicyVersion]
+
+    @property
+    def stable(self) -> PolicyVersion | None:
+        """The policy that serves the role."""
+        if self.route is None or self.route.stable is None:
+            return None
+        return self.versions.get(self.route.stable.version)
+
+
+class KvPolicies:
+    """Reads the bucket `policies`: `<role>` is a route, `<role>.<version>` a version."""
+
+    def __init__(self, routes: Bucket[Route], versions: Bucket[PolicyVersion]) -> None:
+        self._routes = routes
+        self._versions = versions
+
+    async def of(self, role: str) -> Policies:
+        """Everything about one role."""
+        route = await self._routes.get(role)
+        entries = await self._versions.items(lambda key: key.startswith(f"{role}."))
+        versions = {entry.value.version: entry.value for entry in entries.values()}
+        return Policies(route.value if route else None, versions)
+
+    async def roles(self) -> list[str]:
+        """Roles that have a route or a policy."""
+        return sorted({key.partition(".")[0] for key in await self._routes.keys()})
+
+    async def version(self, role: str, version: int) -> PolicyVersion:
+        """One policy. Raises `NotFound`."""
+        entry = await self._versions.get(f"{role}.{version}")
+        if entry is None:
+            raise NotFound(f"no such policy: {role}@{version}")
+        return entry.value

@@ -1,0 +1,32 @@
+"""What the coordinator counts."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterable
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from ratchet.messages.state import Job
+from ratchet.rl_coordinator.domain.jobs import State
+
+JOBS = Gauge("ratchet_jobs", "Training jobs by state.", ["state"])
+QUEUE_WAIT = Histogram(
+    "ratchet_job_queue_wait_seconds",
+    "Time from a job's creation to its first dispatch.",
+    buckets=(1, 5, 15, 60, 300, 900, 3600, 14400),
+)
+ATTEMPTS = Counter("ratchet_job_attempts_total", "Dispatched attempts, by whether they were the first.", ["kind"])
+SNAPSHOT_TRAJECTORIES = Counter(
+    "ratchet_snapshot_trajectories_total", "Trajectories seen by exports: exported, or why not.", ["fate"]
+)
+SNAPSHOT_SECONDS = Histogram(
+    "ratchet_snapshot_seconds", "Time one export took.", buckets=(0.1, 0.5, 1, 5, 15, 60, 300, 900)
+)
+
+
+def count_jobs(jobs: Iterable[Job]) -> None:
+    """Set the gauge of every state, also of those without a job."""
+    tally = Tally(job.state for job in jobs)
+    for state in State:
+        JOBS.labels(state.value).set(tally[state.value])

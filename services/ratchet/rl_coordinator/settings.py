@@ -1,0 +1,52 @@
+"""Settings of the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from ratchet.kernel.settings import KernelSettings
+from ratchet.rl_coordinator.domain.retries import DEFAULT_RETRIES, RetryRule
+
+
+class Settings(BaseSettings):
+    """Read from `RATCHET_COORDINATOR_*`; tables are JSON objects."""
+
+    model_config = SettingsConfigDict(env_prefix="RATCHET_COORDINATOR_", frozen=True)
+
+    kernel: KernelSettings = Field(default_factory=KernelSettings)
+    """What all services share."""
+    port: int = 8081
+    """Port of the HTTP API; 0 picks a free one."""
+    training_enabled: bool = True
+    """When false, requests are refused with a reason and nothing is trained."""
+    algorithms: frozenset[str] = frozenset({"sft", "rloo", "ppo"})
+    """What this installation's workers can run."""
+    slots: Mapping[str, int] = {"default": 1}
+    """By pool: how many jobs may run at a time. Jobs that ask for a GPU use the pool `gpu` where there is one."""
+    ageing_s: float = 1800.0
+    """A job is put off by this long for each priority below `urgent`, and overtaken by nothing that comes later."""
+    lease_s: float = 30.0
+    """A worker that is silent for longer loses its job to another one."""
+    max_attempts: int = 5
+    """Attempts after which a job whose workers keep vanishing fails."""
+    retries: Mapping[str, RetryRule] = DEFAULT_RETRIES
+    """By error code: attempts in all, pause, what is eased, whether to resume. Codes that are absent are final."""
+    tick_s: float = 0.5
+    """How often jobs are looked at."""
+    threshold: int = 5000
+    """New rewarded trajectories of a role that start its training, where its recipe names no other number."""
+    trigger_tick_s: float = 5.0
+    """How often the counters are looked at."""
+    recipes: Mapping[str, Mapping[str, Any]] = {}
+    """What a trigger trains, by role (`*` for all others): {"config": training_config, "threshold"?, "priority"?}."""
+    recipes_file: Path | None = None
+    """JSON file with more recipes; those in `recipes` come first."""
+    history_limit: int = 200_000
+    """Most recent trajectories of a role that a snapshot is selected from, and its baselines are computed over."""
+    chunk: int = 100
+    """Trajectories that are read from the warehouse at a time while a snapshot is written."""

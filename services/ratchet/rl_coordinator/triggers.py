@@ -1,0 +1,57 @@
+"""Starts training by itself: when enough new rewarded trajectories of a role are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+import structlog
+from msgspec.structs import replace
+
+from ratchet.rl_coordinator.domain.recipes import Recipe, recipe_for
+from ratchet.rl_coordinator.domain.triggers import threshold_request
+from ratchet.rl_coordinator.intake import Intake
+from ratchet.rl_coordinator.kv_jobs import KvJobs
+
+log = structlog.get_logger()
+
+
+class ThresholdTrigger:
+    """One tick compares every role's counter with its recipe's threshold."""
+
+    def __init__(
+        self,
+        store: KvJobs,
+        intake: Intake,
+        counts: Callable[[], Mapping[str, int]],
+        recipes: Mapping[str, Recipe],
+        now: Callable[[], datetime],
+    ) -> None:
+        """`counts`: by role, how many trajectories were ever rewarded."""
+        self._store = store
+        self._intake = intake
+        self._counts = counts
+        self._recipes = recipes
+        self._now = now
+
+    async def tick(self) -> None:
+        """Fire where it is due."""
+        for role, rewarded in self._counts().items():
+            recipe = recipe_for(role, self._recipes)
+            if recipe is not None:
+                await self._consider(role, rewarded, recipe)
+
+    async def _consider(self, role: str, rewarded: int, recipe: Recipe) -> None:
+        request = threshold_request(
+            role,
+            recipe.config,
+            jobs=self._store.all(),
+            rewarded=rewarded,
+            threshold=recipe.threshold,
+            now=self._now(),
+        )
+        if request is None:
+            return
+        job, created = await self._intake.submit(replace(request, priority=recipe.priority))
+        if created:
+            log.info("threshold reached", role=role, rewarded=rewarded, job=job.training_job_id)
