@@ -1,0 +1,25 @@
+"""Settings of the client."""
+
+from __future__ import annotations
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from ratchet.kernel.settings import KernelSettings
+
+
+class ClientSettings(BaseSettings):
+    """Read from `RATCHET_CLIENT_*`; the broker's address from `RATCHET_NATS_URL`."""
+
+    model_config = SettingsConfigDict(env_prefix="RATCHET_CLIENT_", frozen=True)
+
+    kernel: KernelSettings = Field(default_factory=KernelSettings)
+    """Where the broker is, and the folder for the spool."""
+    queue_limit: int = 10_000
+    """Messages kept in memory before more of them are counted as lost."""
+    spool_bytes: int = 256 * 1024 * 1024
+    """Disk space for messages while the broker is away."""
+    close_s: float = 5.0
+    """How long closing waits for the broker; what is left then stays in the spool for the next start."""
+    user_key: SecretStr | None = None
+    """Key of the hash that turns user ids into `user_ref`; without it user ids are not sent at all."""

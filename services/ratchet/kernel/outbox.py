@@ -1,0 +1,171 @@
+"""Publishing that never holds up the producer: a bounded queue in memory, a bounded spool on disk, one order.
+
+While the broker answers, messages go straight out in batches. While it does not, they go to the spool, and so does
+everything newer until the spool is drained: nothing overtakes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.envelope import seal
+from ratchet.kernel.errors import Rejected, Unavailable
+from ratchet.kernel.spool import Record, Spool
+from ratchet.messages import Message
+
+log = structlog.get_logger()
+
+BATCH = 256
+"""Messages that are published, or spooled, together."""
+RETRY_S = 0.5
+"""Pause before the spool is tried again."""
+
+
+@dataclass(slots=True)
+class OutboxStats:
+    """What became of the messages that were put in."""
+
+    published: int = 0
+    overflowed: int = 0
+    """Lost: the queue in memory or the spool on disk was full."""
+    refused: int = 0
+    """Lost: the broker will never take them (too large)."""
+
+
+class Outbox:
+    """`put` from any thread, at any time; `run` publishes. Closing tries once more, then leaves the rest to the spool."""
+
+    def __init__(
+        self,
+        contracts: Contracts,
+        source: str,
+        spool: Spool,
+        *,
+        queue_limit: int = 10_000,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self.stats = OutboxStats()
+        self._contracts = contracts
+        self._source = f"urn:ratchet:{source}"
+        self._spool = spool
+        self._limit = queue_limit
+        self._now = now
+        self._queue: deque[Record] = deque()
+        self._bus: Bus | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._stopping = False
+
+    @property
+    def pending(self) -> int:
+        """Messages that no stream has stored yet."""
+        return len(self._queue) + self._spool.pending
+
+    def put(self, message: Message) -> None:
+        """Queue one message. Raises `InvalidMessage`; a full queue counts the message as overflowed."""
+        if len(self._queue) >= self._limit:
+            self.stats.overflowed += 1
+            return
+        body = self._contracts.check_strict(message)
+        schema = f"urn:ratchet:schema:{self._contracts.topic_of(message.subject).schema}"
+        headers, wire = seal(message, body, source=self._source, schema=schema, now=self._now(), cause=None)
+        self._queue.append(Record(message.subject, headers, wire))
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: what is queued goes to the spool on the way out
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def run(self, connect: Callable[[], Awaitable[Bus]]) -> None:
+        """Publish until stopped. `connect` may take as long as it likes: meanwhile messages go to the spool."""
+        self._loop = asyncio.get_running_loop()
+        connecting = asyncio.create_task(self._connect(connect))
+        try:
+            while not self._stopping:
+                await self._pump()
+                await self._rest()
+            await self._pump()
+        finally:
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+            self._keep([self._queue.popleft() for _ in range(len(self._queue))])
+
+    async def stop(self) -> None:
+        """Publish what is queued, once, and return from `run`."""
+        self._stopping = True
+        self._wake.set()
+
+    async def flush(self, deadline_s: float) -> bool:
+        """Wait until nothing is pending; False when the deadline came first."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                while self.pending:
+                    self._idle.clear()
+                    self._wake.set()
+                    await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _connect(self, connect: Callable[[], Awaitable[Bus]]) -> None:
+        self._bus = await connect()
+        self._wake.set()
+
+    async def _rest(self) -> None:
+        """Sleep until there is something to do, or until it is time to try the spool again."""
+        if not self.pending:
+            self._idle.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_S if self._spool.pending else None):
+                await self._wake.wait()
+        self._wake.clear()
+
+    async def _pump(self) -> None:
+        """Move everything that is queued, and the spool when the broker answers."""
+        while self._queue:
+            batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+            if self._spool.pending or not self._is_connected():
+                self._keep(batch)
+            else:
+                await self._publish_or_keep(batch)
+        if self._spool.pending and self._is_connected():
+            try:
+                await self._spool.drain(self._publish, BATCH)
+            except Unavailable as error:
+                log.warning("spool not drained", pending=self._spool.pending, reason=str(error))
+
+    async def _publish_or_keep(self, batch: Sequence[Record]) -> None:
+        try:
+            await self._publish(batch)
+        except Unavailable as error:
+            log.warning("broker away, spooling", reason=str(error))
+            self._keep(batch)
+
+    async def _publish(self, batch: Sequence[Record]) -> None:
+        """Publish in order; a message that the broker will never take is counted, not retried."""
+        assert self._bus is not None  # noqa: S101 - only called while connected
+        sends = [self._bus.publish_raw(record.subject, record.headers, record.body) for record in batch]
+        results = await asyncio.gather(*sends, return_exceptions=True)
+        refused = [result for result in results if isinstance(result, Rejected)]
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, Rejected):
+                raise result
+        for error in refused:
+            log.error("message refused", reason=str(error))
+        self.stats.refused += len(refused)
+        self.stats.published += len(batch) - len(refused)
+
+    def _keep(self, batch: Sequence[Record]) -> None:
+        kept = [self._spool.append(record) for record in batch]
+        self.stats.overflowed += kept.count(False)
+
+    def _is_connected(self) -> bool:
+        return self._bus is not None and self._bus.nc.is_connected
