@@ -169,8 +169,8 @@ class JobOut(BaseModel):
     algorithm: str
     state: Literal["queued", "dispatched", "running", "completed", "failed", "cancelled"]
     priority: str
-    pool: str
-    attempt: int
+    pool: str = "default"
+    attempt: int = 0
     created_at: datetime
     updated_at: datetime
     request: dict[str, Any] = Field(description="The request, with names resolved once the job was dispatched.")

@@ -1,0 +1,474 @@
+"""The coordinator on real servers: from rows to a dispatched snapshot, and everything that can come in between."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.consumer import Consumer, Done, Subscription
+from ratchet.kernel.http import HttpServer
+from ratchet.kernel.objects import Objects
+from ratchet.kernel.received import Received
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Message, TrainingDispatch, TrainingStatus
+from ratchet.messages.base import named_id
+from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
+from ratchet.messages.training import (
+    Artifacts,
+    Dataset,
+    DatasetFilter,
+    Progress,
+    StatusMetadata,
+    TrainingError,
+)
+from ratchet.messages.trajectory import PolicyClaim, TaskContext
+from ratchet.rl_coordinator.app import build
+from ratchet.rl_coordinator.settings import Settings
+from ratchet.trajectory_collector.app import build as build_collector
+from ratchet.trajectory_collector.settings import Settings as CollectorSettings
+from tests.support.running import connected, migrated, prepared_objects, running, running_app
+from tests.support.training import after, changed, config, conversation, request, reward, trajectory
+from tests.support.waiting import eventually
+
+ROLE = "support"
+
+
+@dataclass
+class Workshop:
+    """A running coordinator, and what surrounds it."""
+
+    bus: Bus
+    api: httpx.AsyncClient
+    objects: Objects
+    dispatches: list[TrainingDispatch]
+
+    async def ask(self, **body: Any) -> dict[str, Any]:
+        answer = await self.api.post(
+            "/v1/jobs", json={"algorithm": "rloo", "base_model": "org/model", "role": ROLE, **body}
+        )
+        assert answer.status_code in (200, 201), answer.text
+        return answer.json()
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        return (await self.api.get(f"/v1/jobs/{job_id}")).json()
+
+    async def until(self, job_id: str, state: str) -> dict[str, Any]:
+        async def reached() -> dict[str, Any] | None:
+            job = await self.job(job_id)
+            return job if job.get("state") == state else None
+
+        return await eventually(reached)
+
+    async def dispatched(self, job_id: str, attempt: int = 1) -> TrainingDispatch:
+        async def there() -> TrainingDispatch | None:
+            found = [d for d in self.dispatches if (d.training_job_id, d.attempt) == (job_id, attempt)]
+            return found[0] if found else None
+
+        return await eventually(there)
+
+    async def say(self, dispatch: TrainingDispatch, status: str, **changes: Any) -> None:
+        """Speak as the worker of a dispatch."""
+        values = {
+            "training_job_id": dispatch.training_job_id,
+            "timestamp": self.bus.now(),
+            "status": status,
+            "role": dispatch.request.role,
+            "attempt": dispatch.attempt,
+            "metadata": StatusMetadata(worker="w1"),
+        }
+        await self.bus.publish(TrainingStatus(**{**values, **changes}))
+
+    def rows(self, uri: str, digest: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Manifest and rows of a snapshot, verified."""
+        manifest = json.loads(self.objects.get(uri, digest))
+        file = manifest["parquet"]
+        return manifest, pq.read_table(io.BytesIO(self.objects.get(file["uri"], file["sha256"]))).to_pylist()
+
+
+@asynccontextmanager
+async def coordinating(kernel: KernelSettings, bus: Bus, **chosen: Any) -> AsyncIterator[Workshop]:
+    """The coordinator and a listener that takes what it dispatches."""
+    dispatches: list[TrainingDispatch] = []
+
+    async def take(batch: Sequence[Received[TrainingDispatch]]) -> list[Done]:
+        dispatches.extend(received.message for received in batch)
+        return [Done() for _ in batch]
+
+    jobs = Subscription(stream="RL_JOBS", durable="workers", handlers={TrainingDispatch.TOPIC: take})
+    settings = Settings(kernel=kernel, port=0, tick_s=0.05, trigger_tick_s=0.05, **chosen)
+    async with running_app(build(settings)) as app, running(Consumer(bus, jobs)):
+        server = next(part for part in app.components if isinstance(part, HttpServer))
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as api:
+            yield Workshop(bus, api, Objects(kernel), dispatches)
+
+
+@pytest.fixture
+async def bus(kernel_settings: KernelSettings) -> AsyncIterator[Bus]:
+    prepared_objects(kernel_settings)
+    async with migrated(kernel_settings), connected(kernel_settings) as bus:
+        yield bus
+
+
+@asynccontextmanager
+async def stored(kernel: KernelSettings, bus: Bus, facts: Sequence[Message]) -> AsyncIterator[None]:
+    """Publish facts and wait until the collector has stored them all."""
+    async with running_app(build_collector(CollectorSettings(kernel=kernel, linger_s=0.01))):
+        await bus.publish_all(facts)
+        async with migrated(kernel) as warehouse:
+
+            async def all_there() -> bool:
+                counts = await warehouse.rows(
+                    "SELECT (SELECT uniqExact(event_id) FROM trajectories) + (SELECT uniqExact(event_id) FROM turns)"
+                    " + (SELECT uniqExact(event_id) FROM rewards) AS n"
+                )
+                return counts[0]["n"] == len({fact.event_id for fact in facts})
+
+            await eventually(all_there)
+        yield
+
+
+def tid(name: str) -> str:
+    return named_id("trajectory", name)
+
+
+def played(
+    name: str, total: float, *, seconds: float = 0, task: str = "task", calls: int = 2, **claim: Any
+) -> list[Message]:
+    """A finished trajectory with its turns and its reward."""
+    arm = {"role": ROLE, "version": 1, "digest": "d" * 64, "arm": "stable", "weight": 0.0, **claim}
+    turns, _ = conversation(tid(name), [3, 3], policy=PolicyClaim(**arm))
+    told = trajectory(
+        tid(name),
+        turns=turns,
+        success=total > 0.5,
+        at=after(seconds),
+        task_context=TaskContext(task_id=task, instructions="Help."),
+    )
+    return [*turns, told, reward(told, total, at=after(seconds))]
+
+
+async def test_rows_become_a_snapshot_and_a_dispatch(kernel_settings: KernelSettings, bus: Bus) -> None:
+    facts = [
+        *played("first", 0.2, seconds=1, task="a"),
+        *played("second", 0.8, seconds=2, task="a"),
+        *played("evaluated", 1.0, seconds=3, arm="pinned"),
+        *played("poor", 0.1, seconds=4, task="b"),
+    ]
+    async with stored(kernel_settings, bus, facts), coordinating(kernel_settings, bus) as workshop:
+        asked = await workshop.ask(dataset={"sample_size": 10, "filter": {"min_reward": 0.15}})
+        dispatch = await workshop.dispatched(asked["training_job_id"])
+        job = await workshop.job(asked["training_job_id"])
+        assert (job["state"], job["trajectories"], job["attempt"]) == ("dispatched", 2, 1)
+        resolved = dispatch.request.training_config
+        assert resolved.base_model == "org/model"
+        assert resolved.dataset.snapshot is not None
+        manifest, rows = workshop.rows(resolved.dataset.snapshot.uri, resolved.dataset.snapshot.digest)
+        assert manifest["trajectories"] == [tid("first"), tid("second")]
+        assert manifest["left_out"] == {"mixed_or_pinned": 1, "below_min_reward": 1}
+        assert manifest["filters"] == {"min_reward": 0.15}
+        assert manifest["watermarks"] == {"RL_TRAJECTORIES": 4, "RL_REWARDS": 4, "RL_TURNS": 8}
+        assert [row["raw_reward"] for row in rows] == [0.2, 0.8]
+        assert [row["task_key"] for row in rows] == ["a", "a"]
+        assert [row["success"] for row in rows] == [False, True]
+        assert rows[0]["baseline"] is None
+        assert rows[1]["baseline"] == pytest.approx(0.2)
+        _, prompts = conversation(tid("first"), [3, 3])
+        assert [call["prompt_token_ids"] for call in json.loads(rows[0]["calls"])] == prompts
+        assert json.loads(rows[0]["messages"])[-1]["content"] == "answer 1"
+
+
+async def test_a_job_continues_from_stable_and_does_not_see_its_lineages_data_again(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
+    facts = [*played("old", 0.2, seconds=1), *played("new", 0.8, seconds=2)]
+    async with stored(kernel_settings, bus, facts), coordinating(kernel_settings, bus) as workshop:
+        first = await workshop.ask(dataset={"sample_size": 10, "filter": {"date_range": {"end": after(2).isoformat()}}})
+        dispatch = await workshop.dispatched(first["training_job_id"])
+        snapshot = dispatch.request.training_config.dataset.snapshot
+        assert snapshot is not None
+        await workshop.say(dispatch, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/x.json"))
+        await workshop.until(first["training_job_id"], "completed")
+        await promote(bus, version=1, dataset_digest=snapshot.digest)
+
+        second = await workshop.ask(base_model="stable", dataset={"sample_size": 10})
+        dispatch = await workshop.dispatched(second["training_job_id"])
+        resolved = dispatch.request.training_config
+        assert (dispatch.parent, resolved.base_model) == ("support@1-dddddddd", "s3://b/policies/1.json")
+        assert resolved.dataset.snapshot is not None
+        manifest, _ = workshop.rows(resolved.dataset.snapshot.uri, resolved.dataset.snapshot.digest)
+        assert manifest["trajectories"] == [tid("new")]
+        assert manifest["left_out"] == {"consumed_by_lineage": 1}
+        assert manifest["parent_policy"] == "support@1-dddddddd"
+        models = (await workshop.api.get("/v1/models", params={"role": ROLE})).json()["models"]
+        assert [model["name"] for model in models] == ["support@1-dddddddd"]
+        assert (await workshop.api.get("/v1/models/support/1")).json()["stage"] == "stable"
+        assert (await workshop.api.get("/v1/models/support/9")).status_code == 404
+
+
+async def promote(bus: Bus, version: int, dataset_digest: str) -> None:
+    policy = PolicyVersion(
+        role=ROLE,
+        version=version,
+        name=f"{ROLE}@{version}-dddddddd",
+        digest="d" * 64,
+        uri=f"s3://b/policies/{version}.json",
+        kind="adapter",
+        base_model="org/model",
+        created_at=after(0),
+        stage="stable",
+        dataset_digest=dataset_digest,
+    )
+    await bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.{version}", policy)
+    served = ServedPolicy(version=version, name=policy.name, digest=policy.digest)
+    await bus.bucket(POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served, next_version=version + 1))
+
+
+async def test_negated_rewards_and_their_baselines_are_mirrored(kernel_settings: KernelSettings, bus: Bus) -> None:
+    facts = [*played("first", 0.25, seconds=1), *played("second", 1.0, seconds=2)]
+    async with stored(kernel_settings, bus, facts), coordinating(kernel_settings, bus) as workshop:
+        asked = await workshop.ask(dataset={"sample_size": 10, "reward_transform": "negate"})
+        snapshot = (await workshop.dispatched(asked["training_job_id"])).request.training_config.dataset.snapshot
+        assert snapshot is not None
+        manifest, rows = workshop.rows(snapshot.uri, snapshot.digest)
+        assert manifest["reward_transform"] == "negate"
+        assert [(row["reward"], row["raw_reward"], row["baseline"]) for row in rows] == [
+            (0.75, 0.25, None),
+            (0.0, 1.0, pytest.approx(0.75)),
+        ]
+
+
+async def test_a_job_without_usable_data_fails_and_says_why(kernel_settings: KernelSettings, bus: Bus) -> None:
+    told = trajectory(tid("text only"))
+    async with stored(kernel_settings, bus, [told, reward(told, 1.0)]), coordinating(kernel_settings, bus) as workshop:
+        asked = await workshop.ask()
+        failed = await workshop.until(asked["training_job_id"], "failed")
+        assert failed["error"]["code"] == "DATA"
+        assert "none of 1 rewarded trajectories of role support can be used by rloo" in failed["error"]["message"]
+        assert "no_trainable_call 1" in failed["error"]["message"]
+        empty = await workshop.ask(role="nobody")
+        failed = await workshop.until(empty["training_job_id"], "failed")
+        assert failed["error"]["message"] == "role nobody has no stored trajectory with a reward"
+        text = await workshop.ask(algorithm="sft")
+        assert (await workshop.dispatched(text["training_job_id"])).request.training_config.algorithm == "sft"
+
+
+async def test_the_same_request_twice_is_one_job(kernel_settings: KernelSettings, bus: Bus) -> None:
+    facts = played("one", 0.5)
+    async with stored(kernel_settings, bus, facts), coordinating(kernel_settings, bus) as workshop:
+        first = await workshop.ask(idempotency_key="nightly")
+        again = await workshop.api.post(
+            "/v1/jobs", json={"algorithm": "rloo", "role": ROLE, "idempotency_key": "nightly"}
+        )
+        assert (again.status_code, again.json()["training_job_id"]) == (200, first["training_job_id"])
+        await bus.publish(request("other id", idempotency_key="nightly"))
+        await bus.publish(request("from the bus"))
+        await bus.publish(changed(request("from the bus"), requester="somebody else"))
+
+        async def known() -> list[dict[str, Any]]:
+            jobs = (await workshop.api.get("/v1/jobs")).json()["jobs"]
+            return jobs if len(jobs) == 2 else []
+
+        await eventually(known)
+        await workshop.dispatched(first["training_job_id"])
+        assert len(await known()) == 2
+
+
+async def test_slots_are_not_exceeded_and_priority_decides_who_is_next(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
+    facts = played("one", 0.5)
+    async with stored(kernel_settings, bus, facts), coordinating(kernel_settings, bus) as workshop:
+        running_job = await workshop.ask()
+        dispatch = await workshop.dispatched(running_job["training_job_id"])
+        low = await workshop.ask(priority="low", notes="low")
+        urgent = await workshop.ask(priority="urgent", notes="urgent")
+        status = (await workshop.api.get("/v1/status")).json()
+        assert status["jobs"] == status["jobs"] | {"queued": 2, "dispatched": 1}
+        assert status["slots"] == {"default": {"used": 1, "total": 1}}
+        await workshop.say(dispatch, "running")
+        await workshop.say(dispatch, "completed")
+        assert (await workshop.dispatched(urgent["training_job_id"])).attempt == 1
+        assert (await workshop.job(low["training_job_id"]))["state"] == "queued"
+
+
+async def test_a_silent_worker_loses_its_job_and_is_fenced_off(kernel_settings: KernelSettings, bus: Bus) -> None:
+    facts = played("one", 0.5)
+    async with (
+        stored(kernel_settings, bus, facts),
+        coordinating(kernel_settings, bus, lease_s=0.6) as workshop,
+    ):
+        asked = await workshop.ask()
+        first = await workshop.dispatched(asked["training_job_id"])
+        await workshop.say(
+            first,
+            "running",
+            progress=Progress(current_step=7),
+            artifacts=Artifacts(checkpoint="s3://b/checkpoints/7.json"),
+        )
+        second = await workshop.dispatched(asked["training_job_id"], attempt=2)
+        assert second.resume_from == "s3://b/checkpoints/7.json"
+        assert second.request.training_config.dataset.snapshot == first.request.training_config.dataset.snapshot
+        await workshop.say(first, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/stale.json"))
+        await workshop.say(second, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/good.json"))
+        done = await workshop.until(asked["training_job_id"], "completed")
+        assert (done["attempt"], done["artifacts"]["final_checkpoint"]) == (2, "s3://b/policies/good.json")
+
+
+async def test_cancelling(kernel_settings: KernelSettings, bus: Bus) -> None:
+    facts = played("one", 0.5)
+    async with stored(kernel_settings, bus, facts), coordinating(kernel_settings, bus) as workshop:
+        at_work = await workshop.ask()
+        dispatch = await workshop.dispatched(at_work["training_job_id"])
+        await workshop.say(dispatch, "running")
+        await workshop.until(at_work["training_job_id"], "running")
+        waiting = await workshop.ask()
+        cancelled = await workshop.api.post(f"/v1/jobs/{waiting['training_job_id']}/cancel")
+        assert cancelled.json()["state"] == "cancelled"
+        asked = await workshop.api.post(f"/v1/jobs/{at_work['training_job_id']}/cancel")
+        assert (asked.json()["state"], asked.json()["cancel_requested"]) == ("running", True)
+        stored_job = await bus.bucket(JOBS, Job).get(at_work["training_job_id"])
+        assert stored_job is not None
+        assert stored_job.value.cancel_requested
+        await workshop.say(dispatch, "cancelled")
+        await workshop.until(at_work["training_job_id"], "cancelled")
+        again = await workshop.api.post(f"/v1/jobs/{at_work['training_job_id']}/cancel")
+        assert again.status_code == 200
+        unknown = await workshop.api.post(f"/v1/jobs/{named_id('nothing')}/cancel")
+        assert (unknown.status_code, "no such job" in unknown.json()["detail"]) == (404, True)
+
+
+async def test_a_restart_keeps_everything(kernel_settings: KernelSettings, bus: Bus) -> None:
+    facts = played("one", 0.5)
+    async with stored(kernel_settings, bus, facts):
+        async with coordinating(kernel_settings, bus) as workshop:
+            at_work = await workshop.ask()
+            dispatch = await workshop.dispatched(at_work["training_job_id"])
+            await workshop.say(dispatch, "running", progress=Progress(current_step=1))
+            await workshop.until(at_work["training_job_id"], "running")
+            waiting = await workshop.ask(idempotency_key="later")
+        await workshop.say(dispatch, "running", progress=Progress(current_step=2))
+        async with coordinating(kernel_settings, bus) as workshop:
+            again = await workshop.ask(idempotency_key="later")
+            assert again["training_job_id"] == waiting["training_job_id"]
+
+            async def further() -> bool:
+                return (await workshop.job(at_work["training_job_id"]))["progress"] == {"current_step": 2}
+
+            await eventually(further)
+            await workshop.say(dispatch, "completed")
+            assert (await workshop.dispatched(waiting["training_job_id"])).attempt == 1
+            assert workshop.dispatches == [await workshop.dispatched(waiting["training_job_id"])]
+
+
+async def test_the_bus_hears_of_every_state_once(kernel_settings: KernelSettings, bus: Bus) -> None:
+    heard: list[tuple[str, int, str]] = []
+
+    async def listen(batch: Sequence[Received[TrainingStatus]]) -> list[Done]:
+        heard.extend((r.message.training_job_id, r.message.attempt, r.message.status) for r in batch)
+        return [Done() for _ in batch]
+
+    ears = Subscription(stream="RL_TRAINING", durable="ears", handlers={TrainingStatus.TOPIC: listen})
+    facts = played("one", 0.5)
+    async with (
+        stored(kernel_settings, bus, facts),
+        running(Consumer(bus, ears)),
+        coordinating(kernel_settings, bus) as workshop,
+    ):
+        asked = await workshop.ask()
+        job_id = asked["training_job_id"]
+        first = await workshop.dispatched(job_id)
+        await workshop.say(first, "running")
+        await workshop.say(first, "failed", error=TrainingError(code="UNKNOWN", message="lost"))
+        second = await workshop.dispatched(job_id, attempt=2)
+        await workshop.say(second, "failed", error=TrainingError(code="DATA", message="bad"))
+        await workshop.until(job_id, "failed")
+
+        async def five() -> bool:
+            return len(heard) == 5
+
+        await eventually(five)
+        assert heard == [
+            (job_id, 1, "queued"),
+            (job_id, 1, "running"),
+            (job_id, 1, "failed"),
+            (job_id, 2, "queued"),
+            (job_id, 2, "failed"),
+        ]
+
+
+async def test_the_threshold_starts_one_training_per_role(kernel_settings: KernelSettings, bus: Bus) -> None:
+    facts = [message for n in range(6) for message in played(f"t{n}", 0.5, seconds=n)]
+    training = config(
+        base_model="org/model", dataset=Dataset(source="clickhouse", sample_size=4, filter=DatasetFilter())
+    )
+    recipes = {ROLE: {"config": msgspec.to_builtins(training), "threshold": 5, "priority": "high"}}
+    async with (
+        stored(kernel_settings, bus, facts),
+        coordinating(kernel_settings, bus, recipes=recipes) as workshop,
+    ):
+
+        async def started() -> list[dict[str, Any]]:
+            return (await workshop.api.get("/v1/jobs", params={"role": ROLE})).json()["jobs"]
+
+        (job,) = await eventually(started)
+        assert job["request"]["trigger_reason"] == "threshold_reached"
+        assert job["priority"] == "high"
+        dispatch = await workshop.dispatched(job["training_job_id"])
+        await workshop.say(dispatch, "completed")
+        await workshop.until(job["training_job_id"], "completed")
+        status = (await workshop.api.get("/v1/status")).json()
+        assert status["roles"][ROLE]["rewarded"] == 6
+        assert status["roles"][ROLE]["threshold"] == 5
+        assert len(await started()) == 1
+
+
+async def test_requests_that_cannot_be_run_are_refused_with_one_clear_line(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
+    async with coordinating(kernel_settings, bus) as workshop:
+        for body, said in [
+            ({"algorithm": "dpo"}, "algorithm 'dpo' is not offered"),
+            ({"algorithm": "rloo", "learning_rate": 1}, "learning_rate: Extra inputs are not permitted"),
+            ({"algorithm": "rloo", "hyperparameters": {"learning_rate": "1e-5"}}, "hyperparameters.learning_rate"),
+            ({"algorithm": "rloo", "dataset": {"sample_size": 0}}, "dataset.sample_size"),
+            ({"role": "support"}, "algorithm: Field required"),
+        ]:
+            answer = await workshop.api.post("/v1/jobs", json=body)
+            assert answer.status_code == 422, answer.text
+            assert said in answer.json()["detail"]
+        await bus.publish(request("bad", training_config=config("kto")))
+        refused = await workshop.until(request("bad").training_job_id, "failed")
+        assert "algorithm 'kto' is not offered" in refused["error"]["message"]
+
+
+async def test_disabled_training_is_a_polite_refusal(kernel_settings: KernelSettings, bus: Bus) -> None:
+    async with coordinating(kernel_settings, bus, training_enabled=False) as workshop:
+        answer = await workshop.api.post("/v1/jobs", json={"algorithm": "rloo"})
+        assert (answer.status_code, "training is disabled" in answer.json()["detail"]) == (409, True)
+        assert (await workshop.api.get("/v1/status")).json()["training_enabled"] is False
+        assert (await workshop.api.get("/health")).json() == {"status": "ok", "reasons": {}}
+
+
+async def test_the_api_describes_itself(kernel_settings: KernelSettings, bus: Bus) -> None:
+    async with coordinating(kernel_settings, bus) as workshop:
+        document = (await workshop.api.get("/openapi.json")).json()
+        assert set(document["paths"]) == {
+            "/health",
+            "/v1/jobs",
+            "/v1/jobs/{job_id}",
+            "/v1/jobs/{job_id}/cancel",
+            "/v1/models",
+            "/v1/models/{role}/{version}",
+            "/v1/status",
+        }
+        assert "learning_rate" in document["components"]["schemas"]["HyperparametersIn"]["properties"]
