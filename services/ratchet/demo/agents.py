@@ -1,0 +1,151 @@
+"""The help desk's agents, a process of their own: `python -m ratchet.demo.agents --gateway URL`.
+
+They play training tickets through the gateway and end each trajectory with the outcome that the world verified. With
+`--tasks N` they stop after N tickets times `--tries`; without it they work until SIGTERM, then finish the tickets they
+have open. The last line they print is a JSON summary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import count
+from typing import Any
+
+import openai
+import uuid_utils
+
+from ratchet.demo.player import Player, in_parallel, open_client
+from ratchet.demo.world import INSTRUCTIONS, TRAIN, Task, Verdict, draw_tasks, tool_definitions
+
+DOMAIN = "customer_service"
+AGENT_ID = "helpdesk-agent"
+MAX_ERRORS_IN_A_ROW = 50
+"""Unanswered tickets in a row after which the agents give up."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened so far."""
+
+    trajectories: int = 0
+    successes: int = 0
+    errors: int = 0
+    errors_in_a_row: int = 0
+
+
+class Pile:
+    """The tickets to come, each as often as it is tried, until it is used up or closed."""
+
+    def __init__(self, seed: int, tasks: int | None, tries: int, block: int = 40) -> None:
+        self._tickets = self._draw(seed, tasks, tries, block)
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Task]:
+        return self
+
+    def __next__(self) -> Task:
+        if self._closed:
+            raise StopIteration
+        return next(self._tickets)
+
+    def close(self) -> None:
+        """Nothing more is taken from it."""
+        self._closed = True
+
+    @staticmethod
+    def _draw(seed: int, tasks: int | None, tries: int, block: int) -> Iterator[Task]:
+        """Tries of one task are spread over a block of tasks, so that they do not all meet at the engine."""
+        if tasks is not None:
+            yield from draw_tasks(TRAIN, tasks, seed) * tries
+            return
+        for part in count():
+            yield from draw_tasks(TRAIN, block, seed * 10_000 + part) * tries
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """Plays one ticket after the other and reports each one's end."""
+
+    player: Player
+    session_id: str
+    tally: Tally
+
+    async def work(self, task: Task) -> None:
+        """One ticket from opening to end; a gateway that does not answer costs the ticket, not the agent."""
+        trajectory_id = str(uuid_utils.uuid7())
+        try:
+            verdict = await self.player.play(task, trajectory_id)
+            await self._end(task, trajectory_id, verdict)
+        except openai.APIError as error:
+            self._failed(error)
+            return
+        self.tally.trajectories += 1
+        self.tally.successes += verdict.success
+        self.tally.errors_in_a_row = 0
+
+    async def _end(self, task: Task, trajectory_id: str, verdict: Verdict) -> None:
+        body = end_of(task, verdict) | {"role": self.player.model, "session_id": self.session_id, "agent_id": AGENT_ID}
+        await self.player.client.post(f"/trajectories/{trajectory_id}/end", cast_to=object, body=body)
+
+    def _failed(self, error: openai.APIError) -> None:
+        self.tally.errors += 1
+        self.tally.errors_in_a_row += 1
+        if self.tally.errors_in_a_row >= MAX_ERRORS_IN_A_ROW:
+            raise error
+
+
+def end_of(task: Task, verdict: Verdict) -> dict[str, Any]:
+    """Outcome and task of a trajectory, as `POST /v1/trajectories/{id}/end` takes them; `Any` because it is JSON."""
+    status = "success" if verdict.success else "failure"
+    return {
+        "outcome": {"status": status, "score": float(verdict.success), "verified_by": "environment"},
+        "task": {
+            "task_id": task.task_id,
+            "group_key": task.task_id,
+            "domain": DOMAIN,
+            "instructions": INSTRUCTIONS,
+            "tools": tool_definitions(),
+        },
+        "labels": {"wish": task.wish, "fault": verdict.fault},
+    }
+
+
+async def work_through(gateway_url: str, role: str, pile: Pile, agents: int) -> Tally:
+    """Let the agents work until the pile ends or SIGTERM closes it."""
+    loop, tally = asyncio.get_running_loop(), Tally()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, pile.close)
+    async with open_client(gateway_url) as client:
+        agent = Agent(Player(client, role), str(uuid_utils.uuid7()), tally)
+        await in_parallel(agents, iter(pile), agent.work)
+    return tally
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the agents; returns 1 when the gateway stopped answering."""
+    parser = argparse.ArgumentParser(prog="python -m ratchet.demo.agents", description=__doc__)
+    parser.add_argument("--gateway", required=True, help="base url of the gateway")
+    parser.add_argument("--role", default="helpdesk", help="the model name to ask for")
+    parser.add_argument("--seed", type=int, default=0, help="which tickets")
+    parser.add_argument("--tasks", type=int, help="how many tickets; until SIGTERM when absent")
+    parser.add_argument("--tries", type=int, default=4, help="trajectories per ticket")
+    parser.add_argument("--agents", type=int, default=16, help="agents at work at the same time")
+    options = parser.parse_args(argv)
+    pile = Pile(options.seed, options.tasks, options.tries)
+    try:
+        tally = asyncio.run(work_through(options.gateway, options.role, pile, options.agents))
+    except openai.APIError as error:
+        sys.stderr.write(f"the gateway at {options.gateway} does not answer: {error}\n")
+        return 1
+    sys.stdout.write(json.dumps(asdict(tally)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,87 @@
+"""Plays tickets through the gateway with the public `openai` client; nothing else in the demo talks to a policy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletion, ChatCompletionMessage
+
+from ratchet.demo.world import ChatMessage, Desk, Task, Verdict, tool_definitions
+
+MAX_TOKENS = 24
+"""Longest answer; the longest right one has 11 tokens."""
+TIMEOUT_S = 30.0
+"""Longest wait for one answer."""
+
+
+@asynccontextmanager
+async def open_client(gateway_url: str) -> AsyncIterator[AsyncOpenAI]:
+    """A client for the gateway, which asks for no key."""
+    async with AsyncOpenAI(
+        base_url=f"{gateway_url.rstrip('/')}/v1", api_key="none", timeout=TIMEOUT_S, max_retries=4
+    ) as client:
+        yield client
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """An agent at the desk: asks `model`, hands its answers to the world, until the ticket closes."""
+
+    client: AsyncOpenAI
+    model: str
+
+    async def play(self, task: Task, trajectory_id: str) -> Verdict:
+        """Work on one ticket. Raises `openai.APIError` when the gateway does not answer."""
+        desk = Desk(task)
+        messages = desk.opening()
+        while desk.open:
+            reply = await self._reply(messages, trajectory_id)
+            messages += [reply, *desk.answer(reply)]
+        return desk.verdict()
+
+    async def _reply(self, messages: list[ChatMessage], trajectory_id: str) -> ChatMessage:
+        # `chat.completions.create` makes the same request, but first walks through every message and tool definition,
+        # which takes longer than the rest of the call.
+        completion = await self.client.post(
+            "/chat/completions",
+            cast_to=ChatCompletion,
+            body={
+                "model": self.model,
+                "messages": messages,
+                "tools": _TOOLS,
+                "temperature": 1.0,
+                "max_tokens": MAX_TOKENS,
+            },
+            options={"headers": {"x-ratchet-trajectory": trajectory_id}},
+        )
+        return _as_sent_back(completion.choices[0].message)
+
+
+async def in_parallel(count: int, tasks: Iterator[Task], work: Callable[[Task], Awaitable[None]]) -> None:
+    """Let `count` agents take tickets from one pile until it is empty. The first error stops all."""
+
+    async def agent() -> None:
+        for task in tasks:
+            await work(task)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(count):
+                group.create_task(agent())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+
+
+def _as_sent_back(message: ChatCompletionMessage) -> ChatMessage:
+    """The answer as the next request repeats it, arguments verbatim."""
+    reply: ChatMessage = {"role": "assistant", "content": message.content}
+    if message.tool_calls:
+        reply["tool_calls"] = [call.model_dump(exclude_unset=True) for call in message.tool_calls]
+    return reply
+
+
+_TOOLS = tool_definitions()
