@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from ratchet.canary_deployer.domain.rules import Rules, Stage, TripLimits
 from ratchet.kernel.settings import KernelSettings
+
+T = TypeVar("T")
 
 
 def _listed(value: Any) -> Any:  # `Any`: whatever the environment or a caller gives; the field's type decides
@@ -50,6 +53,8 @@ class Settings(BaseSettings):
     """Shortest time in each stage; one number holds for all."""
     stage_min_trajectories: Counts = (20,)
     """Fewest finished canary trajectories in each stage; one number holds for all."""
+    serving_platform: Literal["tensorzero", "vllm", "tgi", "ollama", "engine_local"] = "engine_local"
+    """What `model.deployed` calls the engine."""
     hold_back_weight: float = Field(default=0.05, ge=0, lt=0.5)
     """Share of traffic that stays with the old policy while the promoted one soaks; 0 promotes at once."""
     soak_s: float = Field(default=3600, ge=0)
@@ -108,7 +113,9 @@ class Settings(BaseSettings):
     """The canary's lease is renewed this often; gateways fall back to stable after 20 s without renewal."""
     tick_s: float = Field(default=0.5, gt=0, le=1)
     """Longest pause between two looks at new trajectories."""
-    keep_seen: int = Field(default=4000, ge=100)
+    lead_s: float = Field(default=2, ge=0)
+    """A new weight holds from this long after it is decided: gateways look for a new route every 2 s."""
+    keep_seen: int = Field(default=2000, ge=100)
     """Finished trajectories that are remembered, so that none counts twice and late feedback finds its arm."""
 
     @model_validator(mode="after")
@@ -128,3 +135,43 @@ class Settings(BaseSettings):
     def stage_weights(self) -> tuple[float, ...]:
         """Weights (0..1) of the stages before the promotion decision."""
         return tuple(percent / 100 for percent in self.stages if percent != 100)
+
+    def rules(self) -> Rules:
+        """The part that the domain works by."""
+        count = len(self.stage_weights)
+        times, minima = _for_each(self.stage_min_s, count), _for_each(self.stage_min_trajectories, count)
+        plain = {name: getattr(self, name) for name in _SAME_IN_RULES}
+        return Rules(
+            stages=tuple(Stage(*one) for one in zip(self.stage_weights, times, minima, strict=True)),
+            trips=TripLimits(
+                error_rate=self.error_rate_limit,
+                error_min_calls=self.error_min_calls,
+                feedback_ratio=self.feedback_ratio_limit,
+                feedback_min_ratings=self.feedback_min_ratings,
+                sustained_checks=self.sustained_checks,
+            ),
+            **plain,
+        )
+
+
+_SAME_IN_RULES = (
+    "hold_back_weight",
+    "soak_s",
+    "deadline_s",
+    "horizon_s",
+    "margin",
+    "latency_margin",
+    "metrics",
+    "promotion_metrics",
+    "rollback_threshold",
+    "promotion_threshold",
+    "caution_threshold",
+    "lead_s",
+    "keep_seen",
+)
+"""Settings that the rules take over under the same name."""
+
+
+def _for_each(given: tuple[T, ...], count: int) -> tuple[T, ...]:
+    """One value holds for all stages."""
+    return given * count if len(given) == 1 else given

@@ -19,9 +19,9 @@ A uniform mixture over several stakes is again one, and so is an average over me
 negation, "some metric is worse", is a union, for which an average proves nothing; promotion therefore asks every one
 of its metrics for the evidence (intersection-union test: Berger 1982).
 
-Rollback on failures is conditional thinning: m = 0 and stakes lambda = w (1 - w) (theta - 1) / (w theta + 1 - w). Without
-a margin the factor of a failure is then exactly the likelihood ratio of its arm, theta / (w theta + 1 - w) on the
-canary and 1 / (w theta + 1 - w) on the stable arm, when the canary fails theta times as often (Lindon & Malek 2022,
+Rollback on failures is conditional thinning: m = 0 and lambda = w (1 - w) (theta - 1) / (w theta + 1 - w). Without a
+margin the factor of a failure is then exactly the likelihood ratio of its arm, theta / (w theta + 1 - w) on the canary
+and 1 / (w theta + 1 - w) on the stable arm, when the canary fails theta times as often (Lindon & Malek 2022,
 Anytime-valid inference for multinomial count data); successes count only through the margin. Promotion on failures
 bets like the other metrics: there the successes are the evidence.
 
@@ -182,9 +182,7 @@ def _grow(log_wealth: Sequence[float], stakes: Sequence[float], gain: float) -> 
     return tuple(wealth + math.log1p(stake * gain) for wealth, stake in zip(log_wealth, stakes, strict=True))
 
 
-def _next(
-    test: MetricTest, look: Look, rollback: tuple[float, ...], promotion: tuple[float, ...]
-) -> MetricTest:
+def _next(test: MetricTest, look: Look, rollback: tuple[float, ...], promotion: tuple[float, ...]) -> MetricTest:
     if look.canary:
         return MetricTest(rollback, promotion, test.stable, test.canary.with_harm(look.harm))
     return MetricTest(rollback, promotion, test.stable.with_harm(look.harm), test.canary)

@@ -2,9 +2,9 @@
 
 The bound is that of Bonett & Price (2012, Adjusted Wald confidence interval for a difference of binomial proportions
 based on paired data): one pair is added in which the candidate wins by 1 and one in which it loses by 1, then the
-normal bound of a mean of N + 2 paired differences is taken. For successes and failures it is exactly theirs; for scores
-in between it is the same mean and standard deviation. The two added pairs keep the bound honest when few tasks, or none,
-differ.
+normal bound of a mean of N + 2 paired differences is taken. For successes and failures it is exactly theirs; for
+scores in between it is the same mean and standard deviation. The two added pairs keep the bound honest when few
+tasks, or none, differ.
 """
 
 from __future__ import annotations

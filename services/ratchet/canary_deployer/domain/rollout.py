@@ -100,12 +100,13 @@ class GateResult:
 
     gate: str
     outcome: str
-    """`passed`, `failed` or `needs_approval`."""
+    """`passed`, `failed`, `needs_approval` or (by an operator) `waived`."""
     reason: str
     evidence: JsonObject = field(default_factory=dict[str, object])
 
 
-PASSED, FAILED, NEEDS_APPROVAL = "passed", "failed", "needs_approval"
+PASSED, FAILED, NEEDS_APPROVAL, WAIVED = "passed", "failed", "needs_approval", "waived"
+"""Outcomes of a gate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,10 +76,10 @@ def fresh_tests() -> dict[str, MetricTest]:
 class Statistics:
     """Everything a verdict looks at."""
 
-    stable: ArmCounts = ArmCounts()
-    canary: ArmCounts = ArmCounts()
+    stable: ArmCounts = field(default_factory=ArmCounts)
+    canary: ArmCounts = field(default_factory=ArmCounts)
     tests: Mapping[str, MetricTest] = field(default_factory=fresh_tests)
-    latency: ArmMean = ArmMean()
+    latency: ArmMean = field(default_factory=ArmMean)
     """Latencies of both arms together: what is typical."""
     peak_rollback: float = 1.0
     """Largest combined rollback e-value after any trajectory: it decides, so no batch boundary can hide an alarm."""

@@ -69,7 +69,9 @@ def _feedback(statistics: Statistics, limits: TripLimits) -> Tripped | None:
     share = canary.negative / canary.rated
     if share <= limits.feedback_ratio * usual:
         return None
-    return Tripped(FEEDBACK, f"negative feedback {share:.0%} against {usual:.0%} is over {limits.feedback_ratio:g} times")
+    return Tripped(
+        FEEDBACK, f"negative feedback {share:.0%} against {usual:.0%} is over {limits.feedback_ratio:g} times"
+    )
 
 
 def _safety(statistics: Statistics) -> Tripped | None:

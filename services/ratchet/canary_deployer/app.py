@@ -1,0 +1,125 @@
+"""The deployer, put together.
+
+RL_TRAINING --training.status--> Handlers --> policies KV (next version) --> Deployments.registered
+Deployments: one RoleDriver per role
+    gates (engine, held-out command, people) --> RolloutKeeper --> rollouts KV, policies KV, RL_DEPLOYMENTS, RL_ALERTS
+    RL_TURNS, RL_REWARDS --> NatsEvents --> domain (fold, decide) --> RolloutKeeper
+Api on `port`: what there is, and operators' acts
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import httpx
+
+from ratchet.canary_deployer.deployments import Deployments
+from ratchet.canary_deployer.domain.announcements import Facts
+from ratchet.canary_deployer.domain.rollout import Rollout
+from ratchet.canary_deployer.driver import Work
+from ratchet.canary_deployer.gates import GATES
+from ratchet.canary_deployer.gates.base import GateTools
+from ratchet.canary_deployer.handlers import Handlers
+from ratchet.canary_deployer.http_api import Api
+from ratchet.canary_deployer.http_engine import HttpEngine
+from ratchet.canary_deployer.keeper import Office
+from ratchet.canary_deployer.kv_policies import KvPolicies
+from ratchet.canary_deployer.nats_events import REWARDS, TURNS, NatsEvents
+from ratchet.canary_deployer.settings import Settings
+from ratchet.canary_deployer.subprocess_heldout import HeldoutPlan, SubprocessHeldout
+from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.consumer import Consumer, Subscription, each
+from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.http import HttpServer
+from ratchet.kernel.objects import Objects
+from ratchet.kernel.runtime import App
+from ratchet.messages import TrainingStatus
+from ratchet.messages.state import JOBS, POLICIES, ROLLOUTS, Job, PolicyVersion, Route
+
+NAME = "canary_deployer"
+
+
+@dataclass(frozen=True, slots=True)
+class BusSource:
+    """Turns and rewards from the broker."""
+
+    bus: Bus
+
+    async def places(self) -> tuple[int, int]:
+        """Newest sequence of turns and of rewards."""
+        return await self.bus.last_sequence(TURNS), await self.bus.last_sequence(REWARDS)
+
+    async def open(self, role: str, turn_seq: int, reward_seq: int) -> NatsEvents:
+        """Read on after these places."""
+        return await NatsEvents.open(self.bus, role, turn_seq, reward_seq)
+
+
+@asynccontextmanager
+async def build(settings: Settings, now: Callable[[], datetime] = utc_now) -> AsyncIterator[App]:
+    """Connect and wire everything; disconnect at the end."""
+    bus = await Bus.connect(settings.kernel, name=NAME, contracts=Contracts.load())
+    try:
+        await bus.ensure_streams()
+        async with httpx.AsyncClient(base_url=settings.engine_url) as client:
+            yield _assembled(settings, bus, HttpEngine(client, settings.load_timeout_s), now)
+    finally:
+        await bus.close()
+
+
+def _assembled(settings: Settings, bus: Bus, engine: HttpEngine, now: Callable[[], datetime]) -> App:
+    policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion))
+    office = Office(
+        policies=policies,
+        rollouts=bus.bucket(ROLLOUTS, Rollout),
+        publish=functools.partial(bus.publish_all, cause=None),
+        now=now,
+        rules=settings.rules(),
+        endpoint=settings.gateway_url,
+        serving_platform=settings.serving_platform,
+        lease_s=settings.lease_s,
+    )
+    tools = _gate_tools(settings, engine)
+    gates = {name: make(tools) for name, make in GATES.items()}
+    deployments = Deployments(office, Work(gates, BusSource(bus), settings.strategy, settings.tick_s))
+    facts = functools.partial(Facts, endpoint=office.endpoint, serving_platform=office.serving_platform)
+    jobs, objects = bus.bucket(JOBS, Job), Objects(settings.kernel)
+    handlers = Handlers(policies, jobs, objects, deployments.registered, facts, now)
+    subscription = Subscription(
+        stream="RL_TRAINING", durable=NAME, handlers={TrainingStatus.TOPIC: each(handlers.on_training_status)}
+    )
+    api = Api(deployments, policies, office.rules, now)
+    return App(
+        name=NAME,
+        components=[
+            deployments,
+            Consumer(bus, subscription),
+            HttpServer(api.app(), settings.kernel.http_host, settings.port),
+        ],
+        checks={"bus": bus.check, "rollouts": deployments.check},
+    )
+
+
+def _gate_tools(settings: Settings, engine: HttpEngine) -> GateTools:
+    heldout = None
+    if settings.heldout_command:
+        plan = HeldoutPlan(
+            command=settings.heldout_command,
+            tasks=settings.heldout_tasks,
+            seed=settings.heldout_seed,
+            gateway_url=settings.gateway_url,
+            deadline_s=settings.heldout_deadline_s,
+            cache=settings.kernel.data_dir / "heldout",
+        )
+        heldout = SubprocessHeldout(plan)
+    return GateTools(
+        engine=engine,
+        heldout=heldout,
+        heldout_margin=settings.heldout_margin,
+        heldout_confidence=settings.heldout_confidence,
+        warmup_prompts=settings.warmup_prompts,
+        approval=settings.approval,
+    )

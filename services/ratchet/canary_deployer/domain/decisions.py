@@ -1,0 +1,121 @@
+"""Taking a decision: the rollout moves, and what is to be announced stands in its outbox, in one new record."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from ratchet.canary_deployer.domain.announcements import Facts, announcements
+from ratchet.canary_deployer.domain.rollout import (
+    TERMINAL,
+    GateResult,
+    PendingEvent,
+    Rollout,
+    State,
+    Verdict,
+    checked_move,
+)
+from ratchet.canary_deployer.domain.rules import Rules
+from ratchet.canary_deployer.domain.strategies import Strategy
+from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
+from ratchet.messages import encode, named_id
+from ratchet.messages.state import PolicyVersion, ServedPolicy, WeightStep
+
+
+def served(policy: PolicyVersion) -> ServedPolicy:
+    """The part of a policy that a route carries."""
+    return ServedPolicy(version=policy.version, name=policy.name, digest=policy.digest)
+
+
+def opened(
+    candidate: PolicyVersion, stable: ServedPolicy | None, before: Rollout | None, decision: Decision, now: datetime
+) -> Rollout:
+    """A new rollout of `candidate`, its gates still to come. The audit chain goes on from the rollout before."""
+    rollout_id = named_id("rollout", candidate.role, candidate.version, now.isoformat())
+    return Rollout(
+        rollout_id=rollout_id,
+        role=candidate.role,
+        state=State.GATING,
+        candidate=served(candidate),
+        stable=stable,
+        created_at=now,
+        actor=decision.actor,
+        reason=decision.reason,
+        approval=decision.approval or "automated",
+        salt=named_id("salt", rollout_id),
+        last_hash=before.last_hash if before else None,
+    )
+
+
+def gated(rollout: Rollout, result: GateResult) -> Rollout:
+    """The rollout with what one more gate said."""
+    kept = tuple(known for known in rollout.gates if known.gate != result.gate)
+    return msgspec.structs.replace(rollout, gates=(*kept, result))
+
+
+def taken(rollout: Rollout, decision: Decision, rules: Rules, facts: Facts, now: datetime) -> Rollout:
+    """The rollout after `decision`. Raises `IllegalMove` when its state does not allow it."""
+    target = checked_move(rollout.state, decision.verdict, _target(rollout, decision, rules))
+    moved = msgspec.structs.replace(
+        rollout,
+        state=target,
+        reason=decision.reason,
+        approval=decision.approval or rollout.approval,
+        decisions=rollout.decisions + 1,
+        finished_at=now if target in TERMINAL else None,
+    )
+    moved = _staged(moved, decision.verdict, rules, now)
+    messages = announcements(moved, decision, rules, facts, now)
+    outbox = tuple(PendingEvent(message.TOPIC, encode(message).decode()) for message in messages)
+    return msgspec.structs.replace(moved, outbox=outbox, last_hash=messages[0].hash)
+
+
+def _target(rollout: Rollout, decision: Decision, rules: Rules) -> State:
+    """Where the verdict leads if it is legal."""
+    match decision.verdict:
+        case Verdict.START:
+            return State.SOAKING if rollout.strategy is Strategy.BLUE_GREEN else State.RUNNING
+        case Verdict.PROMOTE:
+            watched = rollout.state is State.RUNNING and decision.actor == ITSELF and rules.soaks
+            return State.SOAKING if watched else State.PROMOTED
+        case Verdict.HOLD:
+            return State.AWAITING_APPROVAL if rollout.state is State.GATING else State.HELD
+        case _:
+            return _PLAIN_TARGET[decision.verdict]
+
+
+_PLAIN_TARGET = {
+    Verdict.ADVANCE: State.RUNNING,
+    Verdict.RESUME: State.RUNNING,
+    Verdict.PAUSE: State.PAUSED,
+    Verdict.ROLL_BACK: State.ROLLED_BACK,
+    Verdict.REFUSE: State.REFUSED,
+    Verdict.ABORT: State.ABORTED,
+}
+
+
+def _staged(rollout: Rollout, verdict: Verdict, rules: Rules, now: datetime) -> Rollout:
+    """The rollout with the stage, weight and deadline that its new state brings."""
+    if verdict is Verdict.RESUME:
+        return msgspec.structs.replace(rollout, deadline_at=now + timedelta(seconds=rules.deadline_s))
+    if rollout.state is State.SOAKING:
+        return _entered(rollout, len(rules.stages), rules.full_weight, rules, now)
+    if verdict is Verdict.START:
+        rollout = msgspec.structs.replace(rollout, deadline_at=now + timedelta(seconds=rules.deadline_s))
+        return _entered(rollout, 0, rules.stages[0].weight, rules, now)
+    if verdict is Verdict.ADVANCE:
+        return _entered(rollout, rollout.stage + 1, rules.stages[rollout.stage + 1].weight, rules, now)
+    return rollout
+
+
+def _entered(rollout: Rollout, stage: int, weight: float, rules: Rules, now: datetime) -> Rollout:
+    """The new weight holds from a little later on, so that no gateway learns of it after it began."""
+    since = now + timedelta(seconds=rules.lead_s)
+    return msgspec.structs.replace(
+        rollout,
+        stage=stage,
+        stage_since=since,
+        stage_base=rollout.watch.statistics.canary.trajectories,
+        schedule=(*rollout.schedule, WeightStep(at=since, weight=weight)),
+    )

@@ -1,0 +1,74 @@
+"""What follows from a rollout's state: where traffic goes, and what each policy's stage is.
+
+Both are derived, not remembered: doing it again changes nothing, so a crash between writes is repaired by repeating
+them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, State
+from ratchet.messages.state import CanaryRoute, PolicyVersion, Route
+
+REGISTERED, REFUSED, CANARY, STABLE, ARCHIVED, ROLLED_BACK = (
+    "registered",
+    "refused",
+    "canary",
+    "stable",
+    "archived",
+    "rolled_back",
+)
+"""Stages of a policy. The coordinator releases the data of `refused` and `rolled_back` ones."""
+
+CANDIDATE_STAGE: dict[State, str] = {
+    State.GATING: REGISTERED,
+    State.AWAITING_APPROVAL: REGISTERED,
+    State.RUNNING: CANARY,
+    State.PAUSED: CANARY,
+    State.HELD: CANARY,
+    State.SOAKING: CANARY,
+    State.PROMOTED: STABLE,
+    State.ROLLED_BACK: ROLLED_BACK,
+    State.REFUSED: REFUSED,
+    State.ABORTED: ROLLED_BACK,
+}
+
+
+def settled(route: Route, rollout: Rollout) -> Route:
+    """The role's route as the rollout's state asks for it."""
+    audited = msgspec.structs.replace(route, audit_hash=rollout.last_hash)
+    if rollout.state in WITH_TRAFFIC:
+        return msgspec.structs.replace(audited, canary=_canary_route(route, rollout))
+    if rollout.state is State.PROMOTED and route.stable != rollout.candidate:
+        return msgspec.structs.replace(audited, stable=rollout.candidate, previous=route.stable, canary=None)
+    return msgspec.structs.replace(audited, canary=None)
+
+
+def renewed(route: Route, rollout: Rollout) -> Route:
+    """The settled route with a lease that has grown, while there is one."""
+    route = settled(route, rollout)
+    if route.canary is None:
+        return route
+    return msgspec.structs.replace(route, canary=msgspec.structs.replace(route.canary, lease=route.canary.lease + 1))
+
+
+def restaged(policy: PolicyVersion, rollout: Rollout) -> PolicyVersion:
+    """A policy of the rollout with the stage, reason and gate evidence that its state asks for."""
+    if policy.version == rollout.candidate.version:
+        stage = CANDIDATE_STAGE[rollout.state]
+        gate = {**(policy.gate or {}), **{result.gate: msgspec.to_builtins(result) for result in rollout.gates}}
+        return msgspec.structs.replace(policy, stage=stage, reason=rollout.reason, gate=gate or None)
+    stage = ARCHIVED if rollout.state is State.PROMOTED else STABLE
+    return msgspec.structs.replace(policy, stage=stage)
+
+
+def _canary_route(route: Route, rollout: Rollout) -> CanaryRoute:
+    same = route.canary is not None and route.canary.rollout_id == rollout.rollout_id
+    return CanaryRoute(
+        rollout_id=rollout.rollout_id,
+        policy=rollout.candidate,
+        salt=rollout.salt,
+        schedule=list(rollout.schedule),
+        lease=route.canary.lease if same and route.canary else 1,
+    )

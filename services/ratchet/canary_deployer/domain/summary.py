@@ -1,0 +1,46 @@
+"""A rollout as operators see it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from ratchet.canary_deployer.domain.announcements import arms, differences
+from ratchet.canary_deployer.domain.rollout import Rollout, State
+from ratchet.canary_deployer.domain.rules import Rules
+from ratchet.canary_deployer.domain.statistics import e_values
+from ratchet.canary_deployer.domain.verdicts import waiting_for
+from ratchet.messages.base import JsonObject
+
+
+def summary(rollout: Rollout, rules: Rules, now: datetime) -> JsonObject:
+    """Everything about a rollout but its bookkeeping."""
+    statistics = rollout.watch.statistics
+    return {
+        "rollout_id": rollout.rollout_id,
+        "role": rollout.role,
+        "state": str(rollout.state),
+        "strategy": str(rollout.strategy),
+        "candidate": msgspec.to_builtins(rollout.candidate),
+        "stable": msgspec.to_builtins(rollout.stable),
+        "stage": rollout.stage,
+        "weight": rollout.weight,
+        "stage_since": rollout.stage_since,
+        "waiting_for": waiting_for(rollout, rules, now) if rollout.state is State.RUNNING else [],
+        "deadline_at": rollout.deadline_at,
+        "reason": rollout.reason,
+        "actor": rollout.actor,
+        "approval": rollout.approval,
+        "created_at": rollout.created_at,
+        "finished_at": rollout.finished_at,
+        "gates": [msgspec.to_builtins(result) for result in rollout.gates],
+        "arms": arms(statistics),
+        "pending": len(rollout.watch.pending),
+        "differences": differences(statistics, rules),
+        "e_values": e_values(statistics, rules),
+        "thresholds": {"rollback": rules.rollback_threshold, "promotion": rules.promotion_threshold},
+        "margin": rules.margin,
+        "decisions": rollout.decisions,
+        "last_hash": rollout.last_hash,
+    }

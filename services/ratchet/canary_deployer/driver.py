@@ -1,0 +1,296 @@
+"""Drives the rollouts of one role, one at a time: gates, then traffic, then a verdict, then the next candidate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from ratchet.canary_deployer import metrics
+from ratchet.canary_deployer.domain import decisions, gating
+from ratchet.canary_deployer.domain.outcomes import Watch, expire, fold, overdue
+from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, GateResult, Rollout, State, Verdict
+from ratchet.canary_deployer.domain.serving import REGISTERED
+from ratchet.canary_deployer.domain.trip_wires import look
+from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, decide, proven
+from ratchet.canary_deployer.gates.base import Gate
+from ratchet.canary_deployer.keeper import Office, RolloutKeeper
+from ratchet.canary_deployer.nats_events import Batch, Events
+from ratchet.kernel.errors import Conflict, NotFound, RatchetError
+from ratchet.messages.state import PolicyVersion
+
+log = structlog.get_logger()
+
+LOOK_AGAIN_S = 30.0
+"""With nothing to do, look for candidates this often although nobody called."""
+AFTER_FAULT_S = 1.0
+"""Pause before the state is read again after a fault."""
+
+
+class EventSource(Protocol):
+    """Where turns and rewards come from."""
+
+    async def places(self) -> tuple[int, int]:
+        """Newest sequence of turns and of rewards."""
+        ...
+
+    async def open(self, role: str, turn_seq: int, reward_seq: int) -> Events:
+        """Read on after these places."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a driver works with besides its keeper."""
+
+    gates: Mapping[str, Gate]
+    source: EventSource
+    strategy: str
+    """`canary`, `blue_green`, `immediate` or `auto`."""
+    tick_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StartOrder:
+    """An operator's wish to start a rollout, or to approve the one that waits."""
+
+    actor: str
+    reason: str
+    override: bool = False
+    """Waive the gates that can be waived."""
+
+    def decision(self) -> Decision:
+        """As the domain takes it."""
+        approval = "emergency_override" if self.override else "manual_approved"
+        return Decision(Verdict.START, self.reason, self.actor, approval)
+
+
+class RoleDriver:
+    """One lock: operators' acts and the driver's own steps take turns."""
+
+    def __init__(self, role: str, office: Office, work: Work) -> None:
+        self.role = role
+        self._office = office
+        self._work = work
+        self._keeper = RolloutKeeper(role, office)
+        self._lock = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._events: Events | None = None
+        self._reading: tuple[str, int] | None = None
+        self._gate: asyncio.Task[GateResult] | None = None
+        self.fault: str | None = None
+        """Why the last step failed; None when it did not."""
+
+    async def run(self) -> None:
+        """Step until stopped. After a fault everything is read again."""
+        while not self._stopping:
+            try:
+                await self.step()
+                self.fault = None
+            except RatchetError as error:
+                await self._failed(str(error))
+            except Exception as error:  # the boundary: one role's fault must not stop the others
+                log.exception("rollout step failed", role=self.role)
+                await self._failed(repr(error))
+        await self._save_statistics()
+        await self._close_events()
+
+    async def stop(self) -> None:
+        """Return from `run` soon; a gate that runs is given up and asked again after a restart."""
+        self._stopping = True
+        self._cancel_gate()
+        self.wake()
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._wake.set()
+
+    async def current(self) -> Rollout | None:
+        """The newest rollout of the role, with its statistics as of now."""
+        async with self._lock:
+            return await self._keeper.load()
+
+    async def step(self) -> None:
+        """Do what is to be done now."""
+        async with self._lock:
+            rollout = await self._keeper.load()
+            if rollout is not None and rollout.outbox:
+                rollout = await self._keeper.make_true(rollout)
+        if rollout is None or not rollout.active:
+            await self._begin_next()
+        elif rollout.state is State.GATING:
+            await self._pass_gates(rollout)
+        elif rollout.state in WITH_TRAFFIC:
+            await self._watch(rollout)
+        else:
+            await self._pause(LOOK_AGAIN_S)
+
+    async def act(self, verdict: Verdict, actor: str, reason: str) -> Rollout:
+        """An operator's pause, resume, promote or abort. Raises `NotFound` or `IllegalMove`."""
+        try:
+            async with self._lock:
+                rollout = await self._keeper.load()
+                if rollout is None:
+                    raise NotFound(f"there was no rollout of {self.role} yet")
+                approval = None
+                if verdict is Verdict.PROMOTE:
+                    shown = rollout.state is State.SOAKING or proven(rollout, self._office.rules)
+                    approval = "manual_approved" if shown else "emergency_override"
+                done = await self._keeper.take(rollout, Decision(verdict, reason, actor, approval))
+                self._cancel_gate()
+                return done
+        finally:
+            self.wake()
+
+    async def start(self, policy: PolicyVersion, order: StartOrder) -> Rollout:
+        """Start a rollout of `policy`, or approve it if it waits for that. Raises `Conflict`."""
+        try:
+            async with self._lock:
+                rollout = await self._keeper.load()
+                if rollout is not None and rollout.active:
+                    return await self._approve(rollout, policy, order)
+                return await self._open(policy, order.decision(), order)
+        finally:
+            self.wake()
+
+    async def _approve(self, rollout: Rollout, policy: PolicyVersion, order: StartOrder) -> Rollout:
+        if rollout.state is not State.AWAITING_APPROVAL or rollout.candidate.version != policy.version:
+            raise Conflict(f"{self.role} has a rollout of {rollout.candidate.name} that is {rollout.state}")
+        return await self._conclude(rollout, order.decision())
+
+    async def _begin_next(self) -> None:
+        """Open a rollout of the oldest registered candidate, or wait to be called."""
+        await self._close_events()
+        waiting = [p for p in await self._office.policies.versions(self.role) if p.stage == REGISTERED]
+        if not waiting:
+            await self._pause(LOOK_AGAIN_S)
+            return
+        async with self._lock:
+            rollout = await self._keeper.load()
+            if rollout is None or not rollout.active:
+                await self._open(waiting[0], Decision(Verdict.START, "registered", ITSELF))
+
+    async def _open(self, policy: PolicyVersion, decision: Decision, order: StartOrder | None = None) -> Rollout:
+        route = await self._office.policies.route(self.role)
+        stable = route.stable if route else None
+        if stable is not None and stable.version == policy.version:
+            raise Conflict(f"{policy.name} is already the stable policy of {self.role}")
+        rollout = decisions.opened(policy, stable, self._keeper.rollout, decision, self._office.now())
+        if order is not None and order.override:
+            waived = gating.waived(list(self._work.gates), policy.gate, order.actor, order.reason)
+            rollout = msgspec.structs.replace(rollout, override=True, gates=waived)
+        await self._keeper.open(rollout)
+        return rollout
+
+    async def _pass_gates(self, rollout: Rollout) -> None:
+        """Ask the next gate without holding the lock; conclude when none is left or one has failed."""
+        due = [] if gating.failed(rollout) else gating.due(rollout, list(self._work.gates))
+        result = await self._asked(rollout, due[0]) if due else None
+        async with self._lock:
+            current = await self._keeper.load()
+            if current is None or current.rollout_id != rollout.rollout_id or current.state is not State.GATING:
+                return
+            if result is not None:
+                current = decisions.gated(current, result)
+                await self._keeper.note(current)
+                metrics.show_gates(current)
+            if not due:
+                await self._conclude(current)
+
+    async def _asked(self, rollout: Rollout, name: str) -> GateResult | None:
+        """What gate `name` says; None when it was given up because of a stop or an operator's act."""
+        candidate = await self._office.policies.version(self.role, rollout.candidate.version)
+        stable = await self._office.policies.version(self.role, rollout.stable.version) if rollout.stable else None
+        asking = self._gate = asyncio.create_task(self._work.gates[name].check(candidate, stable))
+        try:
+            await asyncio.wait({asking})
+        finally:
+            self._gate = None
+            asking.cancel()
+        if asking.cancelled():
+            return None
+        result = asking.result()
+        log.info("gate", policy=candidate.name, gate=name, outcome=result.outcome, reason=result.reason)
+        return result
+
+    async def _conclude(self, rollout: Rollout, approved: Decision | None = None) -> Rollout:
+        """Take the decision that the gates lead to. Statistics begin with the messages after this moment."""
+        decision, strategy = gating.concluded(rollout, self._work.strategy, self._office.rules, approved)
+        turn_seq, reward_seq = await self._work.source.places()
+        rollout = msgspec.structs.replace(
+            rollout, strategy=strategy, watch=Watch(), turn_seq=turn_seq, reward_seq=reward_seq
+        )
+        return await self._keeper.take(rollout, decision)
+
+    async def _watch(self, rollout: Rollout) -> None:
+        """Renew the lease, wait for trajectories, fold them, decide."""
+        async with self._lock:
+            await self._keeper.renew(rollout)
+        events = await self._opened_events(rollout)
+        batch = await events.next(self._work.tick_s)
+        async with self._lock:
+            current = await self._keeper.load()
+            if current is None or self._reading != (current.rollout_id, self._keeper.generation):
+                return
+            if current.state in WITH_TRAFFIC:
+                await self._fold(current, batch, events)
+
+    async def _fold(self, rollout: Rollout, batch: Batch, events: Events) -> None:
+        rules, now = self._office.rules, self._office.now()
+        watch = fold(rollout.watch, batch.messages, rollout.compared, rules)
+        if overdue(watch, now.timestamp(), rules) and await events.caught_up():
+            watch = expire(watch, now.timestamp(), rollout.compared, rules)
+        looks, tripped = look(rollout.looks, watch.statistics, rules.trips)
+        rollout = msgspec.structs.replace(
+            rollout, watch=watch, looks=looks, turn_seq=batch.turn_seq, reward_seq=batch.reward_seq
+        )
+        decision = decide(rollout, tripped, rules, now)
+        if decision is not None:
+            await self._keeper.take(rollout, decision)
+        else:
+            await self._keeper.observe(rollout)
+
+    async def _opened_events(self, rollout: Rollout) -> Events:
+        """Turns and rewards after what the record has; opened anew for another rollout and after every fault."""
+        reading = (rollout.rollout_id, self._keeper.generation)
+        if self._events is None or self._reading != reading:
+            await self._close_events()
+            self._events = await self._work.source.open(self.role, rollout.turn_seq, rollout.reward_seq)
+            self._reading = reading
+        return self._events
+
+    async def _close_events(self) -> None:
+        events, self._events, self._reading = self._events, None, None
+        if events is not None:
+            await events.close()
+
+    async def _failed(self, reason: str) -> None:
+        log.warning("rollout waits", role=self.role, reason=reason)
+        self.fault = reason
+        self._keeper.forget()
+        await self._pause(AFTER_FAULT_S)
+
+    async def _save_statistics(self) -> None:
+        """At the end: what is saved need not be folded again. Failing that, it will be."""
+        rollout = self._keeper.rollout
+        if rollout is not None and rollout.state in WITH_TRAFFIC and not rollout.outbox:
+            with suppress(RatchetError):
+                await self._keeper.note(rollout)
+
+    async def _pause(self, longest_s: float) -> None:
+        """Wait to be called, at most so long."""
+        if not self._stopping:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(longest_s):
+                    await self._wake.wait()
+        self._wake.clear()
+
+    def _cancel_gate(self) -> None:
+        if self._gate is not None:
+            self._gate.cancel()

@@ -1,0 +1,29 @@
+"""Gate `approval`: where the installation asks for it, an operator has to agree to every candidate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ratchet.canary_deployer.domain.rollout import NEEDS_APPROVAL, PASSED, GateResult
+from ratchet.canary_deployer.gates.base import GateTools
+from ratchet.messages.state import PolicyVersion
+
+NAME = "approval"
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalGate:
+    """Asks, or lets pass where nobody wants to be asked."""
+
+    required: bool
+
+    async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
+        """Never looks at the policy itself."""
+        del stable
+        if self.required:
+            return GateResult(NAME, NEEDS_APPROVAL, f"an operator has to approve {candidate.name}")
+        return GateResult(NAME, PASSED, "no approval asked for")
+
+
+def build(tools: GateTools) -> ApprovalGate:
+    return ApprovalGate(tools.approval)

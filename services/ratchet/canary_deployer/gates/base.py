@@ -1,0 +1,82 @@
+"""What every gate is: it looks at a candidate before traffic and says passed, failed or ask a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ratchet.canary_deployer.domain.heldout import Played
+from ratchet.canary_deployer.domain.rollout import GateResult
+from ratchet.messages.state import PolicyVersion
+
+
+class Gate(Protocol):
+    """One check of a candidate."""
+
+    async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
+        """Look at the candidate. Raises `Unavailable` when that is impossible for now: it is asked again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the engine said to one prompt."""
+
+    logprobs: Sequence[float | None]
+    """Of the output's tokens; None or not finite where the engine could not say."""
+
+
+class Engine(Protocol):
+    """The part of an inference engine that gates need."""
+
+    async def load(self, policy: PolicyVersion) -> None:
+        """Make the policy resident and probe it. Raises `Rejected` when it cannot be, `Unavailable` for now."""
+        ...
+
+    async def ask(self, policy: PolicyVersion, prompt: str) -> Answer:
+        """One short chat completion. Raises `Rejected` when the policy does not answer, `Unavailable` for now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeldoutRun:
+    """One run of the held-out command."""
+
+    played: Played
+    seconds: float
+    problem: str | None = None
+    """Why its results cannot be used: it failed, or did not finish in time."""
+    cached: bool = False
+
+
+class Heldout(Protocol):
+    """Plays held-out tasks with one policy."""
+
+    tasks: int
+    """How many it plays."""
+
+    async def play(self, policy: PolicyVersion) -> HeldoutRun:
+        """Play all tasks."""
+        ...
+
+    async def replay(self, policy: PolicyVersion) -> HeldoutRun:
+        """The same from memory, if this policy has played these tasks before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GateTools:
+    """What gates are built from."""
+
+    engine: Engine
+    heldout: Heldout | None
+    """None when no held-out command is configured."""
+    heldout_margin: float
+    heldout_confidence: float
+    warmup_prompts: Sequence[str]
+    approval: bool
+    """An operator has to agree to every candidate."""
+
+
+BuildGate = Callable[[GateTools], Gate]

@@ -1,0 +1,165 @@
+"""The control API: what rollouts and policies there are, and what operators can do about them.
+
+    GET  /v1/rollouts                      every role's newest rollout
+    GET  /v1/rollouts/{role}               one of them; 404 when there was none
+    GET  /v1/policies                      every role's route and policies
+    GET  /v1/policies/{role}               one role's
+    POST /v1/rollouts/{role}/pause         {"actor", "reason"}: freeze the stage; a rollback is still possible
+    POST /v1/rollouts/{role}/resume        {"actor", "reason"}: go on, with a new deadline
+    POST /v1/rollouts/{role}/promote       {"actor", "reason"}: stable now, whatever the evidence
+    POST /v1/rollouts/{role}/abort         {"actor", "reason"}: take the candidate back
+    POST /v1/rollouts/{role}/start         {"version", "actor", "reason", "override"}: roll out or approve this version
+
+Errors are `{"error": {"message": ...}}`: 400 for a bad body, 404 for an unknown role or policy, 409 in the wrong state,
+503 while the broker is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ratchet.canary_deployer.deployments import Deployments
+from ratchet.canary_deployer.domain.rollout import IllegalMove, Rollout, Verdict
+from ratchet.canary_deployer.domain.rules import Rules
+from ratchet.canary_deployer.domain.summary import summary
+from ratchet.canary_deployer.driver import StartOrder
+from ratchet.canary_deployer.kv_policies import KvPolicies
+from ratchet.kernel.errors import Conflict, NotFound, RatchetError, Unavailable
+from ratchet.messages.base import JsonObject
+
+T = TypeVar("T")
+
+
+class Act(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who acts, and why: both are part of the audit log."""
+
+    actor: str
+    reason: str
+
+
+class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which version to roll out, and whether gates may be waived."""
+
+    version: int
+    actor: str
+    reason: str
+    override: bool = False
+
+
+class Api:
+    """The handlers; they decide nothing."""
+
+    def __init__(
+        self, deployments: Deployments, policies: KvPolicies, rules: Rules, now: Callable[[], datetime]
+    ) -> None:
+        self._deployments = deployments
+        self._policies = policies
+        self._rules = rules
+        self._now = now
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        acts = (Verdict.PAUSE, Verdict.RESUME, Verdict.PROMOTE, Verdict.ABORT)
+        routes = [
+            Route("/v1/rollouts", self.rollouts),
+            Route("/v1/rollouts/{role}", self.rollout),
+            Route("/v1/policies", self.all_policies),
+            Route("/v1/policies/{role}", self.policies),
+            Route("/v1/rollouts/{role}/start", self.start, methods=["POST"]),
+            *(Route(f"/v1/rollouts/{{role}}/{act}", self._act(act), methods=["POST"]) for act in acts),
+        ]
+        return Starlette(routes=routes, exception_handlers={RatchetError: _problem, HTTPException: _no_route})
+
+    async def rollouts(self, _: Request) -> Response:
+        """Every role's newest rollout."""
+        found = [(role, await self._deployments.driver(role).current()) for role in self._deployments.roles()]
+        return _json({"rollouts": [self._shown(role, rollout) for role, rollout in found if rollout is not None]})
+
+    async def rollout(self, request: Request) -> Response:
+        """One role's newest rollout."""
+        role: str = request.path_params["role"]
+        found = await self._deployments.driver(role).current()
+        if found is None:
+            raise NotFound(f"there was no rollout of {role} yet")
+        return _json(self._shown(role, found))
+
+    async def all_policies(self, _: Request) -> Response:
+        """Every role's route and policies."""
+        return _json({"roles": [await self._role(role) for role in await self._policies.roles()]})
+
+    async def policies(self, request: Request) -> Response:
+        """One role's route and policies."""
+        role: str = request.path_params["role"]
+        if role not in await self._policies.roles():
+            raise NotFound(f"no such role: {role}")
+        return _json(await self._role(role))
+
+    async def start(self, request: Request) -> Response:
+        """Roll out a version, or approve the one that waits."""
+        wanted = await _body(request, Start)
+        role: str = request.path_params["role"]
+        driver = self._deployments.driver(role)
+        policy = await self._policies.version(role, wanted.version)
+        order = StartOrder(wanted.actor, wanted.reason, wanted.override)
+        return _json(self._shown(role, await driver.start(policy, order)))
+
+    def _act(self, verdict: Verdict) -> Callable[[Request], Awaitable[Response]]:
+        async def act(request: Request) -> Response:
+            wanted = await _body(request, Act)
+            role: str = request.path_params["role"]
+            done = await self._deployments.driver(role).act(verdict, wanted.actor, wanted.reason)
+            return _json(self._shown(role, done))
+
+        return act
+
+    async def _role(self, role: str) -> JsonObject:
+        route = await self._policies.route(role)
+        versions = await self._policies.versions(role)
+        return {"role": role, "route": route, "policies": versions}
+
+    def _shown(self, role: str, rollout: Rollout) -> JsonObject:
+        return {**summary(rollout, self._rules, self._now()), "fault": self._deployments.driver(role).fault}
+
+
+async def _body(request: Request, kind: type[T]) -> T:
+    """The request's body as `kind`, with a named actor. Raises `InvalidBody`."""
+    try:
+        wanted = msgspec.json.decode(await request.body(), type=kind)
+    except msgspec.DecodeError as error:
+        raise InvalidBody(f"bad request: {error}") from error
+    if isinstance(wanted, Act | Start) and not (wanted.actor.strip() and wanted.reason.strip()):
+        raise InvalidBody("bad request: actor and reason must say something")
+    return wanted
+
+
+class InvalidBody(RatchetError):
+    """The request's body is not what this route takes."""
+
+
+async def _problem(_: Request, error: Exception) -> Response:
+    if isinstance(error, NotFound):
+        status = 404
+    elif isinstance(error, IllegalMove | Conflict):
+        status = 409
+    else:
+        status = 503 if isinstance(error, Unavailable) else 400
+    return _json({"error": {"message": str(error)}}, status)
+
+
+async def _no_route(_: Request, error: Exception) -> Response:
+    """Unknown path or method, in the same shape as every other error."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for nothing else
+    return _json({"error": {"message": error.detail}}, error.status_code)
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")

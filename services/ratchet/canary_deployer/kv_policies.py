@@ -1,0 +1,77 @@
+"""Bucket `policies`: `<role>` is a route, `<role>.<version>` a registered policy. This service is its only writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from ratchet.kernel.errors import Conflict, NotFound
+from ratchet.kernel.kv import Bucket
+from ratchet.messages.state import PolicyVersion, Route
+
+
+class KvPolicies:
+    """Routes and policies, changed by compare-and-set only."""
+
+    def __init__(self, routes: Bucket[Route], versions: Bucket[PolicyVersion]) -> None:
+        self._routes = routes
+        self._versions = versions
+
+    async def roles(self) -> list[str]:
+        """Every role that has a route or a policy."""
+        return sorted({key.partition(".")[0] for key in await self._routes.keys()})
+
+    async def route(self, role: str) -> Route | None:
+        """Where a role's traffic goes."""
+        entry = await self._routes.get(role)
+        return entry.value if entry else None
+
+    async def change_route(self, role: str, change: Callable[[Route], Route]) -> Route:
+        """Replace the route by `change(route)`; one write, none when nothing changes."""
+        return await self._routes.change(role, lambda route: change(route or Route(role=role)))
+
+    async def version(self, role: str, version: int) -> PolicyVersion:
+        """One policy. Raises `NotFound`."""
+        entry = await self._versions.get(f"{role}.{version}")
+        if entry is None:
+            raise NotFound(f"no such policy: {role}@{version}")
+        return entry.value
+
+    async def versions(self, role: str) -> list[PolicyVersion]:
+        """All policies of a role, oldest first."""
+        entries = await self._versions.items(lambda key: key.startswith(f"{role}."))
+        return sorted((entry.value for entry in entries.values()), key=lambda policy: policy.version)
+
+    async def change_version(self, role: str, version: int, change: Callable[[PolicyVersion], PolicyVersion]) -> None:
+        """Replace a policy by `change(policy)`. Raises `NotFound`."""
+        missing = await self.version(role, version)
+        await self._versions.change(f"{role}.{version}", lambda policy: change(policy or missing))
+
+    async def register(
+        self, role: str, training_job_id: str, build: Callable[[int], PolicyVersion]
+    ) -> tuple[PolicyVersion, bool]:
+        """The job's policy as the next version, and whether it is new: a job is registered once.
+
+        The policy is written before the counter, so a crash in between leaves a policy that is found again.
+        """
+        known = await self.versions(role)
+        for policy in known:
+            if policy.training_job_id == training_job_id:
+                await self._count(role, policy.version)
+                return policy, False
+        route = await self.route(role)
+        version = max([route.next_version if route else 1, *(policy.version + 1 for policy in known)])
+        policy = build(version)
+        try:
+            await self._versions.create(f"{role}.{version}", policy)
+        except Conflict:
+            return await self.register(role, training_job_id, build)
+        await self._count(role, version)
+        return policy, True
+
+    async def _count(self, role: str, version: int) -> None:
+        """The next version is later than this one."""
+        await self.change_route(
+            role, lambda route: msgspec.structs.replace(route, next_version=max(route.next_version, version + 1))
+        )

@@ -1,0 +1,60 @@
+"""What the deployer counts. The first six names, labels and meanings are known to operators."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge
+
+from ratchet.canary_deployer.domain.announcements import HELDOUT
+from ratchet.canary_deployer.domain.rollout import Rollout, State
+from ratchet.canary_deployer.domain.statistics import ArmCounts
+
+DEPLOYMENTS = Counter("agent_rl_model_deployments_total", "Changes of a policy's state.", ["status"])
+TRAFFIC = Gauge("agent_rl_model_traffic_percentage", "Share of new trajectories, 0..100.", ["model_version"])
+REWARD_MEAN = Gauge("agent_rl_model_reward_mean", "Mean reward during the rollout.", ["model_version"])
+ERROR_RATE = Gauge("agent_rl_model_error_rate", "Share of calls that ended in an error.", ["model_version"])
+ERRORS = Counter("agent_rl_model_errors_total", "Calls that ended in an error.", ["model_version"])
+BENCHMARK = Gauge("agent_rl_model_benchmark_score", "Mean held-out score, 0..1.", ["model_version", "task_type"])
+E_VALUE = Gauge("ratchet_rollout_e_value", "Combined e-value of the running rollout.", ["role", "test"])
+LEASE = Gauge("ratchet_rollout_lease", "Lease number of the running canary.", ["role"])
+
+
+def show_rollout(rollout: Rollout, e_values: dict[str, dict[str, float]]) -> None:
+    """Set the gauges of both policies."""
+    done = rollout.state is State.PROMOTED
+    weight = 1.0 if done else rollout.weight
+    TRAFFIC.labels(rollout.candidate.name).set(100 * weight)
+    _show_arm(rollout.candidate.name, rollout.watch.statistics.canary)
+    if rollout.stable is not None:
+        TRAFFIC.labels(rollout.stable.name).set(100 * (1 - weight))
+        _show_arm(rollout.stable.name, rollout.watch.statistics.stable)
+    for test, values in e_values.items():
+        E_VALUE.labels(rollout.role, test).set(values["combined"])
+
+
+def count_errors(rollout: Rollout, before: Rollout) -> None:
+    """Add the errors that were seen since `before`."""
+    pairs = ((rollout.candidate, "canary"), (rollout.stable, "stable"))
+    for policy, arm in pairs:
+        now: ArmCounts = getattr(rollout.watch.statistics, arm)
+        then: ArmCounts = getattr(before.watch.statistics, arm)
+        if policy is not None and now.errors > then.errors:
+            ERRORS.labels(policy.name).inc(now.errors - then.errors)
+
+
+def show_gates(rollout: Rollout) -> None:
+    """Set the held-out scores of both policies."""
+    for result in rollout.gates:
+        if result.gate != HELDOUT:
+            continue
+        for policy, who in ((rollout.candidate, "candidate"), (rollout.stable, "stable")):
+            score = result.evidence.get(f"{who}_score")
+            if policy is not None and score is not None:
+                BENCHMARK.labels(policy.name, "heldout").set(score)
+
+
+def _show_arm(name: str, counts: ArmCounts) -> None:
+    """Nothing is shown for what was not measured."""
+    if counts.reward_mean is not None:
+        REWARD_MEAN.labels(name).set(counts.reward_mean)
+    if counts.error_rate is not None:
+        ERROR_RATE.labels(name).set(counts.error_rate)
