@@ -20,10 +20,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+
+import msgspec
 
 from ratchet.kernel.errors import Rejected
 
+M = TypeVar("M", bound=msgspec.Struct)
 Json = Any
 """Parsed JSON. `Any` because redaction works on every document."""
 
@@ -49,6 +52,14 @@ class Redactor:
         counts: Counter[str] = Counter()
         redacted = _redact(value, counts, MAX_DEPTH)
         return Redacted(redacted, dict(counts))
+
+
+def redact_message(redactor: Redactor, message: M) -> tuple[M, dict[str, int]]:
+    """A message as it may be published, and how many of each kind were taken out. Raises `Rejected`."""
+    redacted = redactor.redact(msgspec.to_builtins(message))
+    if not redacted.counts:
+        return message, {}
+    return msgspec.convert(redacted.value, type(message)), redacted.counts
 
 
 @dataclass(frozen=True, slots=True)

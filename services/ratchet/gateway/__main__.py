@@ -1,0 +1,9 @@
+"""`python -m ratchet.gateway`"""
+
+from ratchet.gateway.app import build
+from ratchet.gateway.settings import Settings
+from ratchet.kernel.runtime import run
+
+if __name__ == "__main__":
+    settings = Settings()
+    run("gateway", build(settings), settings.kernel)

@@ -1,0 +1,1 @@
+"""The gateway's rules: pure functions and small state, no I/O."""

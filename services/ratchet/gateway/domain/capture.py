@@ -1,0 +1,193 @@
+"""A call as a turn: what was new in the prompt, what came back, and whether a learner may use it."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+
+from ratchet.gateway.domain.conversations import PastCall
+from ratchet.messages import JsonObject, PolicyClaim, Turn
+from ratchet.messages.turn import EngineInfo, PromptTokens, Sampling, Trainable, Usage
+
+PROCESSED = "processed"
+"""Log-probabilities after temperature: what the sampler drew from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the engine said, taken apart."""
+
+    message: JsonObject | None
+    prompt_ids: Sequence[int] | None = None
+    output_ids: Sequence[int] | None = None
+    logprobs: Sequence[float] | None = None
+    usage: Usage | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is known of a call before it is made."""
+
+    turn_id: str
+    trajectory_id: str
+    role: str
+    at: datetime
+    index: int
+    attempt: int
+    parent: PastCall | None
+    messages: Sequence[JsonObject]
+    tools: Sequence[JsonObject] | None
+    sampling: Sampling
+    policy: PolicyClaim
+    engine: EngineInfo
+    request_digest: str
+    session_id: str | None = None
+    agent_id: str | None = None
+    user_ref: str | None = None
+
+
+def turn_of(asked: Asked, answer: Answer, latency_ms: float) -> Turn:
+    """The turn, before redaction."""
+    parent = asked.parent
+    redacted = parent is not None and parent.redacted
+    trainable = Trainable(ok=False, reason="redacted") if redacted else trainable_of(asked.sampling, answer)
+    digest = tools_digest(asked.tools)
+    known_tools = parent is not None and parent.tools_digest == digest
+    turn = Turn(
+        turn_id=asked.turn_id,
+        trajectory_id=asked.trajectory_id,
+        timestamp=asked.at,
+        index=asked.index,
+        request_digest=asked.request_digest,
+        messages=list(asked.messages[parent.messages :] if parent else asked.messages),
+        policy=asked.policy,
+        engine=asked.engine,
+        trainable=trainable,
+        role=asked.role,
+        session_id=asked.session_id,
+        agent_id=asked.agent_id,
+        user_ref=asked.user_ref,
+        attempt=asked.attempt,
+        parent_turn_id=parent.turn_id if parent else None,
+        tools_digest=digest,
+        tools=list(asked.tools) if asked.tools and not known_tools else None,
+        response=answer.message,
+        sampling=asked.sampling,
+        usage=answer.usage,
+        latency_ms=latency_ms,
+        finish_reason=answer.finish_reason,
+        error=answer.error,
+    )
+    return turn if redacted else _with_tokens(turn, asked, answer)
+
+
+def without_tokens(turn: Turn, redactions: Mapping[str, int]) -> Turn:
+    """A turn from which something was redacted: its token ids would decode to the secret."""
+    return msgspec.structs.replace(
+        turn,
+        prompt_token_ids=None,
+        output_token_ids=None,
+        behavior_logprobs=None,
+        logprob_mode=None,
+        trainable=Trainable(ok=False, reason="redacted"),
+        redactions=dict(redactions),
+    )
+
+
+def trainable_of(sampling: Sampling, answer: Answer) -> Trainable:
+    """Policy gradients need exactly the tokens that were sampled, from the distribution that is logged."""
+    reason = _unusable(answer) or _distorted(sampling)
+    return Trainable(ok=reason is None, reason=reason)
+
+
+def prompt_delta(prompt_ids: Sequence[int], parent_ids: Sequence[int]) -> PromptTokens:
+    """The prompt as its common beginning with the parent's tokens and what follows."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(prompt_ids, parent_ids, strict=False))
+    length = len(parent_ids) if list(prompt_ids[: len(parent_ids)]) == list(parent_ids) else sum(1 for _ in same)
+    digest = ids_digest(prompt_ids[:length]) if length else None
+    return PromptTokens(suffix=list(prompt_ids[length:]), prefix_length=length, prefix_digest=digest)
+
+
+def ids_digest(ids: Sequence[int]) -> str:
+    """sha256 of token ids as little-endian int32."""
+    words = array("i", ids)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return hashlib.sha256(words.tobytes()).hexdigest()
+
+
+def tools_digest(tools: Sequence[JsonObject] | None) -> str | None:
+    """sha256 of the offered tools; None without tools."""
+    return hashlib.sha256(msgspec.json.encode(tools)).hexdigest() if tools else None
+
+
+def answer_of(body: Mapping[str, Any]) -> Answer:
+    """Take an engine's chat completion apart. `Any`: it is JSON from another process, read member by member."""
+    choice = body["choices"][0]
+    spent = body.get("usage") or {}
+    details = spent.get("prompt_tokens_details") or {}
+    entries = (choice.get("logprobs") or {}).get("content")
+    return Answer(
+        message=choice["message"],
+        prompt_ids=body.get("prompt_token_ids"),
+        output_ids=choice.get("token_ids"),
+        logprobs=[entry["logprob"] for entry in entries] if entries is not None else None,
+        usage=Usage(
+            prompt=spent.get("prompt_tokens", 0),
+            completion=spent.get("completion_tokens", 0),
+            cached=details.get("cached_tokens"),
+        )
+        if spent
+        else None,
+        finish_reason=choice.get("finish_reason"),
+    )
+
+
+def _with_tokens(turn: Turn, asked: Asked, answer: Answer) -> Turn:
+    if answer.prompt_ids is None or answer.output_ids is None:
+        return turn
+    parent_ids = asked.parent.token_ids if asked.parent else ()
+    return msgspec.structs.replace(
+        turn,
+        prompt_token_ids=prompt_delta(answer.prompt_ids, parent_ids),
+        output_token_ids=list(answer.output_ids),
+        behavior_logprobs=list(answer.logprobs) if answer.logprobs is not None else None,
+        logprob_mode=PROCESSED if answer.logprobs is not None else None,
+    )
+
+
+def _unusable(answer: Answer) -> str | None:
+    if answer.error is not None:
+        return "error"
+    if not answer.prompt_ids or not answer.output_ids:
+        return "no_token_ids"
+    if answer.logprobs is None:
+        return "no_logprobs"
+    counts = {len(answer.output_ids), len(answer.logprobs)}
+    if answer.usage is not None:
+        counts.add(answer.usage.completion)
+    agree = len(counts) == 1 and (answer.usage is None or answer.usage.prompt == len(answer.prompt_ids))
+    return None if agree else "count_mismatch"
+
+
+def _distorted(sampling: Sampling) -> str | None:
+    if sampling.temperature <= 0:
+        return "greedy"
+    if sampling.top_p != 1.0:
+        return "top_p"
+    if sampling.top_k not in {None, 0, -1}:
+        return "top_k"
+    if sampling.min_p:
+        return "min_p"
+    neutral = sampling.repetition_penalty in {None, 1.0}
+    return "penalty" if sampling.presence_penalty or sampling.frequency_penalty or not neutral else None
