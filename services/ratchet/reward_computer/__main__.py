@@ -1,0 +1,9 @@
+"""`python -m ratchet.reward_computer`"""
+
+from ratchet.kernel.runtime import run
+from ratchet.reward_computer.app import build
+from ratchet.reward_computer.settings import Settings
+
+if __name__ == "__main__":
+    settings = Settings()
+    run("reward_computer", build(settings), settings.kernel)

@@ -1,0 +1,57 @@
+"""What ClickHouse holds about trajectories: themselves, their rewards, and what people said."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from ratchet.kernel.warehouse import Warehouse
+from ratchet.messages import Feedback, Reward, Trajectory, decode
+from ratchet.messages.base import Message
+
+M = TypeVar("M", bound=Message)
+
+Key = tuple[str, str]
+"""Role and trajectory id. Feedback under another role is not about this trajectory: permissions are given by role."""
+
+
+class Facts:
+    """Reads. A query sees everything that was stored before it began."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+
+    async def stored(self, table: str, event_ids: Iterable[str]) -> set[str]:
+        """Which of these events are stored in `table`."""
+        rows = await self._warehouse.rows(
+            f"SELECT DISTINCT event_id FROM {table} WHERE event_id IN {{ids:Array(String)}}",  # noqa: S608 - our own table names
+            {"ids": list(event_ids)},
+        )
+        return {row["event_id"] for row in rows}
+
+    async def trajectories(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Trajectory]]:
+        """The stored trajectories."""
+        return await self._messages("trajectories", Trajectory, keys)
+
+    async def rewards(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Reward]]:
+        """All revisions under all reward functions."""
+        return await self._messages("rewards", Reward, keys)
+
+    async def feedback(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Feedback]]:
+        """All feedback."""
+        return await self._messages("feedback", Feedback, keys)
+
+    async def _messages(self, table: str, kind: type[M], keys: Iterable[Key]) -> Mapping[Key, Sequence[M]]:
+        wanted = set(keys)
+        rows = await self._warehouse.rows(
+            f"SELECT role, trajectory_id, body FROM {table} FINAL"  # noqa: S608 - our own table names
+            " WHERE role IN {roles:Array(String)} AND trajectory_id IN {ids:Array(String)} ORDER BY sequence",
+            {"roles": sorted({role for role, _ in wanted}), "ids": sorted({name for _, name in wanted})},
+        )
+        found: defaultdict[Key, list[M]] = defaultdict(list)
+        for row in rows:
+            key = (row["role"], row["trajectory_id"])
+            if key in wanted:
+                found[key].append(decode(row["body"].encode(), kind))
+        return found

@@ -1,0 +1,24 @@
+"""Reward components by name: one file each, one line here."""
+
+from collections.abc import Mapping
+
+from ratchet.reward_computer.components.accuracy import accuracy
+from ratchet.reward_computer.components.base import Assessment, Component, Evidence
+from ratchet.reward_computer.components.code_quality import code_quality
+from ratchet.reward_computer.components.cost_latency import cost_latency
+from ratchet.reward_computer.components.efficiency import efficiency
+from ratchet.reward_computer.components.safety import safety
+from ratchet.reward_computer.components.task_completion import task_completion
+from ratchet.reward_computer.components.user_feedback import user_feedback
+
+COMPONENTS: Mapping[str, Component] = {
+    "task_completion": task_completion,
+    "efficiency": efficiency,
+    "code_quality": code_quality,
+    "user_feedback": user_feedback,
+    "safety": safety,
+    "accuracy": accuracy,
+    "cost_latency": cost_latency,
+}
+
+__all__ = ["COMPONENTS", "Assessment", "Component", "Evidence"]

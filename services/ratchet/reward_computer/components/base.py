@@ -1,0 +1,73 @@
+"""What a reward component is: a function from the evidence about a trajectory to an assessment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ratchet.messages import Feedback, JsonObject, Trajectory
+from ratchet.reward_computer.domain.window import NOTHING_YET, Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that a component may look at."""
+
+    trajectory: Trajectory
+    feedback: Sequence[Feedback] = ()
+    history: Stats = NOTHING_YET
+    """Model calls per trajectory of the same task type, of the trajectories before this one."""
+
+    @property
+    def completion(self) -> float | None:
+        """How far the task was done, 0..1 (success 1, partial from one half, else 0); None when nobody said."""
+        outcome = self.trajectory.outcome
+        if outcome is None:
+            return None
+        if outcome.status == "success":
+            return 1.0
+        if outcome.status != "partial":
+            return 0.0
+        return 0.5 + 0.5 * min(100.0, max(0.0, outcome.completion_percentage or 0.0)) / 100.0
+
+    @property
+    def trust(self) -> float:
+        """Confidence in what the trajectory says of itself: full when somebody checked the outcome, else one half."""
+        outcome = self.trajectory.outcome
+        return 1.0 if outcome is not None and outcome.verified_by else 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What one component says."""
+
+    score: float
+    """0..1, raw."""
+    confidence: float
+    """0..1."""
+    reasoning: str
+    source: str = "automated"
+    """`automated`, `human`, `linter`, `test_results` or `benchmark`."""
+    raw_data: JsonObject = field(default_factory=dict[str, object])
+
+    def __post_init__(self) -> None:
+        """Refuse scores that would take the total out of its range."""
+        for name, value in (("score", self.score), ("confidence", self.confidence)):
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"{name} {value} is not in 0..1")
+
+
+Component = Callable[[Evidence], Assessment | None]
+"""None means: says nothing about this trajectory."""
+
+
+def labelled(evidence: Evidence, name: str) -> Assessment | None:
+    """The score that the agent's host gave under `labels.scores.<name>`; nothing when it is not a number in 0..1."""
+    scores: object = (evidence.trajectory.labels or {}).get("scores")
+    score: object = scores.get(name) if isinstance(scores, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - free-form labels
+    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+        return None
+    if not 0 <= score <= 1:
+        return None
+    return Assessment(float(score), evidence.trust, f"label scores.{name}", raw_data={"label": score})

@@ -1,0 +1,52 @@
+"""What did people say? Thumbs 1 or 0, stars / 5, a correction .2, giving up 0; silence says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ratchet.messages import Feedback
+from ratchet.reward_computer.components.base import Assessment, Evidence
+
+CORRECTION = 0.2
+ABANDONED = 0.0
+_DOUBT = 0.2
+"""Chance that one rater misleads; raters are taken as independent."""
+
+
+def user_feedback(evidence: Evidence) -> Assessment | None:
+    """The newest opinion of every rater counts, raters count alike. Comments and metrics say nothing here."""
+    opinions = _newest(evidence.feedback)
+    if not opinions:
+        return None
+    scores = [score_of(opinion) or 0.0 for opinion in opinions]
+    kinds = ", ".join(opinion.kind for opinion in opinions)
+    return Assessment(
+        sum(scores) / len(scores),
+        1.0 - _DOUBT ** len(opinions),
+        f"{len(opinions)} rater(s): {kinds}",
+        "human",
+        {"scores": scores, "feedback_ids": sorted(feedback.feedback_id for feedback in scoring(evidence.feedback))},
+    )
+
+
+def score_of(feedback: Feedback) -> float | None:
+    """0..1, or None for a kind that is not an opinion on the whole trajectory."""
+    value = feedback.value
+    if feedback.kind == "thumbs":
+        return 1.0 if value is True else 0.0
+    if feedback.kind == "rating" and isinstance(value, int | float):
+        return min(1.0, max(0.0, value / 5.0))
+    return {"correction": CORRECTION, "abandoned": ABANDONED}.get(feedback.kind)
+
+
+def scoring(feedback: Iterable[Feedback]) -> list[Feedback]:
+    """The feedback that has a score, each id once."""
+    return [one for one in {one.feedback_id: one for one in feedback}.values() if score_of(one) is not None]
+
+
+def _newest(feedback: Iterable[Feedback]) -> list[Feedback]:
+    """One opinion per rater. Who gives no name is the end user."""
+    newest: dict[str, Feedback] = {}
+    for opinion in sorted(scoring(feedback), key=lambda one: (one.at, one.feedback_id)):
+        newest[opinion.rater or opinion.user_ref or "the end user"] = opinion
+    return list(newest.values())

@@ -1,0 +1,1 @@
+"""Pure rules of rewards: the function, normalisation, dense shares, and the folds that baselines come from."""

@@ -1,0 +1,92 @@
+"""Scores on the scale of their own recent past, for training; the raw score always stands beside them.
+
+The past is a fold over RL_REWARDS: the trailing scores of every component under one role and reward function. A first
+reward adds all its applicable components; a later revision adds only what people said, which is what changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ratchet.kernel.received import Received
+from ratchet.messages import JsonObject, Message, Reward, Value
+from ratchet.messages.base import named_id
+from ratchet.messages.reward import Normalization, RewardFunction
+from ratchet.reward_computer.domain.window import Stats, stats_of
+
+CAPACITY = 1000
+"""Scores kept per component."""
+MIN_WINDOW = 10
+"""With less past than this a score is average by definition."""
+TOTAL = "total"
+"""Name under which the totals' window is kept; components may not be called that."""
+REVISED = "user_feedback"
+
+
+class ScoreWindows(Value, frozen=True, kw_only=True):
+    """Trailing raw scores by component, and of the totals."""
+
+    scores: Mapping[str, Sequence[float]]
+
+    def stats(self, component: str, window: int) -> Stats:
+        """What the last `window` scores of a component look like."""
+        return stats_of(self.scores.get(component, ())[-window:])
+
+
+NO_PAST = ScoreWindows(scores={})
+
+
+def function_of(received: Received[Message]) -> str | None:
+    """The key of a reward's windows."""
+    message = received.message
+    if not isinstance(message, Reward) or message.reward_function is None:
+        return None
+    return windows_key(message.role, message.reward_function)
+
+
+def windows_key(role: str, function: RewardFunction) -> str:
+    """`<role>.<function>`: scores of different functions are not comparable."""
+    label = f"{function.name}-{function.version}"
+    plain = re.fullmatch(r"[A-Za-z0-9_-]{1,100}", label)
+    return f"{role}.{label if plain else named_id('function', function.name, function.version)}"
+
+
+def add_reward(windows: ScoreWindows | None, received: Received[Message]) -> ScoreWindows:
+    """The windows with one more reward."""
+    past = windows or NO_PAST
+    reward = received.message
+    if not isinstance(reward, Reward):
+        return past
+    applicable = {name: part.score for name, part in reward.reward_components.items() if part.applicable}
+    if reward.revision == 0:
+        fresh = {**applicable, TOTAL: reward.total_reward} if applicable else {}
+    else:
+        fresh = {name: score for name, score in applicable.items() if name == REVISED}
+    grown = {name: [*past.scores.get(name, ()), score][-CAPACITY:] for name, score in fresh.items()}
+    return ScoreWindows(scores={**past.scores, **grown})
+
+
+def normalized(score: float, past: Stats, method: str) -> float:
+    """`score` by `method`. Average (z-score 0, min-max 1/2) while there is no past or it has no spread."""
+    if method == "none":
+        return score
+    flat = past.count < MIN_WINDOW or past.std == 0.0
+    if method == "z-score":
+        return 0.0 if flat else (score - past.mean) / past.std
+    if flat:
+        return 0.5
+    return min(1.0, max(0.0, (score - past.minimum) / (past.maximum - past.minimum)))
+
+
+def parameters(past: Stats, method: str) -> JsonObject:
+    """What `normalized` used, as a reward records it."""
+    bounds = {"min": past.minimum, "max": past.maximum}
+    return {"method": method, "count": past.count, "mean": past.mean, "std": past.std, **bounds}
+
+
+def of_total(past: Stats, method: str) -> Normalization:
+    """The same for the total."""
+    if past.count == 0:
+        return Normalization(method=method)
+    return Normalization(method=method, mean=past.mean, std=past.std, min=past.minimum, max=past.maximum)

@@ -1,0 +1,173 @@
+"""The reward function: components, weighed for the role, become a reward; feedback makes its next revision.
+
+The total is the weighted mean of the components that apply (weights are renormalised over them), so it stays in 0..1.
+Where none applies the total is 0 at confidence 0: nothing is known, and nothing should be learnt from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ratchet.messages import DEFAULT_ROLE, Feedback, Reward, named_id
+from ratchet.messages.reward import RewardComponent, RewardFunction, RewardMetadata
+from ratchet.reward_computer.components import COMPONENTS, Assessment, Component, Evidence
+from ratchet.reward_computer.components.user_feedback import scoring
+from ratchet.reward_computer.domain.dense import turn_rewards
+from ratchet.reward_computer.domain.normalization import (
+    NO_PAST,
+    TOTAL,
+    ScoreWindows,
+    normalized,
+    of_total,
+    parameters,
+)
+from ratchet.reward_computer.domain.window import NOTHING_YET, Stats
+
+DEFAULT_WEIGHTS: Mapping[str, float] = {
+    "task_completion": 0.40,
+    "efficiency": 0.20,
+    "code_quality": 0.15,
+    "user_feedback": 0.25,
+}
+_SILENT = RewardComponent(score=0.0, weight=0.0, source="automated", applicable=False)
+_OPINION, _HISTORY = "user_feedback", "efficiency"
+
+
+@dataclass(frozen=True)
+class RewardSpec:
+    """Which function rewards are computed with. Whoever changes weights or components changes `function` too."""
+
+    function: RewardFunction
+    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
+    """Role -> component -> weight; `default` for roles without an entry, and DEFAULT_WEIGHTS without that."""
+    components: Mapping[str, Component] = field(default_factory=lambda: COMPONENTS)
+    method: str = "z-score"
+    """`z-score`, `min-max` or `none`."""
+    window: int = 1000
+    dense: bool = True
+
+    def weights_of(self, role: str) -> Mapping[str, float]:
+        """The weights of a role's components."""
+        return self.weights.get(role) or self.weights.get(DEFAULT_ROLE) or DEFAULT_WEIGHTS
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """When a reward is computed, as which revision, against which past, and after which reward."""
+
+    at: datetime
+    revision: int = 0
+    windows: ScoreWindows = NO_PAST
+    previous: Reward | None = None
+
+
+def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Reward:
+    """The reward of a trajectory. Its id follows from trajectory, function and revision."""
+    trajectory, function = evidence.trajectory, spec.function
+    weights = spec.weights_of(trajectory.role)
+    found = {name: spec.components[name](evidence) for name in weights}
+    said = {name: assessment for name, assessment in found.items() if assessment is not None}
+    shares = effective_weights(weights, said)
+    total = _mean({name: assessment.score for name, assessment in said.items()}, shares)
+    return Reward(
+        reward_id=reward_id(trajectory.trajectory_id, function, when.revision),
+        trajectory_id=trajectory.trajectory_id,
+        session_id=trajectory.session_id,
+        timestamp=when.at,
+        reward_components={
+            name: _part(spec, name, said[name], shares[name], when) if name in said else _SILENT for name in weights
+        },
+        total_reward=total,
+        reward_type="dense" if spec.dense else "sparse",
+        metadata=RewardMetadata(
+            evaluator=f"reward_computer {function.name}@{function.version}",
+            evaluation_method=_method(said),
+            confidence=_mean({name: assessment.confidence for name, assessment in said.items()}, shares),
+        ),
+        normalization=of_total(when.windows.stats(TOTAL, spec.window), spec.method),
+        role=trajectory.role,
+        revision=when.revision,
+        reward_function=function,
+        turn_rewards=turn_rewards(trajectory.turns, total) if spec.dense else None,
+    )
+
+
+def reward_id(trajectory_id: str, function: RewardFunction, revision: int) -> str:
+    """The same trajectory, function and revision always have the same id."""
+    return named_id("reward", trajectory_id, function.name, function.version, revision)
+
+
+def effective_weights(weights: Mapping[str, float], said: Mapping[str, Assessment]) -> dict[str, float]:
+    """The weights of the components that apply, renormalised to sum to 1 (all 0 where none of them has weight)."""
+    mass = math.fsum(weights[name] for name in said)
+    return {name: weights[name] / mass if mass > 0 else 0.0 for name in said}
+
+
+def revision_of(feedback: Sequence[Feedback]) -> int:
+    """A revision is numbered by how many opinions it takes into account.
+
+    Every worker reads a set of stored feedback that only grows, so two sets of one size are the same set: equal
+    revisions have equal content, whoever computes them and however often.
+    """
+    return len(scoring(feedback))
+
+
+def says_something_new(spec: RewardSpec, feedback: Sequence[Feedback], last: Reward) -> bool:
+    """Whether some opinion is not in `last` yet."""
+    if _OPINION not in spec.weights_of(last.role):
+        return False
+    part = last.reward_components.get(_OPINION)
+    known = set((part.raw_data or {}).get("feedback_ids", ())) if part else set[str]()
+    return not {opinion.feedback_id for opinion in scoring(feedback)} <= known
+
+
+def newest(rewards: Sequence[Reward], function: RewardFunction) -> Reward | None:
+    """The reward that a revision follows: the last one of this function, else the last one of any."""
+    return max(
+        rewards,
+        key=lambda reward: (reward.reward_function == function, reward.revision, reward.timestamp),
+        default=None,
+    )
+
+
+def recorded_history(last: Reward) -> Stats:
+    """The baseline that a reward was computed against: later revisions use the same."""
+    part = last.reward_components.get(_HISTORY)
+    raw = (part.raw_data or {}) if part else {}
+    if "count" not in raw:
+        return NOTHING_YET
+    return Stats(count=int(raw["count"]), mean=float(raw["mean"]), std=float(raw["std"]))
+
+
+def _part(spec: RewardSpec, name: str, said: Assessment, weight: float, when: Circumstances) -> RewardComponent:
+    before = _unchanged(spec, name, said, when.previous)
+    past = when.windows.stats(name, spec.window)
+    return RewardComponent(
+        score=said.score,
+        weight=weight,
+        source=said.source,
+        reasoning=said.reasoning,
+        raw_data=said.raw_data,
+        normalized=before.normalized if before else normalized(said.score, past, spec.method),
+        parameters=before.parameters if before else parameters(past, spec.method),
+    )
+
+
+def _unchanged(spec: RewardSpec, name: str, said: Assessment, previous: Reward | None) -> RewardComponent | None:
+    """The part of the previous revision, if this one says the same: it was normalised then."""
+    if previous is None or previous.reward_function != spec.function:
+        return None
+    part = previous.reward_components.get(name)
+    return part if part is not None and part.applicable and part.score == said.score else None
+
+
+def _mean(values: Mapping[str, float], shares: Mapping[str, float]) -> float:
+    return min(1.0, max(0.0, math.fsum(values[name] * shares[name] for name in values)))
+
+
+def _method(said: Mapping[str, Assessment]) -> str:
+    human = {assessment.source == "human" for assessment in said.values()}
+    return "hybrid" if len(human) == 2 else "human" if human == {True} else "automated"

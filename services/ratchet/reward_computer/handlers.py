@@ -1,0 +1,168 @@
+"""Trajectory -> first reward; feedback -> next revision.
+
+Both may come in any order, twice, and to several workers at once; no opinion is lost, without locks and without
+parking. Two rules make it so: a handler does nothing before ClickHouse holds its own message, and reads what the other
+kind left there only after that. Of a trajectory and an opinion, the one that is stored later is handled by a reader
+that sees the earlier one: the trajectory's first reward takes the opinion in, or the opinion's handler finds the
+trajectory and revises. (Of two opinions, the later sees both; see `domain.reward.revision_of`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from ratchet.kernel.consumer import BatchHandler, Dead, Done, Outcome, Retry
+from ratchet.kernel.received import Received
+from ratchet.messages import Feedback, Message, Reward, Trajectory
+from ratchet.reward_computer import metrics
+from ratchet.reward_computer.clickhouse_facts import Facts, Key
+from ratchet.reward_computer.components import Evidence
+from ratchet.reward_computer.components.user_feedback import score_of
+from ratchet.reward_computer.domain.history import TurnHistory, history_key
+from ratchet.reward_computer.domain.normalization import NO_PAST, ScoreWindows, windows_key
+from ratchet.reward_computer.domain.reward import (
+    Circumstances,
+    RewardSpec,
+    newest,
+    recorded_history,
+    revision_of,
+    reward_of,
+    says_something_new,
+)
+from ratchet.reward_computer.domain.window import NOTHING_YET
+
+
+class Histories(Protocol):
+    """The projection of turn histories."""
+
+    def state(self, key: str) -> TurnHistory | None:
+        """The newest history of a task type."""
+        ...
+
+    async def wait_for(self, sequence: int) -> None:
+        """Return once `sequence` is folded. Raises `Unavailable` when that takes too long."""
+        ...
+
+
+class Windows(Protocol):
+    """The projection of score windows."""
+
+    def state(self, key: str) -> ScoreWindows | None:
+        """The newest windows of a role and reward function."""
+        ...
+
+    async def wait_for(self, sequence: int) -> None:
+        """Return once `sequence` is folded. Raises `Unavailable` when that takes too long."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What ClickHouse holds about the trajectories of a batch."""
+
+    trajectories: Mapping[Key, Sequence[Trajectory]]
+    rewards: Mapping[Key, Sequence[Reward]]
+    opinions: Mapping[Key, Sequence[Feedback]]
+
+
+@dataclass(frozen=True)
+class RewardComputer:
+    """The handlers."""
+
+    spec: RewardSpec
+    facts: Facts
+    histories: Histories
+    windows: Windows
+    windows_from: int
+    """Sequence in RL_REWARDS that the windows must have reached before a reward is normalised with them."""
+    now: Callable[[], datetime]
+    patience: timedelta
+    """How long feedback waits for the first reward of a trajectory that is stored."""
+
+    def table(self) -> Mapping[str, BatchHandler]:
+        """Topic -> handler."""
+        return {Trajectory.TOPIC: self.first_rewards, Feedback.TOPIC: self.revisions}
+
+    async def first_rewards(self, batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
+        """Reward each trajectory that is stored and has no first reward yet."""
+        await self.histories.wait_for(max(received.sequence for received in batch))
+        await self.windows.wait_for(self.windows_from)
+        stored = await self.facts.stored("trajectories", [received.event_id for received in batch])
+        keys = {_key(received.message) for received in batch}
+        known = _Known({}, await self.facts.rewards(keys), await self.facts.feedback(keys))
+        return _each_event_once([self._first(received, stored, known) for received in batch])
+
+    async def revisions(self, batch: Sequence[Received[Feedback]]) -> Sequence[Outcome]:
+        """Revise the reward of each trajectory that somebody said something new about."""
+        await self.windows.wait_for(self.windows_from)
+        stored = await self.facts.stored("feedback", [received.event_id for received in batch])
+        keys = {_key(received.message) for received in batch}
+        known = _Known(
+            await self.facts.trajectories(keys), await self.facts.rewards(keys), await self.facts.feedback(keys)
+        )
+        return _each_event_once([self._next(received, stored, known) for received in batch])
+
+    def _first(self, received: Received[Trajectory], stored: set[str], known: _Known) -> Outcome:
+        trajectory, key = received.message, _key(received.message)
+        if received.event_id not in stored:
+            return _not_stored(received)
+        if any(one.revision == 0 and one.reward_function == self.spec.function for one in known.rewards.get(key, ())):
+            return Done()
+        history = self.histories.state(history_key(trajectory))
+        past = history.before(received.sequence, self.spec.window) if history else NOTHING_YET
+        evidence = Evidence(trajectory, known.opinions.get(key, ()), past)
+        reward = reward_of(self.spec, evidence, Circumstances(self.now(), 0, self._windows(trajectory)))
+        metrics.REWARD.observe(reward.total_reward)
+        return Done([reward])
+
+    def _next(self, received: Received[Feedback], stored: set[str], known: _Known) -> Outcome:
+        key = _key(received.message)
+        if score_of(received.message) is None:
+            return Done()
+        if received.event_id not in stored:
+            return _not_stored(received)
+        if not known.trajectories.get(key):
+            return Done()
+        last = newest(known.rewards.get(key, ()), self.spec.function)
+        if last is None:
+            return self._not_rewarded(received)
+        opinions = known.opinions.get(key, ())
+        if not says_something_new(self.spec, opinions, last):
+            return Done()
+        trajectory = known.trajectories[key][0]
+        when = Circumstances(self.now(), revision_of(opinions), self._windows(trajectory), last)
+        metrics.REVISIONS.inc()
+        return Done([reward_of(self.spec, Evidence(trajectory, opinions, recorded_history(last)), when)])
+
+    def _windows(self, trajectory: Trajectory) -> ScoreWindows:
+        return self.windows.state(windows_key(trajectory.role, self.spec.function)) or NO_PAST
+
+    def _not_rewarded(self, received: Received[Feedback]) -> Outcome:
+        trajectory_id = received.message.trajectory_id
+        if self.now() - received.time > self.patience:
+            return Dead("rejected", f"trajectory {trajectory_id} is stored, but was not rewarded in {self.patience}")
+        return Retry(f"trajectory {trajectory_id} is not rewarded yet", delay_s=min(10.0, 0.2 * received.delivered))
+
+
+def _key(message: Trajectory | Feedback) -> Key:
+    return message.role, message.trajectory_id
+
+
+def _not_stored(received: Received[Message]) -> Retry:
+    return Retry(f"event {received.event_id} is not stored yet", delay_s=min(2.0, 0.1 * received.delivered))
+
+
+def _each_event_once(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """A batch may lead to the same reward twice: two opinions on one trajectory."""
+    seen: set[str] = set()
+    unique: list[Outcome] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Done):
+            fresh = [event for event in outcome.events if event.event_id not in seen]
+            seen |= {event.event_id for event in fresh}
+            outcome = Done(fresh)  # noqa: PLW2901 - the outcome without what the batch already publishes
+        unique.append(outcome)
+    return unique

@@ -1,0 +1,64 @@
+"""Settings of the reward computer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from ratchet.kernel.errors import ConfigError
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages.reward import RewardFunction
+from ratchet.reward_computer.components import COMPONENTS
+from ratchet.reward_computer.domain.reward import RewardSpec
+
+
+class Settings(BaseSettings):
+    """Read from `RATCHET_REWARD_*`."""
+
+    model_config = SettingsConfigDict(env_prefix="RATCHET_REWARD_", frozen=True)
+
+    kernel: KernelSettings = Field(default_factory=KernelSettings)
+    """What all services share."""
+    function_name: str = "standard"
+    """Name of the reward function; a new one rewards every trajectory that comes from then on under its own ids."""
+    function_version: str = "1"
+    """Its version: raise it whenever weights, components or normalisation change."""
+    weights: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """JSON: role -> component -> weight. The role `default` is for all others; components that are not named are not
+    computed."""
+    normalization: Literal["z-score", "min-max", "none"] = "z-score"
+    """How a component's score is put on the scale of its recent past."""
+    window: int = Field(default=1000, ge=1, le=1000)
+    """Length of that past, and of the history of turns."""
+    dense: bool = True
+    """Whether rewards also say what each turn was worth."""
+    patience_s: float = 3600.0
+    """Feedback on a stored trajectory that has no reward by then becomes a dead letter."""
+    batch: int = 256
+    """Most messages handled together."""
+    linger_s: float = 0.2
+    """How long a batch waits for more: about as long as the collector takes to store what we need."""
+    ack_wait_s: float = 30.0
+    """The broker redelivers after this long without a sign of life."""
+
+
+def spec_of(settings: Settings) -> RewardSpec:
+    """The reward function that the settings describe. Raises `ConfigError`."""
+    for role, weights in settings.weights.items():
+        unknown = sorted(set(weights) - set(COMPONENTS))
+        if unknown:
+            known = ", ".join(COMPONENTS)
+            raise ConfigError(
+                f"weights of role {role} name unknown components {', '.join(unknown)}; there are: {known}"
+            )
+        if not all(0 <= weight <= 1 for weight in weights.values()) or not any(weights.values()):
+            raise ConfigError(f"weights of role {role} must lie in 0..1, and one of them above 0")
+    return RewardSpec(
+        function=RewardFunction(name=settings.function_name, version=settings.function_version),
+        weights=settings.weights,
+        method=settings.normalization,
+        window=settings.window,
+        dense=settings.dense,
+    )
