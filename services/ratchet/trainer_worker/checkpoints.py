@@ -1,0 +1,111 @@
+"""Checkpoints on disk: whole or absent, the K best and the last kept, bound to one job and algorithm.
+
+A directory `step-000120` counts once its manifest is there, which is written last and names every file with its sha256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ratchet.messages.base import Value
+from ratchet.trainer_worker.errors import DataUnusable
+
+MANIFEST = "checkpoint.json"
+
+
+class CheckpointManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """What a checkpoint holds and which training it belongs to."""
+
+    training_job_id: str
+    attempt: int
+    """The attempt that wrote it; a later attempt may resume from it."""
+    algorithm: str
+    step: int
+    score: float
+    """Higher is better: the mean negative loss since the checkpoint before."""
+    files: dict[str, str]
+    """File name -> sha256."""
+    kind: str = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint."""
+
+    directory: Path
+    manifest: CheckpointManifest
+
+
+class CheckpointStore:
+    """The checkpoints of one run under `root`; `keep` of the best and the newest survive."""
+
+    def __init__(self, root: Path, training_job_id: str, attempt: int, algorithm: str, keep: int = 1) -> None:
+        self._root = root
+        self._training_job_id = training_job_id
+        self._attempt = attempt
+        self._algorithm = algorithm
+        self._keep = keep
+        root.mkdir(parents=True, exist_ok=True)
+
+    def save(self, step: int, score: float, write: Callable[[Path], None]) -> Checkpoint:
+        """Let `write` fill a directory, complete it, and drop what need not be kept."""
+        partial = self._root / f".step-{step:06d}"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        write(partial)
+        manifest = CheckpointManifest(
+            training_job_id=self._training_job_id,
+            attempt=self._attempt,
+            algorithm=self._algorithm,
+            step=step,
+            score=score,
+            files={path.name: _sha256(path) for path in sorted(partial.iterdir())},
+        )
+        (partial / MANIFEST).write_bytes(msgspec.json.encode(manifest))
+        directory = self._root / f"step-{step:06d}"
+        shutil.rmtree(directory, ignore_errors=True)
+        partial.rename(directory)
+        self._prune()
+        return Checkpoint(directory, manifest)
+
+    def all(self) -> list[Checkpoint]:
+        """Complete checkpoints, oldest step first."""
+        found = sorted(path for path in self._root.glob("step-*") if (path / MANIFEST).is_file())
+        return [Checkpoint(path, _read(path)) for path in found]
+
+    def _prune(self) -> None:
+        *earlier, _newest = self.all()
+        best = sorted(earlier, key=lambda checkpoint: checkpoint.manifest.score, reverse=True)
+        for checkpoint in best[self._keep :]:
+            # The manifest goes first, so that a half-removed directory is not taken for a checkpoint.
+            (checkpoint.directory / MANIFEST).unlink()
+            shutil.rmtree(checkpoint.directory)
+
+
+def open_checkpoint(directory: Path, training_job_id: str, algorithm: str) -> Checkpoint:
+    """A checkpoint to resume from. Raises `DataUnusable` when it is damaged or belongs to another training."""
+    try:
+        manifest = _read(directory)
+        damaged = [name for name, digest in manifest.files.items() if _sha256(directory / name) != digest]
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataUnusable(f"{directory.name} is not a complete checkpoint: {error}") from error
+    if damaged:
+        raise DataUnusable(f"the checkpoint is damaged: {', '.join(damaged)}")
+    if (manifest.training_job_id, manifest.algorithm) != (training_job_id, algorithm):
+        raise DataUnusable(f"the checkpoint belongs to {manifest.algorithm} job {manifest.training_job_id}")
+    return Checkpoint(directory, manifest)
+
+
+def _read(directory: Path) -> CheckpointManifest:
+    return msgspec.json.decode((directory / MANIFEST).read_bytes(), type=CheckpointManifest)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,115 @@
+"""What the worker and its child process say to each other: a job file in, one JSON line per event out. No torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ratchet.kernel.artifacts import Probe
+from ratchet.messages.base import Value
+from ratchet.messages.training import TrainingConfig
+
+JOB_FILE, METRICS_FILE, LOG_FILE = "job.json", "metrics.jsonl", "child.log"
+CHECKPOINTS, RESULT = "checkpoints", "result"
+"""Names inside a job's directory."""
+
+
+class JobSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything the child needs; every input is a local path (or a name that transformers loads)."""
+
+    training_job_id: str
+    attempt: int
+    role: str
+    config: TrainingConfig
+    dataset: str
+    """The snapshot's Parquet file."""
+    base: str
+    """Directory of the base model, or a name or path for `from_pretrained`."""
+    base_name: str
+    """What an adapter's manifest calls its base."""
+    threads: int
+    adapter: str | None = None
+    """Directory of the adapter to continue from."""
+    resume: str | None = None
+    """Directory of the checkpoint to resume from."""
+    policy_version: int | None = None
+    """Version of the policy that is trained; tells how stale a call is."""
+
+
+class Started(Value, frozen=True, kw_only=True, omit_defaults=True, tag="started"):
+    """The model and the data are loaded; training begins."""
+
+    pytorch_version: str
+    samples: int
+    total_steps: int
+    cuda_version: str | None = None
+    device: str | None = None
+
+
+class Progressed(Value, frozen=True, kw_only=True, tag="progressed"):
+    """A train step is done."""
+
+    step: int
+    total_steps: int
+    epoch: int
+    total_epochs: int
+    eta_s: float
+    metrics: dict[str, float]
+
+
+class Saved(Value, frozen=True, kw_only=True, tag="saved"):
+    """A complete checkpoint lies in `directory`."""
+
+    directory: str
+    step: int
+
+
+class Finished(Value, frozen=True, kw_only=True, omit_defaults=True, tag="finished"):
+    """The policy's files lie in `directory`."""
+
+    directory: str
+    kind: str
+    samples: int
+    metrics: dict[str, float]
+    peak_memory_gb: float
+    gpus: int = 0
+    final_reward: float | None = None
+    probe: Probe | None = None
+
+
+class Stopped(Value, frozen=True, kw_only=True, omit_defaults=True, tag="stopped"):
+    """Stopped on request; the newest checkpoint holds the state."""
+
+    step: int
+
+
+class Failed(Value, frozen=True, kw_only=True, omit_defaults=True, tag="failed"):
+    """It cannot go on. `code` is the error class of the training status."""
+
+    code: str
+    message: str
+    traceback: str | None = None
+
+
+Event = Started | Progressed | Saved | Finished | Stopped | Failed
+
+
+def write_job(directory: Path, spec: JobSpec) -> None:
+    """Put the job file into `directory`."""
+    (directory / JOB_FILE).write_bytes(msgspec.json.encode(spec))
+
+
+def read_job(directory: Path) -> JobSpec:
+    """Read the job file of `directory`."""
+    return msgspec.json.decode((directory / JOB_FILE).read_bytes(), type=JobSpec)
+
+
+def encode_event(event: Event) -> bytes:
+    """One line."""
+    return msgspec.json.encode(event) + b"\n"
+
+
+def decode_event(line: bytes) -> Event:
+    """Raises `msgspec.DecodeError` for a line that is no event."""
+    return msgspec.json.decode(line, type=Event)

@@ -1,0 +1,100 @@
+"""Advantages of whole trajectories from their rewards, in groups of any size."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Estimator = Callable[[Sequence[float]], list[float]]
+"""Rewards of two or more tries at one task -> their advantages."""
+
+SAME = 1e-9
+"""Rewards closer than this are equal: the group carries no signal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A trajectory's reward, and what it is compared with."""
+
+    trajectory_id: str
+    task_key: str
+    reward: float
+    baseline: float | None = None
+    """Persistent baseline of the task before this trajectory counted; used when it is alone in its group."""
+    success: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shaping:
+    """Adjustments that keep small, repeated updates stable; the defaults change nothing."""
+
+    floor: float | None = None
+    """Successful trajectories get at least this advantage, so that groups that are all solved keep their skill."""
+    negative_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Advantages:
+    """Non-zero advantages by trajectory id, and how many groups had no signal."""
+
+    values: dict[str, float]
+    groups: int
+    singletons: int
+    zero_variance_groups: int
+
+
+def trajectory_advantages(scored: Sequence[Scored], estimator: Estimator, shaping: Shaping) -> Advantages:
+    """One advantage per trajectory. Groups of equal rewards are counted and, unless the floor lifts them, left out."""
+    groups: dict[str, list[Scored]] = defaultdict(list)
+    for one in scored:
+        groups[one.task_key].append(one)
+    cohort = statistics.fmean(one.reward for one in scored) if scored else 0.0
+    values: dict[str, float] = {}
+    flat = 0
+    for members in groups.values():
+        plain = _group_advantages(members, estimator, cohort)
+        flat += len(members) > 1 and not any(plain)
+        values |= {one.trajectory_id: shaped(one, value, shaping) for one, value in zip(members, plain, strict=True)}
+    return Advantages(
+        values={trajectory_id: value for trajectory_id, value in values.items() if value},
+        groups=len(groups),
+        singletons=sum(len(members) == 1 for members in groups.values()),
+        zero_variance_groups=flat,
+    )
+
+
+def shaped(one: Scored, advantage: float, shaping: Shaping) -> float:
+    """`advantage` with the floor for successes and the scale for negatives."""
+    if shaping.floor is not None and one.reward > 0 and one.success is not False:
+        advantage = max(advantage, shaping.floor)
+    return advantage * shaping.negative_scale if advantage < 0 else advantage
+
+
+def rloo(rewards: Sequence[float]) -> list[float]:
+    """Reward minus the mean reward of the other tries (leave-one-out; arXiv:2402.14740, eq. 6)."""
+    total, others = sum(rewards), len(rewards) - 1
+    return [reward - (total - reward) / others for reward in rewards]
+
+
+def grpo(rewards: Sequence[float]) -> list[float]:
+    """Reward standardised within the group (arXiv:2402.03300, section 4.1.2)."""
+    mean, spread = statistics.fmean(rewards), statistics.stdev(rewards)
+    return [(reward - mean) / (spread + 1e-4) for reward in rewards]
+
+
+def reinforce(rewards: Sequence[float]) -> list[float]:
+    """Reward minus the group's mean."""
+    mean = statistics.fmean(rewards)
+    return [reward - mean for reward in rewards]
+
+
+def _group_advantages(members: Sequence[Scored], estimator: Estimator, cohort: float) -> list[float]:
+    if len(members) == 1:
+        only = members[0]
+        return [only.reward - (cohort if only.baseline is None else only.baseline)]
+    rewards = [one.reward for one in members]
+    if max(rewards) - min(rewards) < SAME:
+        return [0.0] * len(members)
+    return estimator(rewards)

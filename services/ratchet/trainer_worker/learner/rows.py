@@ -1,0 +1,137 @@
+"""From logged model calls to training rows: exact-prefix merge, a fork where the history was re-rendered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One model call as the gateway captured it. `prompt_token_ids` is the whole prompt."""
+
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+    behavior_logprobs: Sequence[float]
+    """Of the output tokens, under the policy that wrote them, after division by `temperature`."""
+    temperature: float = 1.0
+    policy_version: int | None = None
+    trainable: bool = True
+    reason: str = ""
+    """Why it is not trainable."""
+
+
+@dataclass(slots=True)
+class Row:
+    """One sequence to run through the model. The four lists have one entry per token."""
+
+    trajectory_id: str
+    token_ids: list[int] = field(default_factory=list[int])
+    loss_mask: list[bool] = field(default_factory=list[bool])
+    """True for tokens that the policy wrote and that learn."""
+    behavior_logprobs: list[float] = field(default_factory=list[float])
+    temperatures: list[float] = field(default_factory=list[float])
+
+    @property
+    def trained(self) -> int:
+        """Number of tokens that learn."""
+        return sum(self.loss_mask)
+
+    def add(self, context: Sequence[int], call: Call) -> None:
+        """Append what the policy was shown and what it answered."""
+        learns = _can_learn(call)
+        size = len(call.output_token_ids)
+        self.token_ids += [*context, *call.output_token_ids]
+        self.loss_mask += [False] * len(context) + [learns] * size
+        logprobs = call.behavior_logprobs if learns else [0.0] * size
+        self.behavior_logprobs += [0.0] * len(context) + list(logprobs)
+        self.temperatures += [1.0] * len(context) + [call.temperature if learns else 1.0] * size
+
+    def truncate(self, length: int) -> None:
+        """Keep the first `length` tokens."""
+        for column in (self.token_ids, self.loss_mask, self.behavior_logprobs, self.temperatures):
+            del column[length:]
+
+
+@dataclass(slots=True)
+class MergeCounts:
+    """What became of the calls, for the job's metrics."""
+
+    calls: int = 0
+    rows: int = 0
+    forks: int = 0
+    orphans: int = 0
+    truncated: int = 0
+    untrainable: Counter[str] = field(default_factory=Counter[str])
+
+
+def rows_of(
+    trajectory_id: str, calls: Sequence[Call], counts: MergeCounts | None = None, max_length: int | None = None
+) -> list[Row]:
+    """Rows of one trajectory, in the order of their first call; every trainable output learns in exactly one row.
+
+    A call whose prompt begins with all of an earlier row extends that row (the longest such row wins), so an
+    ordinary conversation is one row. Any drift, such as a re-rendered history or a sub-conversation, starts another.
+    """
+    counts = counts if counts is not None else MergeCounts()
+    used = without_orphans(calls)
+    counts.calls += len(calls)
+    counts.orphans += len(calls) - len(used)
+    rows: list[Row] = []
+    for call in used:
+        if not _can_learn(call):
+            counts.untrainable[call.reason or "unknown"] += 1
+        if not call.prompt_token_ids:
+            continue
+        row = _longest_prefix(rows, call.prompt_token_ids)
+        if row is None:
+            row = Row(trajectory_id)
+            rows.append(row)
+        row.add(call.prompt_token_ids[len(row.token_ids) :], call)
+    counts.forks += max(0, len(rows) - 1)
+    return _finished(rows, counts, max_length)
+
+
+def without_orphans(calls: Sequence[Call]) -> list[Call]:
+    """Drop retried calls whose answer was thrown away.
+
+    Of several calls with the same prompt, the one that a later prompt continues was used, else the last one.
+    """
+    same: dict[tuple[int, ...], list[int]] = {}
+    for index, call in enumerate(calls):
+        same.setdefault(tuple(call.prompt_token_ids), []).append(index)
+    dropped: set[int] = set()
+    for prompt, indices in same.items():
+        if len(indices) > 1 and prompt:
+            used = next((i for i in reversed(indices) if _is_continued(calls, i)), indices[-1])
+            dropped.update(i for i in indices if i != used)
+    return [call for index, call in enumerate(calls) if index not in dropped]
+
+
+def _is_continued(calls: Sequence[Call], index: int) -> bool:
+    whole = [*calls[index].prompt_token_ids, *calls[index].output_token_ids]
+    return any(list(later.prompt_token_ids[: len(whole)]) == whole for later in calls[index + 1 :])
+
+
+def _can_learn(call: Call) -> bool:
+    return call.trainable and call.temperature > 0 and len(call.behavior_logprobs) == len(call.output_token_ids)
+
+
+def _longest_prefix(rows: Sequence[Row], prompt: Sequence[int]) -> Row | None:
+    fitting = [row for row in rows if list(prompt[: len(row.token_ids)]) == row.token_ids]
+    return max(fitting, key=lambda row: len(row.token_ids), default=None)
+
+
+def _finished(rows: Sequence[Row], counts: MergeCounts, max_length: int | None) -> list[Row]:
+    """Cut rows that are too long; leave out rows in which nothing learns."""
+    for row in rows:
+        if max_length is not None and len(row.token_ids) > max_length:
+            row.truncate(max_length)
+            counts.truncated += 1
+        # The first token has nothing before it that could predict it.
+        if row.loss_mask:
+            row.loss_mask[0] = False
+    kept = [row for row in rows if any(row.loss_mask)]
+    counts.rows += len(kept)
+    return kept

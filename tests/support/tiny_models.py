@@ -1,0 +1,99 @@
+"""Tiny real models for tests: a Llama with a BPE tokenizer trained on given texts and a chat template with tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+PAD, END = "<|pad|>", "<|end|>"
+CONTROL = (PAD, END, "<|call|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
+
+CHAT_TEMPLATE = (
+    "{% if tools %}<|system|>Tools:{% for tool in tools %} {{ tool.function | tojson }}{% endfor %}<|end|>{% endif %}"
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content or '' }}"
+    "{% for call in message.tool_calls or [] %}<|call|>{{ call.function.name }} {{ call.function.arguments }}{% endfor %}"
+    "<|end|>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""Renders a call's arguments as the text that the policy wrote; puts a line end after each turn, as many templates do."""
+
+
+def write_tiny_model(
+    directory: Path, texts: Iterable[str], *, seed: int = 0, hidden: int = 32, layers: int = 2, vocabulary: int = 400
+) -> Path:
+    """Save a random Llama and its tokenizer into `directory`, as `from_pretrained` loads them."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer = write_tokenizer(directory, texts, vocabulary)
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=hidden,
+        intermediate_size=hidden * 2,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        initializer_range=0.06,
+        pad_token_id=tokenizer.token_to_id(PAD),
+        eos_token_id=tokenizer.token_to_id(END),
+        bos_token_id=None,
+    )
+    LlamaForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+def write_tokenizer(directory: Path, texts: Iterable[str], vocabulary: int = 400) -> Tokenizer:
+    """A byte-level BPE tokenizer that keeps any text, with its chat template."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(CONTROL),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": PAD,
+        "eos_token": END,
+        "extra_special_tokens": list(CONTROL[2:]),
+        "clean_up_tokenization_spaces": False,
+        "ratchet_tool_format": "call_token",
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return tokenizer
+
+
+def chat_texts(conversations: Iterable[Sequence[dict[str, Any]]]) -> Iterable[str]:
+    """Every text in some OpenAI conversations, to train a tokenizer on."""
+    for messages in conversations:
+        for message in messages:
+            yield str(message.get("content") or "")
+            for call in message.get("tool_calls") or []:
+                yield f"{call['function']['name']} {call['function']['arguments']}"
+
+
+def publish_tiny_model(objects: Any, directory: Path, role: str, now: Any) -> Any:
+    """Store a model directory as a policy of kind `model`; returns the `Policy`."""
+    from ratchet.kernel.artifacts import MODEL, PolicyManifest, publish_policy, tokenizer_digest, upload_files
+
+    manifest = PolicyManifest(
+        kind=MODEL,
+        base_model="random",
+        files=upload_files(objects, directory),
+        role=role,
+        created_at=now,
+        tokenizer_digest=tokenizer_digest(directory),
+    )
+    return publish_policy(objects, manifest)
