@@ -1,0 +1,67 @@
+# Everything a newcomer needs; `make help` lists it. Targets that need the environment make it first.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ratchet-ready
+# Torch decides at import how many threads it uses; on few cores, one is many times faster than two.
+export OMP_NUM_THREADS := 1
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+PYTEST := $(BIN)/python -m pytest -q
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check lint type imports generated format test test-unit test-contract test-integration test-e2e demo up down constraints
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv with the exact versions of constraints.txt (TORCH_INDEX=<url>: torch from there)
+
+$(STAMP): pyproject.toml constraints.txt deploy/setup.sh
+	@PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" bash deploy/setup.sh $(VENV)
+	@touch $@
+
+check: lint type imports generated ## lint, types, import rules, generated files
+
+lint: $(STAMP) ## ruff: rules and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+type: $(STAMP) ## pyright, strict, on services/
+	@$(BIN)/pyright
+
+imports: $(STAMP)
+	@$(BIN)/lint-imports --no-cache
+
+generated: $(STAMP)
+	@$(BIN)/python contracts/generate.py --check
+
+format: $(STAMP)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+test: test-unit test-contract test-integration test-e2e ## all tests
+
+test-unit: $(STAMP) ## domains and pure parts, without sockets
+	@$(PYTEST) tests/unit
+
+test-contract: $(STAMP) ## schemas, examples, typed messages
+	@$(PYTEST) tests/contract
+
+test-integration: $(STAMP) ## on the real nats-server, ClickHouse engine and S3
+	@$(PYTEST) tests/integration
+
+test-e2e: $(STAMP) ## a small loop, closed
+	@$(PYTEST) tests/e2e
+
+demo: $(STAMP) ## the whole loop on this machine, in minutes
+	@$(BIN)/ratchet demo $(ARGS)
+
+up: $(STAMP) ## start the local stack; Ctrl-C stops it
+	@$(BIN)/ratchet up $(ARGS)
+
+down: $(STAMP) ## stop a stack that runs in the background
+	@$(BIN)/ratchet down
+
+constraints: $(STAMP)
+	@$(BIN)/python deploy/constraints.py

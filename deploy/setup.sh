@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Makes the virtual environment with exactly the versions of constraints.txt. Run by `make setup`.
+#
+# Torch comes first, from the package index that pip is configured for, or from TORCH_INDEX when that is set: an index
+# of another build, such as torch's own index of CPU builds, which are far smaller than the ones with CUDA.
+set -euo pipefail
+
+venv="$1"
+needed_gb=3
+log="$venv/setup.log"
+torch="$(sed -n 's/^torch==/torch==/p' constraints.txt)"
+
+fail() {
+    echo "setup: $*" >&2
+    exit 1
+}
+
+new_enough() {
+    command -v "$1" >/dev/null && "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+}
+
+find_python() {
+    local candidate
+    for candidate in "${PYTHON:-python3}" python3 python3.13 python3.12 python3.11; do
+        if new_enough "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    fail "Python 3.11 or newer is missing (${PYTHON:-python3} is $("${PYTHON:-python3}" --version 2>/dev/null || echo absent)); PYTHON=/path/to/python names another"
+}
+
+check_venv_module() {
+    "$1" -c 'import ensurepip, venv' 2>/dev/null ||
+        fail "Python's venv module is missing: on Debian and Ubuntu it is the package python3-venv"
+}
+
+check_disk() {
+    local free_kb
+    free_kb="$(df -Pk . | awk 'NR == 2 { print $4 }')"
+    if ((free_kb < needed_gb * 1024 * 1024)); then
+        fail "about $needed_gb GB of disk are needed here, $((free_kb / 1024 / 1024)) GB are free"
+    fi
+}
+
+# One line per step with its time; the whole output goes to the log and is shown when the step fails.
+step() {
+    local name="$1" began="$SECONDS"
+    shift
+    printf '  %-46s' "$name"
+    if ! "$@" >>"$log" 2>&1; then
+        echo "failed"
+        tail -n 25 "$log" >&2
+        fail "$name failed; all of it is in $log"
+    fi
+    echo "$((SECONDS - began)) s"
+}
+
+pip() {
+    "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"
+}
+
+install_torch() {
+    if [[ -n "${TORCH_INDEX:-}" ]]; then
+        pip install -q --no-deps --index-url "$TORCH_INDEX" "$torch"
+    else
+        pip install -q -c constraints.txt "$torch"
+    fi
+}
+
+python="$(find_python)"
+check_venv_module "$python"
+if [[ ! -x "$venv/bin/python" ]]; then
+    check_disk
+    echo "setup: $("$python" --version) in $venv"
+    mkdir -p "$venv"
+    : >"$log"
+    step "virtual environment" "$python" -m venv "$venv"
+else
+    echo "setup: $venv exists, bringing it up to date"
+    : >"$log"
+fi
+step "$torch" install_torch
+step "ratchet and everything it needs" pip install -q -c constraints.txt -e '.[embedded,engine,trainer,demo,dev]'
+step "check" "$venv/bin/ratchet" --help
