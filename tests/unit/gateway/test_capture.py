@@ -1,0 +1,192 @@
+"""From a call to a turn: what is new, which tokens, and whether a learner may use it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratchet.gateway.domain.capture import (
+    Answer,
+    Asked,
+    answer_of,
+    ids_digest,
+    prompt_delta,
+    trainable_of,
+    turn_of,
+    without_tokens,
+)
+from ratchet.gateway.domain.conversations import Conversation, Conversations, PastCall, prefix_digests
+from ratchet.kernel.contracts import Contracts
+from ratchet.messages import JsonObject, PolicyClaim, named_id
+from ratchet.messages.turn import EngineInfo, Sampling, Usage
+from tests.support.messages import AT
+
+ids = st.lists(st.integers(0, 50_000), max_size=40)
+GOOD = Answer(
+    message={"role": "assistant", "content": "hello"},
+    prompt_ids=[1, 2, 3],
+    output_ids=[4, 5],
+    logprobs=[-0.1, -0.2],
+    usage=Usage(prompt=3, completion=2),
+    finish_reason="stop",
+)
+USER: JsonObject = {"role": "user", "content": "hi"}
+
+
+def asked(parent: PastCall | None = None, messages: list[JsonObject] | None = None) -> Asked:
+    return Asked(
+        turn_id=named_id("turn", "x"),
+        trajectory_id=named_id("trajectory", "x"),
+        role="support",
+        at=AT,
+        index=parent.index + 1 if parent else 0,
+        attempt=1,
+        parent=parent,
+        messages=messages or [USER],
+        tools=[{"type": "function", "function": {"name": "lookup"}}],
+        sampling=Sampling(temperature=1.0, top_p=1.0),
+        policy=PolicyClaim(role="support", version=1, digest="a" * 64, arm="stable", weight=0.0),
+        engine=EngineInfo(name="engine_local"),
+        request_digest="0" * 64,
+    )
+
+
+def past(call: Asked, answer: Answer = GOOD, *, redacted: bool = False) -> PastCall:
+    whole = [*call.messages, answer.message or {}]
+    return PastCall(
+        turn_id=call.turn_id,
+        index=call.index,
+        messages=len(whole),
+        digest=prefix_digests(whole)[-1],
+        token_ids=[*(answer.prompt_ids or ()), *(answer.output_ids or ())],
+        tools_digest=turn_of(call, answer, 1.0).tools_digest,
+        redacted=redacted,
+    )
+
+
+@given(ids, ids)
+def test_a_delta_and_its_parent_give_back_the_whole_prompt(prompt: list[int], parent: list[int]) -> None:
+    delta = prompt_delta(prompt, parent)
+    assert parent[: delta.prefix_length] + delta.suffix == prompt
+    assert delta.prefix_digest == (ids_digest(parent[: delta.prefix_length]) if delta.prefix_length else None)
+
+
+@given(ids, ids)
+def test_a_prompt_that_continues_its_parent_carries_only_what_is_new(parent: list[int], new: list[int]) -> None:
+    assert prompt_delta(parent + new, parent).suffix == new
+
+
+def test_a_turn_of_a_good_call_is_trainable_and_keeps_the_contract() -> None:
+    turn = turn_of(asked(), GOOD, 12.0)
+    assert turn.trainable.ok
+    Contracts.load().check_strict(turn)
+
+
+def test_a_following_turn_carries_the_new_messages_and_no_tools_again() -> None:
+    first = past(asked())
+    second: list[JsonObject] = [USER, {"role": "assistant", "content": "hello"}, {"role": "user", "content": "more"}]
+    longer = dataclasses.replace(GOOD, prompt_ids=[1, 2, 3, 4, 5, 6], usage=Usage(prompt=6, completion=2))
+    turn = turn_of(asked(first, second), longer, 1.0)
+    assert turn.messages == [{"role": "user", "content": "more"}]
+    assert turn.parent_turn_id == first.turn_id
+    assert turn.tools is None
+    assert turn.tools_digest == first.tools_digest
+    assert turn.prompt_token_ids is not None
+    assert (turn.prompt_token_ids.prefix_length, turn.prompt_token_ids.suffix) == (5, [6])
+
+
+@pytest.mark.parametrize(
+    ("sampling", "reason"),
+    [
+        (Sampling(top_p=0.9), "top_p"),
+        (Sampling(top_k=40), "top_k"),
+        (Sampling(top_k=0), None),
+        (Sampling(min_p=0.1), "min_p"),
+        (Sampling(presence_penalty=0.5), "penalty"),
+        (Sampling(frequency_penalty=0.5), "penalty"),
+        (Sampling(repetition_penalty=1.1), "penalty"),
+        (Sampling(repetition_penalty=1.0), None),
+        (Sampling(temperature=0.7), None),
+        (Sampling(temperature=0.0), "greedy"),
+    ],
+)
+def test_sampling_that_distorts_the_logged_distribution_is_not_trainable(
+    sampling: Sampling, reason: str | None
+) -> None:
+    assert trainable_of(sampling, GOOD).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Answer(message=None, error="boom"), "error"),
+        (Answer(message=USER), "no_token_ids"),
+        (Answer(message=USER, prompt_ids=[1], output_ids=[2]), "no_logprobs"),
+        (Answer(message=USER, prompt_ids=[1], output_ids=[2], logprobs=[0.0, 0.0]), "count_mismatch"),
+        (Answer(USER, [1], [2], [0.0], Usage(prompt=1, completion=2)), "count_mismatch"),
+        (Answer(USER, [1], [2], [0.0], Usage(prompt=9, completion=1)), "count_mismatch"),
+    ],
+)
+def test_an_answer_whose_counts_do_not_agree_is_not_trainable(answer: Answer, reason: str) -> None:
+    assert trainable_of(Sampling(), answer).reason == reason
+
+
+def test_what_was_redacted_carries_no_tokens_and_neither_does_what_continues_it() -> None:
+    safe = without_tokens(turn_of(asked(), GOOD, 1.0), {"email": 1})
+    assert (safe.prompt_token_ids, safe.output_token_ids, safe.behavior_logprobs) == (None, None, None)
+    assert (safe.trainable.reason, safe.redactions) == ("redacted", {"email": 1})
+    later = turn_of(asked(past(asked(), redacted=True), [USER, GOOD.message or {}, USER]), GOOD, 1.0)
+    assert later.trainable.reason == "redacted"
+    assert later.output_token_ids is None
+
+
+def test_an_engines_answer_is_taken_apart() -> None:
+    answer = answer_of(
+        {
+            "prompt_token_ids": [1, 2],
+            "choices": [
+                {
+                    "message": {"role": "assistant", "content": "x"},
+                    "token_ids": [3],
+                    "logprobs": {"content": [{"token": "x", "logprob": -0.5}]},
+                    "finish_reason": "stop",
+                }
+            ],
+            "usage": {"prompt_tokens": 2, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 1}},
+        }
+    )
+    assert (answer.prompt_ids, answer.output_ids, answer.logprobs) == ([1, 2], [3], [-0.5])
+    assert answer.usage == Usage(prompt=2, completion=1, cached=1)
+
+
+def test_the_longest_fitting_call_is_the_parent_and_empty_members_do_not_matter() -> None:
+    talk = Conversation(named_id("t"), AT)
+    first = asked()
+    talk.remember(past(first))
+    echoed: list[JsonObject] = [
+        USER,
+        {"role": "assistant", "content": "hello", "refusal": None, "tool_calls": None},
+        {"role": "user", "content": "next"},
+    ]
+    parent = talk.parent_of(prefix_digests(echoed))
+    assert parent is not None
+    assert parent.turn_id == first.turn_id
+    changed = [USER, {"role": "assistant", "content": "HELLO"}, {"role": "user", "content": "next"}]
+    assert talk.parent_of(prefix_digests(changed)) is None
+
+
+def test_a_call_made_again_is_the_next_attempt() -> None:
+    talk = Conversation(named_id("t"), AT)
+    assert [talk.next_attempt(None, 0), talk.next_attempt(None, 0), talk.next_attempt("p", 1)] == [1, 2, 1]
+
+
+def test_only_the_most_recently_used_trajectories_are_remembered() -> None:
+    known = Conversations(limit=2)
+    for name in ("a", "b", "a", "c"):
+        known.open(name, AT)
+    assert known.get("b") is None
+    assert known.get("a") is not None
+    assert len(known) == 2

@@ -1,0 +1,71 @@
+"""What an agent may ask, what the engine is asked instead, what the agent gets back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ratchet.gateway.domain.chat import agent_body, check_trajectory_id, read_chat, split_path, upstream_body
+from ratchet.kernel.asgi import HttpError
+from ratchet.messages import named_id
+
+BODY: dict[str, Any] = {"model": "support", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def test_a_base_url_may_carry_the_trajectory() -> None:
+    assert split_path("/t/abc/v1/chat/completions") == ("abc", "/v1/chat/completions")
+    assert split_path("/v1/models") == (None, "/v1/models")
+
+
+def test_a_trajectory_id_is_a_uuid() -> None:
+    plain = named_id("x")
+    assert check_trajectory_id(plain.upper()) == plain
+    with pytest.raises(HttpError) as error:
+        check_trajectory_id("ticket-17")
+    assert error.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "param"),
+    [
+        ({"messages": []}, 400, "messages"),
+        ({"messages": "hi"}, 400, "messages"),
+        ({"messages": ["hi"]}, 400, "messages"),
+        ({"stream": True}, 400, "stream"),
+        ({"n": 2}, 400, "n"),
+        ({"tools": {}}, 400, "tools"),
+        ({"temperature": "hot"}, 400, "temperature"),
+        ({"max_tokens": 1.5}, 400, "max_tokens"),
+        ({"model": 7}, 400, "model"),
+        ({"model": "Not A Role"}, 404, "model"),
+        ({"adapter_id": "support@x"}, 404, "adapter_id"),
+    ],
+)
+def test_what_the_gateway_cannot_serve_is_refused_with_the_member_that_is_wrong(
+    change: dict[str, Any], status: int, param: str
+) -> None:
+    with pytest.raises(HttpError) as error:
+        read_chat({**BODY, **change})
+    assert (error.value.status, error.value.param) == (status, param)
+
+
+def test_an_adapter_id_pins_a_version_whatever_the_model_says() -> None:
+    model = read_chat({**BODY, "adapter_id": "support@3-1a2b3c4d"}).model
+    assert (model.role, model.version, model.digest) == ("support", 3, "1a2b3c4d")
+
+
+def test_the_engine_is_asked_for_tokens_and_never_sees_what_is_ours() -> None:
+    body = upstream_body(read_chat({**BODY, "adapter_id": "support@3", "stream": False, "top_p": 0.9}), "support@3-x")
+    assert body["model"] == "support@3-x"
+    assert body["logprobs"] is True
+    assert body["return_token_ids"] is True
+    assert (body["temperature"], body["top_p"]) == (1.0, 0.9)
+    assert not {"adapter_id", "stream"} & set(body)
+
+
+def test_the_agent_gets_only_what_it_asked_for() -> None:
+    answer = {"prompt_token_ids": [1], "choices": [{"message": {}, "token_ids": [2], "logprobs": {"content": []}}]}
+    assert agent_body(read_chat(BODY), answer) == {"choices": [{"message": {}}]}
+    asked = {**BODY, "logprobs": True, "return_token_ids": True}
+    assert agent_body(read_chat(asked), answer) == answer

@@ -1,0 +1,111 @@
+"""Which policy answers: stickiness, percentages, leases and rollbacks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from ratchet.gateway.domain.conversations import Conversation
+from ratchet.gateway.domain.lease import has_lapsed, observe
+from ratchet.gateway.domain.routes import assign, claim_of, pin, without_canary
+from ratchet.messages import named_id
+from ratchet.messages.routing import Assignment
+from ratchet.messages.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
+from tests.support.messages import AT
+
+OLD = ServedPolicy(version=1, name="support@1-aaaaaaaa", digest="a" * 64)
+NEW = ServedPolicy(version=2, name="support@2-bbbbbbbb", digest="b" * 64)
+
+
+def route(weight: float | None, *, stable: ServedPolicy = OLD, lease: int = 1) -> Route:
+    steps = [WeightStep(at=AT, weight=weight or 0.0)]
+    canary = CanaryRoute(rollout_id="r", policy=NEW, salt="s", schedule=steps, lease=lease)
+    return Route(role="support", stable=stable, canary=canary if weight is not None else None)
+
+
+def conversation(number: int) -> Conversation:
+    return Conversation(named_id("trajectory", number), AT + timedelta(seconds=1))
+
+
+def assigned(to: Route, talk: Conversation, *, lapsed: bool = False) -> Assignment:
+    found = assign(to, talk, lapsed=lapsed)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("weight", [0.1, 0.25, 0.5, 1.0])
+def test_the_share_of_canary_trajectories_matches_the_weight(weight: float) -> None:
+    arms = [assigned(route(weight), conversation(n)).arm for n in range(4000)]
+    assert arms.count("canary") / 4000 == pytest.approx(weight, abs=0.025)
+
+
+def test_a_trajectory_keeps_its_policy_while_the_weight_moves_and_when_the_canary_is_promoted() -> None:
+    for number in range(50):
+        talk = conversation(number)
+        first = assigned(route(0.3), talk)
+        assert assigned(route(1.0), talk) == first
+        promoted = Route(role="support", stable=NEW, previous=OLD)
+        assert assigned(promoted, talk) == first
+        assert talk.mixed is False
+
+
+def test_a_rollback_moves_a_canary_trajectory_to_stable_and_marks_it_mixed() -> None:
+    talk = conversation(1)
+    assert assigned(route(1.0), talk).policy == NEW
+    moved = assigned(route(None), talk)
+    assert (moved.policy, moved.arm, moved.weight) == (OLD, "stable", 1.0)
+    assert claim_of("support", moved, mixed=talk.mixed).arm == "mixed"
+
+
+def test_a_lapsed_lease_serves_stable_and_leaves_stable_trajectories_alone() -> None:
+    canary, stable = conversation(1), conversation(2)
+    assert assigned(route(1.0), canary, lapsed=True).policy == OLD
+    assert canary.mixed is True
+    assert assigned(route(0.0), stable, lapsed=True).policy == OLD
+    assert stable.mixed is False
+
+
+def test_a_role_without_a_stable_policy_serves_nothing() -> None:
+    assert assign(Route(role="support"), conversation(1), lapsed=False) is None
+
+
+def test_a_pinned_version_is_served_and_mixes_a_trajectory_that_met_another_one() -> None:
+    version = PolicyVersion(
+        role="support",
+        version=2,
+        name=NEW.name,
+        digest=NEW.digest,
+        uri="s3://b/p.json",
+        kind="adapter",
+        base_model="m",
+        created_at=AT,
+        stage="registered",
+    )
+    fresh = conversation(1)
+    assert claim_of("support", pin(version, fresh), mixed=fresh.mixed).arm == "pinned"
+    routed = conversation(2)
+    assigned(route(None), routed)
+    pin(version, routed)
+    assert routed.mixed is True
+
+
+def test_a_lease_lives_by_observed_growth_alone() -> None:
+    lease = observe(None, route(0.1, lease=5), now_s=0.0)
+    lease = observe(lease, route(0.1, lease=5), now_s=15.0)
+    assert has_lapsed(lease, route(0.1, lease=5), now_s=19.0) is False
+    assert has_lapsed(lease, route(0.1, lease=5), now_s=21.0) is True
+    lease = observe(lease, route(0.1, lease=6), now_s=21.0)
+    assert has_lapsed(lease, route(0.1, lease=6), now_s=40.0) is False
+
+
+def test_a_canary_whose_lease_was_never_seen_has_lapsed_and_without_a_canary_nothing_lapses() -> None:
+    assert has_lapsed(None, route(0.1), now_s=0.0) is True
+    assert has_lapsed(None, route(None), now_s=0.0) is False
+
+
+def test_what_is_kept_on_disk_names_no_canary() -> None:
+    kept = without_canary(route(0.5))
+    assert kept.canary is None
+    assert msgspec.structs.replace(route(0.5), canary=None) == kept
