@@ -77,6 +77,8 @@ class Subscription:
     """A message whose handling keeps failing unexpectedly is dead after this many deliveries."""
     on_dead: Callable[[int], Awaitable[None]] | None = field(default=None, repr=False)
     """Told the sequence of every dead letter, after it was published and before it is terminated."""
+    subjects: Sequence[str] | None = None
+    """Narrower filters than all subjects of the topics, such as one pool of a work queue."""
 
 
 def each(handler: Callable[[Received[M]], Awaitable[Sequence[Message]]]) -> BatchHandler:
@@ -109,7 +111,7 @@ class Consumer:
             ack_wait=subscription.ack_wait_s,
             max_deliver=-1,
             max_ack_pending=max(1000, subscription.batch * 4),
-            filter_subjects=[s for topic in subscription.handlers for s in bus.contracts.subjects(topic)],
+            filter_subjects=_filters(bus, subscription),
         )
         self._puller = Puller(bus.nc, subscription.stream, config, subscription.batch, subscription.linger_s)
 
@@ -246,3 +248,9 @@ class Consumer:
             for message in batch:
                 with suppress(nats.errors.Error):
                     await message.in_progress()
+
+
+def _filters(bus: Bus, subscription: Subscription) -> list[str]:
+    if subscription.subjects is not None:
+        return list(subscription.subjects)
+    return [subject for topic in subscription.handlers for subject in bus.contracts.subjects(topic)]
