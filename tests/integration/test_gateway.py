@@ -1,0 +1,272 @@
+"""The gateway with the public OpenAI client in front, a real broker behind, and an engine that speaks vLLM's API."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import msgspec
+import openai
+import pytest
+
+from ratchet.gateway.app import build
+from ratchet.gateway.settings import Settings
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Feedback, Message, TrajectoryEnd, Turn
+from ratchet.messages.routing import policy_name
+from ratchet.messages.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
+from tests.support.fake_engine import FakeEngine, serving
+from tests.support.messages import AT
+from tests.support.running import connected, running_app
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+ROLE = "support"
+
+
+@dataclass
+class Scene:
+    """A running gateway and what stands around it."""
+
+    url: str
+    engine: FakeEngine
+    bus: Bus
+    clients: list[openai.AsyncOpenAI] = field(default_factory=list[openai.AsyncOpenAI])
+
+    def client(self, **options: Any) -> openai.AsyncOpenAI:
+        base_url = options.pop("base_url", f"{self.url}/v1")
+        client = openai.AsyncOpenAI(base_url=base_url, **{"api_key": "none", "max_retries": 0, **options})
+        self.clients.append(client)
+        return client
+
+    async def published(self, kind: type[Message], number: int) -> list[Any]:
+        """The first `number` messages of a kind, waiting for them."""
+
+        async def probe() -> list[Any]:
+            total = (await self.bus.nc.jetstream().stream_info("RL_TURNS")).state.last_seq
+            raw = [await self.bus.nc.jetstream().get_msg("RL_TURNS", n + 1) for n in range(total)]
+            found = [m for m in raw if (m.headers or {})["ce-type"] == kind.TOPIC]
+            return found if len(found) >= number else []
+
+        return [self.bus.contracts.read(m.subject or "", m.data or b"")[0] for m in await eventually(probe)]
+
+
+def version(number: int) -> PolicyVersion:
+    digest = str(number) * 64
+    return PolicyVersion(
+        role=ROLE,
+        version=number,
+        name=policy_name(ROLE, number, digest),
+        digest=digest,
+        uri=f"s3://ratchet/policies/{digest}.json",
+        kind="adapter",
+        base_model="tiny",
+        created_at=AT,
+        stage="stable",
+    )
+
+
+def served(number: int) -> ServedPolicy:
+    return ServedPolicy(version=number, name=version(number).name, digest=version(number).digest)
+
+
+@asynccontextmanager
+async def scene(nats: RunningServer, folder: Any, **options: Any) -> AsyncIterator[Scene]:
+    kernel = KernelSettings(nats_url=nats.url, data_dir=folder)
+    engine = FakeEngine(resident={version(1).name})
+    async with connected(kernel) as bus, serving(engine) as engine_url:
+        for number in (1, 2):
+            await bus.bucket("policies", PolicyVersion).put(f"{ROLE}.{number}", version(number))
+        await bus.bucket("policies", Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=3))
+        settings = Settings(kernel=kernel, port=0, engine_url=engine_url, **options)
+        async with running_app(build(settings)) as app:
+            port: int = app.components[-1].port  # type: ignore[attr-defined]
+            here = Scene(f"http://127.0.0.1:{port}", engine, bus)
+            await eventually(lambda: _roles(here, options))
+            try:
+                yield here
+            finally:
+                await asyncio.gather(*(client.close() for client in here.clients))
+
+
+async def _roles(here: Scene, options: dict[str, Any]) -> bool:
+    keys = options.get("api_keys") or ["none"]
+    return bool([model async for model in here.client(api_key=str(keys[0])).models.list()])
+
+
+async def ask(client: openai.AsyncOpenAI, messages: list[Any], **options: Any) -> Any:
+    return await client.chat.completions.with_raw_response.create(
+        model=options.pop("model", ROLE), messages=messages, **options
+    )
+
+
+async def test_a_conversation_becomes_turns_whose_deltas_give_back_every_prompt(
+    nats: RunningServer, tmp_path: Any
+) -> None:
+    trajectory = str(uuid.uuid4())
+    async with scene(nats, tmp_path) as here:
+        client = here.client(default_headers={"x-ratchet-trajectory": trajectory, "x-ratchet-session": "s-1"})
+        messages: list[Any] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "where is it?"}]
+        first = await ask(client, messages)
+        assert first.headers["x-ratchet-trajectory"] == trajectory
+        assert first.headers["x-ratchet-policy"] == version(1).name
+        assert first.headers["x-ratchet-arm"] == "stable"
+        answer = first.parse().choices[0].message
+        assert answer.content == "It arrives today."
+        assert first.parse().choices[0].logprobs is None
+        messages += [answer.model_dump(), {"role": "user", "content": "thanks"}]
+        await ask(client, messages)
+        one, two = await here.published(Turn, 2)
+        assert (one.index, two.index, two.parent_turn_id) == (0, 1, one.turn_id)
+        assert two.messages == [{"role": "user", "content": "thanks"}]
+        assert one.trainable.ok
+        assert two.trainable.ok
+        assert one.session_id == "s-1"
+        whole = one.prompt_token_ids.suffix + one.output_token_ids
+        rebuilt = whole[: two.prompt_token_ids.prefix_length] + two.prompt_token_ids.suffix
+        assert rebuilt == list(msgspec.json.encode(here.engine.asked[1]["messages"]))
+
+
+async def test_the_end_follows_its_turns_and_counts_them(nats: RunningServer, tmp_path: Any) -> None:
+    trajectory = str(uuid.uuid4())
+    async with scene(nats, tmp_path) as here:
+        client = here.client(base_url=f"{here.url}/t/{trajectory}/v1")
+        await ask(client, [{"role": "user", "content": "hi"}])
+        async with httpx.AsyncClient() as http:
+            answer = await http.post(
+                f"{here.url}/v1/trajectories/{trajectory}/end",
+                json={"outcome": {"status": "success"}, "task": {"task_id": "t", "instructions": ""}},
+            )
+            assert answer.status_code == 202
+            wrong = await http.post(f"{here.url}/v1/trajectories/{trajectory}/end", json={"outcome": {"status": 7}})
+            assert wrong.status_code == 400
+            assert "/outcome/status" in wrong.json()["error"]["message"]
+        (end,) = await here.published(TrajectoryEnd, 1)
+        assert (end.trajectory_id, end.role, end.turns) == (trajectory, ROLE, 1)
+
+
+async def test_a_version_is_pinned_by_name_and_loaded_when_the_engine_does_not_hold_it(
+    nats: RunningServer, tmp_path: Any
+) -> None:
+    async with scene(nats, tmp_path) as here:
+        asked = [{"role": "user", "content": "hi"}]
+        by_name = await ask(here.client(), asked, model=f"{ROLE}@2")
+        by_body = await ask(here.client(), asked, extra_body={"adapter_id": f"{ROLE}@2"})
+        assert here.engine.loads == [(version(2).name, version(2).uri)]
+        assert {by_name.headers["x-ratchet-arm"], by_body.headers["x-ratchet-arm"]} == {"pinned"}
+        assert {by_name.headers["x-ratchet-policy"], by_body.headers["x-ratchet-policy"]} == {version(2).name}
+
+
+async def test_the_canary_gets_its_share_until_its_lease_lapses(nats: RunningServer, tmp_path: Any) -> None:
+    asked = [{"role": "user", "content": "hi"}]
+    async with scene(nats, tmp_path, lease_s=3.0) as here:
+        here.engine.resident.add(version(2).name)
+        bucket = here.bus.bucket("policies", Route)
+        steps = [WeightStep(at=AT, weight=0.5)]
+        canary = CanaryRoute(rollout_id="r", policy=served(2), salt="salt", schedule=steps, lease=1)
+        await bucket.change(ROLE, lambda route: msgspec.structs.replace(route or Route(role=ROLE), canary=canary))
+
+        async def canaried() -> Any:
+            answer = await ask(here.client(), asked)
+            return answer if answer.headers["x-ratchet-arm"] == "canary" else None
+
+        answer = await eventually(canaried)
+        trajectory = {"x-ratchet-trajectory": answer.headers["x-ratchet-trajectory"]}
+
+        async def lapsed() -> Any:
+            again = await ask(here.client(), asked, extra_headers=trajectory)
+            return again if again.headers["x-ratchet-arm"] == "mixed" else None
+
+        again = await eventually(lapsed)
+        assert again.headers["x-ratchet-policy"] == version(1).name
+
+
+async def test_secrets_are_taken_out_and_their_tokens_are_not_published(nats: RunningServer, tmp_path: Any) -> None:
+    trajectory = {"x-ratchet-trajectory": str(uuid.uuid4())}
+    async with scene(nats, tmp_path) as here:
+        messages: list[Any] = [{"role": "user", "content": "I am mia@example.com, where is it?"}]
+        answer = (await ask(here.client(), messages, extra_headers=trajectory)).parse().choices[0].message
+        messages += [answer.model_dump(), {"role": "user", "content": "hello?"}]
+        await ask(here.client(), messages, extra_headers=trajectory)
+        one, two = await here.published(Turn, 2)
+        assert "mia@example.com" not in msgspec.json.encode([one, two]).decode()
+        assert one.redactions == {"email": 1}
+        assert {one.trainable.reason, two.trainable.reason} == {"redacted"}
+        assert {one.prompt_token_ids, two.prompt_token_ids} == {None}
+
+
+async def test_feedback_is_checked_at_the_edge(nats: RunningServer, tmp_path: Any) -> None:
+    trajectory = str(uuid.uuid4())
+    async with scene(nats, tmp_path) as here, httpx.AsyncClient(base_url=here.url) as http:
+        good = await http.post("/v1/feedback", json={"trajectory_id": trajectory, "kind": "thumbs", "value": True})
+        assert good.status_code == 202
+        bad = await http.post("/v1/feedback", json={"trajectory_id": trajectory, "kind": "applause"})
+        assert bad.status_code == 400
+
+        async def stored() -> int:
+            return (await here.bus.nc.jetstream().stream_info("RL_FEEDBACK")).state.messages
+
+        assert await eventually(stored) == 1
+        raw = await here.bus.nc.jetstream().get_msg("RL_FEEDBACK", 1)
+        message = here.bus.contracts.read(raw.subject or "", raw.data or b"")[0]
+        assert isinstance(message, Feedback)
+        assert message.feedback_id == good.json()["feedback_id"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/chat/completions", b"{", 400),
+        ("/v1/chat/completions", b'{"model": "support", "messages": []}', 400),
+        ("/v1/chat/completions", b'{"model": "nobody", "messages": [{"role": "user", "content": "x"}]}', 404),
+        ("/v1/chat/completions", b'{"model": "support@9", "messages": [{"role": "user", "content": "x"}]}', 404),
+        ("/v1/chat/completions", b" " * 3000, 413),
+        ("/v1/nothing", b"{}", 404),
+        ("/t/not-a-uuid/v1/chat/completions", b'{"model":"support","messages":[{"role":"user","content":"x"}]}', 400),
+    ],
+)
+async def test_bad_input_gets_a_clear_error_in_openais_shape(
+    nats: RunningServer, tmp_path: Any, path: str, body: bytes, status: int
+) -> None:
+    async with scene(nats, tmp_path, body_limit=2000) as here, httpx.AsyncClient(base_url=here.url) as http:
+        answer = await http.post(path, content=body)
+        assert answer.status_code == status
+        assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_a_wrong_key_is_refused(nats: RunningServer, tmp_path: Any) -> None:
+    async with scene(nats, tmp_path, api_keys=["good-key"]) as here:
+        with pytest.raises(openai.AuthenticationError):
+            await ask(here.client(api_key="bad-key"), [{"role": "user", "content": "hi"}])
+        await ask(here.client(api_key="good-key"), [{"role": "user", "content": "hi"}])
+
+
+async def test_an_engine_that_fails_is_recorded_as_the_policys_failure(nats: RunningServer, tmp_path: Any) -> None:
+    async with scene(nats, tmp_path) as here:
+        here.engine.broken = True
+        with pytest.raises(openai.InternalServerError):
+            await ask(here.client(), [{"role": "user", "content": "hi"}])
+        (turn,) = await here.published(Turn, 1)
+        assert (turn.error, turn.trainable.reason, turn.response) == ("out of memory", "error", None)
+
+
+async def test_answers_go_on_while_the_broker_is_dead_and_the_turns_arrive_afterwards(
+    nats: RunningServer, tmp_path: Any
+) -> None:
+    async with scene(nats, tmp_path) as here:
+        await ask(here.client(), [{"role": "user", "content": "before"}])
+        await here.published(Turn, 1)
+        await asyncio.to_thread(nats.kill)
+        for number in range(5):
+            await ask(here.client(), [{"role": "user", "content": f"during {number}"}])
+        await asyncio.to_thread(nats.start)
+        await ask(here.client(), [{"role": "user", "content": "after"}])
+        turns = await here.published(Turn, 7)
+        said = [turn.messages[0]["content"] for turn in turns]
+        assert said == ["before", *(f"during {n}" for n in range(5)), "after"]
