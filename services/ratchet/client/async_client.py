@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
+from tempfile import gettempdir
 from types import TracebackType
 from typing import Any
 
+import structlog
+
+from ratchet.client.connection import connect
+from ratchet.client.preparer import Preparer
 from ratchet.client.recording import Recording, Stats, new_id
 from ratchet.client.settings import ClientSettings
-from ratchet.client.trajectory import TrajectoryRecorder
+from ratchet.client.trajectory import Agent, TrajectoryRecorder
 from ratchet.kernel.bus import Bus, utc_now
 from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.errors import ConfigError
 from ratchet.kernel.outbox import Outbox
-from ratchet.kernel.spool import Spool
+from ratchet.kernel.spool import NoSpool, Spool
 from ratchet.messages import DEFAULT_ROLE
+
+log = structlog.get_logger()
+
+GRACE_S = 2.0
+"""What closing may take beyond its deadline: writing the rest to the spool."""
 
 
 class AsyncClient:
@@ -24,7 +37,7 @@ class AsyncClient:
     An absent broker is fine, at the start and later: messages wait in a bounded spool on disk.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keywords, each with a default
         self,
         agent_id: str,
         *,
@@ -35,30 +48,37 @@ class AsyncClient:
         strict: bool = False,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
-        """`strict` raises on messages that break the contract, instead of logging and counting them."""
+        """`strict` raises on what breaks the contract, instead of logging and counting it."""
         self._settings = settings or ClientSettings()
         self._contracts = Contracts.load()
-        self._spool = Spool.claim(self._settings.kernel.data_dir / "client-spool", self._settings.spool_bytes)
-        self._outbox = Outbox(
-            self._contracts, f"client:{agent_id}", self._spool, queue_limit=self._settings.queue_limit, now=now
-        )
-        self._recording = Recording(
+        self._now = now
+        self._name = f"client:{agent_id}"
+        self._spool = _open_spool(self._settings)
+        limit = self._settings.queue_limit
+        self._outbox = Outbox(self._contracts, self._name, self._spool, queue_limit=limit, now=now)
+        self._preparer = Preparer(self._outbox, limit)
+        agent = Agent(
             agent_id=agent_id,
             role=role,
             session_id=session_id or new_id(),
-            settings=self._settings,
-            outbox=self._outbox,
-            strict=strict,
-            now=now,
             subordinate_profile=subordinate_profile,
         )
+        self._recording = Recording(agent, self._settings, self._contracts, self._preparer, strict=strict, now=now)
         self._bus: Bus | None = None
         self._running: asyncio.Task[None] | None = None
 
     @property
     def stats(self) -> Stats:
         """Counters since the client was made."""
-        return self._recording.stats
+        sent, prepared = self._outbox.stats, self._preparer
+        return Stats(
+            published=sent.published,
+            pending=prepared.pending + self._outbox.pending,
+            overflowed=sent.overflowed + prepared.overflowed,
+            invalid=self._recording.unrecordable + prepared.invalid + sent.refused,
+            redacted=sum(prepared.redactions.values()),
+            redactions=dict(prepared.redactions),
+        )
 
     def trajectory(self, **task: Any) -> TrajectoryRecorder:
         """Begin a trajectory; see `Recording.trajectory` for what can be said about it."""
@@ -70,20 +90,29 @@ class AsyncClient:
 
     async def flush(self, deadline_s: float) -> bool:
         """Wait until everything is stored; False when the deadline came first."""
-        return await self._outbox.flush(deadline_s)
+        until = time.monotonic() + deadline_s
+        if not await asyncio.to_thread(self._preparer.wait, deadline_s):
+            return False
+        return await self._outbox.flush(max(0.0, until - time.monotonic()))
 
     async def start(self) -> None:
         """Begin publishing in the background."""
+        self._preparer.start()
         self._running = asyncio.create_task(self._outbox.run(self._connect))
 
     async def close(self) -> None:
         """Publish what is queued, within `close_s`; the rest stays in the spool for the next start."""
-        if self._running is None:
+        running, self._running = self._running, None
+        if running is None:
             return
-        await self._outbox.flush(self._settings.close_s)
+        until = time.monotonic() + self._settings.close_s
+        await asyncio.to_thread(self._preparer.close, self._settings.close_s)
+        await self._outbox.flush(max(0.0, until - time.monotonic()))
         await self._outbox.stop()
-        await self._running
-        self._running = None
+        await asyncio.wait({running}, timeout=GRACE_S)
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running})
         if self._bus is not None:
             await self._bus.close()
         self._spool.close()
@@ -98,5 +127,15 @@ class AsyncClient:
         await self.close()
 
     async def _connect(self) -> Bus:
-        self._bus = await Bus.connect(self._settings.kernel, name="client", contracts=self._contracts)
+        self._bus = await connect(self._settings.kernel, self._name, self._contracts, self._now)
         return self._bus
+
+
+def _open_spool(settings: ClientSettings) -> Spool:
+    """A spool under the data folder, else under the system's temporary one, else none: an agent starts regardless."""
+    for parent in (settings.kernel.data_dir / "client-spool", Path(gettempdir()) / "ratchet-client-spool"):
+        try:
+            return Spool.claim(parent, settings.spool_bytes)
+        except (OSError, ConfigError) as error:
+            log.warning("cannot spool here", directory=str(parent), reason=str(error))
+    return NoSpool()

@@ -1,32 +1,29 @@
-"""What both clients share: making recorders and feedback, redacting, and handing over to the outbox.
+"""What both clients share: making recorders and feedback, and handing over what they made.
 
-Nothing here waits for the network, and nothing raises into the agent unless it asked for `strict`.
+Nothing here waits for the network or a disk, and nothing raises into the agent unless it asked for `strict`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 import structlog
 import uuid_utils
 
+from ratchet.client.plain import plain
+from ratchet.client.preparer import Preparer
 from ratchet.client.settings import ClientSettings
-from ratchet.client.trajectory import TrajectoryRecorder
-from ratchet.kernel.errors import RatchetError
-from ratchet.kernel.outbox import Outbox
-from ratchet.kernel.redaction import Redactor
+from ratchet.client.trajectory import Agent, Desk, TrajectoryRecorder
+from ratchet.kernel.contracts import Contracts
 from ratchet.messages import Feedback, JsonObject, Message
 from ratchet.messages.trajectory import TaskContext, TrajectoryMetadata
 
 log = structlog.get_logger()
-
-M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +31,43 @@ class Stats:
     """What became of everything that was recorded since the client was made."""
 
     published: int
+    """Stored by the broker."""
     pending: int
+    """In memory or in the spool."""
     overflowed: int
+    """Lost: a queue in memory, or the spool on disk, was full."""
     invalid: int
     """Not published: broke the contract, could not be redacted, or the broker refused it."""
     redacted: int
     """Secrets and personal data taken out."""
+    redactions: Mapping[str, int]
+    """The same by type."""
 
 
-@dataclass(kw_only=True)
 class Recording:
-    """Makes trajectories and feedback of one agent and publishes them in the background."""
+    """Makes the trajectories and feedback of one agent."""
 
-    agent_id: str
-    role: str
-    session_id: str
-    settings: ClientSettings
-    outbox: Outbox
-    strict: bool
-    now: Callable[[], datetime]
-    subordinate_profile: str | None = None
-    _redactor: Redactor = field(default_factory=Redactor, repr=False)
-    _invalid: int = 0
-    _redacted: int = 0
+    def __init__(
+        self,
+        agent: Agent,
+        settings: ClientSettings,
+        contracts: Contracts,
+        preparer: Preparer,
+        *,
+        strict: bool,
+        now: Callable[[], datetime],
+    ) -> None:
+        self.agent = agent
+        self.unrecordable = 0
+        """What never became a message: turns, chats and feedback of the wrong shape."""
+        self._settings = settings
+        self._contracts = contracts
+        self._preparer = preparer
+        self._strict = strict
+        self._now = now
+        self._desk = Desk(publish=self.submit, report=self._report, new_id=new_id, now=now)
 
-    def trajectory(
+    def trajectory(  # noqa: PLR0913 - keywords: what the contract knows of a trajectory
         self,
         *,
         task_id: str,
@@ -75,30 +84,30 @@ class Recording:
         subordinate_profile: str | None = None,
         labels: JsonObject | None = None,
     ) -> TrajectoryRecorder:
-        """Begin a trajectory; use it as a context manager."""
+        """Begin a trajectory; use it as a context manager.
+
+        `group_key`: equal for several tries of one task. `trajectory_id`: the gateway's (`x-ratchet-trajectory`), when
+        the agent's calls go through it. `user_id` is hashed with the key in the settings, and not sent without one.
+        """
         return TrajectoryRecorder(
             trajectory_id=trajectory_id or new_id(),
-            session_id=self.session_id,
-            agent_id=self.agent_id,
-            role=self.role,
+            agent=self._acting_as(subordinate_profile),
             task=TaskContext(
                 task_id=task_id,
                 instructions=instructions,
                 complexity_score=complexity_score,
                 domain=domain,
                 group_key=group_key,
-                tools=tools,
+                tools=plain(tools),
             ),
             metadata=TrajectoryMetadata(model=model, temperature=temperature),
-            publish=self.submit,
-            now=self.now,
-            subordinate_profile=subordinate_profile or self.subordinate_profile,
+            desk=self._desk,
             parent_trajectory_id=parent_trajectory_id,
             user_ref=self._user_ref(user_id),
-            labels=labels,
+            labels=plain(labels),
         )
 
-    def feedback(
+    def feedback(  # noqa: PLR0913 - keywords: what can be said
         self,
         trajectory_id: str,
         *,
@@ -110,8 +119,7 @@ class Recording:
         rater: str | None = None,
         source: str = "client",
     ) -> None:
-        """Say something about a trajectory: exactly one of `thumbs`, `stars` (0..5), `correction`, `comment`,
-        `abandoned`. Raises `ValueError` for none or several."""
+        """Say one thing about a trajectory: `thumbs`, `stars` (0..5), `correction`, `comment` or `abandoned`."""
         said: dict[str, Any] = {
             "thumbs": thumbs,
             "rating": stars,
@@ -119,17 +127,18 @@ class Recording:
             "comment": comment,
             "abandoned": abandoned or None,
         }
-        given = {kind: value for kind, value in said.items() if value is not None}
+        given = [(kind, value) for kind, value in said.items() if value is not None]
         if len(given) != 1:
-            raise ValueError("give exactly one of thumbs, stars, correction, comment, abandoned")
-        ((kind, value),) = given.items()
+            self._report(ValueError("give exactly one of thumbs, stars, correction, comment, abandoned"))
+            return
+        kind, value = given[0]
         self.submit(
             Feedback(
                 feedback_id=new_id(),
                 trajectory_id=trajectory_id,
                 kind=kind,
-                at=self.now(),
-                role=self.role,
+                at=self._now(),
+                role=self.agent.role,
                 value=value,
                 source=source,
                 rater=rater,
@@ -137,31 +146,29 @@ class Recording:
         )
 
     def submit(self, message: Message) -> None:
-        """Redact and queue. A message that cannot be redacted or breaks its contract is counted and never sent."""
-        try:
-            self.outbox.put(self._redact(message))
-        except RatchetError as error:
-            self._invalid += 1
-            if self.strict:
-                raise
-            log.error("not recorded", topic=message.TOPIC, reason=str(error))
+        """Queue a message. It is redacted and checked in the background; a strict client checks it here as well."""
+        if self._strict:
+            self._contracts.check_strict(message)
+        self._preparer.put(message)
 
-    @property
-    def stats(self) -> Stats:
-        """Counters since the client was made."""
-        sent = self.outbox.stats
-        return Stats(sent.published, self.outbox.pending, sent.overflowed, self._invalid + sent.refused, self._redacted)
+    def _report(self, error: Exception) -> None:
+        if self._strict:
+            raise error
+        self.unrecordable += 1
+        log.error("not recorded", reason=repr(error))
 
-    def _redact(self, message: M) -> M:
-        redacted = self._redactor.redact(msgspec.to_builtins(message))
-        if not redacted.counts:
-            return message
-        self._redacted += sum(redacted.counts.values())
-        return msgspec.convert(redacted.value, type(message))
+    def _acting_as(self, profile: str | None) -> Agent:
+        agent = self.agent
+        return Agent(
+            agent_id=agent.agent_id,
+            role=agent.role,
+            session_id=agent.session_id,
+            subordinate_profile=profile or agent.subordinate_profile,
+        )
 
     def _user_ref(self, user_id: str | None) -> str | None:
         """A keyed hash: the same user is recognised, and nobody can compute who it is."""
-        key = self.settings.user_key
+        key = self._settings.user_key
         if user_id is None or key is None:
             return None
         return hmac.new(key.get_secret_value().encode(), user_id.encode(), hashlib.sha256).hexdigest()

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
 import threading
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from ratchet.client.async_client import AsyncClient
+import structlog
+
+from ratchet.client.async_client import GRACE_S, AsyncClient
 from ratchet.client.recording import Stats
+from ratchet.client.settings import ClientSettings
 from ratchet.client.trajectory import TrajectoryRecorder
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+START_S = 10.0
 
 
 class Client:
-    """Records trajectories and feedback in the background; use it as a context manager, from any thread."""
+    """Records trajectories and feedback in the background; use it as a context manager, from any thread.
 
-    def __init__(self, agent_id: str, **options: Any) -> None:
+    A client that is not closed is closed when the interpreter exits. After a fork the child gets threads, a connection
+    and a spool of its own with its first use.
+    """
+
+    def __init__(self, agent_id: str, *, settings: ClientSettings | None = None, **options: Any) -> None:
         """Takes what `AsyncClient` takes."""
-        self._client = AsyncClient(agent_id, **options)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="ratchet-client", daemon=True)
-        self._thread.start()
-        self._call(self._client.start())
+        self._settings = settings or ClientSettings()
+        self._make = lambda: AsyncClient(agent_id, settings=self._settings, **options)
         self._open = True
+        self._lock = threading.Lock()
+        self._begin()
+        atexit.register(self.close)
 
     @property
     def stats(self) -> Stats:
@@ -31,24 +46,30 @@ class Client:
 
     def trajectory(self, **task: Any) -> TrajectoryRecorder:
         """Begin a trajectory; see `Recording.trajectory` for what can be said about it."""
-        return self._client.trajectory(**task)
+        return self._here().trajectory(**task)
 
     def feedback(self, trajectory_id: str, **said: Any) -> None:
         """Say something about a trajectory; see `Recording.feedback`."""
-        self._client.feedback(trajectory_id, **said)
+        self._here().feedback(trajectory_id, **said)
 
     def flush(self, deadline_s: float) -> bool:
         """Wait until everything is stored; False when the deadline came first."""
-        return self._call(self._client.flush(deadline_s))
+        client = self._here()
+        return self._call(client.flush(deadline_s), deadline_s + GRACE_S)
 
     def close(self) -> None:
         """Publish what is queued, within `close_s`; the rest stays in the spool for the next start."""
-        if not self._open:
+        if not self._open or self._pid != os.getpid():
             return
         self._open = False
-        self._call(self._client.close())
+        atexit.unregister(self.close)
+        try:
+            self._call(self._client.close(), self._settings.close_s + 3 * GRACE_S)
+        except TimeoutError:
+            log.warning("did not close in time", pending=self._client.stats.pending)
+            return
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(GRACE_S)
         self._loop.close()
 
     def __enter__(self) -> Client:
@@ -59,6 +80,22 @@ class Client:
     ) -> None:
         self.close()
 
-    def _call(self, work: Any) -> Any:
-        """Run a coroutine on the background loop and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._client = self._make()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="ratchet-client", daemon=True)
+        self._thread.start()
+        self._call(self._client.start(), START_S)
+
+    def _here(self) -> AsyncClient:
+        """The client of this process: threads do not survive a fork."""
+        if self._pid != os.getpid():
+            with self._lock:
+                if self._pid != os.getpid():
+                    self._begin()
+        return self._client
+
+    def _call(self, work: Coroutine[Any, Any, T], deadline_s: float) -> T:
+        """Run a coroutine on the background loop and wait for it. Raises `TimeoutError`."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(deadline_s)

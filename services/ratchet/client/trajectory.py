@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
+from ratchet.client.plain import plain
 from ratchet.messages import JsonObject, Outcome, PolicyClaim, Trajectory
 from ratchet.messages.chat import trajectory_turns
 from ratchet.messages.trajectory import (
@@ -23,6 +25,28 @@ from ratchet.messages.trajectory import (
 )
 
 Content = str | JsonObject | list[JsonObject]
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agent:
+    """Who records."""
+
+    agent_id: str
+    role: str
+    session_id: str
+    subordinate_profile: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """Where a recorder gets its time from and leaves its work."""
+
+    publish: Callable[[Trajectory], None]
+    report: Callable[[Exception], None]
+    """Told what could not be recorded. Raises it if the client is strict, counts it otherwise."""
+    new_id: Callable[[], str]
+    now: Callable[[], datetime]
 
 
 @dataclass(kw_only=True)
@@ -30,72 +54,65 @@ class TrajectoryRecorder:
     """A trajectory in the making; leaving the `with` block publishes it, once, whatever happened inside.
 
     An exception inside marks the outcome as a failure that the agent reported itself, and goes on to the caller.
-    A trajectory without a turn says nothing and is not published.
+    A trajectory without a turn says nothing and is not published, nor is one of which a part could not be recorded.
     """
 
     trajectory_id: str
-    session_id: str
-    agent_id: str
-    role: str
+    agent: Agent
     task: TaskContext
     metadata: TrajectoryMetadata
-    publish: Callable[[Trajectory], None] = field(repr=False)
-    now: Callable[[], datetime] = field(repr=False)
-    subordinate_profile: str | None = None
+    desk: Desk = field(repr=False)
     parent_trajectory_id: str | None = None
     user_ref: str | None = None
     labels: JsonObject | None = None
 
     def __post_init__(self) -> None:
-        self._started_at = self.now()
+        self._started_at = self.desk.now()
         self._turns: list[TrajectoryTurn] = []
         self._outcome: Outcome | None = None
         self._quality: Quality | None = None
         self._policy: PolicyClaim | None = None
         self._tokens: int | None = self.metadata.total_tokens
         self._cost: float | None = self.metadata.total_cost_usd
+        self._broken = False
         self._ended = False
 
     def turn(
         self,
         *,
         observation: Observation | Content,
-        action: Action | str,
-        result: TurnResult | None = None,
+        action: Action | Mapping[str, Any] | str,
+        result: TurnResult | Mapping[str, Any] | str | None = None,
         thought_process: Sequence[str] | None = None,
         reward: float | None = None,
     ) -> None:
-        """Add what the agent saw, did and got. Plain text is a user's message and the agent's answer to it."""
-        seen = (
-            observation
-            if isinstance(observation, Observation)
-            else Observation(type="user_message", content=observation)
-        )
-        done = action if isinstance(action, Action) else Action(type="response", raw_response=action)
-        self._turns.append(
-            TrajectoryTurn(
+        """Add what the agent saw, did and got.
+
+        Plain text is a user's message, the agent's answer, and what came out. Otherwise the members of the contract:
+        observation {type, content, context?}, action {type, tool_name?, tool_args?, raw_response?},
+        result {success, output?, error?, execution_time_ms?}.
+        """
+        with self._guarded():
+            turn = TrajectoryTurn(
                 turn_id=len(self._turns) + 1,
-                timestamp=self.now(),
-                observation=seen,
-                action=done,
-                result=result or TurnResult(success=True),
+                timestamp=self.desk.now(),
+                observation=_observation(observation),
+                action=_action(action),
+                result=_result(result),
                 thought_process=list(thought_process) if thought_process is not None else None,
                 reward=reward,
             )
-        )
+            self._turns.append(turn)
 
     def chat(self, messages: Sequence[JsonObject], *, tools: Sequence[JsonObject] | None = None) -> None:
-        """Take a whole conversation in OpenAI's form, tool calls and results included, as this trajectory's turns.
-
-        Raises `ChatError` when it breaks the format.
-        """
-        instructions, turns = trajectory_turns(messages, started_at=self._started_at)
-        self._turns = turns
-        self.task = msgspec.structs.replace(
-            self.task,
-            instructions=instructions or self.task.instructions,
-            tools=list(tools) if tools is not None else self.task.tools,
-        )
+        """Take a whole conversation in OpenAI's form, tool calls and results included, as this trajectory's turns."""
+        with self._guarded():
+            instructions, self._turns = trajectory_turns(plain(list(messages)), started_at=self._started_at)
+            self.task = msgspec.structs.replace(
+                self.task,
+                instructions=instructions or self.task.instructions,
+                tools=plain(list(tools)) if tools is not None else self.task.tools,
+            )
 
     def outcome(
         self,
@@ -110,9 +127,18 @@ class TrajectoryRecorder:
             status=status, completion_percentage=completion_percentage, score=score, verified_by=verified_by
         )
 
-    def quality(self, **measured: Any) -> None:
-        """Quality of produced code: `lint_score` 0..10, `tests_passed`, `tests_total`, `critical_issues`."""
-        self._quality = Quality(**measured)
+    def quality(
+        self,
+        *,
+        lint_score: float | None = None,
+        tests_passed: int | None = None,
+        tests_total: int | None = None,
+        critical_issues: int | None = None,
+    ) -> None:
+        """Quality of produced code; `lint_score` is 0..10."""
+        self._quality = Quality(
+            lint_score=lint_score, tests_passed=tests_passed, tests_total=tests_total, critical_issues=critical_issues
+        )
 
     def policy(self, claim: PolicyClaim) -> None:
         """Which policy answered, when the agent knows it from the gateway's headers."""
@@ -123,13 +149,30 @@ class TrajectoryRecorder:
         self._tokens = (self._tokens or 0) + tokens
         self._cost = (self._cost or 0.0) + cost_usd
 
+    def subordinate(self, profile: str, *, task_id: str, instructions: str = "") -> TrajectoryRecorder:
+        """Begin the trajectory of a sub-agent: same session, linked to this one."""
+        return TrajectoryRecorder(
+            trajectory_id=self.desk.new_id(),
+            agent=Agent(
+                agent_id=f"{self.agent.agent_id}/{profile}",
+                role=self.agent.role,
+                session_id=self.agent.session_id,
+                subordinate_profile=profile,
+            ),
+            task=TaskContext(task_id=task_id, instructions=instructions, domain=self.task.domain),
+            metadata=TrajectoryMetadata(model=self.metadata.model, temperature=self.metadata.temperature),
+            desk=self.desk,
+            parent_trajectory_id=self.trajectory_id,
+            user_ref=self.user_ref,
+        )
+
     def end(self) -> None:
         """Publish. Happens by itself at the end of the `with` block; a second call does nothing."""
         if self._ended:
             return
         self._ended = True
-        if self._turns:
-            self.publish(self._trajectory())
+        if self._turns and not self._broken:
+            self.desk.publish(self._trajectory())
 
     def __enter__(self) -> TrajectoryRecorder:
         return self
@@ -137,7 +180,8 @@ class TrajectoryRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None:
+        verified = self._outcome is not None and self._outcome.verified_by is not None
+        if error is not None and not verified:
             self.outcome("failure")
         self.end()
 
@@ -149,21 +193,30 @@ class TrajectoryRecorder:
     ) -> None:
         self.__exit__(kind, error, traceback)
 
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """The boundary to the agent: its work matters more than its record."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - told to the desk, which raises it for a strict client
+            self._broken = True
+            self.desk.report(error)
+
     def _trajectory(self) -> Trajectory:
         metadata = msgspec.structs.replace(
             self.metadata, total_tokens=self._tokens, total_cost_usd=self._cost, source=self.metadata.source or "client"
         )
         return Trajectory(
             trajectory_id=self.trajectory_id,
-            session_id=self.session_id,
-            agent_id=self.agent_id,
+            session_id=self.agent.session_id,
+            agent_id=self.agent.agent_id,
             start_timestamp=self._started_at,
-            end_timestamp=self.now(),
-            turns=self._turns,
+            end_timestamp=self.desk.now(),
+            turns=list(self._turns),
             task_context=self.task,
             metadata=metadata,
-            role=self.role,
-            subordinate_profile=self.subordinate_profile,
+            role=self.agent.role,
+            subordinate_profile=self.agent.subordinate_profile,
             user_ref=self.user_ref,
             outcome=self._outcome,
             policy=self._policy,
@@ -171,3 +224,32 @@ class TrajectoryRecorder:
             parent_trajectory_id=self.parent_trajectory_id,
             labels=self.labels,
         )
+
+
+def _observation(seen: Observation | Content) -> Observation:
+    """An object with `type` and `content` is an observation, any other content a user's message."""
+    if isinstance(seen, Observation):
+        return _copied(seen)
+    content = plain(seen)
+    if isinstance(content, dict) and "type" in content and "content" in content:
+        return msgspec.convert(content, Observation)
+    return Observation(type="user_message", content=cast("Content", content))
+
+
+def _action(done: Action | Mapping[str, Any] | str) -> Action:
+    if isinstance(done, Action):
+        return _copied(done)
+    return Action(type="response", raw_response=done) if isinstance(done, str) else msgspec.convert(plain(done), Action)
+
+
+def _result(got: TurnResult | Mapping[str, Any] | str | None) -> TurnResult:
+    if isinstance(got, TurnResult):
+        return _copied(got)
+    if got is None or isinstance(got, str):
+        return TurnResult(success=True, output=got)
+    return msgspec.convert(plain(got), TurnResult)
+
+
+def _copied(part: S) -> S:
+    """A copy that later changes to the agent's own objects do not reach."""
+    return msgspec.convert(plain(part), type(part))

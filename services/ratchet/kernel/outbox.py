@@ -18,7 +18,7 @@ import structlog
 from ratchet.kernel.bus import Bus, utc_now
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.envelope import seal
-from ratchet.kernel.errors import Rejected, Unavailable
+from ratchet.kernel.errors import ContractError, Rejected, Unavailable
 from ratchet.kernel.spool import Record, Spool
 from ratchet.messages import Message
 
@@ -26,6 +26,8 @@ log = structlog.get_logger()
 
 BATCH = 256
 """Messages that are published, or spooled, together."""
+HEADER_ROOM = 256
+"""Bytes that publishing adds to a message's own headers (those of atomic batches)."""
 RETRY_S = 0.5
 """Pause before the spool is tried again."""
 
@@ -42,7 +44,7 @@ class OutboxStats:
 
 
 class Outbox:
-    """`put` from any thread, at any time; `run` publishes. Closing tries once more, then leaves the rest to the spool."""
+    """`put` from any thread, at any time; `run` publishes. What cannot be published by the end stays in the spool."""
 
     def __init__(
         self,
@@ -90,9 +92,9 @@ class Outbox:
         connecting = asyncio.create_task(self._connect(connect))
         try:
             while not self._stopping:
-                await self._pump()
+                await self._pump_safely()
                 await self._rest()
-            await self._pump()
+            await self._pump_safely()
         finally:
             connecting.cancel()
             await asyncio.gather(connecting, return_exceptions=True)
@@ -124,15 +126,29 @@ class Outbox:
         if not self.pending:
             self._idle.set()
         with suppress(TimeoutError):
-            async with asyncio.timeout(RETRY_S if self._spool.pending else None):
+            async with asyncio.timeout(RETRY_S if self.pending else None):
                 await self._wake.wait()
         self._wake.clear()
+
+    async def _pump_safely(self) -> None:
+        """The boundary: whatever goes wrong, publishing goes on later."""
+        try:
+            await self._pump()
+        except Exception as error:
+            if isinstance(error, Unavailable):
+                log.warning("broker away", reason=str(error))
+            else:
+                log.exception("publishing failed, will try again")
+            await asyncio.sleep(RETRY_S)
 
     async def _pump(self) -> None:
         """Move everything that is queued, and the spool when the broker answers."""
         while self._queue:
+            away = not self._is_connected()
+            if away and not self._spool.keeps:
+                return
             batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
-            if self._spool.pending or not self._is_connected():
+            if away or self._spool.pending:
                 self._keep(batch)
             else:
                 await self._publish_or_keep(batch)
@@ -145,23 +161,36 @@ class Outbox:
     async def _publish_or_keep(self, batch: Sequence[Record]) -> None:
         try:
             await self._publish(batch)
-        except Unavailable as error:
-            log.warning("broker away, spooling", reason=str(error))
-            self._keep(batch)
+        except Exception as error:
+            if self._spool.keeps:
+                self._keep(batch)
+            else:
+                self._queue.extendleft(reversed(batch))
+            if self._spool.keeps and isinstance(error, Unavailable):
+                log.warning("broker away, spooling", reason=str(error))
+                return
+            raise
 
     async def _publish(self, batch: Sequence[Record]) -> None:
         """Publish in order; a message that the broker will never take is counted, not retried."""
-        assert self._bus is not None  # noqa: S101 - only called while connected
-        sends = [self._bus.publish_raw(record.subject, record.headers, record.body) for record in batch]
-        results = await asyncio.gather(*sends, return_exceptions=True)
-        refused = [result for result in results if isinstance(result, Rejected)]
+        results = await asyncio.gather(*(self._publish_one(record) for record in batch), return_exceptions=True)
+        refused = [result for result in results if isinstance(result, Rejected | ContractError)]
         for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, Rejected):
+            if isinstance(result, BaseException) and result not in refused:
                 raise result
         for error in refused:
             log.error("message refused", reason=str(error))
         self.stats.refused += len(refused)
         self.stats.published += len(batch) - len(refused)
+
+    async def _publish_one(self, record: Record) -> None:
+        """Raises `Rejected` for what is larger than the broker takes: tried for ever it would block the spool."""
+        assert self._bus is not None  # noqa: S101 - only called while connected
+        size = len(record.body) + sum(len(name) + len(value) + 4 for name, value in record.headers.items())
+        limit = self._bus.nc.max_payload
+        if limit and size + HEADER_ROOM > limit:
+            raise Rejected(f"a message of {size} bytes is larger than the broker takes ({limit})")
+        await self._bus.publish_raw(record.subject, record.headers, record.body)
 
     def _keep(self, batch: Sequence[Record]) -> None:
         kept = [self._spool.append(record) for record in batch]

@@ -50,6 +50,9 @@ class Spool:
     A producer that spools must keep appending until `pending` is 0, or its newer messages overtake the older ones.
     """
 
+    keeps = True
+    """Whether records can be kept at all."""
+
     def __init__(self, directory: Path, max_bytes: int) -> None:
         """Open `directory`, made if absent. Raises `ConfigError` if it is in use, `OSError` if it cannot be used."""
         directory.mkdir(parents=True, exist_ok=True)
@@ -193,6 +196,37 @@ class Spool:
 
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:012d}.segment"
+
+
+class NoSpool(Spool):
+    """Where no directory can be written: keeps nothing, counts everything as overflowed."""
+
+    keeps = False
+
+    def __init__(self) -> None:
+        self._overflowed = 0
+
+    @property
+    def pending(self) -> int:
+        return 0
+
+    @property
+    def size(self) -> int:
+        return 0
+
+    @property
+    def damaged(self) -> int:
+        return 0
+
+    def append(self, record: Record) -> bool:  # noqa: ARG002 - a record is refused whatever it is
+        self._overflowed += 1
+        return False
+
+    async def drain(self, publish: Publish, batch: int = 64) -> int:  # noqa: ARG002 - there is nothing to publish
+        return 0
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def _read_segment(path: Path, start: int) -> Iterator[tuple[bytes, int]]:

@@ -1,0 +1,49 @@
+"""The client's connection to the broker: made in the background, tried for as long as it takes, without noise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+
+import nats.errors
+import structlog
+from nats.aio.client import Client as Nats
+
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.settings import KernelSettings
+
+log = structlog.get_logger()
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0
+RECONNECT_S = 1
+
+
+async def connect(settings: KernelSettings, name: str, contracts: Contracts, now: Callable[[], datetime]) -> Bus:
+    """A bus, as soon as the broker can be reached; says once that it is away."""
+    nc = Nats()
+    pause_s = FIRST_PAUSE_S
+    seed = str(settings.nats_seed_file) if settings.nats_seed_file else None
+    while True:
+        try:
+            await nc.connect(
+                settings.nats_url,
+                name=name,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=RECONNECT_S,
+                connect_timeout=2,
+                error_cb=_note,
+                nkeys_seed=seed,
+            )
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            if pause_s == FIRST_PAUSE_S:
+                log.warning("broker away, recording to the spool", url=settings.nats_url, reason=repr(error))
+            await asyncio.sleep(pause_s)
+            pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+        else:
+            return Bus(nc, name=name, contracts=contracts, replicas=settings.replicas, now=now)
+
+
+async def _note(error: Exception) -> None:
+    log.debug("broker connection", error=repr(error))

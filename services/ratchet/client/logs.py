@@ -1,0 +1,24 @@
+"""Where the client's log lines go: into the agent's own `logging`, never to its standard output."""
+
+from __future__ import annotations
+
+import structlog
+
+
+def use_stdlib_logging() -> None:
+    """Send structlog's lines to `logging`, unless the agent has set structlog up itself.
+
+    Unconfigured, structlog prints to standard output, which for some agents is a protocol channel.
+    """
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.add_logger_name,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )

@@ -1,0 +1,101 @@
+"""Redacts and checks what was recorded, on a thread of its own: the agent only pays for a queue's `put`."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import Counter
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from ratchet.kernel.outbox import Outbox
+from ratchet.kernel.redaction import Redactor
+from ratchet.messages import Message
+
+log = structlog.get_logger()
+
+M = TypeVar("M", bound=Message)
+
+
+class Preparer:
+    """A bounded queue in front of the outbox. Fails closed: what cannot be redacted, or is invalid, is dropped."""
+
+    def __init__(self, outbox: Outbox, limit: int) -> None:
+        self.overflowed = 0
+        self.invalid = 0
+        self.redactions: Counter[str] = Counter()
+        self._outbox = outbox
+        self._redactor = Redactor()
+        self._queue: queue.Queue[Message | None] = queue.Queue(limit)
+        self._unfinished = 0
+        self._finished = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="ratchet-preparer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to work on what is put."""
+        self._thread.start()
+
+    @property
+    def pending(self) -> int:
+        """Messages that have not reached the outbox yet."""
+        return self._unfinished
+
+    def put(self, message: Message) -> None:
+        """Take a message, at once; a full queue counts it as overflowed."""
+        with self._finished:
+            self._unfinished += 1
+        try:
+            self._queue.put_nowait(message)
+        except queue.Full:
+            self._done()
+            self.overflowed += 1
+
+    def wait(self, deadline_s: float) -> bool:
+        """Wait until everything that was put has reached the outbox; False when the deadline came first."""
+        with self._finished:
+            return self._finished.wait_for(lambda: self._unfinished == 0, deadline_s)
+
+    def close(self, deadline_s: float) -> None:
+        """Finish what was put within the deadline; the rest is counted as overflowed."""
+        until = time.monotonic() + deadline_s
+        if not self.wait(deadline_s):
+            self.overflowed += self._discard()
+        self._queue.put(None)
+        self._thread.join(max(0.1, until - time.monotonic()))
+
+    def _work(self) -> None:
+        while (message := self._queue.get()) is not None:
+            try:
+                self._outbox.put(self._redact(message))
+            except Exception as error:  # noqa: BLE001 - the boundary: one bad message must not end the thread
+                self.invalid += 1
+                log.error("not recorded", topic=message.TOPIC, reason=str(error))
+            finally:
+                self._done()
+
+    def _redact(self, message: M) -> M:
+        redacted = self._redactor.redact(msgspec.to_builtins(message))
+        if not redacted.counts:
+            return message
+        self.redactions.update(redacted.counts)
+        return msgspec.convert(redacted.value, type(message))
+
+    def _discard(self) -> int:
+        """Empty the queue; returns how many there were."""
+        count = 0
+        try:
+            while self._queue.get_nowait() is not None:
+                count += 1
+                self._done()
+        except queue.Empty:
+            return count
+        return count
+
+    def _done(self) -> None:
+        with self._finished:
+            self._unfinished -= 1
+            if self._unfinished == 0:
+                self._finished.notify_all()

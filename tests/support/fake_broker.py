@@ -1,0 +1,52 @@
+"""A broker in memory that can go away and come back: the part of a bus that an outbox uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.errors import BusUnavailable
+from ratchet.kernel.spool import Record
+
+
+@dataclass
+class _Connection:
+    is_connected: bool = True
+    max_payload: int = 1_000_000
+
+
+@dataclass
+class FakeBroker:
+    """Stores what is published while it is there; an event id that it knows is stored once."""
+
+    stored: list[Record] = field(default_factory=list)
+    nc: _Connection = field(default_factory=_Connection)
+    refusing: bool = False
+    """Connected, but publishing fails."""
+
+    def __post_init__(self) -> None:
+        self._known: set[str] = set()
+
+    def go_away(self) -> None:
+        self.nc.is_connected = False
+
+    def come_back(self) -> None:
+        self.nc.is_connected = True
+        self.refusing = False
+
+    async def publish_raw(self, subject: str, headers: dict[str, str], body: bytes) -> None:
+        if self.refusing or not self.nc.is_connected:
+            raise BusUnavailable("the broker is away")
+        if headers["Nats-Msg-Id"] not in self._known:
+            self._known.add(headers["Nats-Msg-Id"])
+            self.stored.append(Record(subject, headers, body))
+
+    async def connect(self) -> Bus:
+        """As a bus, for whatever connects to one."""
+        return cast("Bus", self)
+
+    @property
+    def ids(self) -> list[str]:
+        """Event ids in the order they were stored."""
+        return [record.headers["ce-id"] for record in self.stored]

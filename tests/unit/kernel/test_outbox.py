@@ -1,0 +1,178 @@
+"""The outbox publishes in order, spools while the broker is away, and loses nothing without counting it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.errors import InvalidMessage
+from ratchet.kernel.outbox import Outbox
+from ratchet.kernel.spool import NoSpool, Spool
+from ratchet.messages.trajectory import TaskContext
+from tests.support.fake_broker import FakeBroker
+from tests.support.messages import trajectory
+from tests.support.waiting import eventually
+
+CONTRACTS = Contracts.load()
+
+
+def ids(count: int, start: int = 0) -> list[str]:
+    return [trajectory(str(n)).event_id for n in range(start, start + count)]
+
+
+@asynccontextmanager
+async def publishing(outbox: Outbox, broker: FakeBroker) -> AsyncIterator[None]:
+    task = asyncio.create_task(outbox.run(broker.connect))
+    try:
+        yield
+    finally:
+        await outbox.stop()
+        await task
+
+
+OpenSpool = Callable[..., Spool]
+
+
+@pytest.fixture
+def open_spool(tmp_path: Path) -> Iterator[OpenSpool]:
+    """Opens the spool of the test; whatever is open at the end is closed."""
+    opened: list[Spool] = []
+
+    def open_one(max_bytes: int = 1_000_000) -> Spool:
+        opened.append(Spool(tmp_path, max_bytes))
+        return opened[-1]
+
+    yield open_one
+    for spool in opened:
+        spool.close()
+
+
+def outbox_with(spool: Spool, queue_limit: int = 1000) -> Outbox:
+    return Outbox(CONTRACTS, "test", spool, queue_limit=queue_limit)
+
+
+async def test_messages_are_stored_in_the_order_they_were_put(open_spool: OpenSpool) -> None:
+    outbox, broker = outbox_with(open_spool()), FakeBroker()
+    async with publishing(outbox, broker):
+        for n in range(300):
+            outbox.put(trajectory(str(n)))
+        assert await outbox.flush(5)
+    assert broker.ids == ids(300)
+    assert outbox.stats.published == 300
+
+
+async def test_while_the_broker_is_away_messages_wait_on_disk_and_drain_in_order(open_spool: OpenSpool) -> None:
+    spool = open_spool()
+    outbox, broker = outbox_with(spool), FakeBroker()
+    async with publishing(outbox, broker):
+        outbox.put(trajectory("0"))
+        assert await outbox.flush(5)
+        broker.go_away()
+        for n in range(1, 50):
+            outbox.put(trajectory(str(n)))
+        await eventually(lambda: _equal(spool, 49))
+        broker.come_back()
+        for n in range(50, 60):
+            outbox.put(trajectory(str(n)))
+        assert await outbox.flush(5)
+    assert broker.ids == ids(60)
+
+
+async def _equal(spool: Spool, pending: int) -> bool:
+    return spool.pending == pending
+
+
+async def test_a_publish_that_fails_goes_to_the_spool_and_is_not_overtaken(open_spool: OpenSpool) -> None:
+    spool = open_spool()
+    outbox, broker = outbox_with(spool), FakeBroker(refusing=True)
+    async with publishing(outbox, broker):
+        outbox.put(trajectory("0"))
+        await eventually(lambda: _equal(spool, 1))
+        broker.come_back()
+        outbox.put(trajectory("1"))
+        assert await outbox.flush(5)
+    assert broker.ids == ids(2)
+
+
+async def test_what_is_left_at_the_end_is_published_after_a_restart(open_spool: OpenSpool) -> None:
+    spool, away = open_spool(), FakeBroker()
+    away.go_away()
+    outbox = outbox_with(spool)
+    async with publishing(outbox, away):
+        for n in range(5):
+            outbox.put(trajectory(str(n)))
+    spool.close()
+
+    broker, again = FakeBroker(), outbox_with(open_spool())
+    async with publishing(again, broker):
+        again.put(trajectory("5"))
+        assert await again.flush(5)
+    assert broker.ids == ids(6)
+
+
+async def test_a_message_larger_than_the_broker_takes_does_not_block_the_others(open_spool: OpenSpool) -> None:
+    spool = open_spool(10_000_000)
+    outbox, broker = outbox_with(spool), FakeBroker()
+    broker.nc.max_payload = 10_000
+    noise = Random(1).randbytes(30_000).hex()
+    huge = trajectory("huge", task_context=TaskContext(task_id="t", instructions=noise))
+    broker.go_away()
+    async with publishing(outbox, broker):
+        for message in (trajectory("0"), huge, trajectory("1")):
+            outbox.put(message)
+        await eventually(lambda: _equal(spool, 3))
+        broker.come_back()
+        assert await outbox.flush(5)
+    assert broker.ids == ids(2)
+    assert (outbox.stats.refused, outbox.stats.published) == (1, 2)
+
+
+async def test_a_full_queue_and_a_full_disk_are_counted(open_spool: OpenSpool) -> None:
+    outbox, broker = outbox_with(open_spool(3_000), queue_limit=20), FakeBroker()
+    broker.go_away()
+    for n in range(30):
+        outbox.put(trajectory(str(n)))
+    assert outbox.stats.overflowed == 10
+    async with publishing(outbox, broker):
+        pass
+    kept = outbox.pending
+    assert 0 < kept < 20
+    assert outbox.stats.overflowed == 30 - kept
+
+
+async def test_without_a_disk_the_broker_still_gets_what_it_can_take() -> None:
+    outbox, broker = outbox_with(NoSpool()), FakeBroker()
+    async with publishing(outbox, broker):
+        outbox.put(trajectory("0"))
+        assert await outbox.flush(5)
+        broker.go_away()
+        outbox.put(trajectory("1"))
+        assert not await outbox.flush(0.05)
+        broker.come_back()
+        assert await outbox.flush(5)
+        broker.go_away()
+        outbox.put(trajectory("2"))
+    assert broker.ids == ids(2)
+    assert (outbox.stats.overflowed, outbox.pending) == (1, 0)
+
+
+async def test_an_invalid_message_is_refused_at_the_door() -> None:
+    outbox = outbox_with(NoSpool())
+    with pytest.raises(InvalidMessage):
+        outbox.put(msgspec.structs.replace(trajectory(), trajectory_id="not a uuid"))
+    assert outbox.pending == 0
+
+
+async def test_flushing_gives_up_at_its_deadline(open_spool: OpenSpool) -> None:
+    outbox, broker = outbox_with(open_spool()), FakeBroker()
+    broker.go_away()
+    async with publishing(outbox, broker):
+        outbox.put(trajectory())
+        assert not await outbox.flush(0.05)
