@@ -20,6 +20,7 @@ from ratchet.cli import (
     deadletter_commands,
     demo_commands,
     feedback_commands,
+    import_commands,
     job_commands,
     policy_commands,
     rollout_commands,
@@ -45,6 +46,7 @@ for group in (
     demo_commands,
 ):
     group.register(app)
+app.add_typer(import_commands.app, name="import")
 app.add_typer(rollout_commands.app, name="rollout")
 app.add_typer(deadletter_commands.app, name="deadletters")
 

@@ -16,6 +16,9 @@ def train(
     base_model: Annotated[str, typer.Option(help="`stable`, a manifest's s3:// uri, or a model's name.")] = "stable",
     samples: Annotated[int, typer.Option(min=1, help="Most trajectories to train on.")] = 1000,
     min_reward: Annotated[float | None, typer.Option(help="Only trajectories with at least this reward.")] = None,
+    source: Annotated[
+        list[str] | None, typer.Option(help="Only trajectories from this source, repeatable: import:tau-bench.")
+    ] = None,
     priority: Annotated[str, typer.Option(help="low, normal, high or urgent.")] = "normal",
     parameter: Annotated[
         list[str] | None, typer.Option("--set", help="Hyperparameter NAME=VALUE, repeatable: learning_rate=1e-5.")
@@ -32,26 +35,22 @@ def train(
     from ratchet.cli.output import console, print_json
     from ratchet.cli.training_request import hyperparameters, read_request
 
-    body = (
-        read_request(request)
-        if request is not None
-        else {
+    if request is not None:
+        body = read_request(request)
+    else:
+        chosen = {"min_reward": min_reward, "sources": source}
+        body = {
+            "algorithm": algorithm,
             "role": role,
+            "base_model": base_model,
+            "dataset": {
+                "sample_size": samples,
+                "filter": {name: value for name, value in chosen.items() if value is not None},
+            },
+            "hyperparameters": hyperparameters(parameter or []),
             "priority": priority,
             "requester": "ratchet train",
-            "trigger_reason": "manual",
-            "training_config": {
-                "algorithm": algorithm,
-                "base_model": base_model,
-                "dataset": {
-                    "source": "clickhouse",
-                    "sample_size": samples,
-                    **({} if min_reward is None else {"filter": {"min_reward": min_reward}}),
-                },
-                "hyperparameters": hyperparameters(parameter or []),
-            },
         }
-    )
     job = call(locate(directory), "coordinator", "POST", "/v1/jobs", body)
     if as_json:
         print_json(job)
@@ -72,12 +71,11 @@ def jobs(
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import print_json, print_table
 
-    path = "/v1/jobs" if job_id is None else f"/v1/jobs/{job_id}"
-    answer = call(locate(directory), "coordinator", "GET", path)
+    endpoints = locate(directory)
     if job_id is not None:
-        print_json(answer)
+        print_json(call(endpoints, "coordinator", "GET", f"/v1/jobs/{job_id}"))
         return
-    found = [job for job in answer["jobs"] if role is None or job["role"] == role]
+    found = call(endpoints, "coordinator", "GET", f"/v1/jobs?role={role}" if role else "/v1/jobs")["jobs"]
     if as_json:
         print_json(found)
         return

@@ -24,9 +24,10 @@ def policies(
         print_json(answer)
         return
     columns = ("role", "policy", "stage", "kind", "samples", "created", "reason")
+    found = [policy for one in (answer["roles"] if role is None else [answer]) for policy in one["policies"]]
     rows = [
         (p["role"], p["name"], p["stage"], p["kind"], p.get("training_samples"), p["created_at"], p.get("reason"))
-        for p in answer["policies"]
+        for p in found
     ]
     print_table(columns, rows, "no policies yet")
 

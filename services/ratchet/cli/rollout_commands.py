@@ -26,13 +26,15 @@ def status(
     from ratchet.cli.api import call
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import print_json
-    from ratchet.cli.rollout_view import show
+    from ratchet.cli.rollout_view import show, show_one
 
     answer = call(locate(directory), "deployer", "GET", f"/v1/rollouts/{role}" if role else "/v1/rollouts")
     if as_json:
         print_json(answer)
+    elif role is None:
+        show(answer["rollouts"])
     else:
-        show(answer["rollouts"] if role is None else [answer])
+        show_one(answer)
 
 
 @app.command()

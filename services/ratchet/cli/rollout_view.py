@@ -4,26 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
-from ratchet.cli.output import print_table
+from ratchet.cli.output import console, print_table, table
+
+Rollout = dict[str, Any]
+"""A rollout as the deployer describes it."""
 
 
-def show(rollouts: list[dict[str, Any]]) -> None:
+def show(rollouts: list[Rollout]) -> None:
     """One line for each."""
-    columns = ("role", "state", "from", "to", "stage", "weight", "verdict", "reason")
+    columns = ("role", "state", "candidate", "stable", "stage", "weight", "reason")
     print_table(columns, [_row(rollout) for rollout in rollouts], "no rollouts yet")
 
 
-def _row(rollout: dict[str, Any]) -> tuple[object, ...]:
-    stage = rollout.get("stage")
-    index = stage.get("index") if isinstance(stage, dict) else stage  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    weight = stage.get("weight") if isinstance(stage, dict) else rollout.get("weight")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+def show_one(rollout: Rollout) -> None:
+    """A rollout with its evidence."""
+    show([rollout])
+    _section(("gate", "outcome", "reason"), [(one["gate"], one["outcome"], one["reason"]) for one in rollout["gates"]])
+    arms = {name: arm for name, arm in rollout["arms"].items() if isinstance(arm, dict)}
+    measured = list(next(iter(arms.values()), {}))
+    _section(("arm", *measured), [(name, *(arm.get(one) for one in measured)) for name, arm in arms.items()])
+    found = [(test, name, value) for test, values in rollout["e_values"].items() for name, value in values.items()]
+    _section(("test", "metric", "e-value"), found)
+    console.print(f"thresholds: {', '.join(f'{name} {value:g}' for name, value in rollout['thresholds'].items())}")
+    for reason in rollout["waiting_for"]:
+        console.print(f"waiting for {reason}", markup=False)
+
+
+def _row(rollout: Rollout) -> tuple[object, ...]:
+    names = [(rollout.get(which) or {}).get("name") for which in ("candidate", "stable")]
     return (
-        rollout.get("role"),
-        rollout.get("state"),
-        rollout.get("from_version"),
-        rollout.get("to_version"),
-        index,  # pyright: ignore[reportUnknownVariableType]
-        weight,  # pyright: ignore[reportUnknownVariableType]
-        rollout.get("verdict"),
-        rollout.get("reason"),
+        rollout["role"],
+        rollout["state"],
+        *names,
+        rollout["stage"],
+        rollout["weight"],
+        rollout.get("fault") or rollout["reason"],
     )
+
+
+def _section(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    if rows:
+        console.print()
+        console.print(table(columns, rows))
