@@ -1,0 +1,9 @@
+"""`python -m ratchet.engine_local`."""
+
+from ratchet.engine_local.app import build
+from ratchet.engine_local.settings import Settings
+from ratchet.kernel.runtime import run
+
+if __name__ == "__main__":
+    settings = Settings()
+    run("engine_local", build(settings), settings.kernel)

@@ -1,0 +1,46 @@
+"""The local engine put together.
+
+HTTP API (raw ASGI) -> handlers -> registry of policies in memory
+                           |-> torch thread: running batch per policy, prefix cache
+                           |-> loader thread: object store -> digest -> merge -> probe
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+from ratchet.engine_local.settings import Settings
+from ratchet.kernel.asgi import JsonApi
+from ratchet.kernel.bus import utc_now
+from ratchet.kernel.errors import MissingExtra
+from ratchet.kernel.http import HttpServer
+from ratchet.kernel.objects import Objects
+from ratchet.kernel.runtime import App
+
+
+@asynccontextmanager
+async def build(settings: Settings) -> AsyncIterator[App]:
+    """The engine's components. Raises `MissingExtra` without torch and transformers."""
+    try:
+        from ratchet.engine_local.handlers import Engine  # noqa: PLC0415 - only here, so that its absence is explained
+        from ratchet.engine_local.registry import Registry  # noqa: PLC0415
+        from ratchet.engine_local.s3_policies import PolicyLoader  # noqa: PLC0415
+        from ratchet.engine_local.torch_worker import Limits, TorchWorker  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise MissingExtra("engine", "the local engine") from error
+    limits = Limits(settings.max_rows, settings.prefill_tokens, settings.prefix_tokens, settings.linger_s)
+    worker = TorchWorker(limits, secrets.randbits(63) if settings.seed is None else settings.seed)
+    loader = PolicyLoader(Objects(settings.kernel), settings.kernel.data_dir / "models")
+    registry = Registry(settings.resident_policies, worker.forget)
+    with ThreadPoolExecutor(1, thread_name_prefix="loader") as loading:
+        engine = Engine(settings, worker, registry, loader.load, loading, utc_now)
+        api = JsonApi(engine.find, settings.body_limit, cancel_on_disconnect=True)
+        server = HttpServer(api, settings.kernel.http_host, settings.port)
+        try:
+            yield App("engine_local", [server], {"torch_thread": worker.check})
+        finally:
+            await asyncio.to_thread(worker.close)

@@ -1,0 +1,1 @@
+"""The engine's rules without torch, tokenizers or sockets."""

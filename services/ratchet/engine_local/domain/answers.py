@@ -1,0 +1,116 @@
+"""Finished completions in the JSON form of OpenAI's API with vLLM's token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ratchet.engine_local.domain.requests import Wanted
+from ratchet.engine_local.tool_formats import Reply
+from ratchet.messages.base import JsonObject
+
+Spell = Callable[[int], str]
+"""Token id to its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What came out of the sampler. `token_ids` includes the end token when there is one."""
+
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    """After temperature, top_p and top_k: of the distribution that was drawn from."""
+    finish_reason: str
+    """`stop` or `length`."""
+    prompt_tokens: int
+    cached_tokens: int = 0
+    top: Sequence[Sequence[tuple[int, float]]] = field(default=())
+    """Per token the most likely (id, log-probability), most likely first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What identifies an answer."""
+
+    id: str
+    created: int
+    """Unix seconds."""
+    model: str
+
+
+def chat_answer(
+    stamp: Stamp, prompt_ids: Sequence[int], done: Completion, reply: Reply, wanted: Wanted, spell: Spell
+) -> JsonObject:
+    """The body of `/v1/chat/completions`."""
+    choice: JsonObject = {
+        "index": 0,
+        "message": reply.message(f"call_{stamp.id.removeprefix('chatcmpl-')[:12]}"),
+        "logprobs": {"content": _chat_logprobs(done, spell)} if wanted.logprobs else None,
+        "finish_reason": "tool_calls" if reply.calls and done.finish_reason == "stop" else done.finish_reason,
+    }
+    return _answer(stamp, "chat.completion", choice, prompt_ids, done, wanted)
+
+
+def text_answer(
+    stamp: Stamp, prompt_ids: Sequence[int], done: Completion, text: str, wanted: Wanted, spell: Spell
+) -> JsonObject:
+    """The body of `/v1/completions`."""
+    choice: JsonObject = {
+        "index": 0,
+        "text": text,
+        "logprobs": _text_logprobs(done, spell) if wanted.logprobs else None,
+        "finish_reason": done.finish_reason,
+    }
+    answer = _answer(stamp, "text_completion", choice, prompt_ids, done, wanted)
+    if wanted.token_ids:
+        choice["prompt_token_ids"] = answer.pop("prompt_token_ids")
+    return answer
+
+
+def _answer(
+    stamp: Stamp, kind: str, choice: JsonObject, prompt_ids: Sequence[int], done: Completion, wanted: Wanted
+) -> JsonObject:
+    answer: JsonObject = {
+        "id": stamp.id,
+        "object": kind,
+        "created": stamp.created,
+        "model": stamp.model,
+        "choices": [choice],
+        "usage": {
+            "prompt_tokens": done.prompt_tokens,
+            "completion_tokens": len(done.token_ids),
+            "total_tokens": done.prompt_tokens + len(done.token_ids),
+            "prompt_tokens_details": {"cached_tokens": done.cached_tokens},
+        },
+    }
+    if wanted.token_ids:
+        choice["token_ids"] = list(done.token_ids)
+        answer["prompt_token_ids"] = list(prompt_ids)
+    return answer
+
+
+def _chat_logprobs(done: Completion, spell: Spell) -> list[JsonObject]:
+    entries = [
+        {**_spelled(token, logprob, spell), "top_logprobs": []}
+        for token, logprob in zip(done.token_ids, done.logprobs, strict=True)
+    ]
+    for entry, top in zip(entries, done.top, strict=False):
+        entry["top_logprobs"] = [_spelled(token, logprob, spell) for token, logprob in top]
+    return entries
+
+
+def _spelled(token: int, logprob: float, spell: Spell) -> JsonObject:
+    text = spell(token)
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+def _text_logprobs(done: Completion, spell: Spell) -> JsonObject:
+    tokens = [spell(token) for token in done.token_ids]
+    offsets = [sum(map(len, tokens[:n])) for n in range(len(tokens))]
+    tops = [{spell(token): logprob for token, logprob in top} for top in done.top]
+    return {
+        "tokens": tokens,
+        "token_logprobs": list(done.logprobs),
+        "top_logprobs": tops or None,
+        "text_offset": offsets,
+    }

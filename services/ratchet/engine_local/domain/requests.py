@@ -1,0 +1,187 @@
+"""Completion requests read from JSON: what this engine honours, and a refusal for what it would have to ignore."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ratchet.kernel.asgi import HttpError
+from ratchet.messages.base import JsonObject
+
+MAX_TOP_LOGPROBS = 20
+MAX_STOPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn. Temperature 0 takes the most likely one."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0: all tokens."""
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the answer shall carry beside its text."""
+
+    logprobs: bool = False
+    top_logprobs: int = 0
+    token_ids: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCall:
+    """`POST /v1/chat/completions`."""
+
+    model: str
+    messages: list[JsonObject]
+    tools: list[JsonObject]
+    sampling: Sampling
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionCall:
+    """`POST /v1/completions` with one prompt, as text or as token ids."""
+
+    model: str
+    prompt: str | list[int]
+    sampling: Sampling
+    wanted: Wanted
+
+
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "stream": (False,),
+    "echo": (False,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "logit_bias": ({},),
+    "suffix": ("",),
+    "prompt_logprobs": (0,),
+    "use_beam_search": (False,),
+    "ignore_eos": (False,),
+    "response_format": ({"type": "text"},),
+    "guided_json": (),
+    "structured_outputs": (),
+    "functions": (),
+    "function_call": (),
+    "tool_choice": ("auto", "none"),
+}
+"""Members that change the answer and are not implemented -> the values under which they change nothing."""
+
+
+def read_chat(body: JsonObject) -> ChatCall:
+    """Raises `HttpError` 400 naming the member at fault."""
+    _refuse_unsupported(body)
+    messages = _objects(body, "messages")
+    if not messages:
+        raise _wrong("messages", "must hold at least one message")
+    tools = [] if body.get("tool_choice") == "none" else _objects(body, "tools")
+    wanted = Wanted(
+        logprobs=_flag(body, "logprobs"),
+        top_logprobs=_integer(body, "top_logprobs", 0, MAX_TOP_LOGPROBS) or 0,
+        token_ids=_flag(body, "return_token_ids"),
+    )
+    limit = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
+    return ChatCall(_model(body), messages, tools, _sampling(body, limit), wanted)
+
+
+def read_completion(body: JsonObject) -> CompletionCall:
+    """Raises `HttpError` 400 naming the member at fault."""
+    _refuse_unsupported(body)
+    prompt = body.get("prompt")
+    if not isinstance(prompt, str) and not _is_token_ids(prompt):
+        raise _wrong("prompt", "must be one text or one list of token ids")
+    asked = _integer(body, "logprobs", 0, MAX_TOP_LOGPROBS)
+    wanted = Wanted(asked is not None, asked or 0, _flag(body, "return_token_ids"))
+    return CompletionCall(_model(body), cast("str | list[int]", prompt), _sampling(body, "max_tokens"), wanted)
+
+
+def _sampling(body: JsonObject, limit: str) -> Sampling:
+    top_k = _integer(body, "top_k", -1, 1_000_000) or 0
+    return Sampling(
+        temperature=_number(body, "temperature", 1.0, lambda x: 0 <= x <= 2, "between 0 and 2"),
+        top_p=_number(body, "top_p", 1.0, lambda x: 0 < x <= 1, "above 0 and at most 1"),
+        top_k=max(0, top_k),
+        seed=_integer(body, "seed", -(2**63), 2**63 - 1),
+        max_tokens=_integer(body, limit, 1, 1_000_000),
+        stop=_stops(body),
+    )
+
+
+def _refuse_unsupported(body: Mapping[str, Any]) -> None:
+    for name, neutral in _NEUTRAL.items():
+        value = body.get(name)
+        if value is not None and value not in neutral:
+            raise _wrong(name, f"{value!r} is not supported by this engine")
+
+
+def _model(body: JsonObject) -> str:
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise _wrong("model", "must be a text")
+    return model
+
+
+def _objects(body: JsonObject, name: str) -> list[JsonObject]:
+    value = body.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in cast("list[object]", value)):
+        raise _wrong(name, "must be a list of objects")
+    return cast("list[JsonObject]", value)
+
+
+def _stops(body: JsonObject) -> tuple[str, ...]:
+    value: object = body.get("stop") or []
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or not all(isinstance(s, str) and s for s in cast("list[object]", stops)):
+        raise _wrong("stop", "must be a text or a list of texts")
+    if len(cast("list[str]", stops)) > MAX_STOPS:
+        raise _wrong("stop", f"may hold at most {MAX_STOPS} texts")
+    return tuple(cast("list[str]", stops))
+
+
+def _flag(body: JsonObject, name: str) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise _wrong(name, "must be true or false")
+    return bool(value)
+
+
+def _number(body: JsonObject, name: str, default: float, fits: Callable[[float], bool], rule: str) -> float:
+    value = body.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not fits(value):
+        raise _wrong(name, f"must be {rule}")
+    return float(value)
+
+
+def _integer(body: JsonObject, name: str, low: int, high: int) -> int | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise _wrong(name, f"must be a whole number from {low} to {high}")
+    return value
+
+
+def _is_token_ids(value: object) -> bool:
+    if not isinstance(value, list):
+        return False
+    ids = cast("list[object]", value)
+    return bool(ids) and all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in ids)
+
+
+def _wrong(name: str, rule: str) -> HttpError:
+    return HttpError(400, f"{name} {rule}", param=name)

@@ -1,0 +1,281 @@
+"""One function per request: read it, ask the torch thread, answer in OpenAI's form."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from datetime import datetime
+from typing import Protocol
+
+import structlog
+
+from ratchet.engine_local import metrics
+from ratchet.engine_local.domain.answers import Completion, Stamp, chat_answer, text_answer
+from ratchet.engine_local.domain.requests import Sampling, read_chat, read_completion
+from ratchet.engine_local.registry import Entry, Registry
+from ratchet.engine_local.s3_policies import Fetched
+from ratchet.engine_local.settings import Settings
+from ratchet.engine_local.torch_batch import Job
+from ratchet.engine_local.torch_policies import Served
+from ratchet.engine_local.transformers_text import ChatText
+from ratchet.kernel.asgi import Handler, HttpError, Request, Response, json_response
+from ratchet.kernel.errors import DigestMismatch, NotFound, Rejected
+from ratchet.messages.routing import parse_model
+
+log = structlog.get_logger()
+
+
+class Worker(Protocol):
+    """Computes jobs elsewhere."""
+
+    def submit(self, served: Served, job: Job) -> None:
+        """Take a job; its callbacks say how it ended."""
+        ...
+
+
+class Engine:
+    """The HTTP API. Runs on one event loop; loading happens on `loading`, computing in `worker`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        worker: Worker,
+        registry: Registry[Served],
+        load: Callable[[str], Fetched],
+        loading: Executor,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._settings = settings
+        self._worker = worker
+        self._registry = registry
+        self._load = load
+        self._loading = loading
+        self._now = now
+        self._open = 0
+        self._one_load = asyncio.Lock()
+        self._routes: dict[tuple[str, str], Handler] = {
+            ("POST", "/v1/chat/completions"): self.chat,
+            ("POST", "/v1/completions"): self.complete,
+            ("POST", "/v1/load_lora_adapter"): self.load_policy,
+            ("POST", "/v1/unload_lora_adapter"): self.unload_policy,
+            ("GET", "/v1/models"): self.models,
+            ("GET", "/health"): self.health,
+            ("GET", "/version"): self.version,
+        }
+
+    def find(self, method: str, path: str) -> Handler:
+        """The handler of a route. Raises `HttpError` 404 or 405."""
+        handler = self._routes.get((method, path))
+        if handler is not None:
+            return handler
+        if any(known == path for _, known in self._routes):
+            raise HttpError(405, f"{method} is not allowed on {path}")
+        raise HttpError(404, f"no such route: {path}", code="no_such_route")
+
+    async def chat(self, request: Request) -> Response:
+        """`POST /v1/chat/completions`."""
+        call = read_chat(request.json_object())
+        entry = self._resident(call.model)
+        with self._registry.using(entry) as served:
+            ids = served.text.chat_ids(call.messages, call.tools)
+            done = await self._complete(entry, ids, call.sampling, call.wanted.top_logprobs)
+            reply = served.text.reply(_until_stop(served.text.text(done.token_ids), call.sampling.stop))
+            stamp = self._stamp("chatcmpl", call.model)
+            return json_response(chat_answer(stamp, ids, done, reply, call.wanted, served.text.spell))
+
+    async def complete(self, request: Request) -> Response:
+        """`POST /v1/completions`."""
+        call = read_completion(request.json_object())
+        entry = self._resident(call.model)
+        with self._registry.using(entry) as served:
+            ids = (
+                served.text.text_ids(call.prompt) if isinstance(call.prompt, str) else _known(call.prompt, served.text)
+            )
+            done = await self._complete(entry, ids, call.sampling, call.wanted.top_logprobs)
+            text = _until_stop(served.text.text(done.token_ids), call.sampling.stop)
+            stamp = self._stamp("cmpl", call.model)
+            return json_response(text_answer(stamp, ids, done, text, call.wanted, served.text.spell))
+
+    async def load_policy(self, request: Request) -> Response:
+        """`POST /v1/load_lora_adapter {lora_name, lora_path, pin?}`: 200 means resident and probed."""
+        body = request.json_object()
+        name, uri = _text(body, "lora_name"), _text(body, "lora_path")
+        async with self._one_load:
+            entry = self._registry.get(name)
+            if entry is not None and entry.uri != uri:
+                raise HttpError(409, f"{name} is already loaded from {entry.uri}; names are never reused")
+            if entry is None:
+                entry = await self._loaded(name, uri)
+        entry.pinned = entry.pinned or body.get("pin") is True
+        return json_response({"lora_name": name, "digest": entry.digest})
+
+    async def unload_policy(self, request: Request) -> Response:
+        """`POST /v1/unload_lora_adapter {lora_name}`."""
+        name = _text(request.json_object(), "lora_name")
+        if not self._registry.remove(name):
+            raise _unknown(name)
+        metrics.RESIDENT.set(len(self._registry))
+        return json_response({"lora_name": name})
+
+    async def models(self, _: Request) -> Response:
+        """`GET /v1/models`: the policies in memory."""
+        listed = [
+            {"id": one.name, "object": "model", "created": int(one.loaded_at), "owned_by": "ratchet", "root": one.uri}
+            for one in self._registry
+        ]
+        return json_response({"object": "list", "data": listed})
+
+    async def health(self, _: Request) -> Response:
+        """`GET /health`."""
+        return json_response({"status": "ok"})
+
+    async def version(self, _: Request) -> Response:
+        """`GET /version`."""
+        return json_response({"version": "0.1.0", "engine": "engine_local"})
+
+    def _resident(self, name: str) -> Entry[Served]:
+        entry = self._registry.get(name)
+        if entry is None:
+            raise _unknown(name)
+        return entry
+
+    async def _loaded(self, name: str, uri: str) -> Entry[Served]:
+        if not self._registry.has_room():
+            raise HttpError(503, "no room for another policy: all resident ones are pinned or busy", code="no_room")
+        began = time.monotonic()
+        try:
+            fetched = await asyncio.get_running_loop().run_in_executor(self._loading, self._load, uri)
+            _refuse_other_digest(name, fetched.digest)
+        except Exception as error:
+            metrics.LOADS.labels("refused").inc()
+            log.warning("policy not loaded", policy=name, uri=uri, reason=str(error))
+            raise _as_http(error) from error
+        now = time.monotonic()
+        entry = Entry(name, fetched.digest, uri, fetched.served, self._now().timestamp(), now)
+        evicted = self._registry.add(entry)
+        metrics.LOADS.labels("loaded").inc()
+        metrics.RESIDENT.set(len(self._registry))
+        log.info("policy loaded", policy=name, digest=fetched.digest, seconds=round(now - began, 3), evicted=evicted)
+        return entry
+
+    async def _complete(self, entry: Entry[Served], ids: list[int], sampling: Sampling, top: int) -> Completion:
+        room = entry.served.context - len(ids)
+        if room < 1:
+            message = f"the prompt has {len(ids)} tokens; the model's context is {entry.served.context}"
+            raise HttpError(400, message, code="context_length_exceeded", param="messages")
+        if self._open >= self._settings.max_requests:
+            metrics.REQUESTS.labels(entry.name, "refused").inc()
+            raise HttpError(429, "the engine is full, try again", kind="rate_limit_error", code="engine_full")
+        limit = min(sampling.max_tokens or self._settings.default_max_tokens, room)
+        self._open += 1
+        metrics.OPEN.set(self._open)
+        outcome, began = "cancelled", time.monotonic()
+        try:
+            done = await self._submit(entry.served, ids, sampling, limit, top)
+            outcome = done.finish_reason
+        except Exception:
+            outcome = "failed"
+            raise
+        finally:
+            self._open -= 1
+            metrics.OPEN.set(self._open)
+            metrics.REQUESTS.labels(entry.name, outcome).inc()
+        metrics.LATENCY.observe(time.monotonic() - began)
+        metrics.TOKENS.labels("generated").inc(len(done.token_ids))
+        metrics.TOKENS.labels("reused").inc(done.cached_tokens)
+        metrics.TOKENS.labels("computed").inc(done.prompt_tokens - done.cached_tokens)
+        return done
+
+    def _submit(
+        self, served: Served, ids: list[int], sampling: Sampling, limit: int, top: int
+    ) -> Awaitable[Completion]:
+        """Hand the job over; cancelling the returned future drops it."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Completion] = loop.create_future()
+        job = Job(
+            prompt=ids,
+            sampling=sampling,
+            limit=limit,
+            done=lambda done: _deliver(loop, _settle, answer, done),
+            failed=lambda error: _deliver(loop, _break, answer, error),
+            top_logprobs=top,
+            stops_in=_stops(served.text, sampling.stop),
+        )
+
+        def drop(future: asyncio.Future[Completion]) -> None:
+            job.cancelled = future.cancelled()
+
+        answer.add_done_callback(drop)
+        self._worker.submit(served, job)
+        return answer
+
+    def _stamp(self, kind: str, model: str) -> Stamp:
+        return Stamp(f"{kind}-{uuid.uuid4().hex}", int(self._now().timestamp()), model)
+
+
+def _deliver(loop: asyncio.AbstractEventLoop, how: Callable[..., None], *args: object) -> None:
+    """Call `how` on the loop, from the torch thread. A loop that has closed has nobody waiting on it."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(how, *args)
+
+
+def _settle(answer: asyncio.Future[Completion], done: Completion) -> None:
+    if not answer.done():
+        answer.set_result(done)
+
+
+def _break(answer: asyncio.Future[Completion], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+def _stops(text: ChatText, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
+    if not stops:
+        return None
+    return lambda ids: any(stop in text.text(ids) for stop in stops)
+
+
+def _until_stop(text: str, stops: Sequence[str]) -> str:
+    found = [place for stop in stops if (place := text.find(stop)) >= 0]
+    return text[: min(found)] if found else text
+
+
+def _known(ids: list[int], text: ChatText) -> list[int]:
+    if max(ids) >= text.vocabulary:
+        raise HttpError(400, f"prompt holds a token id outside the vocabulary of {text.vocabulary}", param="prompt")
+    return ids
+
+
+def _text(body: dict[str, object], name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str) or not value:
+        raise HttpError(400, f"{name} must be a text", param=name)
+    return value
+
+
+def _refuse_other_digest(name: str, digest: str) -> None:
+    """A name that carries a digest must carry this one."""
+    try:
+        told = parse_model(name).digest
+    except ValueError:
+        return
+    if told is not None and not digest.startswith(told):
+        raise Rejected(f"{name} names digest {told}..., the manifest's is {digest[:8]}...")
+
+
+def _as_http(error: Exception) -> Exception:
+    """What a failed load is answered with: the caller must be able to tell wrong from not now."""
+    if isinstance(error, NotFound):
+        return HttpError(404, str(error), code="policy_not_found")
+    if isinstance(error, DigestMismatch):
+        return HttpError(422, str(error), code="digest_mismatch")
+    if isinstance(error, Rejected):
+        return HttpError(422, str(error), code="policy_refused")
+    return error
+
+
+def _unknown(name: str) -> HttpError:
+    return HttpError(404, f"The model `{name}` does not exist.", kind="NotFoundError", code="model_not_found")

@@ -1,0 +1,85 @@
+"""The policies in memory by their immutable names, and who uses them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ratchet.engine_local.domain.residency import Resident, to_evict
+
+S = TypeVar("S")
+
+
+@dataclass(slots=True)
+class Entry(Generic[S]):
+    """A policy in memory. `served` is whatever answers for it."""
+
+    name: str
+    digest: str
+    uri: str
+    served: S
+    loaded_at: float
+    """Unix seconds."""
+    used_at: float
+    """Monotonic seconds."""
+    pinned: bool = False
+    users: int = 0
+    """Requests that it is answering."""
+
+
+class Registry(Generic[S]):
+    """At most `capacity` policies; `forget` frees one that no request uses any more."""
+
+    def __init__(self, capacity: int, forget: Callable[[S], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._capacity = capacity
+        self._forget = forget
+        self._clock = clock
+        self._entries: dict[str, Entry[S]] = {}
+
+    def __iter__(self) -> Iterator[Entry[S]]:
+        return iter(list(self._entries.values()))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, name: str) -> Entry[S] | None:
+        """The policy called `name`, if it is in memory."""
+        return self._entries.get(name)
+
+    def has_room(self) -> bool:
+        """Whether one more policy fits, after evicting what may go."""
+        return self._evictable() is not None
+
+    def add(self, entry: Entry[S]) -> list[str]:
+        """Keep `entry`; returns the names of the policies that made room for it."""
+        evicted = self._evictable() or []
+        for name in evicted:
+            self.remove(name)
+        self._entries[entry.name] = entry
+        return evicted
+
+    def remove(self, name: str) -> bool:
+        """No longer serve `name`; requests in progress are answered. False when it was not there."""
+        entry = self._entries.pop(name, None)
+        if entry is not None and not entry.users:
+            self._forget(entry.served)
+        return entry is not None
+
+    @contextmanager
+    def using(self, entry: Entry[S]) -> Iterator[S]:
+        """Keep the policy while a request is answered."""
+        entry.users += 1
+        entry.used_at = self._clock()
+        try:
+            yield entry.served
+        finally:
+            entry.users -= 1
+            if not entry.users and self._entries.get(entry.name) is not entry:
+                self._forget(entry.served)
+
+    def _evictable(self) -> list[str] | None:
+        residents = [Resident(e.name, e.used_at, e.pinned, e.users > 0) for e in self._entries.values()]
+        return to_evict(residents, self._capacity)

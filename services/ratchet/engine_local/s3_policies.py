@@ -1,0 +1,69 @@
+"""Policies fetched by digest from the object store and made ready to serve."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+
+from ratchet.engine_local.torch_policies import Served, Weights, load_weights, merge_adapter, serve
+from ratchet.kernel.artifacts import MODEL, BlobStore, PolicyManifest, fetch_policy, is_manifest_uri
+from ratchet.kernel.errors import NotFound
+
+BASES = 2
+"""Base models kept in memory for the adapters to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A policy in memory and the digest of its manifest."""
+
+    digest: str
+    served: Served
+
+
+class PolicyLoader:
+    """Loads one policy at a time; its methods block and belong on a thread of their own."""
+
+    def __init__(self, objects: BlobStore, cache: Path) -> None:
+        self._objects = objects
+        self._cache = cache
+        self._bases: OrderedDict[str, Weights] = OrderedDict()
+
+    def load(self, uri: str) -> Fetched:
+        """The policy behind a manifest's uri: verified, merged, probed.
+
+        Raises `NotFound`, `DigestMismatch`, `ObjectsUnavailable` or `Rejected`.
+        """
+        local = fetch_policy(self._objects, uri, self._cache)
+        manifest, digest = local.policy.manifest, local.policy.digest
+        if manifest.kind == MODEL:
+            weights = self._kept(digest, local.directory)
+        else:
+            weights = merge_adapter(self._base(manifest), local.directory, manifest.tokenizer_digest)
+        return Fetched(digest, serve(weights, manifest.probe))
+
+    def _base(self, manifest: PolicyManifest) -> Weights:
+        name = manifest.base_model
+        if is_manifest_uri(name):
+            base = fetch_policy(self._objects, name, self._cache, manifest.base_digest)
+            return self._kept(base.policy.digest, base.directory)
+        directory = Path(name)
+        return self._kept(name, directory if directory.is_dir() else _from_hub(name))
+
+    def _kept(self, key: str, directory: Path) -> Weights:
+        if key not in self._bases:
+            self._bases[key] = load_weights(directory)
+        self._bases.move_to_end(key)
+        while len(self._bases) > BASES:
+            self._bases.popitem(last=False)
+        return self._bases[key]
+
+
+def _from_hub(name: str) -> Path:
+    try:
+        return Path(snapshot_download(name))
+    except (OSError, ValueError) as error:
+        raise NotFound(f"no base model {name!r}: {error}") from error

@@ -1,0 +1,37 @@
+"""Settings of the local engine."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from ratchet.kernel.settings import KernelSettings
+
+
+class Settings(BaseSettings):
+    """Read from `RATCHET_ENGINE_*` environment variables."""
+
+    model_config = SettingsConfigDict(env_prefix="RATCHET_ENGINE_", frozen=True)
+
+    kernel: KernelSettings = Field(default_factory=KernelSettings)
+    """What all services share."""
+    port: int = 8082
+    """Port of the HTTP API."""
+    body_limit: int = 8 * 1024 * 1024
+    """Largest request body in bytes."""
+    max_requests: int = Field(default=256, ge=1)
+    """Requests waiting or being computed; more are answered with 429."""
+    max_rows: int = Field(default=32, ge=1)
+    """Sequences of one policy computed together."""
+    prefill_tokens: int = Field(default=4096, ge=1)
+    """Prompt tokens computed in one pass, padding included: more would hold up running sequences."""
+    prefix_tokens: int = Field(default=32_768, ge=0)
+    """Tokens per policy whose keys and values are kept for the next call of the same conversation."""
+    linger_s: float = Field(default=0.01, ge=0)
+    """How long a request waits for others to be computed together with."""
+    default_max_tokens: int = Field(default=256, ge=1)
+    """Longest answer when the request names no limit."""
+    resident_policies: int = Field(default=6, ge=1)
+    """Policies kept in memory; the least recently used one makes room."""
+    seed: int | None = None
+    """Seed of requests that bring none; unset: drawn at start."""

@@ -1,0 +1,118 @@
+"""Policies as they are served: weights loaded, adapters merged, probed against the trainer's own log-probabilities."""
+
+# ruff: noqa: N806 - names of tensors end in their shape
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from ratchet.engine_local.torch_llama import lean_network
+from ratchet.engine_local.torch_network import Network
+from ratchet.engine_local.torch_slots import Slots
+from ratchet.engine_local.transformers_text import ChatText, load_text
+from ratchet.kernel.artifacts import Probe, tokenizer_digest
+from ratchet.kernel.errors import Rejected
+
+PROBE_TOLERANCE = 1e-3
+"""Largest difference between our and the trainer's log-probability of one token, in nats."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """A model and its tokenizer in memory."""
+
+    model: Any
+    """A transformers causal model in evaluation mode; its classes carry no usable types."""
+    text: ChatText
+    tokenizer_digest: str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """A policy that is ready to answer."""
+
+    network: Network
+    text: ChatText
+    context: int
+    """Most tokens of prompt and answer together."""
+
+
+def load_weights(directory: Path) -> Weights:
+    """The model and tokenizer in `directory`. Raises `Rejected` when they cannot be served."""
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True, dtype="auto")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise Rejected(f"cannot load the model: {error}") from error
+    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        raise Rejected(f"layers of kind {', '.join(sorted(kinds))} cannot be served, only full attention")
+    model.eval().requires_grad_(requires_grad=False)
+    return Weights(model, load_text(directory), tokenizer_digest(directory))
+
+
+def merge_adapter(base: Weights, directory: Path, trained_with: str | None) -> Weights:
+    """`base` with the adapter in `directory` merged into a copy of the weights that it changes; others are shared.
+
+    `trained_with` is the digest of the tokenizer that the adapter was trained with. Raises `Rejected` when adapter
+    and base do not belong together.
+    """
+    own = (directory / "tokenizer.json").is_file()
+    text, digest = (load_text(directory), tokenizer_digest(directory)) if own else (base.text, base.tokenizer_digest)
+    if trained_with not in {None, digest}:
+        raise Rejected("the adapter was trained with another tokenizer than its base has")
+    fresh = {id(weight): nn.Parameter(weight.data, requires_grad=False) for weight in base.model.parameters()}
+    shared: Any = copy.deepcopy(base.model, fresh)
+    try:
+        adapted: Any = PeftModel.from_pretrained(shared, str(directory))
+        # The safe merge replaces weights; the plain one would add to those that are shared with the base.
+        merged: Any = adapted.merge_and_unload(safe_merge=True)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise Rejected(f"cannot merge the adapter: {error}") from error
+    merged.eval().requires_grad_(requires_grad=False)
+    return Weights(merged, text, digest)
+
+
+def serve(weights: Weights, probe: Probe | None) -> Served:
+    """`weights` ready to answer. Raises `Rejected` unless they give the probe's log-probabilities."""
+    network = lean_network(weights.model)
+    if probe is None:
+        found = logprobs_of(network, [1, 2, 3, 4], [5])
+        if not all(map(math.isfinite, found)):
+            raise Rejected("the policy produces NaN or infinite log-probabilities")
+    else:
+        refuse_unless_equal(probe, logprobs_of(network, probe.prompt_token_ids, probe.output_token_ids))
+    return Served(network, weights.text, int(weights.model.config.max_position_embeddings))
+
+
+@torch.inference_mode()
+def logprobs_of(network: Network, prompt: Sequence[int], output: Sequence[int]) -> list[float]:
+    """Log-probabilities of `output` after `prompt` at temperature 1, by the code that also serves."""
+    slots = Slots(network)
+    slots.open(None, 0)
+    logits_1V = slots.forward(0, [prompt])
+    found: list[float] = []
+    for token in output:
+        found.append(float(logits_1V.log_softmax(-1)[0, token]))
+        logits_1V = slots.forward(0, [[token]])
+    return found
+
+
+def refuse_unless_equal(probe: Probe, found: Sequence[float]) -> None:
+    """Raise `Rejected` when our log-probabilities are not the trainer's."""
+    if len(found) != len(probe.logprobs):
+        raise Rejected("the manifest's probe has not one log-probability per token")
+    if not all(map(math.isfinite, found)):
+        raise Rejected("the policy produces NaN or infinite log-probabilities on its probe")
+    worst = max((abs(a - b) for a, b in zip(found, probe.logprobs, strict=True)), default=0.0)
+    if not worst <= PROBE_TOLERANCE:
+        raise Rejected(f"log-probabilities on the probe differ by {worst:.2g} nats from the trainer's")

@@ -1,0 +1,35 @@
+"""An object store in memory, with the part of `kernel.objects.Objects` that artifacts need."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from ratchet.kernel.errors import DigestMismatch, NotFound
+from ratchet.kernel.objects import ObjectRef
+
+
+class MemoryBlobs:
+    """Content-addressed blobs; `blobs` may be changed to damage one."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+
+    def put(self, blob: bytes, prefix: str, suffix: str = "") -> ObjectRef:
+        digest = hashlib.sha256(blob).hexdigest()
+        uri = f"s3://test/{prefix}/{digest}{suffix}"
+        self.blobs[uri] = blob
+        return ObjectRef(uri, digest, len(blob))
+
+    def put_file(self, path: Path, prefix: str, suffix: str = "") -> ObjectRef:
+        return self.put(path.read_bytes(), prefix, suffix)
+
+    def get(self, uri: str, sha256: str | None = None) -> bytes:
+        if uri not in self.blobs:
+            raise NotFound(f"no such object: {uri}")
+        if sha256 is not None and hashlib.sha256(self.blobs[uri]).hexdigest() != sha256:
+            raise DigestMismatch(f"{uri} does not have sha256 {sha256}")
+        return self.blobs[uri]
+
+    def get_file(self, uri: str, path: Path, sha256: str) -> None:
+        path.write_bytes(self.get(uri, sha256))

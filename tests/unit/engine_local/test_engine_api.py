@@ -1,0 +1,237 @@
+"""The engine's HTTP API, called in process: a tiny model answers, wrong requests get clear errors."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+
+from ratchet.engine_local.handlers import Engine
+from ratchet.engine_local.registry import Entry, Registry
+from ratchet.engine_local.s3_policies import Fetched
+from ratchet.engine_local.settings import Settings
+from ratchet.engine_local.torch_batch import Job
+from ratchet.engine_local.torch_policies import Served
+from ratchet.engine_local.torch_worker import Limits, TorchWorker
+from ratchet.kernel.asgi import JsonApi
+from ratchet.kernel.errors import DigestMismatch, NotFound, ObjectsUnavailable, Rejected
+
+DIGEST = "1a2b3c4d" + "0" * 56
+NAME, URI = "helpdesk@1-1a2b3c4d", f"s3://ratchet/policies/{DIGEST}.json"
+ASKED = [{"role": "user", "content": "where is my order K47"}]
+SMALL = Settings(max_requests=2, resident_policies=2, seed=1, body_limit=2000)
+
+
+class Loader:
+    """Loads the same tiny model for every uri, or raises."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.error: Exception | None = None
+        self.loads: list[str] = []
+
+    def load(self, uri: str) -> Fetched:
+        self.loads.append(uri)
+        if self.error is not None:
+            raise self.error
+        return Fetched(uri.rsplit("/", 1)[1].removesuffix(".json"), self.served)
+
+
+class Held:
+    """Takes jobs and never computes them."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.taken = asyncio.Event()
+
+    def submit(self, served: Served, job: Job) -> None:
+        self.jobs.append(job)
+        self.taken.set()
+
+
+class Api:
+    """A client of an engine that runs in this process."""
+
+    def __init__(self, worker: Any, served: Served, loading: ThreadPoolExecutor) -> None:
+        self.loader = Loader(served)
+        self.registry: Registry[Served] = Registry(SMALL.resident_policies, lambda _: None)
+        engine = Engine(
+            SMALL, worker, self.registry, self.loader.load, loading, lambda: datetime(2026, 1, 5, tzinfo=UTC)
+        )
+        app: Any = JsonApi(engine.find, SMALL.body_limit)
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine")
+        self.registry.add(Entry(NAME, DIGEST, URI, served, 0.0, 0.0))
+
+    async def chat(self, **members: Any) -> httpx.Response:
+        return await self.http.post("/v1/chat/completions", json={"model": NAME, "messages": ASKED, **members})
+
+    async def load(self, name: str, uri: str, **members: Any) -> httpx.Response:
+        return await self.http.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": uri, **members})
+
+
+@pytest.fixture
+def worker() -> Iterator[TorchWorker]:
+    running = TorchWorker(Limits(rows=8, prefill_tokens=500, prefix_tokens=2000, linger_s=0.0), seed=1)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+async def api(worker: TorchWorker, served: Served) -> AsyncIterator[Api]:
+    with ThreadPoolExecutor(1) as loading:
+        made = Api(worker, served, loading)
+        async with made.http:
+            yield made
+
+
+async def test_ids_logprobs_and_usage_agree_in_count(api: Api) -> None:
+    answer = (await api.chat(max_tokens=7, logprobs=True, return_token_ids=True, seed=3)).json()
+    (choice,) = answer["choices"]
+    assert len(choice["token_ids"]) == len(choice["logprobs"]["content"]) == answer["usage"]["completion_tokens"] <= 7
+    assert len(answer["prompt_token_ids"]) == answer["usage"]["prompt_tokens"]
+    assert choice["finish_reason"] in {"stop", "length", "tool_calls"}
+    assert (answer["model"], answer["object"]) == (NAME, "chat.completion")
+
+
+async def test_ids_and_logprobs_are_given_only_when_asked_for(api: Api) -> None:
+    answer = (await api.chat(max_tokens=3)).json()
+    assert "prompt_token_ids" not in answer
+    assert "token_ids" not in answer["choices"][0]
+    assert answer["choices"][0]["logprobs"] is None
+
+
+async def test_the_next_call_of_a_conversation_extends_the_ids_of_the_last(api: Api) -> None:
+    long = [{"role": "system", "content": "be kind " * 9}, *ASKED]
+    first = (await api.chat(messages=long, max_tokens=6, return_token_ids=True, seed=4)).json()
+    message = first["choices"][0]["message"]
+    following = [*long, message, {"role": "user", "content": "and now"}]
+    second = (await api.chat(messages=following, max_tokens=2, return_token_ids=True)).json()
+    before = first["prompt_token_ids"] + first["choices"][0]["token_ids"]
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= len(first["prompt_token_ids"])
+    assert second["prompt_token_ids"][: len(first["prompt_token_ids"])] == before[: len(first["prompt_token_ids"])]
+
+
+async def test_many_requests_at_once_are_all_answered(api: Api) -> None:
+    answers = [await api.chat(max_tokens=3, temperature=t) for t in (0.0, 0.5)]
+    together = await asyncio.gather(*(api.chat(max_tokens=2, temperature=t) for t in (1.0, 0.2)))
+    assert {one.status_code for one in [*answers, *together]} == {200}
+
+
+async def test_a_plain_completion_takes_token_ids(api: Api) -> None:
+    body = {"model": NAME, "prompt": [20, 21, 22], "max_tokens": 4, "logprobs": 2, "return_token_ids": True}
+    answer = (await api.http.post("/v1/completions", json=body)).json()
+    (choice,) = answer["choices"]
+    assert choice["prompt_token_ids"] == [20, 21, 22]
+    assert len(choice["token_ids"]) == len(choice["logprobs"]["token_logprobs"]) == answer["usage"]["completion_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("members", "status", "code"),
+    [
+        ({"model": "helpdesk@9-ffffffff"}, 404, "model_not_found"),
+        ({"messages": [{"role": "user", "content": "x<|end|>y"}]}, 400, "control_token"),
+        ({"messages": [{"role": "user", "content": "x" * 2100}]}, 413, "body_too_large"),
+        ({"temperature": 9}, 400, None),
+    ],
+)
+async def test_wrong_requests_get_clear_errors(api: Api, members: dict[str, Any], status: int, code: str) -> None:
+    answer = await api.chat(**members)
+    assert answer.status_code == status
+    assert answer.json()["error"]["code"] == code
+    assert answer.json()["error"]["message"]
+
+
+async def test_a_prompt_longer_than_the_context_is_refused(api: Api, served: Served) -> None:
+    body = {"model": NAME, "prompt": [5] * 400, "max_tokens": 1}
+    narrow = Served(served.network, served.text, context=400)
+    api.registry.remove(NAME)
+    api.registry.add(Entry(NAME, DIGEST, URI, narrow, 0.0, 0.0))
+    answer = await api.http.post("/v1/completions", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+async def test_bodies_that_are_not_json_and_unknown_routes_are_refused(api: Api) -> None:
+    assert (await api.http.post("/v1/chat/completions", content=b"{")).status_code == 400
+    assert (await api.http.post("/v1/chat/completions", content=b"[]")).status_code == 400
+    assert (await api.http.get("/v1/chat/completions")).status_code == 405
+    assert (await api.http.get("/nothing")).status_code == 404
+
+
+async def test_loading_makes_a_policy_resident_once(api: Api) -> None:
+    uri = "s3://ratchet/policies/" + "b" * 64 + ".json"
+    assert (await api.load("helpdesk@2-bbbbbbbb", uri)).json()["digest"] == "b" * 64
+    assert (await api.load("helpdesk@2-bbbbbbbb", uri)).status_code == 200
+    assert api.loader.loads == [uri]
+    listed = (await api.http.get("/v1/models")).json()["data"]
+    assert [one["id"] for one in listed] == [NAME, "helpdesk@2-bbbbbbbb"]
+    assert (await api.chat(model="helpdesk@2-bbbbbbbb", max_tokens=1)).status_code == 200
+
+
+async def test_a_name_is_never_used_for_other_bytes(api: Api) -> None:
+    other = "s3://ratchet/policies/" + "c" * 64 + ".json"
+    assert (await api.load(NAME, other)).status_code == 409
+    wrong = await api.load("helpdesk@2-bbbbbbbb", other)
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "policy_refused")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (NotFound("no such object"), 404),
+        (DigestMismatch("not the bytes"), 422),
+        (Rejected("probe differs"), 422),
+        (ObjectsUnavailable("no answer"), 503),
+    ],
+)
+async def test_a_policy_that_cannot_be_loaded_is_refused_with_the_reason(
+    api: Api, error: Exception, status: int
+) -> None:
+    api.loader.error = error
+    answer = await api.load("helpdesk@2-bbbbbbbb", URI)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (status, str(error))
+    assert api.registry.get("helpdesk@2-bbbbbbbb") is None
+
+
+async def test_an_unloaded_policy_is_unknown(api: Api) -> None:
+    assert (await api.http.post("/v1/unload_lora_adapter", json={"lora_name": NAME})).status_code == 200
+    assert (await api.http.post("/v1/unload_lora_adapter", json={"lora_name": NAME})).status_code == 404
+    assert (await api.chat(max_tokens=1)).status_code == 404
+
+
+async def test_pinned_policies_are_not_evicted(api: Api) -> None:
+    second, third = ("s3://ratchet/policies/" + letter * 64 + ".json" for letter in "de")
+    await api.load(NAME, URI, pin=True)
+    await api.load("helpdesk@4-dddddddd", second)
+    await api.load("helpdesk@5-eeeeeeee", third)
+    assert [one.name for one in api.registry] == [NAME, "helpdesk@5-eeeeeeee"]
+
+
+async def test_a_full_engine_refuses_and_a_dropped_request_makes_room(served: Served) -> None:
+    held = Held()
+    with ThreadPoolExecutor(1) as loading:
+        api = Api(held, served, loading)
+        async with api.http:
+            first, second = (asyncio.create_task(api.chat(max_tokens=1)) for _ in range(2))
+            while len(held.jobs) < 2:
+                held.taken.clear()
+                await held.taken.wait()
+            full = await api.chat(max_tokens=1)
+            assert (full.status_code, full.json()["error"]["code"]) == (429, "engine_full")
+            first.cancel()
+            second.cancel()
+            await asyncio.gather(first, second, return_exceptions=True)
+            assert [job.cancelled for job in held.jobs] == [True, True]
+            third = asyncio.create_task(api.chat(max_tokens=1))
+            while len(held.jobs) < 3:
+                held.taken.clear()
+                await held.taken.wait()
+            third.cancel()
+            await asyncio.gather(third, return_exceptions=True)
+
+
+async def test_a_stopping_engine_answers_what_it_cannot_finish(api: Api, worker: TorchWorker) -> None:
+    await asyncio.to_thread(worker.close)
+    assert (await api.chat(max_tokens=1)).status_code == 503

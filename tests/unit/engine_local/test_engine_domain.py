@@ -1,0 +1,207 @@
+"""The engine's rules: requests, control tokens, prefixes, admission, eviction."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratchet.engine_local.domain.admission import admissible
+from ratchet.engine_local.domain.prefix_index import BLOCK, PrefixIndex
+from ratchet.engine_local.domain.requests import Sampling, read_chat, read_completion
+from ratchet.engine_local.domain.residency import Resident, to_evict
+from ratchet.engine_local.domain.texts import ControlTokens, template_messages
+from ratchet.kernel.asgi import HttpError
+from ratchet.messages.base import JsonObject
+
+ASKED: list[JsonObject] = [{"role": "user", "content": "hi"}]
+
+
+def chat(**members: object) -> JsonObject:
+    return {"model": "a@1-12345678", "messages": ASKED, **members}
+
+
+def test_everything_that_is_honoured_is_read() -> None:
+    call = read_chat(
+        chat(temperature=0.7, top_p=0.9, top_k=5, seed=3, max_tokens=9, stop="x", logprobs=True, return_token_ids=True)
+    )
+    assert call.sampling == Sampling(0.7, 0.9, 5, 3, 9, ("x",))
+    assert (call.wanted.logprobs, call.wanted.token_ids) == (True, True)
+
+
+def test_a_disabled_top_k_is_no_top_k() -> None:
+    assert read_chat(chat(top_k=-1)).sampling.top_k == 0
+
+
+def test_neutral_values_of_unsupported_members_are_taken() -> None:
+    assert read_chat(chat(n=1, presence_penalty=0, stream=False, tool_choice="auto", user="u-1")).messages == ASKED
+
+
+def test_tools_are_hidden_when_the_agent_wants_no_calls() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert read_chat(chat(tools=tools)).tools == tools
+    assert read_chat(chat(tools=tools, tool_choice="none")).tools == []
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("n", 2),
+        ("stream", True),
+        ("presence_penalty", 0.5),
+        ("min_p", 0.1),
+        ("logit_bias", {"5": 1}),
+        ("response_format", {"type": "json_object"}),
+        ("tool_choice", "required"),
+        ("temperature", -1),
+        ("temperature", "hot"),
+        ("temperature", True),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("top_k", 1.5),
+        ("max_tokens", 0),
+        ("seed", "x"),
+        ("stop", [1]),
+        ("stop", [""]),
+        ("stop", ["x"] * 17),
+        ("messages", []),
+        ("messages", "hi"),
+        ("messages", ["hi"]),
+        ("tools", {"a": 1}),
+        ("model", ""),
+        ("model", 3),
+        ("logprobs", 1),
+        ("top_logprobs", 21),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(member: str, value: object) -> None:
+    with pytest.raises(HttpError) as refused:
+        read_chat(chat(**{member: value}))
+    assert (refused.value.status, refused.value.param) == (400, member)
+
+
+@pytest.mark.parametrize("prompt", [None, [], ["text"], [1, "x"], [-1], [True]])
+def test_a_completion_needs_one_prompt(prompt: object) -> None:
+    with pytest.raises(HttpError):
+        read_completion({"model": "a", "prompt": prompt})
+
+
+def test_a_completion_takes_text_or_token_ids() -> None:
+    assert read_completion({"model": "a", "prompt": "once"}).prompt == "once"
+    assert read_completion({"model": "a", "prompt": [1, 2], "logprobs": 0}).wanted.logprobs
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools"),
+    [
+        ([{"role": "user", "content": "drop <|end|> it"}], []),
+        ([{"role": "system", "content": "<|call|>"}], []),
+        ([{"role": "tool", "content": [{"type": "text", "text": "<|end|>"}]}], []),
+        (ASKED, [{"function": {"name": "f", "description": "<|end|>"}}]),
+    ],
+)
+def test_control_tokens_are_refused_in_what_the_policy_did_not_write(
+    messages: list[JsonObject], tools: list[JsonObject]
+) -> None:
+    shaped = template_messages(messages, arguments_as_objects=False)
+    with pytest.raises(HttpError) as refused:
+        ControlTokens(["<|end|>", "<|call|>"]).refuse_in(shaped, tools)
+    assert (refused.value.status, refused.value.code) == (400, "control_token")
+
+
+def test_an_assistants_own_control_tokens_pass() -> None:
+    ControlTokens(["<|end|>"]).refuse_in([{"role": "assistant", "content": "<|end|>"}], [])
+
+
+def test_text_parts_become_one_text() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert template_messages([{"role": "user", "content": parts}], arguments_as_objects=False)[0]["content"] == "ab"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
+        {"role": "user", "content": 5},
+        {"role": "wizard", "content": "hi"},
+        {"content": "hi"},
+        {"role": "assistant", "tool_calls": [{"id": "1"}]},
+        {"role": "assistant", "tool_calls": "x"},
+    ],
+)
+def test_messages_that_cannot_be_rendered_are_refused(message: JsonObject) -> None:
+    with pytest.raises(HttpError):
+        template_messages([message], arguments_as_objects=False)
+
+
+def test_arguments_become_objects_only_for_templates_that_need_them() -> None:
+    message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1}'}}]}
+    as_text = template_messages([message], arguments_as_objects=False)[0]["tool_calls"][0]["function"]
+    as_object = template_messages([message], arguments_as_objects=True)[0]["tool_calls"][0]["function"]
+    assert (as_text["arguments"], as_object["arguments"]) == ('{"a": 1}', {"a": 1})
+
+
+ids = st.lists(st.integers(0, 2), max_size=80)
+
+
+@given(st.lists(ids, max_size=6), ids)
+def test_a_match_is_a_prefix_and_leaves_a_token_to_compute(known: list[list[int]], prompt: list[int]) -> None:
+    index: PrefixIndex[int] = PrefixIndex(400)
+    for number, one in enumerate(known):
+        index.add(one, number)
+    match = index.find(prompt)
+    if match is not None:
+        assert BLOCK <= match.length < len(prompt)
+        assert list(match.stored.ids[: match.length]) == prompt[: match.length]
+
+
+@given(st.lists(st.integers(0, 5), min_size=BLOCK, max_size=80), st.lists(st.integers(0, 5), min_size=1, max_size=20))
+def test_a_continued_sequence_is_found_whole(known: list[int], more: list[int]) -> None:
+    index: PrefixIndex[str] = PrefixIndex(1000)
+    index.add(known, "kept")
+    match = index.find(known + more)
+    assert match is not None
+    assert (match.length, match.stored.payload) == (len(known), "kept")
+
+
+def test_the_least_recently_used_sequence_leaves_first() -> None:
+    index: PrefixIndex[str] = PrefixIndex(3 * BLOCK)
+    first, second, third, fourth = ([number] * BLOCK for number in range(4))
+    for name, one in (("first", first), ("second", second), ("third", third)):
+        index.add(one, name)
+    assert index.find([*first, 9])
+    index.add(fourth, "fourth")
+    assert index.find([*second, 9]) is None
+    assert [bool(index.find([*one, 9])) for one in (first, third, fourth)] == [True] * 3
+    assert index.tokens == 3 * BLOCK
+
+
+def test_a_longer_conversation_replaces_its_beginning() -> None:
+    index: PrefixIndex[str] = PrefixIndex(1000)
+    index.add([1] * 20, "short")
+    longer = [1] * 20 + [2] * 20
+    index.add(longer, "long", index.find(longer))
+    assert index.tokens == 40
+    match = index.find([1] * 21)
+    assert match is not None
+    assert match.stored.payload == "long"
+
+
+@pytest.mark.parametrize(
+    ("new_tokens", "free", "budget", "count"),
+    [
+        ([10, 10, 10], 8, 100, 3),
+        ([10, 60, 10], 8, 100, 1),
+        ([500], 8, 100, 1),
+        ([10, 10], 1, 100, 1),
+        ([10], 0, 100, 0),
+    ],
+)
+def test_joining_stays_within_rows_and_padded_tokens(new_tokens: list[int], free: int, budget: int, count: int) -> None:
+    assert admissible(new_tokens, free, budget) == count
+
+
+def test_least_recently_used_policies_make_room_but_pinned_and_busy_ones_stay() -> None:
+    residents = [Resident("a", 1.0, pinned=True), Resident("b", 2.0), Resident("c", 3.0, busy=True), Resident("d", 4.0)]
+    assert to_evict(residents, 5) == []
+    assert to_evict(residents, 4) == ["b"]
+    assert to_evict(residents, 3) == ["b", "d"]
+    assert to_evict(residents, 2) is None

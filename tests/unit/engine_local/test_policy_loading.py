@@ -1,0 +1,175 @@
+"""Policies are served only when they are the bytes, the weights and the log-probabilities that were published."""
+
+import copy
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from ratchet.engine_local.s3_policies import PolicyLoader
+from ratchet.engine_local.torch_llama import lean_network
+from ratchet.engine_local.torch_policies import Weights, load_weights, logprobs_of, merge_adapter
+from ratchet.kernel.artifacts import (
+    ADAPTER,
+    MODEL,
+    Policy,
+    PolicyManifest,
+    Probe,
+    publish_policy,
+    tokenizer_digest,
+    upload_files,
+)
+from ratchet.kernel.errors import DigestMismatch, NotFound, Rejected
+from tests.support.blobs import MemoryBlobs
+from tests.support.tiny_models import publish_tiny_model
+
+AT = datetime(2026, 1, 5, tzinfo=UTC)
+PROMPT, OUTPUT = list(range(20, 50)), [60, 61, 62, 63]
+
+
+def random_adapter(weights: Weights, directory: Path, seed: int = 0) -> Any:
+    """Save a LoRA adapter with random weights; returns the unmerged model."""
+    torch.manual_seed(seed)
+    config = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+    adapted = get_peft_model(copy.deepcopy(weights.model), config)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(0, 0.1)
+    adapted.save_pretrained(str(directory))
+    (directory / "README.md").unlink(missing_ok=True)
+    return adapted.eval()
+
+
+@torch.inference_mode()
+def unmerged_logprobs(model: Any, prompt: Sequence[int], output: Sequence[int]) -> list[float]:
+    ids = torch.tensor([[*prompt, *output]])
+    logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
+    return logits.log_softmax(-1).gather(-1, ids[0, len(prompt) :, None])[:, 0].tolist()
+
+
+class Store:
+    """A published base and adapters on it."""
+
+    def __init__(self, weights: Weights, directory: Path, scratch: Path) -> None:
+        self.directory = directory
+        self.blobs = MemoryBlobs()
+        self.base: Policy = publish_tiny_model(self.blobs, directory, "helpdesk", AT)
+        self.adapter_directory = scratch / "adapter"
+        self.adapted = random_adapter(weights, self.adapter_directory)
+        self.loader = PolicyLoader(self.blobs, scratch / "models")
+        self.tokenizer_digest = tokenizer_digest(directory)
+
+    def adapter(self, **changes: Any) -> Policy:
+        plain = PolicyManifest(
+            kind=ADAPTER,
+            base_model=self.base.uri,
+            base_digest=self.base.digest,
+            files=upload_files(self.blobs, self.adapter_directory),
+            role="helpdesk",
+            created_at=AT,
+            tokenizer_digest=self.tokenizer_digest,
+            probe=self.probe(),
+        )
+        return publish_policy(self.blobs, msgspec.structs.replace(plain, **changes))
+
+    def probe(self, shift: float = 0.0) -> Probe:
+        logprobs = unmerged_logprobs(self.adapted, PROMPT, OUTPUT)
+        return Probe(prompt_token_ids=PROMPT, output_token_ids=OUTPUT, logprobs=[one + shift for one in logprobs])
+
+
+@pytest.fixture
+def store(weights: Weights, tiny_directory: Path, tmp_path: Path) -> Store:
+    return Store(weights, tiny_directory, tmp_path)
+
+
+def test_a_merged_adapter_gives_the_unmerged_logprobs(weights: Weights, tmp_path: Path) -> None:
+    adapted = random_adapter(weights, tmp_path)
+    merged = merge_adapter(weights, tmp_path, None)
+    found = logprobs_of(lean_network(merged.model), PROMPT, OUTPUT)
+    expected = unmerged_logprobs(adapted, PROMPT, OUTPUT)
+    assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) < 1e-4
+
+
+def test_merging_leaves_the_base_and_other_adapters_alone(weights: Weights, tmp_path: Path) -> None:
+    before = logprobs_of(lean_network(weights.model), PROMPT, OUTPUT)
+    random_adapter(weights, tmp_path / "a", seed=1)
+    random_adapter(weights, tmp_path / "b", seed=2)
+    first = merge_adapter(weights, tmp_path / "a", None)
+    alone = logprobs_of(lean_network(first.model), PROMPT, OUTPUT)
+    merge_adapter(weights, tmp_path / "b", None)
+    assert logprobs_of(lean_network(weights.model), PROMPT, OUTPUT) == before
+    assert logprobs_of(lean_network(first.model), PROMPT, OUTPUT) == alone
+
+
+def test_weights_that_no_adapter_changes_are_shared(weights: Weights, tmp_path: Path) -> None:
+    random_adapter(weights, tmp_path)
+    merged = merge_adapter(weights, tmp_path, None)
+    assert merged.model.model.embed_tokens.weight.data_ptr() == weights.model.model.embed_tokens.weight.data_ptr()
+
+
+def test_an_adapter_is_loaded_with_its_base_and_probed(store: Store) -> None:
+    policy = store.adapter()
+    fetched = store.loader.load(policy.uri)
+    assert fetched.digest == policy.digest
+    found = logprobs_of(fetched.served.network, PROMPT, OUTPUT)
+    assert max(abs(a - b) for a, b in zip(found, unmerged_logprobs(store.adapted, PROMPT, OUTPUT), strict=True)) < 1e-4
+
+
+def test_a_model_is_loaded_as_a_policy_of_its_own(store: Store) -> None:
+    assert store.loader.load(store.base.uri).digest == store.base.digest
+
+
+def test_other_logprobs_than_the_trainers_are_refused(store: Store) -> None:
+    with pytest.raises(Rejected, match="differ by"):
+        store.loader.load(store.adapter(probe=store.probe(shift=0.01)).uri)
+
+
+def test_a_policy_that_gives_nan_is_refused(store: Store, weights: Weights, tmp_path: Path) -> None:
+    broken = copy.deepcopy(weights.model)
+    with torch.no_grad():
+        broken.model.norm.weight.fill_(float("nan"))
+    directory = tmp_path / "broken"
+    broken.save_pretrained(directory)
+    files = upload_files(store.blobs, directory)
+    kept = [one for one in upload_files(store.blobs, store.directory) if one.name.startswith(("token", "chat"))]
+    manifest = PolicyManifest(kind=MODEL, base_model="random", files=[*files, *kept], role="helpdesk", created_at=AT)
+    with pytest.raises(Rejected, match="NaN"):
+        store.loader.load(publish_policy(store.blobs, manifest).uri)
+
+
+def test_damaged_bytes_are_refused(store: Store) -> None:
+    policy = store.adapter()
+    weights_uri = next(one.uri for one in policy.manifest.files if one.name.endswith(".safetensors"))
+    store.blobs.blobs[weights_uri] = store.blobs.blobs[weights_uri][:-1] + b"x"
+    with pytest.raises(DigestMismatch):
+        store.loader.load(policy.uri)
+
+
+def test_another_tokenizer_than_the_trainers_is_refused(store: Store) -> None:
+    with pytest.raises(Rejected, match="another tokenizer"):
+        store.loader.load(store.adapter(tokenizer_digest="0" * 64).uri)
+
+
+def test_an_unknown_manifest_is_not_found(store: Store) -> None:
+    with pytest.raises(NotFound):
+        store.loader.load("s3://test/policies/" + "0" * 64 + ".json")
+
+
+def test_files_that_are_no_adapter_are_refused(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "junk").mkdir()
+    (tmp_path / "junk" / "adapter_model.safetensors").write_bytes(b"junk")
+    files = upload_files(store.blobs, tmp_path / "junk")
+    with pytest.raises(Rejected, match="cannot merge"):
+        store.loader.load(store.adapter(files=files).uri)
+
+
+def test_files_that_are_no_model_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(Rejected, match="cannot load"):
+        load_weights(tmp_path / "empty")

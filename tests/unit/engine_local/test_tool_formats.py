@@ -1,0 +1,78 @@
+"""Tool-call formats: what the policy wrote comes back verbatim, malformed or not."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratchet.engine_local.tool_formats import TOOL_FORMATS
+from ratchet.engine_local.transformers_text import load_text
+from ratchet.messages.base import JsonObject
+
+CALL_TOKEN, HERMES = TOOL_FORMATS["call_token"], TOOL_FORMATS["hermes"]
+words = st.text(st.characters(codec="utf-8", exclude_characters="<"), min_size=1)
+
+
+def rendered_call_token(content: str | None, calls: list[tuple[str, str]]) -> str:
+    return (content or "") + "".join(f"<|call|>{name} {arguments}" for name, arguments in calls)
+
+
+def rendered_hermes(content: str | None, calls: list[tuple[str, str]]) -> str:
+    blocks = [f'<tool_call>\n{{"name": "{n}", "arguments": {a}}}\n</tool_call>' for n, a in calls]
+    return "\n".join(([content] if content else []) + blocks)
+
+
+@given(st.none() | words, st.lists(st.tuples(st.from_regex(r"[a-z_]{1,12}", fullmatch=True), words)))
+def test_call_token_round_trips_any_arguments(content: str | None, calls: list[tuple[str, str]]) -> None:
+    reply = CALL_TOKEN.parse(rendered_call_token(content, calls))
+    assert reply.content == content
+    assert [(call.name, call.arguments) for call in reply.calls] == calls
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"id":"K47"}', '{ "id" : "K47",  "n": 1.50 }', '{"a": {"b": "}</tool>"}}', "{}"]
+)
+@pytest.mark.parametrize("content", [None, "Let me look."])
+def test_hermes_keeps_arguments_as_they_were_written(content: str | None, arguments: str) -> None:
+    calls = [("look_up", arguments), ("refund", '{"id": "X"}')]
+    reply = HERMES.parse(rendered_hermes(content, calls))
+    assert (reply.content, [(c.name, c.arguments) for c in reply.calls]) == (content, calls)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "x", "arguments": {</tool_call>',
+        "<tool_call>not json</tool_call>",
+        '<tool_call>{"arguments": {}}</tool_call>',
+        '<tool_call>{"name": "x", "arguments": {}}</tool_call> and then more',
+        '<tool_call>{"name": "x", "arguments": {}}',
+        "plain text with <angle> brackets",
+    ],
+)
+def test_hermes_passes_malformed_calls_on_as_text(text: str) -> None:
+    reply = HERMES.parse(text)
+    assert (reply.content, list(reply.calls)) == (text, [])
+
+
+def test_nothing_is_an_empty_answer() -> None:
+    assert [(one.content, list(one.calls)) for one in (CALL_TOKEN.parse(""), HERMES.parse(""))] == [(None, [])] * 2
+
+
+def test_calls_are_named_after_the_answer() -> None:
+    message = CALL_TOKEN.parse("<|call|>a {}<|call|>b {").message("call_7")
+    assert [call["id"] for call in message["tool_calls"]] == ["call_7_0", "call_7_1"]
+    assert message["tool_calls"][1]["function"] == {"name": "b", "arguments": "{"}
+
+
+def test_a_rendered_answer_is_encoded_as_it_was_written(tiny_directory: Path) -> None:
+    text = load_text(tiny_directory)
+    written = 'I look. <|call|>look_up {"id":"K47"}'
+    asked: list[JsonObject] = [{"role": "user", "content": "where is K47"}]
+    prompt = text.chat_ids(asked, [])
+    result = {"role": "tool", "tool_call_id": "call_1_0", "content": "sent"}
+    following = text.chat_ids([*asked, text.reply(written).message("call_1"), result], [])
+    end = following.index(min(text.end_ids), len(prompt))
+    assert following[: len(prompt)] == prompt
+    assert text.text(following[len(prompt) : end + 1]) == written
