@@ -117,11 +117,12 @@ class RoleDriver:
             return await self._keeper.load()
 
     async def step(self) -> None:
-        """Do what is to be done now."""
+        """Do the one thing that is to be done now."""
         async with self._lock:
             rollout = await self._keeper.load()
             if rollout is not None and rollout.outbox:
-                rollout = await self._keeper.make_true(rollout)
+                await self._keeper.make_true(rollout)
+                return
         if rollout is None or not rollout.active:
             await self._begin_next()
         elif rollout.state is State.GATING:

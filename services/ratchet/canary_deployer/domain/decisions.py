@@ -32,7 +32,8 @@ def opened(
     candidate: PolicyVersion, stable: ServedPolicy | None, before: Rollout | None, decision: Decision, now: datetime
 ) -> Rollout:
     """A new rollout of `candidate`, its gates still to come. The audit chain goes on from the rollout before."""
-    rollout_id = named_id("rollout", candidate.role, candidate.version, now.isoformat())
+    last_hash = before.last_hash if before else None
+    rollout_id = named_id("rollout", candidate.role, candidate.version, now.isoformat(), last_hash)
     return Rollout(
         rollout_id=rollout_id,
         role=candidate.role,
@@ -44,7 +45,7 @@ def opened(
         reason=decision.reason,
         approval=decision.approval or "automated",
         salt=named_id("salt", rollout_id),
-        last_hash=before.last_hash if before else None,
+        last_hash=last_hash,
     )
 
 

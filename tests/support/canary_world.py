@@ -1,0 +1,233 @@
+"""A role with two policies, its gateway and its judge, in memory: what a rollout driver meets."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ratchet.canary_deployer.domain.outcomes import call_of, score_of
+from ratchet.canary_deployer.domain.rollout import PASSED, GateResult, Rollout
+from ratchet.canary_deployer.domain.rules import Rules, Stage
+from ratchet.canary_deployer.driver import RoleDriver, Work
+from ratchet.canary_deployer.keeper import Office
+from ratchet.canary_deployer.kv_policies import KvPolicies
+from ratchet.canary_deployer.nats_events import Batch
+from ratchet.messages import ModelRollout, PolicyClaim, Reward, Turn, named_id
+from ratchet.messages.reward import RewardComponent, RewardMetadata
+from ratchet.messages.routing import arm_of
+from ratchet.messages.state import POLICIES, ROLLOUTS, PolicyVersion, Route, ServedPolicy
+from tests.support.fake_bus import FakeBus
+from tests.support.fake_clock import START, FakeClock
+from tests.support.messages import turn
+
+ROLE = "support"
+
+
+def policy(version: int, **changes: Any) -> PolicyVersion:
+    """A registered policy; its digest follows from its version."""
+    digest = f"{version:x}" * 64
+    plain: dict[str, Any] = {
+        "role": ROLE,
+        "version": version,
+        "name": f"{ROLE}@{version}-{digest[:8]}",
+        "digest": digest[:64],
+        "uri": f"s3://ratchet/policies/{digest[:64]}.json",
+        "kind": "adapter",
+        "base_model": "s3://ratchet/policies/base.json",
+        "created_at": START,
+        "stage": "registered",
+        "training_job_id": named_id("job", version),
+        "training_samples": 100,
+    }
+    return PolicyVersion(**(plain | changes))
+
+
+def served(version: int) -> ServedPolicy:
+    """The part of `policy(version)` that a route carries."""
+    one = policy(version)
+    return ServedPolicy(version=version, name=one.name, digest=one.digest)
+
+
+def quick_rules(**changes: Any) -> Rules:
+    """Three stages that last a minute and ten trajectories each."""
+    plain: dict[str, Any] = {
+        "stages": (Stage(0.1, 60, 5), Stage(0.25, 60, 5), Stage(0.5, 60, 10)),
+        "soak_s": 30.0,
+        "deadline_s": 3600.0,
+        "horizon_s": 300.0,
+        "margin": 0.1,
+        "lead_s": 0.0,
+    }
+    return Rules(**(plain | changes))
+
+
+def reward_of(trajectory_id: str, *, success: bool, total: float | None = None, **changes: Any) -> Reward:
+    """The first reward of a trajectory."""
+    completion = RewardComponent(score=1.0 if success else 0.0, weight=0.4, source="automated")
+    plain: dict[str, Any] = {
+        "reward_id": named_id("reward", trajectory_id, changes.get("revision", 0)),
+        "trajectory_id": trajectory_id,
+        "session_id": "session",
+        "timestamp": START,
+        "reward_components": {"task_completion": completion},
+        "total_reward": (0.85 if success else 0.0) if total is None else total,
+        "reward_type": "sparse",
+        "metadata": RewardMetadata(evaluator="test", evaluation_method="automated"),
+        "role": ROLE,
+    }
+    return Reward(**(plain | changes))
+
+
+def turn_of(trajectory_id: str, arm: str, version: int, weight: float, **changes: Any) -> Turn:
+    """A call of a trajectory that a policy answered."""
+    claim = PolicyClaim(role=ROLE, version=version, digest=policy(version).digest, arm=arm, weight=weight)
+    index = changes.pop("index", 0)
+    plain: dict[str, Any] = {
+        "turn_id": named_id("turn", trajectory_id, index),
+        "trajectory_id": trajectory_id,
+        "policy": claim,
+        "role": ROLE,
+    }
+    return turn("any", index, **(plain | changes))
+
+
+@dataclass
+class FakeGate:
+    """Says what it is told to, and remembers whom it was asked about."""
+
+    name: str
+    outcome: str = PASSED
+    evidence: dict[str, Any] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
+        self.asked.append(candidate.name)
+        return GateResult(self.name, self.outcome, f"{self.name} {self.outcome}", self.evidence)
+
+
+@dataclass
+class FakeEvents:
+    """Reads the fake bus from a place on."""
+
+    bus: FakeBus
+    role: str
+    turn_seq: int
+    reward_seq: int
+
+    async def next(self, wait_s: float) -> Batch:
+        turns = self.bus.streams.get("RL_TURNS", [])[self.turn_seq :]
+        rewards = self.bus.streams.get("RL_REWARDS", [])[self.reward_seq :]
+        self.turn_seq += len(turns)
+        self.reward_seq += len(rewards)
+        calls = [call_of(one.message, one.time.timestamp()) for one in turns if isinstance(one.message, Turn)]
+        scores = [score_of(one.message, one.time.timestamp()) for one in rewards]
+        return Batch([*calls, *scores], self.turn_seq, self.reward_seq)
+
+    async def caught_up(self) -> bool:
+        return self.reward_seq == len(self.bus.streams.get("RL_REWARDS", []))
+
+    async def close(self) -> None:
+        return None
+
+
+@dataclass
+class FakeSource:
+    """Places and events of the fake bus."""
+
+    bus: FakeBus
+
+    async def places(self) -> tuple[int, int]:
+        return await self.bus.last_sequence("RL_TURNS"), await self.bus.last_sequence("RL_REWARDS")
+
+    async def open(self, role: str, turn_seq: int, reward_seq: int) -> FakeEvents:
+        return FakeEvents(self.bus, role, turn_seq, reward_seq)
+
+
+class CanaryWorld:
+    """Everything around a driver. `restart` is what a kill leaves: the bus, and a new driver."""
+
+    def __init__(self, rules: Rules | None = None, strategy: str = "canary") -> None:
+        self.clock = FakeClock()
+        self.bus = FakeBus(self.clock)
+        self.rules = rules or quick_rules()
+        self.strategy = strategy
+        self.gates = {name: FakeGate(name) for name in ("probe", "warmup", "heldout_tasks", "approval")}
+        self.policies = KvPolicies(self.bus.bucket(POLICIES, Route), self.bus.bucket(POLICIES, PolicyVersion))
+        self.random = random.Random(7)
+        self.played = 0
+        self.driver = self.new_driver()
+
+    def new_driver(self) -> RoleDriver:
+        office = Office(
+            policies=self.policies,
+            rollouts=self.bus.bucket(ROLLOUTS, Rollout),
+            publish=self.bus.publish_all,
+            now=self.clock,
+            rules=self.rules,
+            endpoint="http://127.0.0.1:8080",
+            serving_platform="engine_local",
+            lease_s=5.0,
+        )
+        return RoleDriver(ROLE, office, Work(self.gates, FakeSource(self.bus), self.strategy, tick_s=0.01))
+
+    def restart(self) -> None:
+        """The process died and a new one begins."""
+        self.bus.faults.at = None
+        self.driver = self.new_driver()
+
+    async def with_policies(self, *versions: int) -> CanaryWorld:
+        """Register policies; the first one is stable already."""
+        first, *others = versions
+        bucket = self.bus.bucket(POLICIES, PolicyVersion)
+        await bucket.put(f"{ROLE}.{first}", policy(first, stage="stable"))
+        for version in others:
+            await bucket.put(f"{ROLE}.{version}", policy(version))
+        route = Route(role=ROLE, stable=served(first), next_version=max(versions) + 1)
+        await self.bus.bucket(POLICIES, Route).put(ROLE, route)
+        return self
+
+    async def rollout(self) -> Rollout:
+        """The record as it is stored."""
+        entry = await self.bus.bucket(ROLLOUTS, Rollout).get(ROLE)
+        assert entry is not None
+        return entry.value
+
+    async def route(self) -> Route:
+        route = await self.policies.route(ROLE)
+        assert route is not None
+        return route
+
+    async def stage_of(self, version: int) -> str:
+        return (await self.policies.version(ROLE, version)).stage
+
+    async def until(self, *states: str, steps: int = 12) -> Rollout:
+        """Step until the stored rollout is in one of `states`."""
+        for _ in range(steps):
+            entry = await self.bus.bucket(ROLLOUTS, Rollout).get(ROLE)
+            if entry is not None and entry.value.state in states and not entry.value.outbox:
+                return entry.value
+            await self.driver.step()
+        raise AssertionError(f"not {states} after {steps} steps: {(await self.rollout()).state}")
+
+    async def play(self, count: int, stable_success: float, canary_success: float) -> None:
+        """Trajectories as gateway and judge would publish them now, and one step of the driver."""
+        route = await self.route()
+        messages: list[Any] = []
+        for _ in range(count):
+            self.played += 1
+            trajectory_id = named_id("trajectory", self.played)
+            given = arm_of(route, trajectory_id, self.clock())
+            assert given is not None
+            success = self.random.random() < (canary_success if given.arm == "canary" else stable_success)
+            messages.append(turn_of(trajectory_id, given.arm, given.policy.version, given.weight))
+            messages.append(reward_of(trajectory_id, success=success))
+        self.bus.arrive(messages)
+        await self.driver.step()
+
+
+def chain(world: CanaryWorld) -> Sequence[Any]:
+    """Every decision in the order of publication."""
+
+    return world.bus.published(ModelRollout)

@@ -1,0 +1,327 @@
+"""A role's driver: from a registered policy to a verdict, operators' acts, and a kill between any two writes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from ratchet.canary_deployer.domain.audit import first_break
+from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, IllegalMove, Verdict
+from ratchet.canary_deployer.driver import StartOrder
+from ratchet.kernel.errors import Conflict, NotFound
+from ratchet.messages import Alert, ModelDeployed, ModelRollout, named_id
+from tests.support.canary_world import CanaryWorld, policy, quick_rules, reward_of, served, turn_of
+from tests.support.fake_bus import Killed
+
+
+async def advanced(world: CanaryWorld, stable: float, canary: float, rounds: int = 60) -> str:
+    """Play trajectories, a minute per round, until the rollout has ended."""
+    for _ in range(rounds):
+        rollout = await world.rollout()
+        if not rollout.active:
+            return rollout.state
+        world.clock.advance(61)
+        await world.play(40, stable, canary)
+    raise AssertionError((await world.rollout()).reason)
+
+
+async def test_a_better_policy_moves_through_every_stage_and_becomes_stable():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    assert await advanced(world, stable=0.5, canary=0.9) == "promoted"
+    route = await world.route()
+    assert (route.stable, route.previous, route.canary) == (served(2), served(1), None)
+    assert (await world.stage_of(1), await world.stage_of(2)) == ("archived", "stable")
+    decisions = world.bus.published(ModelRollout)
+    assert [d.verdict for d in decisions] == ["start", "advance", "advance", "promote", "promote"]
+    assert [d.stage.weight for d in decisions] == [0.1, 0.25, 0.5, 0.95, 1.0]
+    deployed = world.bus.published(ModelDeployed)
+    assert [d.state for d in deployed] == ["canary", "canary", "canary", "canary", "promoted"]
+    assert [d.deployment_config.traffic_percentage for d in deployed] == [10, 25, 50, 95, 100]
+    assert first_break(decisions) is None
+    assert route.audit_hash == decisions[-1].hash
+
+
+async def test_a_worse_policy_is_rolled_back_and_its_data_released():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    assert await advanced(world, stable=0.9, canary=0.2) == "rolled_back"
+    route = await world.route()
+    assert (route.stable, route.canary) == (served(1), None)
+    assert (await world.stage_of(1), await world.stage_of(2)) == ("stable", "rolled_back")
+    last = world.bus.published(ModelRollout)[-1]
+    assert last.verdict == "roll_back"
+    assert last.e_values["rollback"]["combined"] >= 20
+    assert world.bus.published(ModelDeployed)[-1].state == "rolled_back"
+    assert [alert.severity for alert in world.bus.published(Alert)] == ["critical"]
+
+
+async def test_a_rollback_takes_one_step_and_writes_the_route_right_after_the_decision():
+    world = await CanaryWorld(quick_rules(rollback_threshold=2.0)).with_policies(1, 2)
+    await world.until("running")
+    ids = [named_id("failing", number) for number in range(6)]
+    world.bus.arrive([turn_of(one, "canary", 2, 0.1) for one in ids])
+    world.bus.arrive([reward_of(one, success=False) for one in ids])
+    await world.driver.step()
+    assert (await world.rollout()).state == "rolled_back"
+    assert world.bus.faults.log[-5:] == [
+        "rollouts/support",
+        "policies/support",
+        "policies/support.2",
+        "publish",
+        "rollouts/support",
+    ]
+
+
+async def test_a_gate_that_fails_refuses_the_candidate_without_traffic():
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["heldout_tasks"].outcome = FAILED
+    rollout = await world.until("refused")
+    assert rollout.reason == "gate heldout_tasks: heldout_tasks failed"
+    assert await world.stage_of(2) == "refused"
+    refused = await world.policies.version("support", 2)
+    assert refused.gate is not None
+    assert refused.gate["heldout_tasks"]["outcome"] == "failed"
+    assert (await world.route()).canary is None
+    assert [d.verdict for d in world.bus.published(ModelRollout)] == ["refuse"]
+    (deployed,) = world.bus.published(ModelDeployed)
+    assert (deployed.state, deployed.validation_results.benchmark_passed) == ("aborted", False)
+
+
+async def test_the_first_policy_of_a_role_is_stable_after_load_and_warmup():
+    world = CanaryWorld()
+    await world.bus.bucket("policies", type(policy(1))).put("support.1", policy(1))
+    rollout = await world.until("promoted")
+    assert rollout.reason == "first policy of the role"
+    assert (await world.route()).stable == served(1)
+    assert world.gates["heldout_tasks"].asked == []
+    (deployed,) = world.bus.published(ModelDeployed)
+    assert (deployed.state, deployed.deployment_config.rollout_strategy) == ("promoted", "immediate")
+
+
+async def test_candidates_queue_and_roll_out_one_after_the_other():
+    world = await CanaryWorld().with_policies(1, 2, 3)
+    world.gates["heldout_tasks"].outcome = FAILED
+    await world.until("refused")
+    assert await world.stage_of(3) == "registered"
+    world.gates["heldout_tasks"].outcome = "passed"
+    rollout = await world.until("running")
+    assert rollout.candidate == served(3)
+    assert first_break(world.bus.published(ModelRollout)) is None
+
+
+async def test_a_refused_policy_can_be_started_by_override_and_is_marked_so():
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["heldout_tasks"].outcome = FAILED
+    world.gates["heldout_tasks"].evidence = {"regression": True}
+    await world.until("refused")
+    await world.driver.start(
+        await world.policies.version("support", 2), StartOrder("ann", "rehearse a rollback", override=True)
+    )
+    rollout = await world.until("running")
+    assert rollout.approval == "emergency_override"
+    start = world.bus.published(ModelRollout)[-1]
+    assert (start.verdict, start.actor, start.reason) == ("start", "ann", "rehearse a rollback")
+    deployed = world.bus.published(ModelDeployed)[-1]
+    assert deployed.metadata.approval_status == "emergency_override"
+    assert deployed.validation_results.performance_regression
+    assert await advanced(world, stable=0.9, canary=0.1) == "rolled_back"
+
+
+async def test_an_override_does_not_waive_the_probe():
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["probe"].outcome = FAILED
+    await world.until("refused")
+    await world.driver.start(await world.policies.version("support", 2), StartOrder("ann", "try", override=True))
+    rollout = await world.until("refused")
+    assert rollout.override
+    assert rollout.reason.startswith("gate probe")
+
+
+async def test_a_candidate_without_heldout_evidence_waits_for_approval():
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["heldout_tasks"].outcome = NEEDS_APPROVAL
+    await world.until("awaiting_approval")
+    assert (await world.route()).canary is None
+    await world.driver.start(await world.policies.version("support", 2), StartOrder("ann", "looked at it"))
+    rollout = await world.until("running")
+    assert rollout.approval == "manual_approved"
+    assert [d.verdict for d in world.bus.published(ModelRollout)] == ["hold", "start"]
+
+
+async def test_pause_freezes_the_stage_but_not_the_alarm():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    await world.driver.act(Verdict.PAUSE, "ann", "lunch")
+    world.clock.advance(500)
+    await world.play(100, 0.9, 0.9)
+    assert (await world.rollout()).stage == 0
+    await advanced(world, stable=0.95, canary=0.0)
+    assert (await world.rollout()).state == "rolled_back"
+
+
+async def test_resume_goes_on_with_a_new_deadline():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    await world.driver.act(Verdict.PAUSE, "ann", "lunch")
+    world.clock.advance(3000)
+    resumed = await world.driver.act(Verdict.RESUME, "ann", "back")
+    assert resumed.deadline_at is not None
+    assert (resumed.deadline_at - world.clock()).total_seconds() == 3600
+
+
+async def test_undecided_at_the_deadline_holds_and_asks():
+    world = await CanaryWorld(quick_rules(margin=0.01)).with_policies(1, 2)
+    await world.until("running")
+    for _ in range(4):
+        world.clock.advance(61)
+        await world.play(40, 0.8, 0.8)
+    world.clock.advance(3600)
+    await world.driver.step()
+    rollout = await world.rollout()
+    assert rollout.state == "held"
+    assert "undecided at the deadline" in rollout.reason
+    assert (await world.route()).canary is not None
+    assert world.bus.published(Alert)[-1].severity == "warning"
+
+
+async def test_operators_may_promote_against_the_evidence_and_that_is_recorded():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    await world.driver.act(Verdict.PROMOTE, "ann", "we need it now")
+    assert (await world.route()).stable == served(2)
+    deployed = world.bus.published(ModelDeployed)[-1]
+    assert deployed.metadata.approval_status == "emergency_override"
+    assert (deployed.metadata.deployed_by, deployed.reason) == ("ann", "we need it now")
+
+
+async def test_abort_takes_the_candidate_back():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    await world.driver.act(Verdict.ABORT, "ann", "wrong data")
+    assert (await world.route()).canary is None
+    assert await world.stage_of(2) == "rolled_back"
+    with pytest.raises(IllegalMove, match="cannot pause a rollout that is aborted"):
+        await world.driver.act(Verdict.PAUSE, "ann", "too late")
+
+
+async def test_acts_in_the_wrong_state_are_refused():
+    world = await CanaryWorld().with_policies(1, 2, 3)
+    with pytest.raises(NotFound, match="no rollout of support yet"):
+        await world.driver.act(Verdict.PAUSE, "ann", "early")
+    await world.until("running")
+    with pytest.raises(IllegalMove, match="cannot resume a rollout that is running"):
+        await world.driver.act(Verdict.RESUME, "ann", "eager")
+    with pytest.raises(Conflict, match="has a rollout of support@2-22222222 that is running"):
+        await world.driver.start(await world.policies.version("support", 3), StartOrder("ann", "next"))
+    await world.driver.act(Verdict.ABORT, "ann", "stop")
+    with pytest.raises(Conflict, match="already the stable policy"):
+        await world.driver.start(await world.policies.version("support", 1), StartOrder("ann", "again"))
+
+
+@pytest.mark.parametrize("state", ["running", "paused", "held"])
+async def test_the_lease_grows_in_every_state_with_traffic(state: str):
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    if state == "paused":
+        await world.driver.act(Verdict.PAUSE, "ann", "wait")
+    if state == "held":
+        world.clock.advance(3601)
+        await world.driver.step()
+    assert (await world.rollout()).state == state
+    leases = []
+    for _ in range(3):
+        world.clock.advance(5)
+        await world.driver.step()
+        canary = (await world.route()).canary
+        assert canary is not None
+        leases.append(canary.lease)
+    assert leases == sorted(set(leases))
+
+
+async def test_a_restart_resumes_the_stage_and_the_statistics():
+    worlds = [await CanaryWorld().with_policies(1, 2) for _ in range(2)]
+    for number, world in enumerate(worlds):
+        await world.until("running")
+        for round_ in range(6):
+            world.clock.advance(61)
+            await world.play(30, 0.8, 0.8)
+            if number == 1 and round_ % 2:
+                world.restart()
+        await world.driver.step()
+    plain, restarted = [await world.rollout() for world in worlds]
+    assert restarted.stage == plain.stage > 0
+    assert restarted.watch == plain.watch
+    assert restarted.watch.statistics.stable.trajectories > 50
+
+
+async def test_statistics_folded_after_the_last_save_are_folded_again_after_a_kill():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    await world.play(30, 0.8, 0.8)
+    await world.play(30, 0.8, 0.8)
+    seen = await world.driver.current()
+    stored = await world.rollout()
+    assert seen is not None
+    assert stored.reward_seq < seen.reward_seq
+    world.restart()
+    world.clock.advance(2)
+    await world.driver.step()
+    again = await world.rollout()
+    assert (again.watch, again.reward_seq) == (seen.watch, seen.reward_seq)
+
+
+async def scenario(world: CanaryWorld) -> None:
+    """A rollout that advances by itself and is then promoted by an operator; goes on where it was cut off."""
+    await world.until("running", "promoted")
+    if world.played == 0:
+        await world.play(90, 0.8, 0.8)
+        world.clock.advance(61)
+    for _ in range(3):
+        rollout = await world.rollout()
+        if rollout.active and (rollout.stage == 0 or rollout.outbox):
+            await world.driver.step()
+    if (await world.rollout()).active:
+        await world.driver.act(Verdict.PROMOTE, "ann", "fine")
+    await world.until("promoted")
+
+
+@pytest.mark.parametrize("after_effect", [False, True])
+async def test_a_kill_at_any_write_changes_nothing_in_the_end(after_effect: bool):
+    plain = await CanaryWorld().with_policies(1, 2)
+    first = plain.bus.faults.writes
+    await scenario(plain)
+    writes = plain.bus.faults.writes
+    assert writes - first > 15
+    for at in range(first + 1, writes + 1):
+        world = await CanaryWorld().with_policies(1, 2)
+        world.bus.faults.at, world.bus.faults.after_effect = at, after_effect
+        with pytest.raises(Killed):
+            await scenario(world)
+        if world.played:
+            world.clock.advance((datetime(2026, 1, 5, 12, 1, 1, tzinfo=UTC) - world.clock()).total_seconds())
+        world.restart()
+        await scenario(world)
+        rollout, expected = await world.rollout(), await plain.rollout()
+        assert (rollout.state, rollout.outbox, rollout.watch) == (expected.state, (), expected.watch)
+        assert (await world.route()).stable == served(2)
+        assert [await world.stage_of(v) for v in (1, 2)] == ["archived", "stable"]
+        decisions = world.bus.published(ModelRollout)
+        assert [d.verdict for d in decisions] == ["start", "advance", "promote"]
+        assert [d.state for d in world.bus.published(ModelDeployed)] == ["canary", "canary", "promoted"]
+        assert first_break(decisions) is None
+
+
+async def test_a_broker_that_does_not_answer_is_a_passing_fault():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    world.bus.unavailable_at(world.bus.faults.writes + 2)
+    world.bus.faults.after_effect = True
+    world.clock.advance(61)
+    with pytest.raises(Exception, match="after"):
+        await world.play(40, 0.8, 0.8)
+        await world.driver.step()
+    await world.driver.step()
+    assert (await world.rollout()).outbox == ()
+    assert first_break(world.bus.published(ModelRollout)) is None
