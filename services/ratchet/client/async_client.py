@@ -91,7 +91,7 @@ class AsyncClient:
     async def flush(self, deadline_s: float) -> bool:
         """Wait until everything is stored; False when the deadline came first."""
         until = time.monotonic() + deadline_s
-        if not await asyncio.to_thread(self._preparer.wait, deadline_s):
+        if not await self._preparer.wait(deadline_s):
             return False
         return await self._outbox.flush(max(0.0, until - time.monotonic()))
 
@@ -106,7 +106,7 @@ class AsyncClient:
         if running is None:
             return
         until = time.monotonic() + self._settings.close_s
-        await asyncio.to_thread(self._preparer.close, self._settings.close_s)
+        await self._preparer.close(self._settings.close_s)
         await self._outbox.flush(max(0.0, until - time.monotonic()))
         await self._outbox.stop()
         await asyncio.wait({running}, timeout=GRACE_S)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
-import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -31,7 +33,10 @@ class Preparer:
         self._redactor = Redactor()
         self._queue: queue.Queue[Message | None] = queue.Queue(limit)
         self._unfinished = 0
-        self._finished = threading.Condition()
+        self._waiting: list[Callable[[], object]] = []
+        self._lock = threading.Lock()
+        self._ending = False
+        self._late = False
         self._thread = threading.Thread(target=self._work, name="ratchet-preparer", daemon=True)
 
     def start(self) -> None:
@@ -44,37 +49,60 @@ class Preparer:
         return self._unfinished
 
     def put(self, message: Message) -> None:
-        """Take a message, at once; a full queue counts it as overflowed."""
-        with self._finished:
+        """Take a message, at once; a full queue, or a closed one, counts it as overflowed."""
+        with self._lock:
             self._unfinished += 1
         try:
+            if self._ending:
+                raise queue.Full
             self._queue.put_nowait(message)
         except queue.Full:
             self._done()
             self.overflowed += 1
 
-    def wait(self, deadline_s: float) -> bool:
-        """Wait until everything that was put has reached the outbox; False when the deadline came first."""
-        with self._finished:
-            return self._finished.wait_for(lambda: self._unfinished == 0, deadline_s)
+    async def wait(self, deadline_s: float) -> bool:
+        """Wait until everything that was put has reached the outbox; False when the deadline came first.
 
-    def close(self, deadline_s: float) -> None:
+        Uses no executor: while the interpreter exits there is none.
+        """
+        idle, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(idle.set)
+
+        self._when_idle(wake)
+        try:
+            async with asyncio.timeout(deadline_s):
+                await idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, deadline_s: float) -> None:
         """Finish what was put within the deadline; the rest is counted as overflowed."""
-        until = time.monotonic() + deadline_s
-        if not self.wait(deadline_s):
+        self._ending = True
+        if not await self.wait(deadline_s):
+            self._late = True
             self.overflowed += self._discard()
-        self._queue.put(None)
-        self._thread.join(max(0.1, until - time.monotonic()))
+        self._queue.put_nowait(None)
 
     def _work(self) -> None:
         while (message := self._queue.get()) is not None:
             try:
-                self._outbox.put(self._redact(message))
+                self._pass_on(message)
             except Exception as error:  # noqa: BLE001 - the boundary: one bad message must not end the thread
                 self.invalid += 1
                 log.error("not recorded", topic=message.TOPIC, reason=str(error))
             finally:
                 self._done()
+
+    def _pass_on(self, message: Message) -> None:
+        redacted = self._redact(message)
+        if self._late:
+            self.overflowed += 1
+        else:
+            self._outbox.put(redacted)
 
     def _redact(self, message: M) -> M:
         redacted = self._redactor.redact(msgspec.to_builtins(message))
@@ -95,7 +123,16 @@ class Preparer:
         return count
 
     def _done(self) -> None:
-        with self._finished:
+        with self._lock:
             self._unfinished -= 1
-            if self._unfinished == 0:
-                self._finished.notify_all()
+            callbacks, self._waiting = (self._waiting, []) if self._unfinished == 0 else ([], self._waiting)
+        for callback in callbacks:
+            callback()
+
+    def _when_idle(self, callback: Callable[[], object]) -> None:
+        """Call back, from any thread, as soon as nothing is unfinished."""
+        with self._lock:
+            if self._unfinished:
+                self._waiting.append(callback)
+                return
+        callback()

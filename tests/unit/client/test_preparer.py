@@ -19,52 +19,52 @@ def made(limit: int = 100) -> tuple[Preparer, Outbox]:
     return Preparer(outbox, limit), outbox
 
 
-def test_secrets_are_taken_out_and_counted_before_anything_is_queued_for_the_bus() -> None:
+async def test_secrets_are_taken_out_and_counted_before_anything_is_queued_for_the_bus() -> None:
     preparer, outbox = made()
     preparer.start()
     task = TaskContext(task_id="t", instructions="mail mia@example.com with key sk-abcdefghijklmnopqrstuvwx1234")
     preparer.put(trajectory(task_context=task))
-    preparer.close(5)
+    await preparer.close(5)
     assert outbox.pending == 1
     assert sum(preparer.redactions.values()) >= 2
     assert preparer.redactions["email"] == 1
 
 
-def test_what_breaks_the_contract_is_counted_and_its_neighbours_go_on() -> None:
+async def test_what_breaks_the_contract_is_counted_and_its_neighbours_go_on() -> None:
     preparer, outbox = made()
     preparer.start()
     for message in (trajectory("1"), trajectory("bad", trajectory_id="no uuid"), trajectory("2")):
         preparer.put(message)
-    preparer.close(5)
+    await preparer.close(5)
     assert (outbox.pending, preparer.invalid) == (2, 1)
 
 
-def test_what_cannot_be_redacted_is_not_passed_on() -> None:
+async def test_what_cannot_be_redacted_is_not_passed_on() -> None:
     deep: dict[str, object] = {}
     for _ in range(300):
         deep = {"deeper": deep}
     preparer, outbox = made()
     preparer.start()
     preparer.put(msgspec.structs.replace(trajectory(), labels=deep))
-    preparer.close(5)
+    await preparer.close(5)
     assert (outbox.pending, preparer.invalid) == (0, 1)
 
 
-def test_a_full_queue_is_counted_and_nothing_waits() -> None:
+async def test_a_full_queue_is_counted_and_nothing_waits() -> None:
     preparer, outbox = made(limit=3)
     for n in range(5):
         preparer.put(trajectory(str(n)))
     assert (preparer.pending, preparer.overflowed) == (3, 2)
     preparer.start()
-    preparer.close(5)
+    await preparer.close(5)
     assert outbox.pending == 3
 
 
-def test_closing_gives_up_at_its_deadline_and_counts_the_rest() -> None:
+async def test_closing_gives_up_at_its_deadline_and_counts_the_rest() -> None:
     preparer, outbox = made()
     for n in range(3):
         preparer.put(trajectory(str(n)))
-    assert not preparer.wait(0)
+    assert not await preparer.wait(0)
     preparer.start()
-    preparer.close(0)
+    await preparer.close(0)
     assert outbox.pending + preparer.overflowed == 3

@@ -1,0 +1,261 @@
+"""Both clients on a real broker that comes and goes, in processes of their own where that matters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from ratchet import AsyncClient, Client
+from ratchet.client import ClientSettings
+from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.errors import InvalidMessage
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Feedback, Trajectory
+from tests.support.running import connected
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+CONTRACTS = Contracts.load()
+
+
+@pytest.fixture
+async def settings(nats: RunningServer, tmp_path: Path) -> ClientSettings:
+    """Settings for a broker with all streams."""
+    kernel = KernelSettings(nats_url=nats.url, data_dir=tmp_path / "data")
+    async with connected(kernel):
+        pass
+    return ClientSettings(kernel=kernel)
+
+
+async def stored(settings: ClientSettings, stream: str, kind: type) -> list:
+    """Everything in a stream, oldest first."""
+    async with connected(settings.kernel) as bus:
+        found = []
+        for sequence in range(1, await bus.last_sequence(stream) + 1):
+            message = await bus.nc.jetstream().get_msg(stream, sequence)
+            assert message.subject is not None
+            headers = dict(message.headers or {})
+            assert headers["ce-type"] == kind.TOPIC
+            found.append(CONTRACTS.read(message.subject, message.data or b"")[0])
+        return found
+
+
+def play(client: Client | AsyncClient, task_id: str) -> str:
+    with client.trajectory(task_id=task_id, instructions="Help.", model="gpt-4o", temperature=0.2) as t:
+        t.turn(observation="hi", action="hello")
+        t.outcome("success", verified_by="tests")
+    return t.trajectory_id
+
+
+async def test_trajectories_and_feedback_arrive(settings: ClientSettings) -> None:
+    async with AsyncClient(agent_id="agent-zero-main", role="support", settings=settings) as client:
+        trajectory_id = play(client, "1")
+        client.feedback(trajectory_id, thumbs=True)
+        client.feedback(trajectory_id, stars=4)
+        client.feedback(trajectory_id, comment="fine")
+        client.feedback(trajectory_id, correction="say goodbye")
+        client.feedback(trajectory_id, abandoned=True)
+        assert await client.flush(10)
+        assert (client.stats.published, client.stats.pending, client.stats.invalid) == (6, 0, 0)
+    (trajectory,) = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert (trajectory.trajectory_id, trajectory.agent_id, trajectory.role) == (
+        trajectory_id,
+        "agent-zero-main",
+        "support",
+    )
+    said = await stored(settings, "RL_FEEDBACK", Feedback)
+    assert [(each.kind, each.value) for each in said] == [
+        ("thumbs", True),
+        ("rating", 4),
+        ("comment", "fine"),
+        ("correction", "say goodbye"),
+        ("abandoned", True),
+    ]
+
+
+async def test_the_synchronous_client_flushes_when_it_is_closed(settings: ClientSettings) -> None:
+    with Client(agent_id="agent-zero-main", settings=settings) as client:
+        for n in range(50):
+            play(client, str(n))
+    found = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert [each.task_context.task_id for each in found] == [str(n) for n in range(50)]
+
+
+async def test_an_outage_is_ridden_out_in_order(settings: ClientSettings, nats: RunningServer) -> None:
+    async with AsyncClient(agent_id="a", settings=settings) as client:
+        for n in range(10):
+            play(client, str(n))
+        assert await client.flush(10)
+        nats.kill()
+        for n in range(10, 60):
+            play(client, str(n))
+        assert not await client.flush(0.3)
+        nats.start()
+        play(client, "60")
+        assert await client.flush(30)
+        assert (client.stats.published, client.stats.overflowed) == (61, 0)
+    found = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert [each.task_context.task_id for each in found] == [str(n) for n in range(61)]
+
+
+async def test_what_was_recorded_without_a_broker_is_published_by_the_next_process(
+    settings: ClientSettings, nats: RunningServer
+) -> None:
+    nats.kill()
+    impatient = settings.model_copy(update={"close_s": 0.2})
+    with Client(agent_id="a", settings=impatient) as client:
+        play(client, "1")
+        play(client, "2")
+    nats.start()
+    async with AsyncClient(agent_id="a", settings=settings) as client:
+        play(client, "3")
+        assert await client.flush(10)
+    found = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert [each.task_context.task_id for each in found] == ["1", "2", "3"]
+
+
+async def test_the_spool_is_bounded_and_its_overflow_counted(settings: ClientSettings, nats: RunningServer) -> None:
+    nats.kill()
+    small = settings.model_copy(update={"spool_bytes": 20_000, "close_s": 0.2})
+    async with AsyncClient(agent_id="a", settings=small) as client:
+        for n in range(100):
+            play(client, str(n))
+
+        async def settled() -> bool:
+            return client.stats.pending + client.stats.overflowed == 100 and client.stats.overflowed > 0
+
+        await eventually(settled)
+        kept = client.stats.pending
+        assert 0 < kept < 100
+        nats.start()
+        assert await client.flush(30)
+    found = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert [each.task_context.task_id for each in found] == [str(n) for n in range(kept)]
+
+
+async def test_no_secret_reaches_the_broker_or_the_spool(settings: ClientSettings, nats: RunningServer) -> None:
+    nats.kill()
+    async with AsyncClient(agent_id="a", settings=settings) as client:
+        with client.trajectory(task_id="1", labels={"contact": "mia@example.com"}) as t:
+            t.turn(observation="my password=hunter22 please", action="I will not keep that.")
+
+        async def spooled() -> bool:
+            return client.stats.pending == 1 and client.stats.redacted > 0
+
+        await eventually(spooled)
+        on_disk = b"".join(path.read_bytes() for path in (settings.kernel.data_dir / "client-spool").rglob("*.segment"))
+        assert b"hunter22" not in on_disk
+        assert b"mia@example.com" not in on_disk
+        nats.start()
+        assert await client.flush(30)
+        assert client.stats.redactions["email"] == 1
+    (found,) = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert "hunter22" not in str(found)
+
+
+async def test_an_invalid_message_is_counted_or_raised_by_a_strict_client(settings: ClientSettings) -> None:
+    async with AsyncClient(agent_id="a", settings=settings) as client:
+        client.feedback("not a uuid", thumbs=True)
+        client.feedback("not a uuid")
+        play(client, "1")
+        assert await client.flush(10)
+        assert (client.stats.invalid, client.stats.published) == (2, 1)
+    async with AsyncClient(agent_id="a", settings=settings, strict=True) as strict:
+        with pytest.raises(InvalidMessage):
+            strict.feedback("not a uuid", thumbs=True)
+        with pytest.raises(ValueError, match="exactly one"):
+            strict.feedback("not a uuid")
+
+
+def run_agent(settings: ClientSettings, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run an agent's script in a fresh interpreter."""
+    script = "from ratchet import Client\n" + textwrap.dedent(code)
+    kernel = settings.kernel
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={
+            **os.environ,
+            "RATCHET_NATS_URL": kernel.nats_url,
+            "RATCHET_DATA_DIR": str(kernel.data_dir),
+            "RATCHET_CLIENT_CLOSE_S": "0.3",
+            **environment,
+        },
+    )
+
+
+PLAY = """
+def play(client, task_id):
+    with client.trajectory(task_id=task_id) as t:
+        t.turn(observation="hi", action="hello")
+"""
+
+
+async def test_an_agent_without_a_broker_and_without_a_disk_works_all_the_same(
+    settings: ClientSettings, nats: RunningServer
+) -> None:
+    nats.kill()
+    code = PLAY + textwrap.dedent(
+        """
+        client = Client(agent_id="a")
+        play(client, "1")
+        print("the agent's own output")
+        """
+    )
+    blocked = Path(settings.kernel.data_dir).parent / "a file, not a folder"
+    blocked.touch()
+    ended = run_agent(settings, code, RATCHET_DATA_DIR=str(blocked), TMPDIR=str(blocked))
+    assert (ended.returncode, ended.stdout) == (0, "the agent's own output\n"), ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+async def test_a_client_that_nobody_closed_publishes_before_the_interpreter_exits(settings: ClientSettings) -> None:
+    code = PLAY + textwrap.dedent(
+        """
+        client = Client(agent_id="a")
+        play(client, "1")
+        """
+    )
+    ended = run_agent(settings, code, RATCHET_CLIENT_CLOSE_S="10")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert len(await stored(settings, "RL_TRAJECTORIES", Trajectory)) == 1
+
+
+async def test_a_forked_child_records_as_well(settings: ClientSettings) -> None:
+    code = PLAY + textwrap.dedent(
+        """
+        import os
+        client = Client(agent_id="a")
+        play(client, "parent")
+        assert client.flush(10)
+        if os.fork() == 0:
+            play(client, "child")
+            assert client.flush(10)
+            client.close()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+        client.close()
+        """
+    )
+    ended = run_agent(settings, code, RATCHET_CLIENT_CLOSE_S="10")
+    assert ended.returncode == 0, ended.stderr
+    found = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert [each.task_context.task_id for each in found] == ["parent", "child"]
+
+
+async def test_importing_ratchet_is_cheap_and_the_client_needs_no_torch(settings: ClientSettings) -> None:
+    code = """
+    import sys
+    heavy = {"torch", "transformers", "clickhouse_connect", "boto3", "pyarrow", "fastapi"} & set(sys.modules)
+    assert not heavy, heavy
+    """
+    ended = run_agent(settings, code)
+    assert ended.returncode == 0, ended.stderr
