@@ -1,8 +1,8 @@
 """The help desk's agents, a process of their own: `python -m ratchet.demo.agents --gateway URL`.
 
 They play training tickets through the gateway and end each trajectory with the outcome that the world verified. With
-`--tasks N` they stop after N tickets times `--tries`; without it they work until SIGTERM, then finish the tickets they
-have open. The last line they print is a JSON summary.
+`--tasks N` they stop after N tickets times `--tries`; without it they work until SIGTERM (with `--leashed`: until
+their standard input closes), then finish the tickets they have open. The last line they print is a JSON summary.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
@@ -21,7 +24,7 @@ import openai
 import uuid_utils
 
 from ratchet.demo.player import Player, in_parallel, open_client
-from ratchet.demo.world import INSTRUCTIONS, TRAIN, Task, Verdict, draw_tasks, tool_definitions
+from ratchet.demo.world import INSTRUCTIONS, TRAIN, Task, Verdict, draw_tasks
 
 DOMAIN = "customer_service"
 AGENT_ID = "helpdesk-agent"
@@ -110,21 +113,32 @@ def end_of(task: Task, verdict: Verdict) -> dict[str, Any]:
             "group_key": task.task_id,
             "domain": DOMAIN,
             "instructions": INSTRUCTIONS,
-            "tools": tool_definitions(),
         },
         "labels": {"wish": task.wish, "fault": verdict.fault},
     }
 
 
-async def work_through(gateway_url: str, role: str, pile: Pile, agents: int) -> Tally:
-    """Let the agents work until the pile ends or SIGTERM closes it."""
+async def work_through(options: argparse.Namespace) -> Tally:
+    """Let the agents work until the pile ends or is closed."""
     loop, tally = asyncio.get_running_loop(), Tally()
+    pile = Pile(options.seed, options.tasks, options.tries)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, pile.close)
-    async with open_client(gateway_url) as client:
-        agent = Agent(Player(client, role), str(uuid_utils.uuid7()), tally)
-        await in_parallel(agents, iter(pile), agent.work)
+    if options.leashed:
+        leash = threading.Thread(target=_wait_for_end_of_input, args=(loop, pile), daemon=True)
+        leash.start()
+    async with open_client(options.gateway) as client:
+        agent = Agent(Player(client, options.role), str(uuid_utils.uuid7()), tally)
+        await in_parallel(options.agents, iter(pile), agent.work)
     return tally
+
+
+def _wait_for_end_of_input(loop: asyncio.AbstractEventLoop, pile: Pile) -> None:
+    """Whoever started us closes our standard input, by will or by dying."""
+    while os.read(0, 1024):
+        pass
+    with suppress(RuntimeError):  # the loop has ended before
+        loop.call_soon_threadsafe(pile.close)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -136,10 +150,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tasks", type=int, help="how many tickets; until SIGTERM when absent")
     parser.add_argument("--tries", type=int, default=4, help="trajectories per ticket")
     parser.add_argument("--agents", type=int, default=16, help="agents at work at the same time")
+    parser.add_argument("--leashed", action="store_true", help="also stop when standard input closes")
     options = parser.parse_args(argv)
-    pile = Pile(options.seed, options.tasks, options.tries)
     try:
-        tally = asyncio.run(work_through(options.gateway, options.role, pile, options.agents))
+        tally = asyncio.run(work_through(options))
     except openai.APIError as error:
         sys.stderr.write(f"the gateway at {options.gateway} does not answer: {error}\n")
         return 1

@@ -1,7 +1,8 @@
 """The gate's held-out command: `python -m ratchet.demo.heldout` plays unseen tickets with one pinned policy.
 
 The deployer says in the environment which policy, how many tickets and which (`RATCHET_GATEWAY_URL`, `RATCHET_POLICY`,
-`RATCHET_HELDOUT_TASKS`, `RATCHET_HELDOUT_SEED`). Every ticket prints one JSON line: `task`, `success`, `score`.
+`RATCHET_HELDOUT_TASKS`, `RATCHET_HELDOUT_SEED`). Every ticket prints one JSON line: `task`,
+`success`, `score`, tool `calls` and `valid_calls`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,13 @@ async def evaluate(settings: HeldOutSettings, report: Callable[[Task, Verdict], 
 
 
 def _print_line(task: Task, verdict: Verdict) -> None:
-    line = {"task": task.task_id, "success": verdict.success, "score": float(verdict.success)}
+    line = {
+        "task": task.task_id,
+        "success": verdict.success,
+        "score": float(verdict.success),
+        "calls": verdict.tool_calls,
+        "valid_calls": verdict.valid_tool_calls,
+    }
     sys.stdout.write(json.dumps(line) + "\n")
 
 

@@ -1,0 +1,94 @@
+"""The demo's way into the running stack: broker, warehouse, object store and the two control APIs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from ratchet.embedded.stack import Stack
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.errors import Rejected, Unavailable
+from ratchet.kernel.objects import Objects
+from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.warehouse import Warehouse
+from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route
+
+REQUEST_S = 10.0
+"""Longest wait for an answer of a control API."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """Open connections to one stack."""
+
+    kernel: KernelSettings
+    bus: Bus
+    warehouse: Warehouse
+    objects: Objects
+    coordinator: httpx.AsyncClient
+    deployer: httpx.AsyncClient
+    gateway_url: str
+
+    async def submit(self, body: Mapping[str, Any]) -> str:
+        """Ask the coordinator for a job; returns its id. Raises `Rejected`."""
+        return (await _answer(self.coordinator, "POST", "/v1/jobs", body))["training_job_id"]
+
+    async def job(self, job_id: str) -> Job | None:
+        """A job as it is now."""
+        entry = await self.bus.bucket(JOBS, Job).get(job_id)
+        return entry.value if entry else None
+
+    async def route(self, role: str) -> Route | None:
+        """Where a role's traffic goes."""
+        entry = await self.bus.bucket(POLICIES, Route).get(role)
+        return entry.value if entry else None
+
+    async def policies(self, role: str) -> Sequence[PolicyVersion]:
+        """Every registered version of a role."""
+        route, bucket = await self.route(role), self.bus.bucket(POLICIES, PolicyVersion)
+        numbers = range(1, route.next_version if route else 1)
+        found = [await bucket.get(f"{role}.{number}") for number in numbers]
+        return [entry.value for entry in found if entry is not None]
+
+    async def rollout(self, role: str) -> Mapping[str, Any] | None:
+        """The deployer's summary of the role's newest rollout; `Any` because it is JSON."""
+        answer = await self.deployer.get(f"/v1/rollouts/{role}")
+        return None if answer.status_code == 404 else _checked(answer)
+
+    async def start_rollout(self, role: str, version: int, *, actor: str, reason: str) -> None:
+        """Start a rollout although a gate refused the version. Raises `Rejected`."""
+        body = {"version": version, "actor": actor, "reason": reason, "override": True}
+        await _answer(self.deployer, "POST", f"/v1/rollouts/{role}/start", body)
+
+
+@asynccontextmanager
+async def connect(stack: Stack, kernel: KernelSettings) -> AsyncIterator[Connections]:
+    """Connect to a running stack; close everything at the end."""
+    async with AsyncExitStack() as held:
+        bus = await Bus.connect(kernel, name="demo", contracts=Contracts.load())
+        held.push_async_callback(bus.close)
+        warehouse = await Warehouse.connect(kernel)
+        held.push_async_callback(warehouse.close)
+        apis = [
+            await held.enter_async_context(httpx.AsyncClient(base_url=stack.url(name), timeout=REQUEST_S))
+            for name in ("coordinator", "deployer")
+        ]
+        yield Connections(kernel, bus, warehouse, Objects(kernel), apis[0], apis[1], stack.url("gateway"))
+
+
+async def _answer(api: httpx.AsyncClient, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return _checked(await api.request(method, path, json=body))
+    except httpx.HTTPError as error:
+        raise Unavailable(f"{method} {api.base_url}{path} was not answered: {error!r}") from error
+
+
+def _checked(answer: httpx.Response) -> dict[str, Any]:
+    if answer.is_error:
+        raise Rejected(f"{answer.request.method} {answer.request.url} was refused: {answer.text}")
+    return answer.json()

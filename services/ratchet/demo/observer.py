@@ -1,0 +1,56 @@
+"""Keeps the picture of the running loop up to date, without ever disturbing it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+
+from ratchet.demo.clickhouse_facts import Facts
+from ratchet.demo.connections import Connections
+from ratchet.demo.picture import Picture, rollout_picture
+from ratchet.demo.plan import BASE_ROLE, ROLE
+from ratchet.kernel.errors import RatchetError
+from ratchet.messages.state import JOBS, Job
+
+LOOK_S = 0.7
+"""Pause between two looks; each costs the stack about 20 ms."""
+
+
+class Observer:
+    """`picture` is what was seen last."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._facts = Facts(connections.warehouse, ROLE)
+        self._ended: dict[str, Job] = {}
+        self.picture = Picture()
+
+    async def run(self) -> None:
+        """Look until cancelled. What cannot be seen for now is shown as it was."""
+        while True:
+            with suppress(RatchetError):
+                await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Look once at everything."""
+        connections = self._connections
+        route, rollout = await connections.route(ROLE), await connections.rollout(ROLE)
+        self.picture = replace(
+            self.picture,
+            jobs=await self._jobs(),
+            policies=await connections.policies(ROLE),
+            stable=route.stable.version if route and route.stable else None,
+            rollout=rollout_picture(rollout) if rollout else None,
+        )
+        traffic, by_version = await self._facts.traffic(), await self._facts.by_version()
+        self.picture = replace(self.picture, traffic=traffic, by_version=by_version)
+
+    async def _jobs(self) -> list[Job]:
+        """The demo's jobs; one that has ended is not read again."""
+        bucket = self._connections.bus.bucket(JOBS, Job)
+        current = {key: entry.value for key, entry in (await bucket.items(lambda key: key not in self._ended)).items()}
+        self._ended |= {key: job for key, job in current.items() if job.finished_at is not None}
+        jobs = (self._ended | current).values()
+        return sorted((job for job in jobs if job.role in (ROLE, BASE_ROLE)), key=lambda job: job.created_at)

@@ -1,0 +1,111 @@
+"""What the demo shows at one moment: traffic, the running job, the policies, the rollout. Plain values, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ratchet.demo.intervals import Proportion
+from ratchet.messages.state import Job, PolicyVersion
+
+HELDOUT_GATE = "heldout_tasks"
+RECENT = 100
+"""Trajectories behind the live success rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What the warehouse holds of the role's live traffic."""
+
+    calls: int = 0
+    trajectories: int = 0
+    rewards: int = 0
+    recent: Proportion | None = None
+    """Successes among the newest trajectories."""
+    mean_reward: float | None = None
+    """Of the same trajectories."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionTraffic:
+    """Live trajectories of one policy version and what they were worth."""
+
+    trajectories: int
+    mean_reward: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPicture:
+    """The newest rollout, as the deployer tells it."""
+
+    version: int
+    state: str
+    weight: float
+    canary: int
+    """Finished trajectories of the canary."""
+    stable: int
+    rollback_e: float
+    promotion_e: float
+    threshold: float
+    gates: Mapping[str, str]
+    """Outcome by gate, in the order in which they were asked."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything that is shown."""
+
+    traffic: Traffic = Traffic()
+    jobs: Sequence[Job] = ()
+    """Oldest first."""
+    policies: Sequence[PolicyVersion] = ()
+    """By version."""
+    by_version: Mapping[int, VersionTraffic] = field(default_factory=dict[int, VersionTraffic])
+    stable: int | None = None
+    rollout: RolloutPicture | None = None
+
+    @property
+    def running_job(self) -> Job | None:
+        """The job that waits or runs, if there is one."""
+        return next((job for job in reversed(self.jobs) if job.finished_at is None), None)
+
+    def heldout(self, version: int) -> Proportion | None:
+        """Held-out success of a version: from its own gate, or from that of the policy compared with it."""
+        return heldout_success(self.policies, version)
+
+
+def heldout_success(policies: Sequence[PolicyVersion], version: int) -> Proportion | None:
+    """What the gates measured of `version`: as a candidate, else as the stable policy a candidate was compared with."""
+    for policy in policies:
+        if policy.version == version and (found := _measured(policy, "candidate")) is not None:
+            return found
+    compared = (policy for policy in policies if policy.parent == version)
+    return next((found for policy in compared if (found := _measured(policy, "stable")) is not None), None)
+
+
+def rollout_picture(summary: Mapping[str, Any]) -> RolloutPicture:
+    """The deployer's summary of a rollout, which is JSON, as far as it is shown."""
+    e_values: Mapping[str, Mapping[str, float]] = summary["e_values"]
+    arms: Mapping[str, Any] = summary["arms"]
+    return RolloutPicture(
+        version=summary["candidate"]["version"],
+        state=summary["state"],
+        weight=summary["weight"],
+        canary=arms["canary"]["trajectories"],
+        stable=arms["stable"]["trajectories"],
+        rollback_e=e_values.get("rollback", {}).get("combined", 1.0),
+        promotion_e=e_values.get("promotion", {}).get("combined", 1.0),
+        threshold=summary["thresholds"]["rollback"],
+        gates={gate["gate"]: gate["outcome"] for gate in summary["gates"]},
+        reason=summary["reason"],
+    )
+
+
+def _measured(policy: PolicyVersion, who: str) -> Proportion | None:
+    evidence: Mapping[str, Any] = (policy.gate or {}).get(HELDOUT_GATE, {}).get("evidence", {})
+    tasks, rate = evidence.get(f"{who}_tasks", 0), evidence.get(f"{who}_success")
+    if not tasks or not isinstance(rate, int | float):
+        return None
+    return Proportion(round(rate * tasks), tasks)

@@ -1,0 +1,250 @@
+"""The demo's story: make a first policy, improve it in cycles, offer a bad one. Every step goes through the product."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ratchet.demo import jobs
+from ratchet.demo.agents import Tally
+from ratchet.demo.agents_process import Shift, crew
+from ratchet.demo.base_model import publish_base_model
+from ratchet.demo.clickhouse_facts import Facts
+from ratchet.demo.connections import Connections
+from ratchet.demo.logbook import publish_drills, publish_tickets
+from ratchet.demo.picture import heldout_success
+from ratchet.demo.plan import BASE_ROLE, ROLE, Plan
+from ratchet.demo.progress import AGENTS, CANARY, COLLECTOR, GATE, TRAINER, Progress
+from ratchet.kernel.errors import RatchetError
+from ratchet.messages.state import Job, PolicyVersion
+
+T = TypeVar("T")
+
+POLL_S = 0.25
+JOB_S, GATE_S, STORED_S = 180.0, 120.0, 60.0
+"""Longest waits for a job, for the gates, and until everything published has its reward."""
+DECIDED = {"promoted", "rolled_back", "refused", "aborted"}
+WITH_TRAFFIC = {"running", "soaking"}
+OPERATOR = "demo operator"
+
+
+class DemoFailed(RatchetError):
+    """The loop did not close."""
+
+
+@dataclass(slots=True)
+class Story:
+    """What the report needs to know of what was done."""
+
+    bad_version: int | None = None
+    ended: int = 0
+    """Trajectories that agents ended and that must have got a reward."""
+    unanswered: int = 0
+    """Tickets that the gateway did not answer."""
+
+
+class Scenario:
+    """One run of a plan against a running stack."""
+
+    def __init__(self, plan: Plan, connections: Connections, progress: Progress, logs: Path) -> None:
+        self._plan = plan
+        self._connections = connections
+        self._progress = progress
+        self._logs = logs
+        self._facts = Facts(connections.warehouse, ROLE)
+        self._shifts = 0
+        self.story = Story()
+
+    async def run(self) -> None:
+        """The whole story. Raises `DemoFailed` where it cannot go on."""
+        await self.first_policy()
+        await self.improve()
+        await self.sabotage()
+        await self._until_rewarded()
+
+    async def first_policy(self) -> None:
+        """From random weights over drills to the first policy, a mediocre one."""
+        connections, plan = self._connections, self._plan
+        random_model = await asyncio.to_thread(
+            publish_base_model, connections.objects, BASE_ROLE, plan.seed, connections.bus.now()
+        )
+        with self._progress.step("logged chats come in", COLLECTOR):
+            await publish_drills(plan, connections.kernel)
+            await self._until_stored(BASE_ROLE, plan.drills.examples)
+        tickets = asyncio.create_task(publish_tickets(plan, connections.kernel))
+        with self._progress.step("a base model learns to call tools", TRAINER):
+            base = await self._train(jobs.drill_job(plan, random_model.uri))
+            await tickets
+            await self._until_stored(ROLE, plan.tickets.examples)
+        self.story.ended = plan.tickets.examples
+        with self._progress.step("the first policy learns from a careless clerk's tickets", TRAINER):
+            job = await self._train(jobs.ticket_job(plan, _artifact(base)))
+            await self._until("the first policy serves", self._serves(job), GATE_S)
+        self._progress.note("v1 serves all traffic")
+
+    async def improve(self) -> None:
+        """Cycles, until enough policies were promoted by evidence."""
+        plan, promoted = self._plan, 0
+        with self._progress.step("agents work with the first policy", AGENTS):
+            await self._play(plan.first_tasks)
+        for number in range(1, plan.max_cycles + 1):
+            state = await self._cycle(number)
+            promoted += state == "promoted"
+            if promoted == plan.promotions:
+                return
+            if state == "refused":
+                with self._progress.step("agents go on with the stable policy", AGENTS):
+                    await self._play(plan.first_tasks)
+        raise DemoFailed(f"{promoted} of {plan.promotions} policies were promoted in {plan.max_cycles} cycles")
+
+    async def sabotage(self) -> None:
+        """A policy trained on inverted rewards: refused by the gate, then rolled back by evidence."""
+        with self._progress.step("a policy learns from inverted rewards", TRAINER):
+            job = await self._train(jobs.sabotage_job(self._plan))
+        bad = await self._registered(job)
+        self.story.bad_version = bad.version
+        with self._progress.step(f"the gate looks at v{bad.version}", GATE):
+            state = await self._after_gates(bad.version)
+        if state != "refused":
+            raise DemoFailed(f"the gate let the bad policy v{bad.version} through ({state})")
+        await self._note_gate(bad.version)
+        with self._progress.step(f"an operator overrides the gate: v{bad.version} meets traffic", CANARY):
+            await self._connections.start_rollout(
+                ROLE, bad.version, actor=OPERATOR, reason="to show that the canary catches it"
+            )
+            state = await self._canary(bad.version)
+        if state != "rolled_back":
+            raise DemoFailed(f"the bad policy v{bad.version} was not rolled back ({state})")
+
+    async def _cycle(self, number: int) -> str:
+        """Train, gate, canary; returns the state that the rollout ends in."""
+        with self._progress.step(f"cycle {number}: learning from rewarded tickets", TRAINER):
+            await self._until_rewarded()
+            job = await self._train(jobs.cycle_job(self._plan, number))
+        policy = await self._registered(job)
+        with self._progress.step(f"cycle {number}: v{policy.version} plays held-out tickets", GATE):
+            state = await self._after_gates(policy.version)
+        await self._note_gate(policy.version)
+        if state == "refused":
+            return state
+        with self._progress.step(f"cycle {number}: v{policy.version} meets traffic", CANARY):
+            return await self._canary(policy.version)
+
+    async def _canary(self, version: int) -> str:
+        """Traffic until the verdict; its trajectories are the next cycle's data."""
+        async with crew(self._shift(None), self._logs / "agents.log") as agents:
+            await self._until(
+                f"v{version} has a verdict", lambda: self._rollout_state(version, DECIDED), self._plan.canary_deadline_s
+            )
+            self._count(await agents.stop())
+        rollout = await self._connections.rollout(ROLE)
+        assert rollout is not None  # noqa: S101 - it has just been decided
+        self._progress.note(f"v{version} {rollout['state'].replace('_', ' ')}: {rollout['reason']}")
+        return rollout["state"]
+
+    async def _after_gates(self, version: int) -> str:
+        """`refused`, or a state with traffic."""
+        states = DECIDED | WITH_TRAFFIC | {"awaiting_approval"}
+        state = await self._until(f"v{version} passed its gates", lambda: self._rollout_state(version, states), GATE_S)
+        if state == "awaiting_approval":
+            raise DemoFailed(f"the gate could not decide about v{version}: see the deployer's log")
+        return state
+
+    async def _note_gate(self, version: int) -> None:
+        policies = await self._connections.policies(ROLE)
+        (policy,) = [one for one in policies if one.version == version]
+        before, after = heldout_success(policies, policy.parent or 0), heldout_success(policies, version)
+        verdict = "refused" if policy.stage == "refused" else "passed"
+        self._progress.note(f"the gate: v{version} {verdict}, held-out success {after}, stable {before}")
+
+    async def _play(self, tasks: int) -> None:
+        """A fixed number of tickets."""
+        async with crew(self._shift(tasks), self._logs / "agents.log") as agents:
+            tally = await agents.finish()
+        self._count(tally)
+        self._progress.note(f"agents solved {tally.successes} of {tally.trajectories} training tickets")
+
+    def _shift(self, tasks: int | None) -> Shift:
+        self._shifts += 1
+        seed = 100 * (self._plan.seed + 1) + self._shifts
+        return Shift(self._connections.gateway_url, seed, self._plan.tries, self._plan.agents, tasks)
+
+    def _count(self, tally: Tally) -> None:
+        self.story.ended += tally.trajectories
+        self.story.unanswered += tally.errors
+
+    async def _train(self, body: Mapping[str, Any]) -> Job:
+        """Submit a job and wait for its end. Raises `DemoFailed` when it fails."""
+        job_id = await self._connections.submit(body)
+
+        async def ended() -> Job | None:
+            job = await self._connections.job(job_id)
+            return job if job is not None and job.finished_at is not None else None
+
+        job = await self._until(f"job {body['algorithm']} ended", ended, JOB_S)
+        if job.state != "completed":
+            reason = job.error.message if job.error else "no reason given"
+            raise DemoFailed(f"job {job.algorithm} {job.state}: {reason}")
+        self._progress.note(_told(job))
+        return job
+
+    def _serves(self, job: Job) -> Callable[[], Awaitable[PolicyVersion | None]]:
+        async def serves() -> PolicyVersion | None:
+            found = [one for one in await self._connections.policies(ROLE) if one.stage == "stable"]
+            return next((one for one in found if one.training_job_id == job.training_job_id), None)
+
+        return serves
+
+    async def _registered(self, job: Job) -> PolicyVersion:
+        """The version that a job's policy got."""
+
+        async def registered() -> PolicyVersion | None:
+            policies = await self._connections.policies(job.role)
+            return next((one for one in policies if one.training_job_id == job.training_job_id), None)
+
+        return await self._until("the policy is registered", registered, GATE_S)
+
+    async def _rollout_state(self, version: int, states: set[str]) -> str | None:
+        rollout = await self._connections.rollout(ROLE)
+        if rollout is None or rollout["candidate"]["version"] != version:
+            return None
+        return rollout["state"] if rollout["state"] in states else None
+
+    async def _until_stored(self, role: str, number: int) -> None:
+        """Until that many trajectories of a role have a reward."""
+        facts = Facts(self._connections.warehouse, role)
+
+        async def stored() -> bool | None:
+            return await facts.rewarded() >= number or None
+
+        await self._until(f"{number} trajectories of {role} have a reward", stored, STORED_S)
+
+    async def _until_rewarded(self) -> None:
+        await self._until_stored(ROLE, self.story.ended)
+
+    async def _until(self, what: str, look: Callable[[], Awaitable[T | None]], deadline_s: float) -> T:
+        """Look until there is something to see. Raises `DemoFailed` at the deadline."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                while (found := await look()) is None:  # noqa: ASYNC110 - other processes change it
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError as error:
+            raise DemoFailed(f"waited {deadline_s:g} s in vain until {what}") from error
+        return found
+
+
+def _artifact(job: Job) -> str:
+    """Uri of the policy that a completed job made."""
+    if job.artifacts is None or job.artifacts.final_checkpoint is None:
+        raise DemoFailed(f"job {job.algorithm} completed without a policy")
+    return job.artifacts.final_checkpoint
+
+
+def _told(job: Job) -> str:
+    """One line about a finished job."""
+    spent = (job.finished_at - job.created_at).total_seconds() if job.finished_at else 0.0
+    loss = f", loss {job.metrics.loss:.3f}" if job.metrics and job.metrics.loss is not None else ""
+    return f"{job.algorithm} on {job.trajectories} trajectories in {spent:.0f} s{loss}"

@@ -1,0 +1,83 @@
+"""Agents take tickets from one pile, try each as often as they should, and report what the world verified."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import islice
+
+import pytest
+
+from ratchet.demo.agents import Pile, end_of
+from ratchet.demo.agents_process import Shift
+from ratchet.demo.clerk import CARELESS, play
+from ratchet.demo.logbook import drills, tickets
+from ratchet.demo.plan import DEMO
+from ratchet.demo.player import in_parallel
+from ratchet.demo.world import TRAIN, Task, draw_tasks
+
+
+def test_a_limited_pile_holds_every_ticket_as_often_as_it_is_tried() -> None:
+    drawn = list(Pile(3, 20, 4))
+    assert Counter(task.task_id for task in drawn) == Counter({task.task_id: 4 for task in draw_tasks(TRAIN, 20, 3)})
+
+
+def test_an_endless_pile_repeats_no_ticket_beyond_its_tries() -> None:
+    drawn = list(islice(Pile(3, None, 4, block=5), 60))
+    assert set(Counter(task.task_id for task in drawn).values()) == {4}
+
+
+def test_a_closed_pile_gives_nothing_more() -> None:
+    pile = iter(pile_of := Pile(3, None, 2))
+    next(pile)
+    pile_of.close()
+    assert list(pile) == []
+
+
+async def test_agents_share_the_pile_and_every_ticket_is_worked_on_once() -> None:
+    tasks = draw_tasks(TRAIN, 30, 0)
+    done: list[Task] = []
+
+    async def work(task: Task) -> None:
+        done.append(task)
+
+    await in_parallel(4, iter(tasks), work)
+    assert done == tasks
+
+
+async def test_the_first_error_of_an_agent_is_the_error_of_all() -> None:
+    async def work(task: Task) -> None:
+        raise LookupError(task.task_id)
+
+    with pytest.raises(LookupError, match="train-0-"):
+        await in_parallel(3, iter(draw_tasks(TRAIN, 30, 0)), work)
+
+
+def test_the_end_of_a_trajectory_carries_the_verified_outcome_and_its_group() -> None:
+    (task,) = draw_tasks(TRAIN, 1, 0)
+    played = play(task, 0.0, random.Random(0))
+    body = end_of(task, played.verdict)
+    assert body["outcome"] == {"status": "success", "score": 1.0, "verified_by": "environment"}
+    assert (body["task"]["task_id"], body["task"]["group_key"]) == (task.task_id, task.task_id)
+    assert body["task"]["domain"] == "customer_service"
+
+
+def test_a_shift_without_an_end_names_no_number_of_tasks() -> None:
+    endless = Shift("http://127.0.0.1:1", seed=1, tries=4, agents=2)
+    assert "--tasks" not in endless.command()
+    assert Shift("http://127.0.0.1:1", seed=1, tries=4, agents=2, tasks=9).command()[-2:] == ["--tasks", "9"]
+
+
+def test_the_log_book_is_the_same_every_time_and_as_long_as_planned() -> None:
+    first, again = list(tickets(DEMO)), list(tickets(DEMO))
+    assert first == again
+    assert len(first) == DEMO.tickets.examples
+    assert 0.55 < sum(bool(ticket.success) for ticket in first) / len(first) < 0.7
+    assert {drill.success for drill in islice(drills(DEMO), 50)} == {None}
+
+
+def test_the_clerk_never_saw_the_tickets_that_agents_train_on() -> None:
+    clerk = {ticket.task_id.removeprefix("clerk-") for ticket in tickets(DEMO)}
+    agents = {task.task_id for seed in range(90, 140) for task in draw_tasks(TRAIN, 20, seed)}
+    assert not clerk & agents
+    assert CARELESS > 0

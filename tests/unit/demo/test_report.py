@@ -1,0 +1,209 @@
+"""The report claims nothing that was not read: every claim falls when its facts are missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from ratchet.demo.clickhouse_facts import LedgerLine, RolloutDecision
+from ratchet.demo.intervals import Proportion
+from ratchet.demo.picture import Picture, Traffic, VersionTraffic, heldout_success, rollout_picture
+from ratchet.demo.plan import DEMO
+from ratchet.demo.progress import AGENTS, Progress
+from ratchet.demo.report import Findings, claims, draw_report, seconds_to_roll_back
+from ratchet.demo.scenario import Story
+from ratchet.demo.view import draw, evidence_share
+from ratchet.messages.state import PolicyVersion, Route, ServedPolicy
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+STORY = Story(bad_version=4, ended=500)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def measured(candidate: float, stable: float, tasks: int = 300) -> dict[str, Any]:
+    evidence = {
+        "candidate_tasks": tasks,
+        "candidate_success": candidate,
+        "stable_tasks": tasks,
+        "stable_success": stable,
+    }
+    return {"heldout_tasks": {"gate": "heldout_tasks", "outcome": "passed", "evidence": evidence}}
+
+
+def a_policy(version: int, stage: str, gate: dict[str, Any] | None = None) -> PolicyVersion:
+    return PolicyVersion(
+        role="helpdesk",
+        version=version,
+        name=f"helpdesk@{version}-{version:08d}",
+        digest=f"{version:064d}",
+        uri=f"s3://ratchet/policies/{version}.json",
+        kind="adapter",
+        base_model="s3://ratchet/policies/base.json",
+        created_at=START,
+        stage=stage,
+        parent=version - 1 or None,
+        gate=gate,
+    )
+
+
+def a_decision(version: int, verdict: str, seconds: float, actor: str = "canary_deployer") -> RolloutDecision:
+    before = version - 1 if version > 1 else None
+    return RolloutDecision(version, before, verdict, f"because of {verdict}", actor, at(seconds))
+
+
+FINDINGS = Findings(
+    route=Route(role="helpdesk", stable=ServedPolicy(version=3, name="helpdesk@3", digest="3"), next_version=5),
+    policies=[
+        a_policy(1, "archived"),
+        a_policy(2, "archived", measured(0.7, 0.5)),
+        a_policy(3, "stable", measured(0.8, 0.7)),
+        a_policy(4, "rolled_back", measured(0.3, 0.8)),
+    ],
+    jobs={},
+    by_version={1: VersionTraffic(200, 0.4), 3: VersionTraffic(300, None)},
+    decisions=[
+        a_decision(1, "promote", 0),
+        a_decision(2, "start", 10),
+        a_decision(2, "promote", 20),
+        a_decision(3, "start", 30),
+        a_decision(3, "promote", 40),
+        a_decision(4, "refuse", 50),
+        a_decision(4, "start", 60, actor="demo operator"),
+        a_decision(4, "roll_back", 72.5),
+    ],
+    spoiled=(at(65), 7),
+    ledger=[LedgerLine("RL_TURNS", 1000, 1000, 0, 0)],
+    rewarded=500,
+)
+
+
+def broken(findings: Findings, story: Story = STORY) -> list[str]:
+    return [claim.text for claim in claims(findings, story, DEMO) if not claim.holds]
+
+
+def test_a_loop_that_closed_holds_every_claim() -> None:
+    assert broken(FINDINGS) == []
+
+
+def test_a_first_policy_is_not_promoted_by_evidence() -> None:
+    assert FINDINGS.promoted == [2, 3]
+
+
+def test_a_promotion_by_an_operator_is_no_evidence() -> None:
+    decisions = [replace(one, actor="someone") if one.version == 3 else one for one in FINDINGS.decisions]
+    assert broken(replace(FINDINGS, decisions=decisions)) == ["at least 2 promoted by evidence"]
+
+
+def test_overlapping_intervals_are_no_improvement() -> None:
+    policies = [*FINDINGS.policies[:1], a_policy(2, "archived", measured(0.75, 0.74)), *FINDINGS.policies[2:]]
+    assert broken(replace(FINDINGS, policies=policies)) == ["held-out success rose to 75% or more"]
+
+
+def test_a_policy_that_was_never_measured_did_not_improve() -> None:
+    bare = [a_policy(version, "stable") for version in (1, 2, 3, 4)]
+    assert "held-out success rose" in broken(replace(FINDINGS, policies=bare))
+
+
+def test_a_bad_policy_that_was_not_offered_was_neither_refused_nor_rolled_back() -> None:
+    assert broken(FINDINGS, Story(bad_version=None, ended=500)) == [
+        "the gate refused the bad policy",
+        "the canary rolled it back by evidence",
+    ]
+
+
+def test_a_bad_policy_that_still_serves_was_not_rolled_back() -> None:
+    still = Route(role="helpdesk", stable=ServedPolicy(version=4, name="helpdesk@4", digest="4"), next_version=5)
+    assert "the canary rolled it back by evidence" in broken(replace(FINDINGS, route=still))
+
+
+def test_a_lost_ticket_is_reported() -> None:
+    assert broken(replace(FINDINGS, rewarded=499)) == ["every ticket has its reward"]
+
+
+def test_a_gap_in_the_ledger_and_an_empty_ledger_are_reported() -> None:
+    assert broken(replace(FINDINGS, ledger=[LedgerLine("RL_TURNS", 999, 999, 0, 1)])) == ["the ledger balances"]
+    assert broken(replace(FINDINGS, ledger=[])) == ["the ledger balances"]
+
+
+def test_the_rollback_is_timed_from_its_start_and_from_the_first_harm() -> None:
+    assert seconds_to_roll_back(FINDINGS, 4) == (12.5, 7.5)
+    assert seconds_to_roll_back(replace(FINDINGS, spoiled=None), 4) == (12.5, None)
+    assert seconds_to_roll_back(FINDINGS, 3) is None
+
+
+def test_the_first_policy_is_measured_by_the_gate_of_the_second() -> None:
+    assert heldout_success(FINDINGS.policies, 1) == Proportion(150, 300)
+    assert heldout_success(FINDINGS.policies, 2) == Proportion(210, 300)
+
+
+def test_a_gate_without_tasks_measured_nothing() -> None:
+    evidence = {"candidate_tasks": 0, "candidate_success": "no tasks"}
+    policy = a_policy(2, "refused", {"heldout_tasks": {"evidence": evidence}})
+    assert heldout_success([policy], 2) is None
+
+
+def printed(renderable: Any) -> str:
+    console = Console(width=120, file=StringIO())
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()
+
+
+def test_the_table_shows_every_version_with_its_interval_and_verdicts() -> None:
+    text = printed(draw_report(FINDINGS, claims(FINDINGS, STORY, DEMO), STORY))
+    assert "0.80 [0.75, 0.84]" in text
+    assert "refused, canary by override, rolled back" in text
+    assert "Rolled back 12.5 s after its canary began, 7.5 s after the first ticket that it spoiled" in text
+
+
+def test_the_picture_is_drawn_from_nothing_and_from_everything() -> None:
+    progress = Progress(clock=lambda: 0.0)
+    assert "no ticket yet" in printed(draw(Picture(), progress))
+    rollout = rollout_picture(
+        {
+            "candidate": {"version": 3},
+            "state": "running",
+            "weight": 0.25,
+            "arms": {"canary": {"trajectories": 12}, "stable": {"trajectories": 40}},
+            "e_values": {"rollback": {"combined": 0.5}, "promotion": {"combined": 6.0}},
+            "thresholds": {"rollback": 20, "promotion": 20},
+            "gates": [{"gate": "heldout_tasks", "outcome": "passed"}],
+            "reason": "every gate passed",
+        }
+    )
+    picture = Picture(
+        traffic=Traffic(900, 300, 299, Proportion(80, 100), 0.7),
+        policies=FINDINGS.policies,
+        by_version=FINDINGS.by_version,
+        stable=2,
+        rollout=rollout,
+    )
+    with progress.step("v3 meets traffic", AGENTS):
+        progress.note("v2 promoted")
+        text = printed(draw(picture, progress))
+    assert "80% solved" in text
+    assert "v3 has 25%" in text
+    assert "6 of 20" in text
+    assert "v2 promoted" in text
+
+
+def test_evidence_grows_on_a_logarithmic_scale() -> None:
+    assert [round(evidence_share(e, 20), 2) for e in (0.1, 1, 20**0.5, 20)] == [0, 0, 0.5, 1]
+
+
+def test_progress_tells_steps_and_notes_with_their_time() -> None:
+    lines: list[str] = []
+    instants = iter([0.0, 0.0, 61.0, 62.0])
+    progress = Progress(lines.append, lambda: next(instants))
+    with progress.step("first", AGENTS):
+        progress.note("something")
+    assert lines == ["0:00  first", "1:01    something"]
+    assert (progress.steps[0].started_s, progress.steps[0].ended_s) == (0.0, 62.0)
+    assert progress.current is None
