@@ -1,0 +1,194 @@
+"""The handlers: both orders, repetition, several workers, crashes; no opinion is lost and none counts twice."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ratchet.kernel.consumer import Dead, Done, Outcome, Retry
+from ratchet.messages import Message, Reward, Trajectory
+from ratchet.messages.reward import RewardFunction
+from ratchet.messages.trajectory import TaskContext
+from ratchet.reward_computer.domain.reward import RewardSpec, newest
+from tests.support.messages import AT, trajectory
+from tests.support.rewards import (
+    FUNCTION,
+    RacingWorld,
+    StoredFacts,
+    computer,
+    feedback,
+    received,
+    score_windows,
+    turn_histories,
+)
+from tests.unit.reward_computer.test_reward_components import turns
+
+
+def holding(*messages: Message) -> StoredFacts:
+    facts = StoredFacts()
+    for message in messages:
+        facts.store(message)
+    return facts
+
+
+def published(outcome: Outcome) -> list[Reward]:
+    assert isinstance(outcome, Done)
+    return [event for event in outcome.events if isinstance(event, Reward)]
+
+
+def included(reward: Reward) -> set[str]:
+    return set((reward.reward_components["user_feedback"].raw_data or {}).get("feedback_ids", ()))
+
+
+async def first(facts: StoredFacts, message: Trajectory, sequence: int = 1) -> Outcome:
+    (outcome,) = await computer(facts).first_rewards([received(message, sequence)])
+    return outcome
+
+
+async def test_a_trajectory_gets_its_first_reward() -> None:
+    (reward,) = published(await first(holding(trajectory()), trajectory()))
+    assert (reward.trajectory_id, reward.revision, reward.role) == (trajectory().trajectory_id, 0, "support")
+
+
+async def test_a_trajectory_that_is_not_stored_yet_waits() -> None:
+    assert isinstance(await first(holding(), trajectory()), Retry)
+
+
+async def test_a_trajectory_is_rewarded_once_also_when_it_comes_again_much_later() -> None:
+    facts = holding(trajectory())
+    (reward,) = published(await first(facts, trajectory()))
+    facts.store(reward)
+    assert published(await first(facts, trajectory(), sequence=999)) == []
+
+
+async def test_feedback_that_came_first_is_in_the_first_reward_and_makes_no_revision() -> None:
+    facts = holding(feedback(value=False))
+    (early,) = await computer(facts).revisions([received(feedback(value=False))])
+    assert published(early) == []
+    facts.store(trajectory())
+    (reward,) = published(await first(facts, trajectory()))
+    assert included(reward) == {feedback().feedback_id}
+    facts.store(reward)
+    (again,) = await computer(facts).revisions([received(feedback(value=False), delivered=2)])
+    assert published(again) == []
+
+
+async def test_late_feedback_makes_the_next_revision() -> None:
+    facts = holding(trajectory())
+    (initial,) = published(await first(facts, trajectory()))
+    facts.store(initial)
+    facts.store(feedback(value=False))
+    (outcome,) = await computer(facts).revisions([received(feedback(value=False))])
+    (revised,) = published(outcome)
+    assert (revised.revision, included(revised)) == (1, {feedback().feedback_id})
+    assert revised.total_reward < initial.total_reward
+    assert revised.reward_id != initial.reward_id
+    facts.store(revised)
+    (repeated,) = await computer(facts).revisions([received(feedback(value=False), delivered=2)])
+    assert published(repeated) == []
+
+
+async def test_a_revision_uses_the_baseline_of_the_first_reward() -> None:
+    histories = turn_histories()
+    for sequence in range(1, 21):
+        histories.fold(received(trajectory(str(sequence), turns=turns(5 + sequence % 2)), sequence))
+    facts = holding(trajectory("20", turns=turns(5)))
+    (outcome,) = await computer(facts, histories=histories).first_rewards(
+        [received(trajectory("20", turns=turns(5)), 20)]
+    )
+    (initial,) = published(outcome)
+    assert (initial.reward_components["efficiency"].raw_data or {})["count"] == 19
+    facts.store(initial)
+    facts.store(feedback(name="20"))
+    (outcome,) = await computer(facts).revisions([received(feedback(name="20"))])
+    (revised,) = published(outcome)
+    assert revised.reward_components["efficiency"].raw_data == initial.reward_components["efficiency"].raw_data
+
+
+async def test_feedback_waits_for_its_own_row_and_for_the_first_reward() -> None:
+    (unstored,) = await computer(holding(trajectory())).revisions([received(feedback())])
+    assert isinstance(unstored, Retry)
+    (unrewarded,) = await computer(holding(trajectory(), feedback())).revisions([received(feedback())])
+    assert isinstance(unrewarded, Retry)
+
+
+async def test_feedback_on_a_trajectory_that_is_never_rewarded_becomes_a_dead_letter() -> None:
+    late = computer(holding(trajectory(), feedback()), now=lambda: AT + timedelta(hours=2))
+    (outcome,) = await late.revisions([received(feedback())])
+    assert isinstance(outcome, Dead)
+    assert "was not rewarded in 1:00:00" in outcome.detail
+
+
+async def test_comments_and_feedback_of_other_roles_change_nothing() -> None:
+    facts = holding(trajectory())
+    (initial,) = published(await first(facts, trajectory()))
+    comment, foreign = feedback(1, kind="comment", value="hm"), feedback(2, role="other")
+    for message in (initial, comment, foreign):
+        facts.store(message)
+    outcomes = await computer(facts).revisions([received(comment), received(foreign)])
+    assert [published(outcome) for outcome in outcomes] == [[], []]
+
+
+async def test_two_opinions_in_one_batch_make_one_revision_with_both() -> None:
+    facts = holding(trajectory(), feedback(1), feedback(2))
+    (initial,) = published(await first(holding(trajectory()), trajectory()))
+    facts.store(initial)
+    outcomes = await computer(facts).revisions([received(feedback(1)), received(feedback(2), 2)])
+    rewards = [reward for outcome in outcomes for reward in published(outcome)]
+    assert [(reward.revision, len(included(reward))) for reward in rewards] == [(2, 2)]
+
+
+async def test_every_message_of_a_batch_has_its_own_outcome() -> None:
+    facts = holding(trajectory("a"), trajectory("c"))
+    batch = [received(trajectory(name), sequence) for sequence, name in enumerate("abc", start=1)]
+    outcomes = await computer(facts).first_rewards(batch)
+    assert [type(outcome) for outcome in outcomes] == [Done, Retry, Done]
+
+
+async def test_a_new_version_of_the_function_revises_from_the_old_reward() -> None:
+    facts = holding(trajectory(), feedback())
+    (initial,) = published(await first(holding(trajectory()), trajectory()))
+    facts.store(initial)
+    spec = RewardSpec(function=RewardFunction(name="standard", version="2"))
+    (outcome,) = await computer(facts, spec=spec).revisions([received(feedback())])
+    (revised,) = published(outcome)
+    assert (revised.revision, revised.reward_function) == (1, spec.function)
+
+
+async def test_normalisation_uses_the_windows_of_role_and_function() -> None:
+    windows = score_windows()
+    for number in range(20):
+        status = trajectory(str(number)).outcome if number % 2 else None
+        facts = holding(trajectory(str(number), outcome=status))
+        (reward,) = published(await first(facts, trajectory(str(number), outcome=status)))
+        windows.fold(received(reward, number + 1))
+    (outcome,) = await computer(holding(trajectory()), windows=windows).first_rewards([received(trajectory())])
+    (reward,) = published(outcome)
+    assert (reward.reward_components["task_completion"].parameters or {})["count"] == 10
+
+
+async def test_an_unusual_domain_has_a_history_of_its_own() -> None:
+    histories = turn_histories()
+    odd = TaskContext(task_id="1", instructions="", domain="flüge & hotels")
+    for sequence in range(1, 8):
+        histories.fold(received(trajectory(str(sequence), task_context=odd), sequence))
+    message = trajectory("7", task_context=odd)
+    (outcome,) = await computer(holding(message), histories=histories).first_rewards([received(message, 7)])
+    (reward,) = published(outcome)
+    assert (reward.reward_components["efficiency"].raw_data or {})["count"] == 6
+
+
+@given(st.integers(0, 5), st.integers(0, 2**32))
+@settings(max_examples=150)
+async def test_under_any_schedule_the_last_reward_holds_every_opinion(count: int, seed: int) -> None:
+    said = [feedback(number, value=bool(number % 2)) for number in range(count)]
+    world = RacingWorld(said, Random(seed))
+    await world.run()
+    last = newest(world.facts.all_rewards(), FUNCTION)
+    assert last is not None
+    assert included(last) == {opinion.feedback_id for opinion in said}
+    for same_id in world.versions.values():
+        assert same_id[0].revision == 0 or len({frozenset(included(reward)) for reward in same_id}) == 1
