@@ -53,6 +53,8 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
     algorithm = load_algorithm(spec.config.algorithm)
     run = ChildRun(spec, directory, events, stop)
     trajectories = read_snapshot(Path(spec.dataset))
+    if stop.is_set():
+        return Stopped(step=0)
     policy = load_policy(spec)
     outcome = algorithm(spec, policy, trajectories, run)
     if outcome.stopped_at is not None:

@@ -25,6 +25,12 @@ class Diverged(TrainingFailed):
     code = CONVERGENCE
 
 
+class TimedOut(TrainingFailed):
+    """There was not enough time."""
+
+    code = TIMEOUT
+
+
 def error_code(error: BaseException) -> str:
     """Error class of whatever ended a training."""
     if isinstance(error, TrainingFailed):

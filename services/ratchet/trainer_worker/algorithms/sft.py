@@ -118,14 +118,25 @@ class _Progress(TrainerCallback):
         self.stopped_at: int | None = None
         self.last: dict[str, float] = {}
 
-    def on_step_end(self, _args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(
+        self,
+        args: TrainingArguments,  # noqa: ARG002 - the callback's signature
+        state: TrainerState,
+        control: TrainerControl,
+        **_: Any,
+    ) -> None:
         """Ask the trainer to save where a checkpoint is due."""
         last = state.global_step >= state.max_steps
         if not last and (self._run.stop_requested() or self._run.checkpoint_due(state.global_step)):
             control.should_save = True
 
     def on_log(
-        self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, logs: Any = None, **_: Any
+        self,
+        args: TrainingArguments,  # noqa: ARG002 - the callback's signature
+        state: TrainerState,
+        control: TrainerControl,  # noqa: ARG002
+        logs: Any = None,
+        **_: Any,
     ) -> None:
         """Pass on the metrics of a train step."""
         if not logs or "loss" not in logs:
@@ -160,7 +171,7 @@ def _arguments(hyper: Hyperparameters, policy: TrainedPolicy, rows: int, folder:
     model: Any = policy.model
     return SFTConfig(
         output_dir=str(folder),
-        per_device_train_batch_size=max(1, math.ceil((hyper.batch_size or BATCH_SIZE) / accumulation)),
+        per_device_train_batch_size=hyper.batch_size or BATCH_SIZE,
         gradient_accumulation_steps=accumulation,
         num_train_epochs=hyper.epochs or EPOCHS,
         max_steps=hyper.max_steps or -1,
@@ -192,7 +203,8 @@ def _arguments(hyper: Hyperparameters, policy: TrainedPolicy, rows: int, folder:
 def _total_steps(hyper: Hyperparameters, rows: int) -> int:
     if hyper.max_steps:
         return hyper.max_steps
-    return (hyper.epochs or EPOCHS) * math.ceil(rows / (hyper.batch_size or BATCH_SIZE))
+    passes = math.ceil(rows / (hyper.batch_size or BATCH_SIZE))
+    return (hyper.epochs or EPOCHS) * math.ceil(passes / (hyper.gradient_accumulation or 1))
 
 
 def _prompt(row: Row) -> list[int]:

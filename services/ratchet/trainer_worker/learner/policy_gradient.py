@@ -124,7 +124,7 @@ def update_options(learning: Learning) -> UpdateOptions:
     longest = max(row.trained for row in learning.data.rows)
     return UpdateOptions(
         learning_rate=hyper.learning_rate or plain.learning_rate,
-        batch_size=hyper.batch_size or plain.batch_size,
+        batch_size=(hyper.batch_size or plain.batch_size) * (hyper.gradient_accumulation or 1),
         epochs=hyper.epochs or plain.epochs,
         max_steps=hyper.max_steps,
         accumulation=hyper.gradient_accumulation or plain.accumulation,

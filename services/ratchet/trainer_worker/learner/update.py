@@ -34,7 +34,7 @@ class UpdateOptions:
 
     learning_rate: float
     batch_size: int = 32
-    """Trajectories per train step."""
+    """Trajectories per train step, over all its micro-batches."""
     epochs: int = 2
     max_steps: int | None = None
     accumulation: int = 1

@@ -1,0 +1,9 @@
+"""`python -m ratchet.trainer_worker`"""
+
+from ratchet.kernel.runtime import run
+from ratchet.trainer_worker.app import NAME, build
+from ratchet.trainer_worker.settings import Settings
+
+if __name__ == "__main__":
+    settings = Settings()
+    run(NAME, build(settings), settings.kernel)

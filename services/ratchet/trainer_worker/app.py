@@ -1,0 +1,68 @@
+"""Composition root of the trainer worker.
+
+RL_JOBS, own pool ── Consumer ── handlers.Dispatches ── Slots ── Attempt ── Child (a process: child.py)
+                                                                   ├── heartbeat: training.status
+                                                                   ├── watch: `jobs` bucket
+                                                                   └── S3: snapshot, base, checkpoints, policy
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.consumer import Consumer, Subscription
+from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.errors import MissingExtra
+from ratchet.kernel.objects import Objects
+from ratchet.kernel.runtime import App, Component
+from ratchet.messages import TrainingDispatch
+from ratchet.messages.state import JOBS, Job
+from ratchet.trainer_worker.attempt import Attempt, Tools
+from ratchet.trainer_worker.handlers import Dispatches
+from ratchet.trainer_worker.settings import Settings
+from ratchet.trainer_worker.slots import Slots
+
+NAME = "trainer_worker"
+REQUIRED = ("torch", "transformers", "peft", "accelerate", "datasets", "trl")
+"""Modules of the extra `trainer`, which only the child process imports."""
+
+
+@asynccontextmanager
+async def build(settings: Settings) -> AsyncIterator[App]:
+    """Connect, and assemble the worker. Without the extra it takes no jobs and says so in its readiness."""
+    bus = await Bus.connect(settings.kernel, name=NAME, contracts=Contracts.load())
+    objects = Objects(settings.kernel)
+    jobs = bus.bucket(JOBS, Job)
+    tools = Tools(bus.publish, jobs, objects, settings, bus.now)
+    slots = Slots(settings.slots, lambda dispatch: Attempt(dispatch, tools))
+    missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
+    components: list[Component] = [slots]
+    if not missing:
+        components.append(_consumer(bus, settings, Dispatches(slots, jobs, settings.worker)))
+
+    async def extra() -> str | None:
+        return f"{MissingExtra('trainer', 'training')} (missing: {', '.join(missing)})" if missing else None
+
+    async def store() -> str | None:
+        await asyncio.to_thread(objects.ping)
+        return None
+
+    try:
+        yield App(NAME, components, {"broker": bus.check, "objects": store, "extra": extra})
+    finally:
+        await bus.close()
+
+
+def _consumer(bus: Bus, settings: Settings, dispatches: Dispatches) -> Consumer:
+    subscription = Subscription(
+        stream="RL_JOBS",
+        durable=f"trainer-{settings.pool}",
+        handlers={TrainingDispatch.TOPIC: dispatches.on_dispatches},
+        subjects=[f"{TrainingDispatch.TOPIC}.{settings.pool}"],
+        batch=1,
+    )
+    return Consumer(bus, subscription)

@@ -1,0 +1,208 @@
+"""What an attempt tells the world, and how it ends. Pure: events and instants in, statuses out."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from ratchet.messages.state import Job
+from ratchet.messages.training import (
+    Artifacts,
+    CurrentMetrics,
+    Metrics,
+    Progress,
+    ResourceUsage,
+    StatusMetadata,
+    TrainingDispatch,
+    TrainingError,
+    TrainingStatus,
+)
+from ratchet.trainer_worker.errors import INFRA, OOM, TIMEOUT, UNKNOWN
+from ratchet.trainer_worker.job import Event, Failed, Finished, Progressed, Started, Stopped
+
+RUNNING, COMPLETED, FAILED, CANCELLED = "running", "completed", "failed", "cancelled"
+"""Statuses of a worker."""
+
+ENDED = frozenset({COMPLETED, FAILED, CANCELLED})
+"""States in which a job stays."""
+
+
+class StopReason(StrEnum):
+    """Why a training is asked to stop before it is complete."""
+
+    CANCELLED = "cancelled"
+    FENCED = "fenced"
+    """Another attempt owns the job: nothing is said any more."""
+    SHUTDOWN = "shutdown"
+    """This worker goes away: the job goes on elsewhere from the checkpoint."""
+    TIMEOUT = "timeout"
+
+
+@dataclass(slots=True)
+class Report:
+    """What is known of a running attempt, from its child's events."""
+
+    started: Started | None = None
+    progress: Progressed | None = None
+    last: Event | None = None
+    """The child's last word: finished, stopped or failed."""
+    checkpoint: str | None = None
+    """Uri of the newest uploaded checkpoint."""
+    peak_memory_gb: float = 0.0
+
+    def fold(self, event: Event) -> None:
+        """Take in one event."""
+        if isinstance(event, Started):
+            self.started = event
+        elif isinstance(event, Progressed):
+            self.progress = event
+        elif isinstance(event, (Finished, Stopped, Failed)):
+            self.last = event
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """How an attempt ended."""
+
+    status: str
+    error: TrainingError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What all statuses of an attempt have in common."""
+
+    dispatch: TrainingDispatch
+    worker: str
+    begun_at: datetime
+    platform: str
+
+    def status(
+        self, kind: str, report: Report, now: datetime, artifacts: Artifacts | None = None, **more: Any
+    ) -> TrainingStatus:
+        """One status. `Any`: `more` are members of `TrainingStatus`."""
+        snapshot = self.dispatch.request.training_config.dataset.snapshot
+        return TrainingStatus(
+            training_job_id=self.dispatch.training_job_id,
+            timestamp=now,
+            status=kind,
+            role=self.dispatch.request.role,
+            attempt=self.dispatch.attempt,
+            progress=_progress(report.progress),
+            metrics=_metrics(report.progress.metrics if report.progress else {}),
+            artifacts=artifacts or (Artifacts(checkpoint=report.checkpoint) if report.checkpoint else None),
+            resource_usage=self._usage(report, now),
+            metadata=self._metadata(report.started),
+            dataset_digest=snapshot.digest if snapshot else None,
+            **more,
+        )
+
+    def _usage(self, report: Report, now: datetime) -> ResourceUsage:
+        seconds = max(0.0, (now - self.begun_at).total_seconds())
+        gpus = report.last.gpus if isinstance(report.last, Finished) else 0
+        return ResourceUsage(
+            gpu_hours=gpus * seconds / 3600,
+            peak_memory_gb=round(report.peak_memory_gb, 3),
+            total_training_time_seconds=round(seconds, 3),
+        )
+
+    def _metadata(self, started: Started | None) -> StatusMetadata:
+        if started is None:
+            return StatusMetadata(training_platform=self.platform, worker=self.worker)
+        return StatusMetadata(
+            training_platform=f"{self.platform} {started.device or 'cpu'}",
+            cuda_version=started.cuda_version,
+            pytorch_version=started.pytorch_version,
+            worker=self.worker,
+            training_samples=started.samples,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How the child process ended."""
+
+    code: int
+    """Negative: the signal that killed it."""
+    oom_killed: bool = False
+    log_tail: str = field(default="")
+
+
+def conclude(last: Event | None, exited: Exit, reason: StopReason | None) -> Conclusion | None:
+    """The end of an attempt, or None when it must be silent. A finished policy counts even if a stop came meanwhile."""
+    if reason is StopReason.FENCED:
+        return None
+    if isinstance(last, Finished):
+        return Conclusion(COMPLETED)
+    if reason in (StopReason.CANCELLED, StopReason.SHUTDOWN):
+        return Conclusion(CANCELLED)
+    if reason is StopReason.TIMEOUT:
+        return Conclusion(
+            FAILED, TrainingError(code=TIMEOUT, message="the attempt took longer than this worker allows")
+        )
+    if isinstance(last, Failed):
+        error = TrainingError(code=last.code, message=last.message, traceback=last.traceback)
+        return Conclusion(FAILED, error)
+    return Conclusion(FAILED, _crash(exited))
+
+
+def must_stop(job: Job | None, attempt: int) -> StopReason | None:
+    """What the job's state says to a running attempt. Without any state it goes on."""
+    if job is None:
+        return None
+    if job.attempt > attempt or (job.attempt == attempt and job.state in ENDED):
+        return StopReason.FENCED
+    return StopReason.CANCELLED if job.cancel_requested else None
+
+
+def may_start(job: Job | None, attempt: int, worker: str) -> bool:
+    """Whether a dispatch is still worth running: not overtaken, not ended, not run by another worker."""
+    if job is None:
+        return True
+    if job.attempt != attempt:
+        return job.attempt < attempt
+    return job.state not in ENDED and job.worker in (None, worker)
+
+
+def version_of(policy_name: str | None) -> int | None:
+    """`support@7-1a2b3c4d` -> 7; None for a name of another form."""
+    tail = (policy_name or "").rpartition("@")[2].partition("-")[0]
+    return int(tail) if tail.isdigit() else None
+
+
+def _crash(exited: Exit) -> TrainingError:
+    if exited.code >= 0:
+        message = f"the training process ended with status {exited.code} without a result"
+        return TrainingError(code=UNKNOWN, message=message, traceback=exited.log_tail or None)
+    try:
+        name = signal.Signals(-exited.code).name
+    except ValueError:
+        name = f"signal {-exited.code}"
+    if exited.oom_killed:
+        return TrainingError(code=OOM, message=f"the system ran out of memory and ended the training ({name})")
+    return TrainingError(code=INFRA, message=f"the training process was ended by {name}")
+
+
+def _progress(told: Progressed | None) -> Progress | None:
+    if told is None:
+        return None
+    return Progress(
+        current_epoch=told.epoch,
+        total_epochs=told.total_epochs,
+        current_step=told.step,
+        total_steps=told.total_steps,
+        percent_complete=round(100.0 * told.step / told.total_steps, 2),
+        eta_seconds=round(told.eta_s, 2),
+    )
+
+
+def _metrics(values: Mapping[str, float]) -> Metrics | None:
+    known = {name: value for name, value in values.items() if name in CurrentMetrics.__struct_fields__}
+    # k3 is non-negative but for rounding, and the contract holds it to that.
+    if "kl_divergence" in known:
+        known["kl_divergence"] = max(0.0, known["kl_divergence"])
+    return Metrics(current=CurrentMetrics(**known)) if known else None

@@ -1,0 +1,97 @@
+"""Which combinations of options a training can have; everything else is refused with a sentence that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ratchet.messages.training import Compute, Hyperparameters, TrainingConfig
+
+COMMON = frozenset(
+    {
+        "learning_rate",
+        "batch_size",
+        "epochs",
+        "seed",
+        "lora",
+        "full_finetune",
+        "max_steps",
+        "gradient_accumulation",
+        "max_length",
+        "warmup_steps",
+        "max_grad_norm",
+    }
+)
+CLIPPED = frozenset(
+    {"clip_epsilon", "clip_epsilon_high", "kl_beta", "importance_cap", "rejection_window", "loss_normalization"}
+)
+GROUPED = CLIPPED | {"advantage_floor", "negative_advantage_scale"}
+
+MEANINGFUL: Mapping[str, frozenset[str]] = {
+    "sft": COMMON,
+    "rloo": COMMON | GROUPED,
+    "grpo": COMMON | GROUPED,
+    "reinforce": COMMON | GROUPED,
+    "ppo": COMMON | CLIPPED | {"gamma", "gae_lambda"},
+}
+"""By algorithm: the hyperparameters that it has."""
+
+NORMALIZATIONS = ("trajectory", "token", "constant")
+
+_POSITIVE = ("learning_rate", "batch_size", "epochs", "max_steps", "gradient_accumulation", "max_length")
+_POSITIVE_REALS = ("max_grad_norm", "importance_cap")
+_NOT_NEGATIVE = ("clip_epsilon", "clip_epsilon_high", "kl_beta", "warmup_steps", "negative_advantage_scale")
+_FRACTIONS = ("gamma", "gae_lambda")
+
+
+def problems(config: TrainingConfig) -> list[str]:
+    """Why this training cannot be run; empty when it can."""
+    if config.algorithm not in MEANINGFUL:
+        return [f"unknown algorithm {config.algorithm!r}; this worker knows {', '.join(MEANINGFUL)}"]
+    hyper = config.hyperparameters
+    return [
+        *_meaningless(config.algorithm, hyper),
+        *_out_of_range(hyper),
+        *_contradictions(hyper),
+        *_unsupported(config.compute or Compute()),
+    ]
+
+
+def _meaningless(algorithm: str, hyper: Hyperparameters) -> Iterator[str]:
+    plain = Hyperparameters()
+    for name in Hyperparameters.__struct_fields__:
+        if getattr(hyper, name) != getattr(plain, name) and name not in MEANINGFUL[algorithm]:
+            yield f"{algorithm} has no hyperparameter {name}"
+
+
+def _out_of_range(hyper: Hyperparameters) -> Iterator[str]:
+    def value(name: str) -> float | None:
+        return getattr(hyper, name)
+
+    for name in (*_POSITIVE, *_POSITIVE_REALS):
+        if (given := value(name)) is not None and given <= 0:
+            yield f"{name} must be above 0, not {given:g}"
+    for name in _NOT_NEGATIVE:
+        if (given := value(name)) is not None and given < 0:
+            yield f"{name} must not be negative, not {given:g}"
+    for name in _FRACTIONS:
+        if (given := value(name)) is not None and not 0 <= given <= 1:
+            yield f"{name} must lie in 0..1, not {given:g}"
+
+
+def _contradictions(hyper: Hyperparameters) -> Iterator[str]:
+    if hyper.full_finetune and hyper.lora is not None:
+        yield "full_finetune trains every weight: it goes with no lora"
+    if hyper.lora is not None and (hyper.lora.r < 1 or not 0 <= hyper.lora.dropout < 1):
+        yield "lora needs r of at least 1 and a dropout in 0..1"
+    window = hyper.rejection_window
+    if window is not None and (len(window) != 2 or not 0 <= window[0] < 1 < window[1]):
+        yield f"rejection_window must be [low, high] around 1, not {window}"
+    if hyper.loss_normalization not in (None, *NORMALIZATIONS):
+        yield f"loss_normalization must be one of {', '.join(NORMALIZATIONS)}, not {hyper.loss_normalization!r}"
+
+
+def _unsupported(compute: Compute) -> Iterator[str]:
+    if compute.distributed or (compute.gpu_count or 0) > 1:
+        yield "this worker trains on one device: distributed and more than one GPU are not supported"
+    if compute.mixed_precision == "fp16":
+        yield "fp16 is not supported: use bf16, which needs no loss scaling"

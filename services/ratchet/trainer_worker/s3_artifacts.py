@@ -1,0 +1,206 @@
+"""What an attempt takes from the object store and leaves there: files first, the manifest that names them last."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ratchet.kernel.artifacts import (
+    ADAPTER,
+    MODEL,
+    ArtifactFile,
+    BlobStore,
+    LocalPolicy,
+    Policy,
+    PolicyManifest,
+    fetch_policy,
+    is_manifest_uri,
+    publish_policy,
+    tokenizer_digest,
+    upload_files,
+)
+from ratchet.kernel.errors import Rejected
+from ratchet.messages.base import Value
+from ratchet.messages.training import Artifacts, TrainingDispatch
+from ratchet.trainer_worker.checkpoints import MANIFEST
+from ratchet.trainer_worker.domain import version_of
+from ratchet.trainer_worker.job import METRICS_FILE, Finished, JobSpec
+
+DATASET, RESUME = "dataset.parquet", "resume"
+"""Names inside a job's directory."""
+
+
+class StoredCheckpoint(Value, frozen=True, kw_only=True):
+    """Manifest of a checkpoint in the object store."""
+
+    training_job_id: str
+    attempt: int
+    step: int
+    files: list[ArtifactFile]
+    kind: str = "checkpoint"
+
+
+class _Parquet(Value, frozen=True, kw_only=True):
+    uri: str
+    sha256: str
+
+
+class _Snapshot(Value, frozen=True, kw_only=True):
+    parquet: _Parquet
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a training starts from."""
+
+    path: str
+    """Directory, or a name or path for `from_pretrained`."""
+    name: str
+    """What the policy's manifest calls it."""
+    digest: str | None
+    tokenizer_digest: str | None
+    adapter: LocalPolicy | None = None
+    """The adapter that is continued."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """A job, ready for its child process."""
+
+    spec: JobSpec
+    base: Base
+
+
+def fetch_inputs(objects: BlobStore, dispatch: TrainingDispatch, directory: Path, models: Path, threads: int) -> Inputs:
+    """Download data, base model, adapter and checkpoint, each verified by its digest."""
+    config = dispatch.request.training_config
+    base = fetch_base(objects, config.base_model, models)
+    compute = config.compute
+    spec = JobSpec(
+        training_job_id=dispatch.training_job_id,
+        attempt=dispatch.attempt,
+        role=dispatch.request.role,
+        config=config,
+        dataset=str(_fetch_dataset(objects, dispatch, directory)),
+        base=base.path,
+        base_name=base.name,
+        threads=(compute.threads if compute else None) or threads,
+        adapter=str(base.adapter.directory) if base.adapter else None,
+        resume=_fetch_checkpoint(objects, dispatch, directory),
+        policy_version=version_of(dispatch.parent),
+    )
+    return Inputs(spec, base)
+
+
+def fetch_base(objects: BlobStore, base_model: str, models: Path) -> Base:
+    """The base that `base_model` names: a model's manifest, an adapter's manifest (to continue it), or a name."""
+    if not is_manifest_uri(base_model):
+        path = Path(base_model)
+        return Base(base_model, base_model, None, tokenizer_digest(path) if path.is_dir() else None)
+    fetched = fetch_policy(objects, base_model, models)
+    if fetched.policy.manifest.kind == MODEL:
+        digest = tokenizer_digest(fetched.directory)
+        return Base(str(fetched.directory), base_model, fetched.policy.digest, digest)
+    below = fetch_base(objects, fetched.policy.manifest.base_model, models)
+    if below.adapter is not None:
+        raise Rejected(f"{base_model} is an adapter on an adapter; merge one of them first")
+    return Base(below.path, below.name, below.digest, below.tokenizer_digest, adapter=fetched)
+
+
+def store_checkpoint(objects: BlobStore, dispatch: TrainingDispatch, directory: Path, step: int) -> str | None:
+    """Upload a checkpoint; returns its manifest's uri, or None when a newer one has replaced it on disk meanwhile."""
+    try:
+        files = upload_files(objects, directory)
+    except FileNotFoundError:
+        return None
+    if MANIFEST not in {file.name for file in files}:
+        return None
+    stored = StoredCheckpoint(
+        training_job_id=dispatch.training_job_id, attempt=dispatch.attempt, step=step, files=files
+    )
+    return objects.put(msgspec.json.encode(stored), "checkpoints", ".json").uri
+
+
+def store_policy(
+    objects: BlobStore, dispatch: TrainingDispatch, base: Base, finished: Finished, now: datetime
+) -> Policy:
+    """Upload the policy's files and then the manifest, which makes it visible."""
+    config = dispatch.request.training_config
+    directory = Path(finished.directory)
+    snapshot = config.dataset.snapshot
+    hyperparameters: dict[str, Any] = msgspec.to_builtins(config.hyperparameters)
+    is_adapter = finished.kind == ADAPTER
+    manifest = PolicyManifest(
+        kind=finished.kind,
+        base_model=base.name if is_adapter else config.base_model,
+        base_digest=base.digest,
+        files=upload_files(objects, directory),
+        role=dispatch.request.role,
+        created_at=now,
+        algorithm=config.algorithm,
+        training_job_id=dispatch.training_job_id,
+        attempt=dispatch.attempt,
+        dataset_digest=snapshot.digest if snapshot else None,
+        hyperparameters=hyperparameters,
+        training_samples=finished.samples,
+        final_reward=finished.final_reward,
+        tokenizer_digest=base.tokenizer_digest if is_adapter else tokenizer_digest(directory),
+        probe=finished.probe,
+        metrics=finished.metrics,
+        parent=base.adapter.policy.uri if base.adapter else None,
+    )
+    return publish_policy(objects, manifest)
+
+
+def store_metrics(objects: BlobStore, directory: Path) -> str | None:
+    """Upload the metrics of all train steps; None when there was none."""
+    path = directory / METRICS_FILE
+    if not path.is_file() or not path.stat().st_size:
+        return None
+    return objects.put_file(path, "metrics", ".jsonl").uri
+
+
+def artifacts_of(policy: Policy, curves: str | None, checkpoint: str | None) -> Artifacts:
+    """What a `completed` status names."""
+    return Artifacts(
+        final_checkpoint=policy.uri,
+        training_curves=curves,
+        digest=policy.digest,
+        kind=policy.manifest.kind,
+        checkpoint=checkpoint,
+    )
+
+
+def _fetch_dataset(objects: BlobStore, dispatch: TrainingDispatch, directory: Path) -> Path:
+    reference = dispatch.request.training_config.dataset.snapshot
+    if reference is None:
+        raise Rejected("the dispatch names no snapshot: there is nothing to train on")
+    body = objects.get(reference.uri, reference.digest)
+    try:
+        snapshot = msgspec.json.decode(body, type=_Snapshot)
+    except msgspec.DecodeError as error:
+        raise Rejected(f"{reference.uri} is not a snapshot: {error}") from error
+    path = directory / DATASET
+    objects.get_file(snapshot.parquet.uri, path, snapshot.parquet.sha256)
+    return path
+
+
+def _fetch_checkpoint(objects: BlobStore, dispatch: TrainingDispatch, directory: Path) -> str | None:
+    if dispatch.resume_from is None:
+        return None
+    try:
+        stored = msgspec.json.decode(objects.get(dispatch.resume_from), type=StoredCheckpoint)
+    except msgspec.DecodeError as error:
+        raise Rejected(f"{dispatch.resume_from} is not a checkpoint: {error}") from error
+    target = Path(tempfile.mkdtemp(prefix=RESUME, dir=directory))
+    for file in stored.files:
+        if Path(file.name).name != file.name:
+            raise Rejected(f"{dispatch.resume_from} names {file.name!r}, which is not a plain file name")
+        objects.get_file(file.uri, target / file.name, file.sha256)
+    return str(target)

@@ -1,0 +1,48 @@
+"""Settings of the trainer worker."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from ratchet.kernel.settings import KernelSettings
+
+
+class Settings(BaseSettings):
+    """Read from `RATCHET_TRAINER_*` environment variables."""
+
+    model_config = SettingsConfigDict(env_prefix="RATCHET_TRAINER_", frozen=True)
+
+    kernel: KernelSettings = Field(default_factory=KernelSettings)
+    """What all services share."""
+    pool: str = "default"
+    """Only jobs of this pool are taken."""
+    slots: int = Field(default=1, ge=1)
+    """Trainings that run at a time on this machine."""
+    threads: int = Field(default=1, ge=1)
+    """CPU threads of a training whose job does not say; on shared cores more than one is slower."""
+    worker: str = Field(default_factory=socket.gethostname)
+    """Name in statuses and of the working directory: two workers on one machine need two names."""
+    heartbeat_s: float = 2.0
+    """Time between `running` statuses; the coordinator gives a job away after 30 s of silence."""
+    watch_s: float = 1.0
+    """Time between looks at the job's state: how soon a cancel or a newer attempt is noticed."""
+    grace_s: float = 20.0
+    """A training that was asked to stop and has not within this time is killed."""
+    shutdown_grace_s: float = 6.0
+    """The same while the worker itself shuts down, which has a deadline of its own."""
+    max_runtime_s: float = 4 * 3600.0
+    """An attempt that takes longer fails with TIMEOUT."""
+
+    @property
+    def models(self) -> Path:
+        """Cache of base models and adapters, by digest."""
+        return self.kernel.data_dir / "models"
+
+    @property
+    def work(self) -> Path:
+        """Directories of running attempts."""
+        return self.kernel.data_dir / "trainer" / self.worker
