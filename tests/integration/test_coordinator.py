@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -28,6 +31,7 @@ from ratchet.messages.training import (
     Dataset,
     DatasetFilter,
     Progress,
+    SnapshotRef,
     StatusMetadata,
     TrainingError,
 )
@@ -37,7 +41,8 @@ from ratchet.rl_coordinator.settings import Settings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.running import connected, migrated, prepared_objects, running, running_app
-from tests.support.training import after, changed, config, conversation, request, reward, trajectory
+from tests.support.servers import running_s3
+from tests.support.training import after, changed, config, conversation, job, request, reward, trajectory
 from tests.support.waiting import eventually
 
 ROLE = "support"
@@ -404,6 +409,38 @@ async def test_the_bus_hears_of_every_state_once(kernel_settings: KernelSettings
             (job_id, 2, "queued"),
             (job_id, 2, "failed"),
         ]
+
+
+@pytest.mark.parametrize(("age_s", "attempt"), [(1, 1), (600, 2)])
+async def test_a_coordinator_that_died_between_taking_a_slot_and_publishing_makes_up_for_it(
+    kernel_settings: KernelSettings, bus: Bus, age_s: float, attempt: int
+) -> None:
+    left = job("left", state="dispatched", announced=False, snapshot=SnapshotRef(uri="s3://b/s.json", digest="a" * 64))
+    taken_at = bus.now() - timedelta(seconds=age_s)
+    await bus.bucket(JOBS, Job).create(left.training_job_id, changed(left, updated_at=taken_at))
+    async with coordinating(kernel_settings, bus) as workshop:
+        dispatch = await workshop.dispatched(left.training_job_id, attempt)
+        assert [each.attempt for each in workshop.dispatches] == [dispatch.attempt]
+
+
+async def test_a_job_waits_while_the_object_store_is_away(
+    kernel_settings: KernelSettings, bus: Bus, tmp_path: Path
+) -> None:
+    async with stored(kernel_settings, bus, played("one", 0.5)):
+        with running_s3(tmp_path) as store:
+            elsewhere = kernel_settings.model_copy(update={"s3_endpoint": store.url})
+            store.kill()
+            async with coordinating(elsewhere, bus) as workshop:
+                asked = await workshop.ask()
+
+                async def noticed() -> bool:
+                    return "objects" in (await workshop.api.get("/health")).json()["reasons"]
+
+                await eventually(noticed)
+                assert (await workshop.job(asked["training_job_id"]))["state"] == "queued"
+                store.start()
+                await asyncio.to_thread(prepared_objects, elsewhere)
+                await workshop.dispatched(asked["training_job_id"])
 
 
 async def test_the_threshold_starts_one_training_per_role(kernel_settings: KernelSettings, bus: Bus) -> None:

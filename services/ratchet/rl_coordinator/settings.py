@@ -24,7 +24,7 @@ class Settings(BaseSettings):
     """Port of the HTTP API; 0 picks a free one."""
     training_enabled: bool = True
     """When false, requests are refused with a reason and nothing is trained."""
-    algorithms: frozenset[str] = frozenset({"sft", "rloo", "ppo"})
+    algorithms: frozenset[str] = frozenset({"sft", "rloo", "grpo", "reinforce", "ppo"})
     """What this installation's workers can run."""
     slots: Mapping[str, int] = {"default": 1}
     """By pool: how many jobs may run at a time. Jobs that ask for a GPU use the pool `gpu` where there is one."""
@@ -48,5 +48,5 @@ class Settings(BaseSettings):
     """JSON file with more recipes; those in `recipes` come first."""
     history_limit: int = 200_000
     """Most recent trajectories of a role that a snapshot is selected from, and its baselines are computed over."""
-    chunk: int = 100
+    chunk: int = 250
     """Trajectories that are read from the warehouse at a time while a snapshot is written."""

@@ -14,6 +14,18 @@ STABLE_NAMES = frozenset({"stable", "current stable"})
 """Values of `base_model` that mean: continue from what serves the role when the job starts."""
 EXPORTED = frozenset({"clickhouse", "nats_stream"})
 """Sources that mean the stored facts; what a stream carried is exported from ClickHouse as well."""
+_OF_POLICY_GRADIENTS = (
+    "clip_epsilon",
+    "clip_epsilon_high",
+    "gamma",
+    "gae_lambda",
+    "kl_beta",
+    "advantage_floor",
+    "negative_advantage_scale",
+    "importance_cap",
+    "rejection_window",
+    "loss_normalization",
+)
 TRANSFORMS = frozenset({"identity", "negate"})
 
 
@@ -98,8 +110,7 @@ def _hyperparameters(config: TrainingConfig) -> Iterator[str]:
 
 def _without_effect(config: TrainingConfig) -> Iterator[str]:
     """Settings of a policy gradient that were given to an algorithm without one: asked for, but never applied."""
-    names = ("clip_epsilon", "clip_epsilon_high", "gae_lambda", "advantage_floor", "rejection_window", "importance_cap")
-    given = [name for name in names if getattr(config.hyperparameters, name) is not None]
+    given = [name for name in _OF_POLICY_GRADIENTS if getattr(config.hyperparameters, name) is not None]
     if given:
         yield f"{config.algorithm} has no {', '.join(given)}"
 

@@ -1,0 +1,175 @@
+"""What the HTTP API takes becomes exactly the message of the contract, and nothing is quietly ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from ratchet.kernel.contracts import Contracts
+from ratchet.messages.base import named_id
+from ratchet.messages.state import Job
+from ratchet.messages.training import (
+    Checkpointing,
+    Compute,
+    Dataset,
+    DatasetFilter,
+    DateRange,
+    Evaluation,
+    Hyperparameters,
+    Lora,
+    RequestMetadata,
+    SnapshotRef,
+    TrainingConfig,
+    TrainingRequest,
+)
+from ratchet.rl_coordinator import http_models
+from ratchet.rl_coordinator.http_models import JobIn, job_out
+from tests.support.training import NOON, after, job
+
+FRESH = named_id("fresh")
+
+
+def test_every_setting_reaches_the_request() -> None:
+    body = {
+        "algorithm": "ppo",
+        "role": "support",
+        "base_model": "s3://b/policies/x.json",
+        "dataset": {
+            "source": "clickhouse",
+            "sample_size": 100,
+            "filter": {
+                "min_reward": 0.5,
+                "max_trajectory_length": 20,
+                "date_range": {"start": NOON.isoformat(), "end": after(9).isoformat()},
+                "task_domains": ["coding"],
+                "exclude_subordinate_profiles": ["hacker"],
+                "sources": ["assembled"],
+            },
+            "reward_transform": "negate",
+        },
+        "hyperparameters": {
+            "learning_rate": 1e-5,
+            "batch_size": 8,
+            "clip_epsilon": 0.2,
+            "lora": {"r": 8, "alpha": 16},
+            "rejection_window": [0.9, 1.1],
+            "seed": 7,
+        },
+        "compute": {"threads": 1, "gpu_count": 0},
+        "checkpointing": {"save_interval": 10},
+        "evaluation": {"enabled": True, "holdout_size": 0.1},
+        "priority": "high",
+        "requester": "mia",
+        "notes": "weekly",
+        "deadline": after(60).isoformat(),
+    }
+    made = JobIn.model_validate(body).request(FRESH, NOON)
+    Contracts.load().check_strict(made)
+    assert made == TrainingRequest(
+        training_job_id=FRESH,
+        timestamp=NOON,
+        requester="mia",
+        trigger_reason="manual",
+        role="support",
+        priority="high",
+        deadline=after(60),
+        evaluation=Evaluation(enabled=True, holdout_size=0.1),
+        metadata=RequestMetadata(notes="weekly"),
+        training_config=TrainingConfig(
+            algorithm="ppo",
+            base_model="s3://b/policies/x.json",
+            dataset=Dataset(
+                source="clickhouse",
+                sample_size=100,
+                filter=DatasetFilter(
+                    min_reward=0.5,
+                    max_trajectory_length=20,
+                    date_range=DateRange(start=NOON, end=after(9)),
+                    task_domains=["coding"],
+                    exclude_subordinate_profiles=["hacker"],
+                    sources=["assembled"],
+                ),
+                reward_transform="negate",
+            ),
+            hyperparameters=Hyperparameters(
+                learning_rate=1e-5,
+                batch_size=8,
+                clip_epsilon=0.2,
+                lora=Lora(r=8, alpha=16),
+                rejection_window=[0.9, 1.1],
+                seed=7,
+            ),
+            compute=Compute(threads=1, gpu_count=0),
+            checkpointing=Checkpointing(save_interval=10),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        ("HyperparametersIn", Hyperparameters),
+        ("LoraIn", Lora),
+        ("ComputeIn", Compute),
+        ("CheckpointingIn", Checkpointing),
+        ("EvaluationIn", Evaluation),
+        ("DatasetIn", Dataset),
+        ("FilterIn", DatasetFilter),
+        ("DateRangeIn", DateRange),
+        ("SnapshotIn", SnapshotRef),
+    ],
+)
+def test_the_api_knows_every_member_of_the_message(model: str, kind: Any) -> None:
+    assert set(getattr(http_models, model).model_fields) == set(kind.__struct_fields__)
+
+
+def test_a_job_is_shown_with_all_that_is_known_of_it() -> None:
+    hidden = {"rewarded", "announced"}
+    assert set(http_models.JobOut.model_fields) == set(Job.__struct_fields__) - hidden
+    assert job_out(job()).training_job_id == job().training_job_id
+
+
+def test_a_bare_request_means_the_stable_policy_and_the_algorithms_defaults() -> None:
+    made = JobIn.model_validate({"algorithm": "sft"}).request(FRESH, NOON)
+    assert made.training_config == TrainingConfig(
+        algorithm="sft",
+        base_model="stable",
+        dataset=Dataset(source="clickhouse", sample_size=5000),
+        hyperparameters=Hyperparameters(),
+    )
+    assert (made.role, made.requester) == ("default", "api")
+
+
+def test_the_id_is_the_given_one_or_follows_from_the_key_or_is_fresh() -> None:
+    given = named_id("given")
+    keyed = {"algorithm": "sft", "idempotency_key": "nightly"}
+    first, again = (JobIn.model_validate(keyed).request(FRESH, NOON) for _ in range(2))
+    other_role = JobIn.model_validate({**keyed, "role": "sales"}).request(FRESH, NOON)
+    assert JobIn.model_validate({**keyed, "training_job_id": given}).request(FRESH, NOON).training_job_id == given
+    assert first.training_job_id == again.training_job_id != other_role.training_job_id
+    assert FRESH not in {first.training_job_id, other_role.training_job_id}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"algorithm": "rloo", "learning_rate": 1e-5},
+        {"algorithm": "rloo", "hyperparameters": {"learning_rate": "1e-5"}},
+        {"algorithm": "rloo", "hyperparameters": {"learning_rate": 0}},
+        {"algorithm": "rloo", "hyperparameters": {"batch_size": True}},
+        {"algorithm": "rloo", "hyperparameters": {"batch_size": 1.5}},
+        {"algorithm": "rloo", "hyperparameters": {"lora": {"rank": 8}}},
+        {"algorithm": "rloo", "dataset": {"sample_size": 0}},
+        {"algorithm": "rloo", "dataset": {"source": "everywhere"}},
+        {"algorithm": "rloo", "role": "Support Desk"},
+        {"algorithm": "rloo", "priority": "now"},
+        {"algorithm": "rloo", "training_job_id": "7"},
+        {"algorithm": "rloo", "base_model": ""},
+        {},
+    ],
+)
+def test_what_is_not_understood_is_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        JobIn.model_validate(body)

@@ -1,0 +1,48 @@
+"""Recipes are checked when the coordinator starts, not when a trigger fires at night."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ratchet.kernel.errors import ConfigError
+from ratchet.rl_coordinator.domain.recipes import read_recipes, recipe_for
+from tests.support.training import config
+
+OFFERED = frozenset({"sft", "rloo"})
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    return {"config": msgspec.to_builtins(config()), **changes}
+
+
+def test_a_recipe_names_its_threshold_or_takes_the_usual_one() -> None:
+    recipes = read_recipes({"support": entry(), "sales": entry(threshold=7, priority="low")}, 5000, OFFERED)
+    assert (recipes["support"].threshold, recipes["support"].priority) == (5000, "normal")
+    assert (recipes["sales"].threshold, recipes["sales"].priority) == (7, "low")
+    assert recipes["support"].config == config()
+
+
+def test_a_role_without_a_recipe_is_trained_by_hand_unless_there_is_one_for_all() -> None:
+    own = read_recipes({"support": entry(threshold=1)}, 5000, OFFERED)
+    assert recipe_for("sales", own) is None
+    both = read_recipes({"support": entry(threshold=1), "*": entry(threshold=2)}, 5000, OFFERED)
+    assert [recipe_for(role, both).threshold for role in ("support", "sales")] == [1, 2]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (entry(treshold=7), "unknown field `treshold`"),
+        ({}, "missing required field `config`"),
+        (entry(threshold=0), "threshold must be at least 1"),
+        (entry(priority="now"), "priority must be one of"),
+        (entry(config=msgspec.to_builtins(config("dpo"))), "'dpo' is not offered"),
+    ],
+)
+def test_a_recipe_that_could_never_be_run_stops_the_start(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match="training recipe of role support") as raised:
+        read_recipes({"support": wrong}, 5000, OFFERED)
+    assert said in str(raised.value)
