@@ -1,0 +1,124 @@
+"""The local engine as a process: policies come from a real object store, wrong ones are refused, a restart reloads."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from ratchet.kernel.artifacts import Policy, Probe, publish_policy
+from ratchet.kernel.objects import Objects
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages.routing import policy_name
+from tests.support.engine_process import Published, logprobs_by_transformers, publish, running_engine
+from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
+
+ROLE = "helpdesk"
+ASKED = [{"role": "user", "content": "where is my order K47"}]
+
+
+@pytest.fixture(scope="module")
+def kernel(s3: RunningServer) -> KernelSettings:
+    return KernelSettings(
+        s3_endpoint=s3.url, s3_access_key=ACCESS_KEY, s3_secret_key=SECRET_KEY, s3_bucket="engine-test"
+    )
+
+
+@pytest.fixture(scope="module")
+def published(kernel: KernelSettings, tmp_path_factory: pytest.TempPathFactory) -> Published:
+    return publish(kernel, tmp_path_factory.mktemp("published"), ROLE)
+
+
+@pytest.fixture(scope="module")
+def engine(kernel: KernelSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with running_engine(kernel, tmp_path_factory.mktemp("engine")) as server:
+        yield server
+
+
+@asynccontextmanager
+async def client(engine: RunningServer) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=engine.url, timeout=30) as http:
+        yield http
+
+
+async def load(http: httpx.AsyncClient, policy: Policy, version: int) -> httpx.Response:
+    name = policy_name(ROLE, version, policy.digest)
+    return await http.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": policy.uri})
+
+
+async def ask(http: httpx.AsyncClient, model: str, **members: Any) -> httpx.Response:
+    body = {"model": model, "messages": ASKED, "logprobs": True, "return_token_ids": True, "max_tokens": 8, **members}
+    return await http.post("/v1/chat/completions", json=body)
+
+
+async def test_both_kinds_of_policy_give_the_logprobs_that_transformers_gives(
+    engine: RunningServer, published: Published
+) -> None:
+    async with client(engine) as http:
+        for version, policy in ((1, published.model), (2, published.adapter)):
+            assert (await load(http, policy, version)).json()["digest"] == policy.digest
+            answers = [ask(http, policy_name(ROLE, version, policy.digest), temperature=1.0) for _ in range(4)]
+            for answer in await asyncio.gather(*answers):
+                (choice,) = answer.json()["choices"]
+                found = [entry["logprob"] for entry in choice["logprobs"]["content"]]
+                prompt, output = answer.json()["prompt_token_ids"], choice["token_ids"]
+                adapted = policy is published.adapter
+                expected = await asyncio.to_thread(logprobs_by_transformers, published, prompt, output, adapted)
+                assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) < 1e-4
+
+
+async def test_policies_that_are_not_what_was_published_are_refused(
+    engine: RunningServer, published: Published, kernel: KernelSettings
+) -> None:
+    objects = Objects(kernel)
+    probe = published.adapter.manifest.probe
+    assert probe is not None
+    shifted = Probe(
+        prompt_token_ids=probe.prompt_token_ids,
+        output_token_ids=probe.output_token_ids,
+        logprobs=[one - 0.01 for one in probe.logprobs],
+    )
+    wrong = publish_policy(objects, msgspec.structs.replace(published.adapter.manifest, probe=shifted))
+    missing = replace(wrong, uri=wrong.uri.replace(wrong.digest, "0" * 64), digest="0" * 64)
+    async with client(engine) as http:
+        refused = await load(http, wrong, 3)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "policy_refused")
+        assert "differ by 0.01 nats" in refused.json()["error"]["message"]
+        assert (await load(http, missing, 4)).status_code == 404
+        assert (await ask(http, policy_name(ROLE, 3, wrong.digest))).status_code == 404
+
+
+async def test_a_file_damaged_in_the_store_is_refused(
+    engine: RunningServer, published: Published, kernel: KernelSettings
+) -> None:
+    objects = Objects(kernel)
+    config = {**json.loads((published.adapter_directory / "adapter_config.json").read_text()), "r": 4}
+    ref = objects.put(json.dumps(config).encode(), "blobs")
+    files = [
+        msgspec.structs.replace(one, uri=ref.uri) if one.name == "adapter_config.json" else one
+        for one in published.adapter.manifest.files
+    ]
+    damaged = publish_policy(objects, msgspec.structs.replace(published.adapter.manifest, files=files))
+    async with client(engine) as http:
+        refused = await load(http, damaged, 5)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "digest_mismatch")
+
+
+async def test_after_a_restart_policies_are_unknown_until_they_are_loaded_again(
+    engine: RunningServer, published: Published
+) -> None:
+    name = policy_name(ROLE, 1, published.model.digest)
+    async with client(engine) as http:
+        await load(http, published.model, 1)
+    await asyncio.to_thread(engine.kill)
+    await asyncio.to_thread(engine.start)
+    async with client(engine) as http:
+        unknown = await ask(http, name)
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+        await load(http, published.model, 1)
+        assert (await ask(http, name)).status_code == 200

@@ -1,0 +1,119 @@
+"""The local engine as a process of its own, against a real object store, with two policies to serve."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from ratchet.embedded.ports import free_ports
+from ratchet.embedded.program import Program
+from ratchet.kernel.artifacts import (
+    ADAPTER,
+    Policy,
+    PolicyManifest,
+    Probe,
+    publish_policy,
+    tokenizer_digest,
+    upload_files,
+)
+from ratchet.kernel.objects import Objects
+from ratchet.kernel.settings import KernelSettings
+from tests.support.servers import RunningServer, running
+from tests.support.tiny_models import publish_tiny_model, write_tiny_model
+
+AT = datetime(2026, 1, 5, tzinfo=UTC)
+TEXTS = ["where is my order K47", "it was sent on monday", 'look_up {"id":"K47"}', "You are a kind help desk clerk."]
+PROMPT, OUTPUT = list(range(20, 60)), [70, 71, 72, 73]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A model and an adapter on it, in the object store."""
+
+    directory: Path
+    """Of the model, as transformers loads it."""
+    adapter_directory: Path
+    model: Policy
+    adapter: Policy
+
+
+def publish(kernel: KernelSettings, scratch: Path, role: str) -> Published:
+    """A tiny random Llama, and a random LoRA adapter whose probe was computed without merging it."""
+    objects = Objects(kernel)
+    objects.ensure_bucket()
+    directory = write_tiny_model(scratch / "tiny", TEXTS)
+    model: Policy = publish_tiny_model(objects, directory, role, AT)
+    probe = _write_adapter(directory, scratch / "adapter")
+    manifest = PolicyManifest(
+        kind=ADAPTER,
+        base_model=model.uri,
+        base_digest=model.digest,
+        files=upload_files(objects, scratch / "adapter"),
+        role=role,
+        created_at=AT,
+        tokenizer_digest=tokenizer_digest(directory),
+        probe=probe,
+    )
+    return Published(directory, scratch / "adapter", model, publish_policy(objects, manifest))
+
+
+@contextmanager
+def running_engine(kernel: KernelSettings, scratch: Path) -> Iterator[RunningServer]:
+    """`python -m ratchet.engine_local` on a free port."""
+    port, health_port = free_ports(2)
+    program = Program(
+        name="engine_local",
+        command=(sys.executable, "-m", "ratchet.engine_local"),
+        ready_url=f"http://127.0.0.1:{port}/health",
+        url=f"http://127.0.0.1:{port}",
+        port=port,
+        health_port=health_port,
+        env={
+            "RATCHET_ENGINE_PORT": str(port),
+            "RATCHET_HEALTH_PORT": str(health_port),
+            "RATCHET_S3_ENDPOINT": kernel.s3_endpoint,
+            "RATCHET_S3_ACCESS_KEY": kernel.s3_access_key,
+            "RATCHET_S3_SECRET_KEY": kernel.s3_secret_key,
+            "RATCHET_S3_BUCKET": kernel.s3_bucket,
+            "RATCHET_DATA_DIR": str(scratch / "engine"),
+            "OMP_NUM_THREADS": "1",
+        },
+    )
+    with running(program, scratch) as server:
+        yield server
+
+
+def logprobs_by_transformers(published: Published, prompt: list[int], output: list[int], adapted: bool) -> list[float]:
+    """What the model itself says, without engine, cache or merge."""
+    model: Any = AutoModelForCausalLM.from_pretrained(published.directory)
+    if adapted:
+        model = PeftModel.from_pretrained(model, str(published.adapter_directory))
+    return _logprobs(model.eval(), torch.tensor([[*prompt, *output]]), len(prompt))
+
+
+def _write_adapter(directory: Path, target: Path) -> Probe:
+    torch.manual_seed(1)
+    config = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+    model: Any = get_peft_model(AutoModelForCausalLM.from_pretrained(directory), config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(0, 0.1)
+    model.save_pretrained(str(target))
+    found = _logprobs(model.eval(), torch.tensor([[*PROMPT, *OUTPUT]]), len(PROMPT))
+    return Probe(prompt_token_ids=PROMPT, output_token_ids=OUTPUT, logprobs=found)
+
+
+def _logprobs(model: Any, ids: Any, prompt: int) -> list[float]:
+    with torch.inference_mode():
+        logits = model(input_ids=ids).logits[0, prompt - 1 : -1].float()
+    return logits.log_softmax(-1).gather(-1, ids[0, prompt:, None])[:, 0].tolist()
