@@ -67,14 +67,15 @@ def http_app(parts: Parts) -> FastAPI:
         responses={503: {"model": ErrorOut, "description": "The broker, the warehouse or the object store is away."}},
     )
     app.include_router(_health_routes(parts))
-    app.include_router(_job_routes(parts))
+    app.include_router(_job_commands(parts))
+    app.include_router(_job_queries(parts))
     app.include_router(_model_routes(parts))
     app.add_exception_handler(RatchetError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     return app
 
 
-def _job_routes(parts: Parts) -> APIRouter:
+def _job_commands(parts: Parts) -> APIRouter:
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
     @routes.post(
@@ -94,6 +95,23 @@ def _job_routes(parts: Parts) -> APIRouter:
         response.status_code = 201 if created else 200
         return job_out(job)
 
+    @routes.post(
+        "/{job_id}/cancel",
+        responses={404: {"model": ErrorOut}, 409: {"model": ErrorOut, "description": "The job has ended."}},
+    )
+    async def cancel_job(job_id: str) -> JobOut:
+        """Cancel: a queued job at once, a running one as soon as its worker has stopped."""
+        try:
+            return job_out(await parts.coordinator.cancel(job_id))
+        except Rejected as error:
+            raise HTTPException(409, str(error)) from error
+
+    return routes
+
+
+def _job_queries(parts: Parts) -> APIRouter:
+    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
     @routes.get("")
     async def list_jobs(
         state: Annotated[State | None, Query()] = None,
@@ -111,17 +129,6 @@ def _job_routes(parts: Parts) -> APIRouter:
     async def get_job(job_id: str) -> JobOut:
         """One job."""
         return job_out(await parts.store.get(job_id))
-
-    @routes.post(
-        "/{job_id}/cancel",
-        responses={404: {"model": ErrorOut}, 409: {"model": ErrorOut, "description": "The job has ended."}},
-    )
-    async def cancel_job(job_id: str) -> JobOut:
-        """Cancel: a queued job at once, a running one as soon as its worker has stopped."""
-        try:
-            return job_out(await parts.coordinator.cancel(job_id))
-        except Rejected as error:
-            raise HTTPException(409, str(error)) from error
 
     return routes
 
