@@ -92,12 +92,14 @@ def running_engine(kernel: KernelSettings, scratch: Path) -> Iterator[RunningSer
         yield server
 
 
-def logprobs_by_transformers(published: Published, prompt: list[int], output: list[int], adapted: bool) -> list[float]:
+def logprobs_by_transformers(
+    published: Published, prompt: list[int], output: list[int], *, adapted: bool, temperature: float = 1.0
+) -> list[float]:
     """What the model itself says, without engine, cache or merge."""
     model: Any = AutoModelForCausalLM.from_pretrained(published.directory)
     if adapted:
         model = PeftModel.from_pretrained(model, str(published.adapter_directory))
-    return _logprobs(model.eval(), torch.tensor([[*prompt, *output]]), len(prompt))
+    return _logprobs(model.eval(), torch.tensor([[*prompt, *output]]), len(prompt), temperature)
 
 
 def _write_adapter(directory: Path, target: Path) -> Probe:
@@ -113,7 +115,7 @@ def _write_adapter(directory: Path, target: Path) -> Probe:
     return Probe(prompt_token_ids=PROMPT, output_token_ids=OUTPUT, logprobs=found)
 
 
-def _logprobs(model: Any, ids: Any, prompt: int) -> list[float]:
+def _logprobs(model: Any, ids: Any, prompt: int, temperature: float = 1.0) -> list[float]:
     with torch.inference_mode():
-        logits = model(input_ids=ids).logits[0, prompt - 1 : -1].float()
+        logits = model(input_ids=ids).logits[0, prompt - 1 : -1].float() / temperature
     return logits.log_softmax(-1).gather(-1, ids[0, prompt:, None])[:, 0].tolist()
