@@ -21,8 +21,6 @@ def up(
     """Start the servers and all services on this machine; Ctrl-C stops them in order."""
     import os
 
-    from ratchet.cli.background import start_background
-    from ratchet.cli.foreground import run_foreground
     from ratchet.embedded.settings import StackSettings, ports_of_environment, ports_of_options
 
     settings = StackSettings(
@@ -31,7 +29,13 @@ def up(
         free_ports=free_ports,
         only=tuple(name.strip() for name in only.split(",") if name.strip()),
     )
-    raise typer.Exit(start_background(settings) if detach else run_foreground(settings))
+    if detach:
+        from ratchet.cli.background import start_background
+
+        raise typer.Exit(start_background(settings))
+    from ratchet.cli.foreground import run_foreground
+
+    raise typer.Exit(run_foreground(settings))
 
 
 def down(directory: Directory = DEFAULT_DIRECTORY) -> None:

@@ -44,7 +44,7 @@ PROTOCOL_PARAMETERS = frozenset(
 
 DEFAULT_FORMAT = "TabSeparated"
 
-_NAME = rb'(?:`(?:[^`\\]|\\.)*`|"(?:[^"\\]|\\.)*"|\w+)'
+_NAME = rb'(?:`(?:[^`\\]|\\.|``)*`|"(?:[^"\\]|\\.|"")*"|\w+)'
 _INSERT_HEAD = re.compile(
     rb"\s*INSERT\s+INTO\s+(?:TABLE\s+)?" + _NAME + rb"(?:\s*\.\s*" + _NAME + rb")?\s*"
     rb"(?:\((?:" + _NAME + rb"|[\s,.])*\)\s*)?"

@@ -9,19 +9,7 @@ from string import Template
 from ratchet.embedded.binaries import find_binary
 from ratchet.embedded.ports import LOOPBACK
 from ratchet.embedded.program import Program
-
-CONFIG = Template("""\
-# Written by ratchet at every start; changes are lost.
-server_name: ratchet
-listen: "$host:$port"
-http: "$host:$monitor_port"
-max_payload: $max_payload
-jetstream {
-  store_dir: $store_dir
-  # The default lets a power failure take back acknowledged messages.
-  sync_interval: always
-}
-""")
+from ratchet.kernel.resources import resource_dir
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 """The most that nats-server recommends: a long trajectory with its tool results fits, a run-away message does not."""
@@ -44,7 +32,8 @@ def nats_server(data_dir: Path, port: int, monitor_port: int) -> Program:
 
 def nats_config(store_dir: Path, port: int, monitor_port: int) -> str:
     """The text of the configuration file."""
-    return CONFIG.substitute(
+    template = Template((resource_dir("deploy") / "nats" / "embedded.conf").read_text())
+    return template.substitute(
         host=LOOPBACK,
         port=port,
         monitor_port=monitor_port,

@@ -40,7 +40,7 @@ def make_plan(settings: StackSettings) -> StackPlan:
     """Decide. Raises `ConfigError` for a taken port and `MissingExtra` for a part that is not installed."""
     servers, services = chosen(settings.only)
     names = [name for name in default_ports() if owner_of(name) in {*servers, *(spec.name for spec in services)}]
-    ports = choose_ports(settings, names)
+    ports = choose_ports(settings, names, is_taken)
     env = stack_environment(ports, KernelSettings()) | dict(settings.env)
     data = settings.directory.resolve() / "data"
     kernel = kernel_of(env)
@@ -63,7 +63,7 @@ def chosen(only: tuple[str, ...]) -> tuple[list[str], list[ServiceSpec]]:
     return servers, services
 
 
-def choose_ports(settings: StackSettings, names: list[str]) -> dict[str, int]:
+def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int], bool]) -> dict[str, int]:
     """A port for each name. Raises `ConfigError` when one is taken or given twice."""
     ports = default_ports() | dict(settings.ports)
     if settings.free_ports:
@@ -74,7 +74,7 @@ def choose_ports(settings: StackSettings, names: list[str]) -> dict[str, int]:
         port = ports[name]
         if port in used:
             raise ConfigError(f"port {port} is given to both {used[port]} and {name}")
-        if is_taken(port):
+        if taken(port):
             raise ConfigError(
                 f"port {port} for {owner_of(name)} is taken by another program; "
                 f"choose one with --port {name}=PORT or use --free-ports"

@@ -1,0 +1,117 @@
+"""The `ratchet` command as a person meets it: exit codes, one line for an error, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ratchet.embedded.ports import free_port
+from ratchet.embedded.state import read_record
+
+
+def ratchet(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ratchet.cli", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **env},
+    )
+
+
+def assert_one_clear_line(done: subprocess.CompletedProcess[str], said: str) -> None:
+    assert done.returncode == 1
+    assert done.stderr.startswith("ratchet: ")
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "variable"),
+    [
+        ("jobs", "RATCHET_COORDINATOR_URL"),
+        ("policies", "RATCHET_DEPLOYER_URL"),
+        ("feedback 00000000-0000-4000-8000-000000000000 --thumbs up", "RATCHET_GATEWAY_URL"),
+    ],
+)
+def test_a_dead_service_is_one_clear_line(tmp_path: Path, command: str, variable: str):
+    url = f"http://127.0.0.1:{free_port()}"
+    done = ratchet(*command.split(), "--dir", str(tmp_path), **{variable: url})
+    assert_one_clear_line(done, url)
+
+
+def test_a_dead_broker_is_one_clear_line(tmp_path: Path):
+    url = f"nats://127.0.0.1:{free_port()}"
+    assert_one_clear_line(ratchet("deadletters", "list", "--dir", str(tmp_path), RATCHET_NATS_URL=url), url)
+
+
+def test_an_unknown_service_or_port_is_one_clear_line(tmp_path: Path):
+    assert_one_clear_line(ratchet("up", "--dir", str(tmp_path), "--only", "nope"), "'nope'")
+    assert_one_clear_line(ratchet("up", "--dir", str(tmp_path), "--port", "nope=1"), "'nope'")
+    assert_one_clear_line(ratchet("up", "--dir", str(tmp_path), RATCHET_PORT_S3="x"), "'x' is no port number")
+
+
+@pytest.mark.timeout(300)
+def test_the_whole_way_from_up_to_down(tmp_path: Path):
+    directory = ("--dir", str(tmp_path / "state"))
+    up = ratchet("up", *directory, "--free-ports", "--only", "trajectory_collector", "--detach")
+    assert up.returncode == 0, up.stderr
+    record = read_record(tmp_path / "state")
+    assert record is not None
+    try:
+        assert_one_clear_line(ratchet("up", *directory), f"already running (pid {record.pid})")
+        assert_one_clear_line(ratchet("import", "tau-bench", "absent.json", *directory), "absent.json")
+
+        records = tmp_path / "records.json"
+        records.write_text(json.dumps([{"task_id": 1}, 5]))
+        imported = ratchet("import", "tau-bench", str(records), *directory)
+        assert imported.returncode == 3
+        assert imported.stdout.splitlines()[0].startswith("record 0: ")
+        assert imported.stdout.splitlines()[1].startswith("record 1: ")
+        assert "0 of 2 records imported, 2 malformed" in imported.stdout
+
+        status = ratchet("status", "--json", *directory)
+        assert status.returncode == 0, status.stderr
+        report = json.loads(status.stdout)
+        assert report["services"]["trajectory_collector"]["state"] == "ready"
+        assert report["rows"]["trajectories"] == 0
+    finally:
+        down = ratchet("down", *directory)
+    assert (down.returncode, down.stdout) == (0, "stopped\n")
+    assert not any(psutil.pid_exists(member.pid) for member in record.services.values())
+
+
+def test_an_interrupt_during_start_leaves_nothing_behind(tmp_path: Path):
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "ratchet.cli",
+            "up",
+            "--dir",
+            str(tmp_path),
+            "--free-ports",
+            "--only",
+            "clickhouse,nats",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as starting:
+        assert starting.stdout is not None
+        first = starting.stdout.readline()
+        assert "ready" in first
+        children = psutil.Process(starting.pid).children()
+        starting.send_signal(signal.SIGINT)
+        rest, _ = starting.communicate(timeout=30)
+    assert starting.returncode == 130
+    assert "stopped" in rest
+    assert not any(child.is_running() for child in children)
+    assert read_record(tmp_path) is None

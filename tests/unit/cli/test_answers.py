@@ -1,0 +1,86 @@
+"""What commands make of answers, options and files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ratchet.cli.api import refusal
+from ratchet.cli.endpoints import locate
+from ratchet.cli.status import ServiceStatus, StatusReport
+from ratchet.cli.training_request import hyperparameters, read_request
+from ratchet.embedded.state import StackRecord, write_record
+from ratchet.kernel.errors import NotFound, RatchetError, Rejected, Unavailable
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "kind", "said"),
+    [
+        (404, b'{"error": {"message": "no such role: x"}}', NotFound, "no such role: x"),
+        (404, b'{"detail": "no such job: 1"}', NotFound, "no such job: 1"),
+        (422, b'{"detail": [{"loc": ["body", "role"], "msg": "bad"}]}', Rejected, "body.role: bad"),
+        (409, b"plain words", Rejected, "plain words"),
+        (500, b"", Unavailable, "the gateway answered 500"),
+        (400, b"", Rejected, "the gateway answered 400"),
+    ],
+)
+def test_a_refusal_says_what_the_service_said(status: int, content: bytes, kind: type[RatchetError], said: str):
+    error = refusal("gateway", status, content)
+    assert isinstance(error, kind)
+    assert said in str(error)
+
+
+def test_hyperparameters_are_read_as_json_and_nest():
+    options = ["learning_rate=1e-5", "full_finetune=true", "lora.r=8", "lora.alpha=16.0", "loss_normalization=token"]
+    assert hyperparameters(options) == {
+        "learning_rate": 1e-5,
+        "full_finetune": True,
+        "lora": {"r": 8, "alpha": 16.0},
+        "loss_normalization": "token",
+    }
+
+
+def test_a_hyperparameter_without_a_value_is_refused():
+    with pytest.raises(Rejected, match="NAME=VALUE"):
+        hyperparameters(["epochs"])
+
+
+def test_a_request_file_is_found_and_is_an_object(tmp_path: Path):
+    with pytest.raises(NotFound, match="there is no file"):
+        read_request(tmp_path / "absent.json")
+    (tmp_path / "list.json").write_text("[1]")
+    with pytest.raises(Rejected, match="not a JSON object"):
+        read_request(tmp_path / "list.json")
+    (tmp_path / "good.json").write_text('{"algorithm": "sft"}')
+    assert read_request(tmp_path / "good.json") == {"algorithm": "sft"}
+
+
+def record(started_at: float) -> StackRecord:
+    env = {"RATCHET_COORDINATOR_URL": "http://127.0.0.1:5/"}
+    return StackRecord(pid=os.getpid(), started_at=started_at, stack_id="x", ready=True, services={}, env=env)
+
+
+def test_a_running_stack_says_where_its_services_are(tmp_path: Path):
+    write_record(tmp_path, record(psutil.Process().create_time()))
+    assert locate(tmp_path).url("coordinator") == "http://127.0.0.1:5"
+
+
+def test_a_stack_whose_supervisor_is_gone_does_not_count(tmp_path: Path):
+    write_record(tmp_path, record(psutil.Process().create_time() - 1000))
+    assert locate(tmp_path).record is None
+    assert locate(tmp_path).url("gateway") == "http://127.0.0.1:8080"
+
+
+def report(running: bool, state: str, errors: dict[str, str]) -> StatusReport:
+    service = ServiceStatus(state=state, pid=1, url="http://h", restarts=0, reason=None)
+    return StatusReport(running=running, directory="d", pid=1, services={"gateway": service}, errors=errors)
+
+
+def test_the_exit_code_of_status_tells_well_from_amiss_from_absent():
+    assert report(True, "ready", {}).exit_code == 0
+    assert report(True, "crashed", {}).exit_code == 3
+    assert report(True, "ready", {"nats": "no answer"}).exit_code == 3
+    assert report(False, "ready", {"nats": "no answer", "clickhouse": "no answer"}).exit_code == 4
