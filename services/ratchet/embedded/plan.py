@@ -109,8 +109,10 @@ def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[st
     if spec.port is not None:
         own[spec.port_variable] = str(ports[spec.short])
     if spec.extra is not None:
-        # On few, shared cores one thread is many times faster than two.
+        # On few, shared cores one thread is many times faster than two that spin while they wait for each other; a
+        # training job may still ask for more, which then sleep instead.
         own["OMP_NUM_THREADS"] = "1"
+        own["OMP_WAIT_POLICY"] = "passive"
     (data / spec.name).mkdir(parents=True, exist_ok=True)
     port = health_port if spec.port is None else ports[spec.short]
     return Program(

@@ -150,7 +150,7 @@ def test_a_gate_without_tasks_measured_nothing() -> None:
 
 
 def printed(renderable: Any) -> str:
-    console = Console(width=120, file=StringIO())
+    console = Console(width=160, file=StringIO())
     with console.capture() as captured:
         console.print(renderable)
     return captured.get()
