@@ -12,13 +12,15 @@ import tempfile
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from ratchet.kernel.errors import DigestMismatch, Rejected
-from ratchet.kernel.objects import ObjectRef
 from ratchet.messages.base import JsonObject, Value
+
+if TYPE_CHECKING:
+    from ratchet.kernel.objects import ObjectRef
 
 ADAPTER, MODEL = "adapter", "model"
 """Kinds of policy: LoRA weights for a base model, or a whole model."""
