@@ -1,0 +1,187 @@
+"""Logged conversations of another system become rows, rewards, a snapshot, a training and an adapter in S3."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ratchet.importers.report import ImportReport
+from ratchet.importers.tau_bench import ImportOptions, import_tau_bench, read_records
+from ratchet.kernel.artifacts import read_policy
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.http import HttpServer
+from ratchet.kernel.objects import Objects
+from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.warehouse import Warehouse
+from ratchet.reward_computer.app import build as build_reward_computer
+from ratchet.reward_computer.settings import Settings as RewardSettings
+from ratchet.rl_coordinator.app import build as build_coordinator
+from ratchet.rl_coordinator.settings import Settings as CoordinatorSettings
+from ratchet.trainer_worker.app import build as build_trainer
+from ratchet.trainer_worker.settings import Settings as TrainerSettings
+from ratchet.trajectory_collector.app import build as build_collector
+from ratchet.trajectory_collector.settings import Settings as CollectorSettings
+from tests.support.messages import AT
+from tests.support.running import connected, migrated, prepared_objects, running_app
+from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(300)
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "tau-bench" / "gpt-4o-airline-tasks-00-29.json"
+ROLE = "airline"
+
+
+@dataclass
+class Line:
+    """Everything from import to training, running in this process but for the training itself."""
+
+    bus: Bus
+    warehouse: Warehouse
+    objects: Objects
+    api: httpx.AsyncClient
+
+    async def imported(self, file: Path) -> ImportReport:
+        return await import_tau_bench(self.bus, file, ImportOptions(role=ROLE, model="gpt-4o"))
+
+    async def count(self, sql: str) -> int:
+        return int((await self.warehouse.rows(sql))[0]["n"])
+
+    async def rewarded(self, number: int) -> None:
+        async def probe() -> bool:
+            return await self.count("SELECT uniqExact(trajectory_id) AS n FROM rewards") >= number
+
+        await eventually(probe, deadline_s=60)
+
+    async def trained(self, **body: Any) -> dict[str, Any]:
+        answer = await self.api.post("/v1/jobs", json={"role": ROLE, **body})
+        assert answer.status_code == 201, answer.text
+        job_id = answer.json()["training_job_id"]
+
+        async def ended() -> dict[str, Any] | None:
+            job = (await self.api.get(f"/v1/jobs/{job_id}")).json()
+            return job if job["state"] in {"completed", "failed"} else None
+
+        return await eventually(ended, deadline_s=100)
+
+    async def losses(self, job_id: str) -> list[float]:
+        rows = await self.warehouse.rows(
+            "SELECT loss FROM training_statuses FINAL WHERE training_job_id = {id:String} AND loss IS NOT NULL"
+            " ORDER BY step",
+            {"id": job_id},
+        )
+        return [row["loss"] for row in rows]
+
+
+@asynccontextmanager
+async def line(kernel: KernelSettings) -> AsyncIterator[Line]:
+    objects = prepared_objects(kernel)
+    async with AsyncExitStack() as stack:
+        warehouse = await stack.enter_async_context(migrated(kernel))
+        bus = await stack.enter_async_context(connected(kernel))
+        await stack.enter_async_context(running_app(build_collector(CollectorSettings(kernel=kernel, linger_s=0.02))))
+        await stack.enter_async_context(running_app(build_reward_computer(RewardSettings(kernel=kernel))))
+        settings = CoordinatorSettings(kernel=kernel, port=0, tick_s=0.05)
+        app = await stack.enter_async_context(running_app(build_coordinator(settings)))
+        await stack.enter_async_context(running_app(build_trainer(TrainerSettings(kernel=kernel, heartbeat_s=0.3))))
+        server = next(part for part in app.components if isinstance(part, HttpServer))
+        api = httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=30)
+        yield Line(bus, warehouse, objects, await stack.enter_async_context(api))
+
+
+def hand_made(folder: Path) -> Path:
+    """Ten records in tau-bench's format, six of them successes; one more is malformed."""
+    records: list[Any] = []
+    for number in range(10):
+        call = {"name": "lookup", "arguments": json.dumps({"order_id": f"#{number}"})}
+        records.append(
+            {
+                "task_id": number // 2,
+                "trial": number % 2,
+                "reward": 1.0 if number % 5 < 3 else 0.0,
+                "info": {},
+                "traj": [
+                    {"role": "system", "content": "# Airline Agent Policy\nHelp."},
+                    {"role": "user", "content": f"where is booking #{number}?"},
+                    {
+                        "role": "assistant",
+                        "content": None,
+                        "tool_calls": [{"id": f"c{number}", "type": "function", "function": call}],
+                    },
+                    {"role": "tool", "tool_call_id": f"c{number}", "name": "lookup", "content": "on time"},
+                    {"role": "assistant", "content": f"Booking {number} is on time."},
+                    {"role": "user", "content": "###STOP###"},
+                ],
+            }
+        )
+    records.insert(4, {"task_id": 9, "reward": "high", "traj": []})
+    file = folder / "results.json"
+    file.write_text(json.dumps(records))
+    return file
+
+
+async def learn(line: Line, records: list[Any], folder: Path, **hyperparameters: Any) -> dict[str, Any]:
+    """Store a tiny base whose tokenizer was trained on the records, and run `sft` on the successes."""
+    chats = [record["traj"] for record in records if isinstance(record, dict) and record.get("traj")]
+    directory = await asyncio.to_thread(write_tiny_model, folder / "base", list(chat_texts(chats)), vocabulary=600)
+    base = await asyncio.to_thread(publish_tiny_model, line.objects, directory, ROLE, AT)
+    return await line.trained(
+        algorithm="sft",
+        base_model=base.uri,
+        dataset={"sample_size": 1000, "filter": {"min_reward": 0.3}},
+        hyperparameters={"learning_rate": 0.01, "batch_size": 4, "seed": 1} | hyperparameters,
+    )
+
+
+async def test_logged_successes_train_an_adapter_whose_loss_falls(
+    kernel_settings: KernelSettings, tmp_path: Path
+) -> None:
+    file = hand_made(tmp_path)
+    async with line(kernel_settings) as here:
+        report = await here.imported(file)
+        assert (report.published, [one.index for one in report.malformed]) == (10, [4])
+        await here.rewarded(10)
+        job = await learn(here, read_records(file), tmp_path, max_steps=30, max_length=256)
+        await check_learned(here, job, successes=6, kind="adapter")
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the real trajectories are not beside this checkout")
+async def test_real_trajectories_train_a_model_whose_loss_falls_and_import_twice_changes_nothing(
+    kernel_settings: KernelSettings, tmp_path: Path
+) -> None:
+    async with line(kernel_settings) as here:
+        report = await here.imported(REAL)
+        assert (report.published, report.malformed) == (120, [])
+        await here.rewarded(120)
+        assert await here.count("SELECT count() AS n FROM latest_rewards WHERE components['task_completion'] = 1") == 36
+        await here.imported(REAL)
+        assert await here.count("SELECT count() AS n FROM trajectories") == 120
+        job = await learn(
+            here, read_records(REAL), tmp_path, batch_size=2, max_steps=12, max_length=4000, full_finetune=True
+        )
+        await check_learned(here, job, successes=36, kind="model")
+
+
+async def check_learned(here: Line, job: dict[str, Any], successes: int, kind: str) -> None:
+    """The job completed on exactly the successes, its loss fell, and what it made is in S3 under its digest."""
+    assert job["state"] == "completed", job.get("error")
+    assert job["trajectories"] == successes
+    artifacts = job["artifacts"]
+    policy = await asyncio.to_thread(read_policy, here.objects, artifacts["final_checkpoint"], artifacts["digest"])
+    assert policy.manifest.kind == kind
+    assert policy.manifest.training_samples == successes
+
+    async def reported() -> list[float]:
+        losses = await here.losses(job["training_job_id"])
+        return losses if len(losses) >= 3 else []
+
+    losses = await eventually(reported)
+    assert losses[-1] < 0.8 * losses[0]
