@@ -64,6 +64,9 @@ class StoredFacts:
     def all_rewards(self) -> list[Reward]:
         return [message for message in self._rows["rewards"].values() if isinstance(message, Reward)]
 
+    async def wait_until_stored(self, table: str, event_ids: Iterable[str]) -> None:
+        await self._pause()
+
     async def stored(self, table: str, event_ids: Iterable[str]) -> set[str]:
         await self._pause()
         return set(event_ids) & self._rows[table].keys()

@@ -129,12 +129,15 @@ class Projection(Generic[S]):
             await puller.close()
 
     async def _load(self) -> None:
+        """Take over what is stored. The cursor is read first: a state may be ahead of it, but must not be behind."""
         prefix = f"{self._name}."
+        cursor = await self._cursors.get(f"cursor-{self._name}")
         stored = await self._states.items(lambda key: key.startswith(prefix))
         self._folded = {key.removeprefix(prefix): entry.value for key, entry in stored.items()}
         self._revisions = {key.removeprefix(prefix): entry.revision for key, entry in stored.items()}
-        cursor = await self._cursors.get(f"cursor-{self._name}")
-        self._applied = cursor.value if cursor else 0
+        async with self._progress:
+            self._applied = cursor.value if cursor else 0
+            self._progress.notify_all()
 
     def _puller(self) -> Puller:
         config = ConsumerConfig(

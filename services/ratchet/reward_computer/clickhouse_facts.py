@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from ratchet.kernel.warehouse import Warehouse
@@ -11,6 +12,8 @@ from ratchet.messages import Feedback, Reward, Trajectory, decode
 from ratchet.messages.base import Message
 
 M = TypeVar("M", bound=Message)
+
+WAIT_S, POLL_S = 1.0, 0.05
 
 Key = tuple[str, str]
 """Role and trajectory id. Feedback under another role is not about this trajectory: permissions are given by role."""
@@ -21,6 +24,13 @@ class Facts:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
+
+    async def wait_until_stored(self, table: str, event_ids: Collection[str]) -> None:
+        """Return once all of these events are stored, or after `WAIT_S`: the collector is usually that fast."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + WAIT_S
+        while len(await self.stored(table, event_ids)) < len(event_ids) and loop.time() < until:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(POLL_S)
 
     async def stored(self, table: str, event_ids: Iterable[str]) -> set[str]:
         """Which of these events are stored in `table`."""

@@ -90,7 +90,7 @@ class RewardComputer:
         """Reward each trajectory that is stored and has no first reward yet."""
         await self.histories.wait_for(max(received.sequence for received in batch))
         await self.windows.wait_for(self.windows_from)
-        stored = await self.facts.stored("trajectories", [received.event_id for received in batch])
+        stored = await self._stored("trajectories", batch)
         keys = {_key(received.message) for received in batch}
         known = _Known({}, await self.facts.rewards(keys), await self.facts.feedback(keys))
         return _each_event_once([self._first(received, stored, known) for received in batch])
@@ -98,12 +98,17 @@ class RewardComputer:
     async def revisions(self, batch: Sequence[Received[Feedback]]) -> Sequence[Outcome]:
         """Revise the reward of each trajectory that somebody said something new about."""
         await self.windows.wait_for(self.windows_from)
-        stored = await self.facts.stored("feedback", [received.event_id for received in batch])
+        stored = await self._stored("feedback", batch)
         keys = {_key(received.message) for received in batch}
         known = _Known(
             await self.facts.trajectories(keys), await self.facts.rewards(keys), await self.facts.feedback(keys)
         )
         return _each_event_once([self._next(received, stored, known) for received in batch])
+
+    async def _stored(self, table: str, batch: Sequence[Received[Message]]) -> set[str]:
+        """Which events of the batch are stored. New ones are waited for; one that came before holds up nobody."""
+        await self.facts.wait_until_stored(table, {received.event_id for received in batch if received.delivered == 1})
+        return await self.facts.stored(table, {received.event_id for received in batch})
 
     def _first(self, received: Received[Trajectory], stored: set[str], known: _Known) -> Outcome:
         trajectory, key = received.message, _key(received.message)
@@ -152,7 +157,7 @@ def _key(message: Trajectory | Feedback) -> Key:
 
 
 def _not_stored(received: Received[Message]) -> Retry:
-    return Retry(f"event {received.event_id} is not stored yet", delay_s=min(2.0, 0.1 * received.delivered))
+    return Retry(f"event {received.event_id} is not stored yet", delay_s=min(10.0, 0.2 * received.delivered))
 
 
 def _each_event_once(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:

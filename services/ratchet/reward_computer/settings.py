@@ -38,8 +38,8 @@ class Settings(BaseSettings):
     """Feedback on a stored trajectory that has no reward by then becomes a dead letter."""
     batch: int = 256
     """Most messages handled together."""
-    linger_s: float = 0.2
-    """How long a batch waits for more: about as long as the collector takes to store what we need."""
+    linger_s: float = 0.05
+    """How long a batch waits for more."""
     ack_wait_s: float = 30.0
     """The broker redelivers after this long without a sign of life."""
 

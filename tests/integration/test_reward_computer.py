@@ -1,0 +1,214 @@
+"""The reward computer with a real broker, warehouse and collector: rewards, revisions, restarts, replays."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.projection import Projection
+from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.warehouse import Warehouse
+from ratchet.messages import Message, Outcome, Reward, decode
+from ratchet.messages.state import BASELINES
+from ratchet.reward_computer.app import SCORE_WINDOWS, TURN_HISTORY, build
+from ratchet.reward_computer.settings import Settings
+from ratchet.trajectory_collector.app import build as build_collector
+from ratchet.trajectory_collector.settings import Settings as CollectorSettings
+from tests.support.messages import trajectory
+from tests.support.rewards import feedback
+from tests.support.running import connected, migrated, running, running_app
+from tests.support.waiting import eventually
+from tests.unit.reward_computer.test_reward_components import turns
+
+
+def settings_of(kernel: KernelSettings, **changes: Any) -> Settings:
+    return Settings(kernel=kernel, **({"linger_s": 0.02, "ack_wait_s": 2.0} | changes))
+
+
+def collector_of(kernel: KernelSettings) -> CollectorSettings:
+    return CollectorSettings(kernel=kernel, linger_s=0.02, ack_wait_s=2.0)
+
+
+@asynccontextmanager
+async def loop(kernel: KernelSettings) -> AsyncIterator[tuple[Bus, Warehouse]]:
+    """Broker and warehouse made ready, and a collector that stores."""
+    collector = build_collector(collector_of(kernel))
+    async with connected(kernel) as bus, migrated(kernel) as warehouse, running_app(collector):
+        yield bus, warehouse
+
+
+async def rewards(warehouse: Warehouse, name: str | None = None) -> list[Reward]:
+    """The stored rewards, of one trajectory or of all, in order of revision."""
+    rows = await warehouse.rows("SELECT body FROM rewards FINAL ORDER BY trajectory_id, revision")
+    found = [decode(row["body"].encode(), Reward) for row in rows]
+    return [reward for reward in found if name is None or reward.trajectory_id == trajectory(name).trajectory_id]
+
+
+def rewarded(warehouse: Warehouse, number: int, name: str | None = None) -> Callable[[], Any]:
+    async def probe() -> list[Reward]:
+        found = await rewards(warehouse, name)
+        return found if len(found) >= number else []
+
+    return probe
+
+
+def settled(bus: Bus, stream: str, durable: str) -> Callable[[], Any]:
+    """Whether a consumer has handled everything in a stream."""
+
+    async def probe() -> bool:
+        info = await bus.nc.jetstream().consumer_info(stream, durable)
+        return info.num_pending == 0 and info.num_ack_pending == 0
+
+    return probe
+
+
+async def publish_again(bus: Bus, message: Message) -> None:
+    """Publish an event past the broker's deduplication, as after its window."""
+    subject, headers, body = bus.seal(message)
+    del headers["Nats-Msg-Id"]
+    await bus.nc.jetstream().publish(subject, body, headers=headers)
+
+
+def opinions_in(reward: Reward) -> set[str]:
+    return set((reward.reward_components["user_feedback"].raw_data or {}).get("feedback_ids", ()))
+
+
+async def test_a_trajectory_becomes_a_reward_row(kernel_settings: KernelSettings) -> None:
+    async with loop(kernel_settings) as (bus, warehouse), running_app(build(settings_of(kernel_settings))) as app:
+        await bus.publish_all([trajectory("good"), trajectory("bad", outcome=Outcome(status="failure"))])
+        await eventually(rewarded(warehouse, 2))
+        (good,), (bad,) = await rewards(warehouse, "good"), await rewards(warehouse, "bad")
+        assert (good.revision, good.role, good.reward_type) == (0, "support", "dense")
+        assert good.total_reward > 0.8
+        assert bad.total_reward == 0.0
+        row = (await warehouse.rows("SELECT * FROM latest_rewards WHERE total > 0.8"))[0]
+        assert row["components"]["task_completion"] == 1.0
+        assert [await check() for check in app.checks.values()] == [None, None]
+
+
+async def test_late_feedback_makes_a_revision_and_the_same_feedback_does_not_make_another(
+    kernel_settings: KernelSettings,
+) -> None:
+    async with loop(kernel_settings) as (bus, warehouse), running_app(build(settings_of(kernel_settings))):
+        await bus.publish(trajectory())
+        await eventually(rewarded(warehouse, 1))
+        await bus.publish(feedback(1, value=False))
+        first, second = await eventually(rewarded(warehouse, 2))
+        assert (first.revision, second.revision) == (0, 1)
+        assert second.total_reward < first.total_reward
+        await publish_again(bus, feedback(1, value=False))
+        await bus.publish(feedback(2, kind="comment", value="hm"))
+        await bus.publish(feedback(3, kind="rating", value=5))
+        third = (await eventually(rewarded(warehouse, 3)))[-1]
+        await eventually(settled(bus, "RL_FEEDBACK", "reward-feedback"))
+        assert [reward.revision for reward in await rewards(warehouse)] == [0, 1, 2]
+        assert third.reward_components["user_feedback"].score == 0.5
+
+
+async def test_feedback_that_comes_first_is_in_the_first_reward(kernel_settings: KernelSettings) -> None:
+    async with loop(kernel_settings) as (bus, warehouse), running_app(build(settings_of(kernel_settings))):
+        await bus.publish(feedback(1, value=False))
+        await eventually(settled(bus, "RL_FEEDBACK", "reward-feedback"))
+        await bus.publish(trajectory())
+        (reward,) = await eventually(rewarded(warehouse, 1))
+        assert (reward.revision, opinions_in(reward)) == (0, {feedback(1).feedback_id})
+        assert reward.reward_components["user_feedback"].score == 0.0
+
+
+async def test_two_workers_lose_no_opinion_when_everything_comes_at_once(kernel_settings: KernelSettings) -> None:
+    names = [str(number) for number in range(20)]
+    said = [feedback(number, name, value=bool(number % 2)) for number in range(5) for name in names]
+    one, two = build(settings_of(kernel_settings, batch=3)), build(settings_of(kernel_settings, batch=3))
+    async with loop(kernel_settings) as (bus, warehouse), running_app(one), running_app(two):
+        await bus.publish_all([*said[:40], *(trajectory(name) for name in names), *said[40:]])
+
+        async def complete() -> bool:
+            found = await rewards(warehouse)
+            return {opinion for reward in found for opinion in opinions_in(reward)} >= {one.feedback_id for one in said}
+
+        await eventually(complete, 40)
+        for name in names:
+            found = await rewards(warehouse, name)
+            assert found[0].revision == 0
+            assert opinions_in(found[-1]) == {
+                one.feedback_id for one in said if one.trajectory_id == found[0].trajectory_id
+            }
+
+
+async def test_a_restart_loses_nothing_and_remembers_the_baselines(kernel_settings: KernelSettings) -> None:
+    messages = [trajectory(str(number), turns=turns(3 + number % 3)) for number in range(30)]
+    async with loop(kernel_settings) as (bus, warehouse):
+        async with running_app(build(settings_of(kernel_settings))):
+            await bus.publish_all(messages[:20])
+            await eventually(rewarded(warehouse, 20))
+        await bus.publish_all(messages[20:29])
+        async with running_app(build(settings_of(kernel_settings))):
+            await eventually(rewarded(warehouse, 29))
+            await bus.publish(messages[29])
+            await eventually(rewarded(warehouse, 30))
+        (last,) = await rewards(warehouse, "29")
+        assert (last.reward_components["efficiency"].raw_data or {})["count"] == 29
+        assert (last.reward_components["task_completion"].parameters or {})["count"] >= 20
+        assert len(await rewards(warehouse)) == 30
+
+
+async def test_each_reward_is_measured_against_what_came_before_it(kernel_settings: KernelSettings) -> None:
+    async with loop(kernel_settings) as (bus, warehouse), running_app(build(settings_of(kernel_settings))):
+        await bus.publish_all([trajectory(str(number), turns=turns(1 + number % 4)) for number in range(40)])
+        await eventually(rewarded(warehouse, 40))
+        for number in range(40):
+            (reward,) = await rewards(warehouse, str(number))
+            raw = reward.reward_components["efficiency"].raw_data or {}
+            before = [1 + earlier % 4 for earlier in range(number)]
+            assert raw["count"] == number
+            assert raw["mean"] == (sum(before) / number if number else 0.0)
+
+
+async def test_folding_the_streams_again_gives_the_same_baselines(kernel_settings: KernelSettings) -> None:
+    async with loop(kernel_settings) as (bus, warehouse):
+        async with running_app(build(settings_of(kernel_settings))):
+            await bus.publish_all([trajectory(str(number), turns=turns(1 + number % 4)) for number in range(30)])
+            await eventually(rewarded(warehouse, 30))
+            await bus.publish(feedback(1, "3"))
+            await publish_again(bus, trajectory("3", turns=turns(4)))
+            await eventually(rewarded(warehouse, 31))
+            rewards_seen = await bus.last_sequence("RL_REWARDS")
+            kept = await folded(bus, rewards_seen)
+        bucket = bus.bucket(BASELINES, object)
+        for key in await bucket.keys():
+            await bucket.delete(key)
+        assert await folded(bus, rewards_seen) == kept
+        assert [len(history.entries) for history in kept[0].values()] == [30]
+
+
+async def folded(bus: Bus, rewards_seen: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The states of both projections once they have folded everything."""
+    histories, windows = Projection(bus, TURN_HISTORY), Projection(bus, SCORE_WINDOWS)
+    async with running(histories, windows):
+        await histories.wait_for(await bus.last_sequence("RL_TRAJECTORIES"), 20)
+        await windows.wait_for(rewards_seen, 20)
+        return histories.states(), windows.states()
+
+
+async def test_rewards_wait_for_the_collector_and_then_come(kernel_settings: KernelSettings) -> None:
+    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+
+        async def tried() -> bool:
+            info = await bus.nc.jetstream().consumer_info("RL_TRAJECTORIES", "reward-trajectories")
+            return bool(info.num_redelivered)
+
+        async with running_app(build(settings_of(kernel_settings))):
+            await bus.publish_all([trajectory(), feedback()])
+            await eventually(tried)
+            assert await rewards(warehouse) == []
+            async with running_app(build_collector(collector_of(kernel_settings))):
+                found = await eventually(rewarded(warehouse, 1))
+                await eventually(settled(bus, "RL_FEEDBACK", "reward-feedback"))
+                assert found[0].revision == 0
+
+                async def heard() -> bool:
+                    return opinions_in((await rewards(warehouse))[-1]) == {feedback().feedback_id}
+
+                await eventually(heard)
