@@ -103,6 +103,8 @@ def register(app: typer.Typer) -> None:
 
 
 def _row(job: dict[str, Any]) -> tuple[object, ...]:
+    from ratchet.cli.output import when
+
     progress, metrics, error = job.get("progress") or {}, job.get("metrics") or {}, job.get("error") or {}
     return (
         job["training_job_id"],
@@ -111,6 +113,6 @@ def _row(job: dict[str, Any]) -> tuple[object, ...]:
         job["state"],
         progress.get("percent_complete"),
         metrics.get("reward_mean"),
-        job["created_at"],
+        when(job["created_at"]),
         error.get("message"),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -11,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+"""As wide as the terminal; a file or a pipe takes whole lines."""
 
 STYLES = {
     "ready": "green",
@@ -50,13 +52,19 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """Rows as a table without a frame."""
+    """Rows as a table without a frame. The last column wraps, the others hold ids that one wants to copy."""
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        made.add_column(column, overflow="fold")
+    for column in columns[:-1]:
+        made.add_column(column, no_wrap=True)
+    made.add_column(columns[-1], overflow="fold")
     for row in rows:
         made.add_row(*(cell(value) for value in row))
     return made
+
+
+def when(text: str) -> datetime:
+    """An instant of an answer."""
+    return datetime.fromisoformat(text)
 
 
 def cell(value: Any) -> Text:  # `Any`: whatever a table holds

@@ -17,7 +17,7 @@ def policies(
     """List policies, newest last."""
     from ratchet.cli.api import call
     from ratchet.cli.endpoints import locate
-    from ratchet.cli.output import print_json, print_table
+    from ratchet.cli.output import print_json, print_table, when
 
     answer = call(locate(directory), "deployer", "GET", f"/v1/policies/{role}" if role else "/v1/policies")
     if as_json:
@@ -26,7 +26,7 @@ def policies(
     columns = ("role", "policy", "stage", "kind", "samples", "created", "reason")
     found = [policy for one in (answer["roles"] if role is None else [answer]) for policy in one["policies"]]
     rows = [
-        (p["role"], p["name"], p["stage"], p["kind"], p.get("training_samples"), p["created_at"], p.get("reason"))
+        (p["role"], p["name"], p["stage"], p["kind"], p.get("training_samples"), when(p["created_at"]), p.get("reason"))
         for p in found
     ]
     print_table(columns, rows, "no policies yet")

@@ -101,8 +101,8 @@ class Process:
         return "".join(f"\n  | {line}" for line in lines) or f" (nothing in {self.log})"
 
 
-def not_ready(url: str, timeout_s: float = 1.0) -> str | None:
-    """None when `url` answers 200, else the reason in one line."""
+def not_ready(url: str, timeout_s: float = 4.0) -> str | None:
+    """None when `url` answers 200, else the reason in one line. A service gives each of its checks two seconds."""
     try:
         with _DIRECT.open(url, timeout=timeout_s):
             return None
