@@ -3,6 +3,8 @@
 Shape suffixes: _R rollouts, _K stakes. One step of the loop finishes one trajectory in every rollout.
 """
 
+# ruff: noqa: N803, N815 - names of arrays end in their shape
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
@@ -15,6 +17,8 @@ from ratchet.canary_deployer.domain import e_processes as product
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 METRICS = ("failure", "reward", "latency")
+LARGEST = 1e100
+"""Wealth is multiplied here, not added up in logarithms: that is faster, and beyond this it decides nothing."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,10 @@ class World:
     canary_failure: float
     reward_low: float = 0.75
     reward_high: float = 0.92
+    canary_reward_loss: float = 0.0
+    """Taken from every reward of the canary; keep `reward_floor` at least as large."""
+    reward_floor: float = 0.0
+    """Reward of a failure."""
     slowdown: float = 1.0
 
 
@@ -72,21 +80,16 @@ class Outcome:
 class MetricWealth:
     """Both e-processes of one metric in all rollouts."""
 
-    rollback_RK: Floats
-    promotion_RK: Floats
+    rollback_KR: Floats
+    promotion_KR: Floats
     count_2R: Floats = field(repr=False)
     total_2R: Floats = field(repr=False)
 
     @classmethod
     def fresh(cls, metric: str, rollouts: int) -> MetricWealth:
         one = product.fresh_failure_test() if metric == "failure" else product.fresh_harm_test()
-        shape = (rollouts, len(one.rollback))
-        return cls(
-            np.zeros(shape),
-            np.zeros((rollouts, len(one.promotion))),
-            np.zeros((2, rollouts)),
-            np.zeros((2, rollouts)),
-        )
+        wealth = (np.ones((len(stakes), rollouts)) for stakes in (one.rollback, one.promotion))
+        return cls(*wealth, np.zeros((2, rollouts)), np.zeros((2, rollouts)))
 
     def observe(self, metric: str, canary: Bools, weight: Floats, harm: Floats, margin: float) -> None:
         """One more trajectory in every rollout."""
@@ -103,15 +106,16 @@ class MetricWealth:
         canary, weight, harm = look
         z = np.where(canary, (harm - centre) / weight, -(harm - centre) / (1 - weight))
         rollback = family == product.ROLLBACK
-        wealth = self.rollback_RK if rollback else self.promotion_RK
-        stakes = np.minimum(_stakes(wealth, weight), _largest(family, weight, centre, margin)[:, None])
-        wealth += np.log1p(stakes * (z - margin if rollback else margin - z)[:, None])
+        wealth = self.rollback_KR if rollback else self.promotion_KR
+        stakes = np.minimum(_stakes(wealth, weight), _largest(family, weight, centre, margin))
+        wealth *= 1 + stakes * (z - margin if rollback else margin - z)
+        np.clip(wealth, 1 / LARGEST, LARGEST, out=wealth)
 
     def e_rollback(self) -> Floats:
-        return np.exp(np.minimum(self.rollback_RK, 500)).mean(1)
+        return self.rollback_KR.mean(0)
 
     def e_promotion(self) -> Floats:
-        return np.exp(np.minimum(self.promotion_RK, 500)).mean(1)
+        return self.promotion_KR.mean(0)
 
     def difference(self) -> Floats:
         mean = self.total_2R / np.maximum(self.count_2R, 1)
@@ -153,11 +157,17 @@ def at_weight(design: Design, weight: float) -> Design:
 
 
 def _observe_all(
-    wealth: dict[str, MetricWealth], world: World, design: Design, canary: Bools, weight: Floats, rng: np.random.Generator
+    wealth: dict[str, MetricWealth],
+    world: World,
+    design: Design,
+    canary: Bools,
+    weight: Floats,
+    rng: np.random.Generator,
 ) -> None:
     size = len(canary)
     failed = rng.random(size) < np.where(canary, world.canary_failure, world.stable_failure)
-    reward = np.where(failed, 0.0, rng.uniform(world.reward_low, world.reward_high, size))
+    reward = np.where(failed, world.reward_floor, rng.uniform(world.reward_low, world.reward_high, size))
+    reward -= np.where(canary, world.canary_reward_loss, 0.0)
     latency = rng.lognormal(0.0, 0.4, size) * np.where(canary, world.slowdown, 1.0)
     harms = {"failure": failed.astype(float), "reward": 1 - reward, "latency": latency / (latency + 1.083)}
     for metric, test in wealth.items():
@@ -169,12 +179,12 @@ def _margin(design: Design, metric: str) -> float:
     return design.latency_margin if metric == "latency" else design.margin
 
 
-def _stakes(wealth_RK: Floats, weight: Floats) -> Floats:
-    w = weight[:, None]
-    if wealth_RK.shape[1] == len(product.RISK_RATIOS):
-        theta = np.array(product.RISK_RATIOS)[None, :]
-        return w * (1 - w) * (theta - 1) / (w * theta + 1 - w)
-    return np.array(product.SHARPNESS)[None, :] * w * (1 - w)
+def _stakes(wealth_KR: Floats, weight: Floats) -> Floats:
+    spread = weight * (1 - weight)
+    if len(wealth_KR) == len(product.RISK_RATIOS):
+        theta = np.array(product.RISK_RATIOS)[:, None]
+        return spread * (theta - 1) / (1 + weight * (theta - 1))
+    return np.array(product.SHARPNESS)[:, None] * spread
 
 
 def _largest(family: str, weight: Floats, centre: Floats, margin: float) -> Floats:
@@ -183,3 +193,13 @@ def _largest(family: str, weight: Floats, centre: Floats, margin: float) -> Floa
     else:
         worst = np.maximum((1 - centre) / weight, centre / (1 - weight)) - margin
     return product.LARGEST_STAKE / worst
+
+
+def flags(value: bool) -> Bools:
+    """One rollout's flag."""
+    return np.array([value])
+
+
+def numbers(value: float) -> Floats:
+    """One rollout's number."""
+    return np.array([value])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +13,7 @@ from ratchet.canary_deployer.driver import RoleDriver, Work
 from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.nats_events import Batch
-from ratchet.messages import ModelRollout, PolicyClaim, Reward, Turn, named_id
+from ratchet.messages import PolicyClaim, Reward, Turn, named_id
 from ratchet.messages.reward import RewardComponent, RewardMetadata
 from ratchet.messages.routing import arm_of
 from ratchet.messages.state import POLICIES, ROLLOUTS, PolicyVersion, Route, ServedPolicy
@@ -160,7 +159,13 @@ class CanaryWorld:
         self.driver = self.new_driver()
 
     def new_driver(self) -> RoleDriver:
-        office = Office(
+        return RoleDriver(ROLE, self.office(), self.work())
+
+    def work(self) -> Work:
+        return Work(self.gates, FakeSource(self.bus), self.strategy, tick_s=0.01)
+
+    def office(self) -> Office:
+        return Office(
             policies=self.policies,
             rollouts=self.bus.bucket(ROLLOUTS, Rollout),
             publish=self.bus.publish_all,
@@ -170,7 +175,6 @@ class CanaryWorld:
             serving_platform="engine_local",
             lease_s=5.0,
         )
-        return RoleDriver(ROLE, office, Work(self.gates, FakeSource(self.bus), self.strategy, tick_s=0.01))
 
     def restart(self) -> None:
         """The process died and a new one begins."""
@@ -225,9 +229,3 @@ class CanaryWorld:
             messages.append(reward_of(trajectory_id, success=success))
         self.bus.arrive(messages)
         await self.driver.step()
-
-
-def chain(world: CanaryWorld) -> Sequence[Any]:
-    """Every decision in the order of publication."""
-
-    return world.bus.published(ModelRollout)

@@ -7,6 +7,7 @@ fail before or after it took effect: see `FakeBus.faults`.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -119,6 +120,12 @@ class FakeBucket:
         return self._faults.write(f"{self._name}/{key}", effect)
 
 
+@functools.cache
+def _contracts() -> Contracts:
+    """Compiled once for all tests."""
+    return Contracts.load()
+
+
 @dataclass
 class _Store:
     entries: dict[str, tuple[bytes, int]] = field(default_factory=dict)
@@ -135,7 +142,7 @@ class FakeBus:
 
     def __init__(self, clock: Callable[[], datetime] | None = None) -> None:
         self.now = clock or FakeClock()
-        self.contracts = Contracts.load()
+        self.contracts = _contracts()
         self.faults = Faults()
         self.streams: dict[str, list[Received[Any]]] = {}
         self.duplicates = 0

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 
 import pytest
 
 from ratchet.canary_deployer.domain.audit import first_break
-from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, IllegalMove, Verdict
+from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, GateResult, IllegalMove, Verdict
 from ratchet.canary_deployer.driver import StartOrder
-from ratchet.kernel.errors import Conflict, NotFound
+from ratchet.kernel.errors import BusUnavailable, Conflict, NotFound, Unavailable
 from ratchet.messages import Alert, ModelDeployed, ModelRollout, named_id
+from ratchet.messages.state import PolicyVersion
 from tests.support.canary_world import CanaryWorld, policy, quick_rules, reward_of, served, turn_of
 from tests.support.fake_bus import Killed
+from tests.support.waiting import eventually
 
 
 async def advanced(world: CanaryWorld, stable: float, canary: float, rounds: int = 60) -> str:
@@ -316,12 +319,75 @@ async def test_a_kill_at_any_write_changes_nothing_in_the_end(after_effect: bool
 async def test_a_broker_that_does_not_answer_is_a_passing_fault():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
+    world.clock.advance(61)
     world.bus.unavailable_at(world.bus.faults.writes + 2)
     world.bus.faults.after_effect = True
-    world.clock.advance(61)
-    with pytest.raises(Exception, match="after"):
-        await world.play(40, 0.8, 0.8)
-        await world.driver.step()
+    with pytest.raises(BusUnavailable):
+        await world.play(200, 0.8, 0.8)
+    rollout = await world.rollout()
+    assert (rollout.stage, len(rollout.outbox)) == (1, 2)
     await world.driver.step()
     assert (await world.rollout()).outbox == ()
-    assert first_break(world.bus.published(ModelRollout)) is None
+    assert [d.verdict for d in world.bus.published(ModelRollout)] == ["start", "advance"]
+
+
+async def test_a_second_deployer_on_the_same_role_reads_again_instead_of_overwriting():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    other = world.new_driver()
+    await other.act(Verdict.ABORT, "bob", "from the other one")
+    with pytest.raises(Conflict):
+        await world.driver.act(Verdict.PROMOTE, "ann", "at the same time")
+    current = await world.driver.current()
+    assert current is not None
+    assert (current.state, (await world.route()).stable) == ("aborted", served(1))
+
+
+async def test_a_running_driver_stops_at_once_and_names_its_fault():
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["probe"] = BrokenGate()
+    working = asyncio.create_task(world.driver.run())
+
+    async def faulty() -> str | None:
+        return world.driver.fault
+
+    assert await eventually(faulty) == "the engine is away"
+    await world.driver.stop()
+    async with asyncio.timeout(5):
+        await working
+    assert (await world.rollout()).state == "gating"
+
+
+async def test_an_abort_ends_a_gate_that_is_still_running():
+    world = await CanaryWorld().with_policies(1, 2)
+    gate = world.gates["probe"] = EndlessGate()
+    working = asyncio.create_task(world.driver.run())
+    await gate.entered.wait()
+    await world.driver.act(Verdict.ABORT, "ann", "never mind")
+    await gate.left.wait()
+    assert (await world.rollout()).state == "aborted"
+    await world.driver.stop()
+    async with asyncio.timeout(5):
+        await working
+
+
+class BrokenGate:
+    """Cannot say anything for now."""
+
+    async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
+        raise Unavailable("the engine is away")
+
+
+class EndlessGate:
+    """Never answers."""
+
+    def __init__(self) -> None:
+        self.entered, self.left = asyncio.Event(), asyncio.Event()
+
+    async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
+        self.entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.left.set()
+        raise AssertionError("unreachable")

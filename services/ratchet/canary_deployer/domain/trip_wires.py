@@ -64,8 +64,8 @@ def _feedback(statistics: Statistics, limits: TripLimits) -> Tripped | None:
     canary, stable = statistics.canary, statistics.stable
     if min(canary.rated, stable.rated) < limits.feedback_min_ratings:
         return None
-    # Half a pseudo-rating keeps a stable policy without complaints from making any complaint infinite.
-    usual = (stable.negative + 0.5) / (stable.rated + 1)
+    # A stable policy without complaints counts as having one, else the first complaint would be infinitely worse.
+    usual = max(stable.negative, 1) / stable.rated
     share = canary.negative / canary.rated
     if share <= limits.feedback_ratio * usual:
         return None

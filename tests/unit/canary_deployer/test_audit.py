@@ -1,0 +1,62 @@
+"""The audit chain shows every change after the fact."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ratchet.canary_deployer.domain.audit import first_break, sealed
+from ratchet.messages import ModelRollout, decode, encode
+from ratchet.messages.deployment import RolloutStage
+from tests.support.fake_clock import START
+
+
+def decision(sequence: int) -> ModelRollout:
+    return ModelRollout(
+        rollout_id="8c7a4d0e-5a43-5a0f-8d2b-1f0b8e1f2a3b",
+        sequence=sequence,
+        timestamp=START,
+        role="support",
+        to_version=2,
+        stage=RolloutStage(index=0, weight=0.1),
+        verdict="advance",
+        reason=f"number {sequence}",
+        actor="canary_deployer",
+        e_values={"rollback": {"reward": 1.5, "failure": 0.25}},
+        evidence={"b": 1, "a": [1.0, None]},
+    )
+
+
+def decisions() -> list[ModelRollout]:
+    found: list[ModelRollout] = []
+    for number in range(4):
+        found.append(sealed(decision(number), found[-1].hash if found else None))
+    return found
+
+
+def test_an_untouched_chain_holds_also_after_a_json_round_trip():
+    assert first_break(decisions()) is None
+    assert first_break([decode(encode(one), ModelRollout) for one in decisions()]) is None
+    assert first_break(decisions()[2:]) is None
+    assert first_break([]) is None
+
+
+def test_the_order_of_members_does_not_matter():
+    one = msgspec.structs.replace(decisions()[0], evidence={"a": [1.0, None], "b": 1})
+    assert first_break([one]) is None
+
+
+@pytest.mark.parametrize("change", ["edit", "remove", "swap", "insert"])
+def test_a_changed_chain_breaks(change: str):
+    chain = decisions()
+    if change == "edit":
+        chain[1] = msgspec.structs.replace(chain[1], reason="nothing to see")
+    elif change == "remove":
+        del chain[1]
+    elif change == "swap":
+        chain[1], chain[2] = chain[2], chain[1]
+    else:
+        chain.insert(1, sealed(decision(9), chain[0].hash))
+        assert first_break(chain) == 2
+        return
+    assert first_break(chain) == 1

@@ -1,0 +1,217 @@
+"""Gates: what each asks, what it says, and what follows for the rollout."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from ratchet.canary_deployer.domain import decisions, gating
+from ratchet.canary_deployer.domain.heldout import Played
+from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, PASSED, WAIVED, GateResult, Rollout, Verdict
+from ratchet.canary_deployer.domain.strategies import Strategy
+from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
+from ratchet.canary_deployer.gates import GATES
+from ratchet.canary_deployer.gates.base import Answer, GateTools, HeldoutRun
+from ratchet.kernel.errors import Rejected, Unavailable
+from ratchet.messages.state import PolicyVersion
+from tests.support.canary_world import policy, quick_rules, served
+from tests.support.fake_clock import START
+
+NAMES = list(GATES)
+
+
+@dataclass
+class FakeEngine:
+    """Loads and answers as it is told to."""
+
+    refusal: Exception | None = None
+    answers: list[Answer | Exception] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
+
+    async def load(self, one: PolicyVersion) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.loaded.append(one.name)
+
+    async def ask(self, one: PolicyVersion, prompt: str) -> Answer:
+        answer = self.answers.pop(0) if self.answers else Answer([-0.1, -2.0])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@dataclass
+class FakeHeldout:
+    """Results by version."""
+
+    runs: dict[int, HeldoutRun]
+    tasks: int = 100
+
+    async def play(self, one: PolicyVersion) -> HeldoutRun:
+        return self.runs[one.version]
+
+    async def replay(self, one: PolicyVersion) -> HeldoutRun:
+        return self.runs[one.version]
+
+
+def run(score: float, tasks: int = 400, **changes: object) -> HeldoutRun:
+    successes = round(score * tasks)
+    scores = {f"task {n}": float(n < successes) for n in range(tasks)}
+    plain = {"scores": scores, "tries": tasks, "successes": successes, "calls": 3 * tasks, "valid_calls": 2 * tasks}
+    return HeldoutRun(Played(**(plain | changes)), 1.5)
+
+
+async def asked(name: str, **tools: object) -> GateResult:
+    plain: dict[str, object] = {
+        "engine": FakeEngine(),
+        "heldout": None,
+        "heldout_margin": 0.05,
+        "heldout_confidence": 0.8,
+        "warmup_prompts": ("hello", "what can you do?"),
+        "approval": False,
+    }
+    return await GATES[name](GateTools(**(plain | tools))).check(policy(2), policy(1))
+
+
+async def test_the_probe_loads_the_candidate_and_keeps_stable_resident():
+    engine = FakeEngine()
+    result = await asked("probe", engine=engine)
+    assert (result.outcome, engine.loaded) == (PASSED, [policy(2).name, policy(1).name])
+
+
+async def test_a_policy_that_the_engine_refuses_fails_the_probe():
+    result = await asked("probe", engine=FakeEngine(Rejected("log-probabilities differ by 0.4 nats")))
+    assert (result.outcome, result.reason) == (
+        FAILED,
+        "the engine cannot serve it: log-probabilities differ by 0.4 nats",
+    )
+
+
+async def test_an_engine_that_is_away_is_nobodys_fault():
+    with pytest.raises(Unavailable):
+        await asked("probe", engine=FakeEngine(Unavailable("engine away")))
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Answer([-1.0, math.nan]), "broken output on prompt 1: log-probability of token 1 is not finite"),
+        (Answer([None]), "broken output on prompt 1: log-probability of token 0 is not finite"),
+        (Answer([]), "broken output on prompt 1: no tokens"),
+        (Rejected("500: not finite"), "broken output on prompt 1: 500: not finite"),
+    ],
+)
+async def test_broken_output_fails_the_warmup(answer: Answer | Exception, reason: str):
+    result = await asked("warmup", engine=FakeEngine(answers=[answer]))
+    assert (result.outcome, result.reason) == (FAILED, reason)
+
+
+async def test_finite_answers_pass_the_warmup():
+    result = await asked("warmup")
+    assert (result.outcome, result.evidence) == (PASSED, {"prompts": 2, "tokens": 4})
+
+
+async def test_an_equal_policy_passes_the_heldout_tasks():
+    result = await asked("heldout_tasks", heldout=FakeHeldout({1: run(0.8), 2: run(0.8)}))
+    assert result.outcome == PASSED
+    assert (result.evidence["candidate_score"], result.evidence["stable_score"]) == (0.8, 0.8)
+    assert result.evidence["candidate_valid_calls"] == pytest.approx(0.6667, abs=1e-4)
+    assert not result.evidence["regression"]
+
+
+async def test_a_worse_policy_fails_with_the_numbers_in_the_reason():
+    result = await asked("heldout_tasks", heldout=FakeHeldout({1: run(0.8), 2: run(0.5)}))
+    assert result.outcome == FAILED
+    assert result.reason.startswith("difference -0.300, lower bound -0.31")
+    assert result.evidence["regression"]
+
+
+async def test_no_calls_is_said_in_words():
+    mute = run(0.0, calls=0, valid_calls=0)
+    result = await asked("heldout_tasks", heldout=FakeHeldout({1: run(0.8), 2: mute}))
+    assert result.evidence["candidate_valid_calls"] == "no calls"
+
+
+async def test_too_few_tasks_are_named_as_such():
+    result = await asked("heldout_tasks", heldout=FakeHeldout({1: run(0.8, tasks=10), 2: run(0.8, tasks=10)}))
+    assert result.outcome == FAILED
+    assert "10 tasks are few" in result.evidence["note"]
+
+
+async def test_missing_tasks_and_malformed_lines_are_in_the_evidence():
+    part = HeldoutRun(Played({"task 0": 1.0}, 1, 1, malformed=3), 0.1)
+    result = await asked("heldout_tasks", heldout=FakeHeldout({1: run(0.8), 2: part}))
+    assert (result.evidence["missing_tasks"], result.evidence["candidate_malformed_lines"]) == (399, 3)
+    assert result.outcome == FAILED
+
+
+async def test_a_command_that_fails_for_the_candidate_refuses_it_and_for_stable_asks_a_person():
+    broken = HeldoutRun(Played(), 2.0, "not finished after 2 s")
+    fails = await asked("heldout_tasks", heldout=FakeHeldout({1: run(0.8), 2: broken}))
+    assert (fails.outcome, fails.reason) == (FAILED, "held-out run: not finished after 2 s")
+    unclear = await asked("heldout_tasks", heldout=FakeHeldout({1: broken, 2: run(0.8)}))
+    assert unclear.outcome == NEEDS_APPROVAL
+
+
+async def test_without_a_command_a_person_is_asked():
+    assert (await asked("heldout_tasks")).outcome == NEEDS_APPROVAL
+
+
+async def test_approval_is_asked_for_only_where_it_is_wanted():
+    assert (await asked("approval")).outcome == PASSED
+    assert (await asked("approval", approval=True)).outcome == NEEDS_APPROVAL
+
+
+def gated(*results: GateResult, first: bool = False, **changes: object) -> Rollout:
+    opening = Decision(Verdict.START, "registered", ITSELF)
+    rollout = decisions.opened(policy(2), None if first else served(1), None, opening, START)
+    return msgspec.structs.replace(rollout, gates=results, **changes)
+
+
+def heldout(difference: float, outcome: str = PASSED) -> GateResult:
+    return GateResult("heldout_tasks", outcome, "measured", {"difference": difference})
+
+
+def test_gates_are_asked_in_order_and_a_first_policy_only_those_that_need_no_comparison():
+    assert gating.due(gated(), NAMES) == ["probe", "warmup", "heldout_tasks", "approval"]
+    assert gating.due(gated(GateResult("probe", PASSED, "")), NAMES) == NAMES[1:]
+    assert gating.due(gated(first=True), NAMES) == ["probe", "warmup"]
+
+
+def test_a_failed_gate_refuses():
+    decision, _ = gating.concluded(gated(heldout(-0.3, FAILED)), "canary", quick_rules())
+    assert (decision.verdict, decision.reason) == (Verdict.REFUSE, "gate heldout_tasks: measured")
+
+
+def test_passed_gates_start_a_canary():
+    decision, strategy = gating.concluded(gated(heldout(0.0)), "canary", quick_rules())
+    assert (decision.verdict, strategy) == (Verdict.START, Strategy.CANARY)
+
+
+def test_an_open_question_holds_until_an_operator_answers_it():
+    rollout = gated(GateResult("approval", NEEDS_APPROVAL, "ask"))
+    assert gating.concluded(rollout, "canary", quick_rules())[0].verdict is Verdict.HOLD
+    answer = Decision(Verdict.START, "fine by me", "ann", "manual_approved")
+    decision, _ = gating.concluded(rollout, "canary", quick_rules(), answer)
+    assert (decision.verdict, decision.actor, decision.approval) == (Verdict.START, "ann", "manual_approved")
+
+
+def test_auto_aborts_on_a_negative_improvement_and_promotes_on_a_large_one():
+    assert gating.concluded(gated(heldout(-0.01)), "auto", quick_rules())[0].verdict is Verdict.REFUSE
+    decision, strategy = gating.concluded(gated(heldout(0.2)), "auto", quick_rules())
+    assert (decision.verdict, strategy) == (Verdict.PROMOTE, Strategy.IMMEDIATE)
+    decision, strategy = gating.concluded(gated(heldout(0.1)), "auto", quick_rules())
+    assert (decision.verdict, strategy) == (Verdict.START, Strategy.BLUE_GREEN)
+
+
+def test_an_override_waives_what_can_be_waived_and_keeps_the_evidence():
+    known = {"heldout_tasks": {"outcome": FAILED, "evidence": {"difference": -0.3, "regression": True}}}
+    results = gating.waived(NAMES, known, "ann", "rehearsal")
+    assert [(r.gate, r.outcome) for r in results] == [("heldout_tasks", WAIVED), ("approval", WAIVED)]
+    assert results[0].evidence["regression"]
+    rollout = gated(*results, override=True, actor="ann", reason="rehearsal")
+    assert gating.due(rollout, NAMES) == ["probe", "warmup"]
+    assert gating.concluded(rollout, "canary", quick_rules())[0].actor == "ann"

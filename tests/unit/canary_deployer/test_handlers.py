@@ -1,0 +1,175 @@
+"""Completed jobs become versions, once each, whatever is delivered again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from ratchet.canary_deployer.domain.announcements import Facts
+from ratchet.canary_deployer.handlers import Handlers
+from ratchet.canary_deployer.kv_policies import KvPolicies
+from ratchet.kernel.artifacts import PolicyManifest, encode_manifest
+from ratchet.kernel.errors import DigestMismatch, NotFound, ObjectsUnavailable, Unavailable
+from ratchet.kernel.received import Received
+from ratchet.messages import ModelDeployed, TrainingRequest, TrainingStatus, named_id
+from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route
+from ratchet.messages.training import Artifacts, Dataset, Hyperparameters, TrainingConfig
+from tests.support.fake_bus import FakeBus
+from tests.support.fake_clock import START
+
+JOB = named_id("job", "one")
+DIGEST = "ab" * 32
+MANIFEST = PolicyManifest(
+    kind="adapter",
+    base_model="s3://ratchet/policies/base.json",
+    files=[],
+    role="support",
+    created_at=START,
+    training_samples=64,
+    final_reward=0.7,
+)
+
+
+@dataclass
+class FakeObjects:
+    """One manifest, or a fault."""
+
+    fault: Exception | None = None
+
+    def get(self, uri: str, sha256: str | None = None) -> bytes:
+        if self.fault is not None:
+            raise self.fault
+        return encode_manifest(MANIFEST)
+
+
+@dataclass
+class Desk:
+    """The handlers on a fake bus."""
+
+    objects: FakeObjects = field(default_factory=FakeObjects)
+    bus: FakeBus = field(default_factory=FakeBus)
+    called: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.policies = KvPolicies(self.bus.bucket(POLICIES, Route), self.bus.bucket(POLICIES, PolicyVersion))
+        self.handlers = Handlers(
+            self.policies,
+            self.bus.bucket(JOBS, Job),
+            self.objects,
+            self.called.append,
+            lambda policy: Facts(policy, "http://127.0.0.1:8080"),
+            lambda: START,
+        )
+
+    async def deliver(self, one: TrainingStatus) -> list[ModelDeployed]:
+        received = Received(one, one.subject, "RL_TRAINING", 1, 1, one.event_id, START, one.event_id)
+        events = await self.handlers.on_training_status(received)
+        await self.bus.publish_all(events)
+        return list(events)
+
+
+def status(job: str = JOB, **changes: object) -> TrainingStatus:
+    artifacts = Artifacts(final_checkpoint=f"s3://ratchet/policies/{DIGEST}.json", digest=DIGEST, kind="adapter")
+    plain = {"training_job_id": job, "timestamp": START, "status": "completed", "role": "support"}
+    return TrainingStatus(**(plain | {"artifacts": artifacts} | changes))
+
+
+def job(**changes: object) -> Job:
+    dataset = Dataset(source="s3", sample_size=1)
+    config = TrainingConfig(
+        algorithm="rloo", base_model="s3://b/m.json", dataset=dataset, hyperparameters=Hyperparameters()
+    )
+    request = TrainingRequest(
+        training_job_id=JOB, timestamp=START, requester="ann", trigger_reason="manual", training_config=config
+    )
+    plain = {
+        "training_job_id": JOB,
+        "role": "support",
+        "algorithm": "rloo",
+        "state": "completed",
+        "priority": "normal",
+        "created_at": START,
+        "updated_at": START,
+        "request": request,
+        "attempt": 1,
+        "parent": "support@4-12345678",
+    }
+    return Job(**(plain | changes))
+
+
+async def test_a_completed_job_becomes_the_next_version():
+    desk = Desk()
+    await desk.bus.bucket(POLICIES, Route).put("support", Route(role="support", next_version=5))
+    await desk.bus.bucket(JOBS, Job).put(JOB, job())
+    (event,) = await desk.deliver(status())
+    policy = await desk.policies.version("support", 5)
+    assert (policy.name, policy.stage, policy.parent) == (f"support@5-{DIGEST[:8]}", "registered", 4)
+    assert (policy.base_model, policy.training_samples, policy.final_reward) == (MANIFEST.base_model, 64, 0.7)
+    assert (event.state, event.policy_version, event.adapter_digest) == ("registered", 5, DIGEST)
+    route = await desk.policies.route("support")
+    assert route is not None
+    assert route.next_version == 6
+    assert desk.called == ["support"]
+
+
+async def test_the_same_job_twice_is_one_version_and_one_event():
+    desk = Desk()
+    first, again = await desk.deliver(status()), await desk.deliver(status(timestamp=START))
+    assert [policy.version for policy in await desk.policies.versions("support")] == [1]
+    assert first == again
+    assert desk.bus.duplicates == 1
+
+
+async def test_a_kill_between_policy_and_counter_loses_no_version():
+    desk = Desk()
+    desk.bus.faults.at, desk.bus.faults.after_effect = 1, True
+    with pytest.raises(Exception, match=r"after policies/support\.1"):
+        await desk.deliver(status())
+    await desk.deliver(status())
+    await desk.deliver(status(job=named_id("job", "two")))
+    assert [policy.version for policy in await desk.policies.versions("support")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        status(status="running"),
+        status(status="failed"),
+        status(artifacts=None),
+        status(artifacts=Artifacts(final_checkpoint="s3://b/r.json", digest=DIGEST, kind="reward_model")),
+        status(artifacts=Artifacts(final_checkpoint="s3://b/r.json", kind="adapter")),
+    ],
+)
+async def test_every_other_status_is_ignored(other: TrainingStatus):
+    desk = Desk()
+    assert await desk.deliver(other) == []
+    assert await desk.policies.versions("support") == []
+
+
+async def test_the_status_of_a_fenced_attempt_is_ignored():
+    desk = Desk()
+    await desk.bus.bucket(JOBS, Job).put(JOB, job(attempt=2))
+    assert await desk.deliver(status(attempt=1)) == []
+    assert len(await desk.deliver(status(attempt=2))) == 1
+
+
+@pytest.mark.parametrize("fault", [NotFound("no such object"), DigestMismatch("other bytes")])
+async def test_a_broken_manifest_is_registered_for_the_gates_to_refuse(fault: Exception):
+    desk = Desk(FakeObjects(fault))
+    await desk.bus.bucket(JOBS, Job).put(JOB, job())
+    await desk.deliver(status())
+    policy = await desk.policies.version("support", 1)
+    assert (policy.base_model, policy.training_samples) == ("s3://b/m.json", None)
+
+
+async def test_an_object_store_that_is_away_is_a_reason_to_retry():
+    with pytest.raises(Unavailable):
+        await Desk(FakeObjects(ObjectsUnavailable("away"))).deliver(status())
+
+
+async def test_a_job_with_a_foreign_parent_has_no_parent_version():
+    desk = Desk()
+    await desk.bus.bucket(JOBS, Job).put(JOB, job(parent="billing@2-12345678"))
+    await desk.deliver(status())
+    assert (await desk.policies.version("support", 1)).parent is None

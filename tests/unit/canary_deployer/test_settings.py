@@ -1,0 +1,49 @@
+"""Every figure of a rollout can be set; what makes no sense is refused at the start."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from ratchet.canary_deployer.settings import Settings
+
+
+def test_lists_are_written_with_commas_or_as_json():
+    for stages in ("10,25,50,100", "[10, 25, 50, 100]"):
+        assert Settings(stages=stages).stage_weights == (0.1, 0.25, 0.5)
+
+
+def test_one_value_holds_for_every_stage():
+    rules = Settings(stages="25,50", stage_min_s="3", stage_min_trajectories="10,20").rules()
+    assert [(s.weight, s.min_s, s.min_trajectories) for s in rules.stages] == [(0.25, 3, 10), (0.5, 3, 20)]
+
+
+def test_defaults_are_the_documented_schedule():
+    rules = Settings().rules()
+    assert [(s.weight, s.min_s) for s in rules.stages] == [(0.1, 3600), (0.25, 3600), (0.5, 7200)]
+    assert (rules.rollback_threshold, rules.promotion_threshold, rules.margin) == (20, 20, 0.05)
+    assert rules.full_weight == 0.95
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("stages", "50,25"),
+        ("stages", "100"),
+        ("stages", "0,50"),
+        ("stage_min_s", "1,2"),
+        ("metrics", "failure,taste"),
+        ("promotion_metrics", ""),
+        ("strategy", "hope"),
+        ("tick_s", 2),
+    ],
+)
+def test_what_makes_no_sense_is_refused(name: str, value: object):
+    with pytest.raises(ValidationError):
+        Settings(**{name: value})
+
+
+def test_without_a_soak_promotion_is_immediate():
+    assert not Settings(soak_s=0).rules().soaks
+    assert not Settings(hold_back_weight=0).rules().soaks
+    assert Settings().rules().soaks

@@ -1,0 +1,87 @@
+"""The held-out command: what it is told, what is read from it, and that nothing of it is left running."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import psutil
+
+from ratchet.canary_deployer.subprocess_heldout import HeldoutPlan, SubprocessHeldout
+from tests.support.canary_world import policy
+from tests.support.waiting import eventually
+
+REPORT = """
+import json, os
+told = [os.environ[name] for name in ("RATCHET_POLICY", "RATCHET_HELDOUT_SEED")]
+for n in range(int(os.environ["RATCHET_HELDOUT_TASKS"])):
+    print(json.dumps({"task": f"{' '.join(told)} {n}", "success": True}))
+print("done")
+"""
+
+
+def heldout(tmp_path: Path, script: str, deadline_s: float = 30.0, seed: int = 5) -> SubprocessHeldout:
+    command = shlex.join([sys.executable, "-c", script])
+    return SubprocessHeldout(HeldoutPlan(command, 3, seed, "http://gateway", deadline_s, tmp_path / "cache"))
+
+
+async def test_the_command_is_told_policy_tasks_and_seed(tmp_path: Path):
+    run = await heldout(tmp_path, REPORT).play(policy(2))
+    assert sorted(run.played.scores) == ["support@2 5 0", "support@2 5 1", "support@2 5 2"]
+    assert (run.played.malformed, run.problem) == (1, None)
+
+
+async def test_a_failing_command_is_reported_with_its_last_words(tmp_path: Path):
+    run = await heldout(tmp_path, "import sys; sys.exit('no gateway')").play(policy(2))
+    assert run.problem == "the command ended with 1: no gateway"
+
+
+async def test_a_missing_command_is_reported(tmp_path: Path):
+    plan = HeldoutPlan("/no/such/command", 3, 0, "http://gateway", 5, tmp_path)
+    run = await SubprocessHeldout(plan).play(policy(2))
+    assert run.problem is not None
+    assert run.problem.startswith("cannot run '/no/such/command'")
+
+
+async def test_a_command_that_hangs_is_ended_with_everything_it_started(tmp_path: Path):
+    mark = tmp_path / "child"
+    script = f"""
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+open({str(mark)!r}, "w").write(str(child.pid))
+time.sleep(60)
+"""
+    run = await heldout(tmp_path, script, deadline_s=3).play(policy(2))
+    assert run.problem == "not finished after 3 s"
+    child = int(mark.read_text())
+
+    async def gone() -> bool:
+        return not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+    await eventually(gone)
+
+
+async def test_stables_results_are_remembered_by_policy_seed_and_command(tmp_path: Path):
+    first = await heldout(tmp_path, REPORT).replay(policy(1))
+    again = await heldout(tmp_path, REPORT).replay(policy(1))
+    assert (first.cached, again.cached) == (False, True)
+    assert again.played == first.played
+    assert not (await heldout(tmp_path, REPORT).replay(policy(2))).cached
+    assert not (await heldout(tmp_path, REPORT, seed=6).replay(policy(1))).cached
+
+
+async def test_a_failed_run_or_a_damaged_memory_is_played_again(tmp_path: Path):
+    broken = heldout(tmp_path, "raise SystemExit(1)")
+    assert (await broken.replay(policy(1))).problem is not None
+    assert (await broken.replay(policy(1))).problem is not None
+    working = heldout(tmp_path, REPORT)
+    await working.replay(policy(1))
+    for entry in (tmp_path / "cache").iterdir():
+        entry.write_text("{")
+    assert not (await working.replay(policy(1))).cached
+
+
+async def test_a_disk_that_takes_no_files_costs_the_memory_and_not_the_run(tmp_path: Path):
+    (tmp_path / "cache").write_text("a file where the directory should be")
+    assert (await heldout(tmp_path, REPORT).replay(policy(1))).problem is None
