@@ -180,7 +180,7 @@ async def test_folding_the_streams_again_gives_the_same_baselines(kernel_setting
         for key in await bucket.keys():
             await bucket.delete(key)
         assert await folded(bus, rewards_seen) == kept
-        assert [len(history.entries) for history in kept[0].values()] == [30]
+        assert [len(history.calls) for history in kept[0].values()] == [30]
 
 
 async def folded(bus: Bus, rewards_seen: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -55,7 +55,7 @@ def test_what_was_folded_later_does_not_change_an_earlier_baseline() -> None:
 
 def test_a_history_is_bounded_and_fits_a_bucket() -> None:
     past = history([5] * (CAPACITY + 10))
-    assert len(past.entries) == CAPACITY
+    assert len(past.calls) == CAPACITY
     assert len(msgspec.json.encode(Folded(2010, past))) < 100_000
 
 

@@ -6,6 +6,7 @@ A task type is the role and the task's domain (`task_context.domain`, `none` whe
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from itertools import groupby
 
 from ratchet.kernel.received import Received
@@ -17,24 +18,21 @@ CAPACITY = 2000
 """Entries kept: a window of 1,000 can be read as of any of the last 1,000 trajectories of the task type."""
 
 
-class Entry(Value, frozen=True, kw_only=True, array_like=True):
-    """One trajectory of the history."""
-
-    sequence: int
-    calls: int
-    mark: str
-    """End of its id: the same trajectory published again does not count again."""
-
-
 class TurnHistory(Value, frozen=True, kw_only=True):
-    """The newest trajectories of one task type, in stream order."""
+    """The newest trajectories of one task type in stream order, as columns."""
 
-    entries: list[Entry]
+    sequences: list[int]
+    calls: list[int]
+    marks: list[str]
+    """Ends of their ids: the same trajectory published again does not count again."""
 
     def before(self, sequence: int, window: int) -> Stats:
         """Calls per trajectory among the last `window` trajectories published before `sequence`."""
-        calls = [float(entry.calls) for entry in self.entries if entry.sequence < sequence]
-        return stats_of(calls[-window:])
+        end = bisect_left(self.sequences, sequence)
+        return stats_of(self.calls[max(0, end - window) : end])
+
+
+EMPTY = TurnHistory(sequences=[], calls=[], marks=[])
 
 
 def task_type(received: Received[Message]) -> str | None:
@@ -52,15 +50,17 @@ def history_key(trajectory: Trajectory) -> str:
 
 def add_trajectory(history: TurnHistory | None, received: Received[Message]) -> TurnHistory:
     """The history with one more trajectory."""
-    entries = history.entries if history else []
-    trajectory = received.message
+    past, trajectory = history or EMPTY, received.message
     if not isinstance(trajectory, Trajectory):
-        return TurnHistory(entries=entries)
+        return past
     mark = trajectory.trajectory_id.replace("-", "")[-8:]
-    if any(entry.mark == mark for entry in entries):
-        return TurnHistory(entries=entries)
-    entry = Entry(sequence=received.sequence, calls=model_calls(trajectory), mark=mark)
-    return TurnHistory(entries=[*entries, entry][-CAPACITY:])
+    if mark in past.marks:
+        return past
+    return TurnHistory(
+        sequences=[*past.sequences, received.sequence][-CAPACITY:],
+        calls=[*past.calls, model_calls(trajectory)][-CAPACITY:],
+        marks=[*past.marks, mark][-CAPACITY:],
+    )
 
 
 def model_calls(trajectory: Trajectory) -> int:
