@@ -135,9 +135,12 @@ async def test_two_consumers_of_one_durable_share_the_load_and_handle_each_messa
     settings: KernelSettings,
 ) -> None:
     handled: list[tuple[int, str]] = []
+    both = asyncio.Barrier(2)
 
     def worker(number: int) -> BatchHandler:
         async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+            if all(number != other for other, _ in handled):
+                await both.wait()
             handled.append((number, received.message.trajectory_id))
             return []
 
