@@ -9,6 +9,7 @@ import pytest
 
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, GateResult, IllegalMove, Verdict
+from ratchet.canary_deployer.domain.rules import Stage
 from ratchet.canary_deployer.driver import StartOrder
 from ratchet.kernel.errors import BusUnavailable, Conflict, NotFound, Unavailable
 from ratchet.messages import Alert, ModelDeployed, ModelRollout, named_id
@@ -275,11 +276,14 @@ async def test_statistics_folded_after_the_last_save_are_folded_again_after_a_ki
     assert (again.watch, again.reward_seq) == (seen.watch, seen.reward_seq)
 
 
+SHORT = quick_rules(stages=(Stage(0.4, 60, 5), Stage(0.5, 60, 5)))
+
+
 async def scenario(world: CanaryWorld) -> None:
     """A rollout that advances by itself and is then promoted by an operator; goes on where it was cut off."""
     await world.until("running", "promoted")
     if world.played == 0:
-        await world.play(90, 0.8, 0.8)
+        await world.play(25, 0.8, 0.8)
         world.clock.advance(61)
     for _ in range(3):
         rollout = await world.rollout()
@@ -292,13 +296,13 @@ async def scenario(world: CanaryWorld) -> None:
 
 @pytest.mark.parametrize("after_effect", [False, True])
 async def test_a_kill_at_any_write_changes_nothing_in_the_end(after_effect: bool):
-    plain = await CanaryWorld().with_policies(1, 2)
+    plain = await CanaryWorld(SHORT).with_policies(1, 2)
     first = plain.bus.faults.writes
     await scenario(plain)
     writes = plain.bus.faults.writes
     assert writes - first > 15
     for at in range(first + 1, writes + 1):
-        world = await CanaryWorld().with_policies(1, 2)
+        world = await CanaryWorld(SHORT).with_policies(1, 2)
         world.bus.faults.at, world.bus.faults.after_effect = at, after_effect
         with pytest.raises(Killed):
             await scenario(world)

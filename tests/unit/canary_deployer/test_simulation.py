@@ -45,16 +45,16 @@ def test_at_most_5_percent_false_rollbacks_and_false_promotions_exactly_at_the_m
     assert outcome.promoted <= 0.05
 
 
-def test_at_most_5_percent_false_rollbacks_of_an_equal_policy_and_nearly_all_are_promoted():
-    outcome = simulate(World(0.1, 0.1), Design(margin=0.1, longest=1000), rollouts=ROLLOUTS, seed=12)
+def test_an_equal_policy_is_rarely_rolled_back_and_usually_promoted_within_700_trajectories():
+    outcome = simulate(World(0.1, 0.1), Design(margin=0.1, longest=700), rollouts=ROLLOUTS, seed=12)
     assert outcome.rolled_back <= 0.05
-    assert outcome.promoted >= 0.95
+    assert outcome.promoted >= 0.9
 
 
 def test_at_most_5_percent_false_promotions_when_only_the_reward_is_worse():
     """Failures alone prove the policy good; its rewards do not, and they have a say of their own."""
     world = World(0.2, 0.2, reward_low=0.8, reward_high=0.9, reward_floor=0.1, canary_reward_loss=0.1)
-    outcome = simulate(world, Design(margin=0.1, longest=1000), rollouts=ROLLOUTS, seed=13)
+    outcome = simulate(world, Design(margin=0.1, longest=700), rollouts=ROLLOUTS, seed=13)
     assert outcome.promoted <= 0.05
 
 
