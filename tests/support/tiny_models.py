@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from ratchet.kernel.artifacts import (
+    MODEL,
+    BlobStore,
+    Policy,
+    PolicyManifest,
+    publish_policy,
+    tokenizer_digest,
+    upload_files,
+)
 
 PAD, END = "<|pad|>", "<|end|>"
 CONTROL = (PAD, END, "<|call|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
@@ -15,19 +28,17 @@ CONTROL = (PAD, END, "<|call|>", "<|system|>", "<|user|>", "<|assistant|>", "<|t
 CHAT_TEMPLATE = (
     "{% if tools %}<|system|>Tools:{% for tool in tools %} {{ tool.function | tojson }}{% endfor %}<|end|>{% endif %}"
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content or '' }}"
-    "{% for call in message.tool_calls or [] %}<|call|>{{ call.function.name }} {{ call.function.arguments }}{% endfor %}"
+    "{% for call in message.tool_calls or [] %}"
+    "<|call|>{{ call.function.name }} {{ call.function.arguments }}{% endfor %}"
     "<|end|>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-"""Renders a call's arguments as the text that the policy wrote; puts a line end after each turn, as many templates do."""
+"""Renders a call's arguments as the text that the policy wrote; ends each turn with a line end, as many do."""
 
 
 def write_tiny_model(
     directory: Path, texts: Iterable[str], *, seed: int = 0, hidden: int = 32, layers: int = 2, vocabulary: int = 400
 ) -> Path:
     """Save a random Llama and its tokenizer into `directory`, as `from_pretrained` loads them."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = write_tokenizer(directory, texts, vocabulary)
     torch.manual_seed(seed)
@@ -84,10 +95,8 @@ def chat_texts(conversations: Iterable[Sequence[dict[str, Any]]]) -> Iterable[st
                 yield f"{call['function']['name']} {call['function']['arguments']}"
 
 
-def publish_tiny_model(objects: Any, directory: Path, role: str, now: Any) -> Any:
+def publish_tiny_model(objects: BlobStore, directory: Path, role: str, now: datetime) -> Policy:
     """Store a model directory as a policy of kind `model`; returns the `Policy`."""
-    from ratchet.kernel.artifacts import MODEL, PolicyManifest, publish_policy, tokenizer_digest, upload_files
-
     manifest = PolicyManifest(
         kind=MODEL,
         base_model="random",

@@ -54,7 +54,7 @@ def load_policy(spec: JobSpec) -> TrainedPolicy:
     base.config.use_cache = False
     tokenizer = _load_tokenizer(spec.base)
     if base.num_parameters() >= CHECKPOINTING_PARAMETERS:
-        base.gradient_checkpointing_enable()
+        base.activation_checkpointing_enable()
         base.enable_input_require_grads()
     if hyper.full_finetune:
         if spec.adapter is not None:
@@ -70,7 +70,8 @@ def save_policy(policy: TrainedPolicy, directory: Path, base_name: str) -> None:
     if policy.kind == ADAPTER:
         # The local path of the base means nothing elsewhere and would change the digest.
         model.peft_config["default"].base_model_name_or_path = base_name
-        model.save_pretrained(str(directory))
+        # Asked to find out whether the vocabulary was resized, PEFT would look the base up on a hub. It never is here.
+        model.save_pretrained(str(directory), save_embedding_layers=False)
         (directory / "README.md").unlink(missing_ok=True)
         return
     model.config.use_cache = True

@@ -118,34 +118,25 @@ class _Progress(TrainerCallback):
         self.stopped_at: int | None = None
         self.last: dict[str, float] = {}
 
-    def on_step_end(
-        self,
-        args: TrainingArguments,  # noqa: ARG002 - the callback's signature
-        state: TrainerState,
-        control: TrainerControl,
-        **_: Any,
-    ) -> None:
-        """Ask the trainer to save where a checkpoint is due."""
-        last = state.global_step >= state.max_steps
-        if not last and (self._run.stop_requested() or self._run.checkpoint_due(state.global_step)):
-            control.should_save = True
-
     def on_log(
         self,
         args: TrainingArguments,  # noqa: ARG002 - the callback's signature
         state: TrainerState,
-        control: TrainerControl,  # noqa: ARG002
+        control: TrainerControl,
         logs: Any = None,
         **_: Any,
     ) -> None:
-        """Pass on the metrics of a train step."""
+        """Pass on the metrics of a train step, and ask the trainer to save where a checkpoint is due."""
         if not logs or "loss" not in logs:
             return
         names = ("loss", "grad_norm", "learning_rate", "policy_entropy")
         self.last = {name: float(logs[name]) for name in names if name in logs}
         epochs = max(1, state.num_train_epochs)
         epoch = min(epochs, math.floor(logs.get("epoch", 0.0)) + 1)
-        self._run.stepped(Step(state.global_step, state.max_steps, epoch, epochs, self.last))
+        step = state.global_step
+        self._run.stepped(Step(step, state.max_steps, epoch, epochs, self.last))
+        if step < state.max_steps and (self._run.stop_requested() or self._run.checkpoint_due(step)):
+            control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Move the trainer's files into a checkpoint of the job."""
@@ -187,7 +178,7 @@ def _arguments(hyper: Hyperparameters, policy: TrainedPolicy, rows: int, folder:
         data_seed=hyper.seed or 0,
         bf16=policy.bf16,
         use_cpu=policy.device.type == "cpu",
-        gradient_checkpointing=bool(model.is_activation_checkpointing),
+        activation_checkpointing=bool(model.is_activation_checkpointing),
         remove_unused_columns=False,
         dataset_kwargs={"skip_prepare_dataset": True},
         dataloader_pin_memory=False,

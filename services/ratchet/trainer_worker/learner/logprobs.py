@@ -42,7 +42,14 @@ class Scorer:
     `share_prefix` runs a common prefix of all rows once and lets gradients flow through its keys and values.
     """
 
-    def __init__(self, model: nn.Module, *, bf16: bool = False, share_prefix: bool = True) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        bf16: bool = False,
+        share_prefix: bool = True,
+        chunk_elements: int = CHUNK_ELEMENTS,
+    ) -> None:
         self.model = model
         base = _causal_lm(model)
         self._trunk: Any = base.get_decoder()
@@ -51,6 +58,7 @@ class Scorer:
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
         self._scale = _logit_scale(config)
         self._bf16 = bf16
+        self._chunk = max(1, chunk_elements // self._head.weight.shape[0])
         self._share = share_prefix and not base.is_activation_checkpointing and _plain_attention(config)
 
     @property
@@ -125,8 +133,7 @@ class Scorer:
     def _project(
         self, hidden_NH: Tensor, targets_N: Tensor, temperature_N: Tensor, entropy_gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        step = max(1, CHUNK_ELEMENTS // self._head.weight.shape[0])
-        if len(targets_N) <= step:
+        if len(targets_N) <= self._chunk:
             return self._logprobs(hidden_NH, targets_N, temperature_N, entropy_gradient)
         parts = [
             checkpoint(
@@ -137,7 +144,7 @@ class Scorer:
                 entropy_gradient,
                 use_reentrant=False,
             )
-            for cut in _chunks(len(targets_N), step)
+            for cut in _chunks(len(targets_N), self._chunk)
         ]
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 

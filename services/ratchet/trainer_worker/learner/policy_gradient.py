@@ -46,7 +46,9 @@ class Learning:
 
 def begin(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[LoggedTrajectory], run: Run) -> Learning:
     """Make rows and a scorer. Raises `DataUnusable` when there is nothing to learn from."""
-    data = policy_data(trajectories, spec.policy_version, spec.config.hyperparameters.max_length)
+    config = spec.config
+    mirrored = config.dataset.reward_transform == "negate"
+    data = policy_data(trajectories, spec.policy_version, config.hyperparameters.max_length, mirrored=mirrored)
     return Learning(spec, policy, run, data, Scorer(policy.model, bf16=policy.bf16))
 
 

@@ -1,0 +1,165 @@
+"""A training's surroundings for tests: a run that records, job specifications, snapshots, and a toy agent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from ratchet.messages.training import Checkpointing, Dataset, Hyperparameters, TrainingConfig
+from ratchet.trainer_worker.algorithms.base import Step
+from ratchet.trainer_worker.checkpoints import Checkpoint, CheckpointStore
+from ratchet.trainer_worker.job import JobSpec
+from ratchet.trainer_worker.learner.rows import Call
+from ratchet.trainer_worker.snapshot import LoggedTrajectory
+
+JOB_ID = "6a3f0c1e-0000-4000-8000-000000000001"
+
+
+class RecordingRun:
+    """`algorithms.base.Run` that keeps what it is told, and asks to stop after the train step `stop_after`."""
+
+    def __init__(
+        self,
+        root: Path,
+        algorithm: str,
+        *,
+        resume: Checkpoint | None = None,
+        stop_after: int | None = None,
+        every: int = 0,
+    ) -> None:
+        self.resume = resume
+        self.steps: list[Step] = []
+        self.samples = 0
+        self.total = 0
+        self._every = every
+        self._stop_after = stop_after
+        self.store = CheckpointStore(root, JOB_ID, 1, algorithm)
+
+    def started(self, samples: int, total_steps: int) -> None:
+        self.samples, self.total = samples, total_steps
+
+    def stepped(self, step: Step) -> None:
+        self.steps.append(step)
+
+    def stop_requested(self) -> bool:
+        return self._stop_after is not None and len(self.steps) >= self._stop_after
+
+    def checkpoint_due(self, step: int) -> bool:
+        return bool(self._every) and step % self._every == 0
+
+    def save(self, step: int, write: Callable[[Path], None]) -> None:
+        self.store.save(step, 0.0, write)
+
+    @property
+    def losses(self) -> list[float]:
+        return [step.metrics["loss"] for step in self.steps]
+
+    def newest(self) -> Checkpoint:
+        return self.store.all()[-1]
+
+
+def job_spec(algorithm: str, base: str = "", dataset: str = "", **changes: Any) -> JobSpec:
+    """A job of one CPU thread; `hyper` and `checkpointing` are members of the training configuration."""
+    config = TrainingConfig(
+        algorithm=algorithm,
+        base_model=base or "test",
+        dataset=Dataset(source="s3", sample_size=1000),
+        hyperparameters=changes.pop("hyper", Hyperparameters()),
+        checkpointing=changes.pop("checkpointing", Checkpointing()),
+    )
+    values = {"training_job_id": JOB_ID, "attempt": 1, "role": "support", "base_name": "s3://test/base.json"}
+    return JobSpec(config=config, dataset=dataset, base=base, threads=1, **{**values, **changes})
+
+
+def write_snapshot(path: Path, trajectories: Sequence[dict[str, Any]]) -> Path:
+    """A snapshot's Parquet file; absent columns get plain values."""
+    names = ("trajectory_id", "task_key", "source", "messages", "tools", "calls")
+    schema = pa.schema(
+        [(name, pa.string()) for name in names]
+        + [("reward", pa.float64()), ("raw_reward", pa.float64()), ("baseline", pa.float64())]
+        + [("success", pa.bool_()), ("policy_version", pa.int64())]
+    )
+    rows = [_record(number, one) for number, one in enumerate(trajectories)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+    return path
+
+
+def _record(number: int, one: dict[str, Any]) -> dict[str, Any]:
+    plain = {
+        "trajectory_id": f"t{number}",
+        "task_key": f"k{number}",
+        "source": "client",
+        "reward": 0.0,
+        "raw_reward": 0.0,
+    }
+    lists = {name: json.dumps(one.get(name, [])) for name in ("messages", "tools", "calls")}
+    return {"baseline": None, "success": None, "policy_version": None, **plain, **one, **lists}
+
+
+# ------------------------------------------------------------------------------------------------------ a toy agent
+VOCABULARY, ASK, SEE = 12, 1, 2
+"""Token 1 opens the task, 2 an observation; 3 to 11 are symbols."""
+
+
+def toy_model(seed: int) -> Any:
+    """A random Llama of a few thousand parameters."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+        tie_word_embeddings=False,
+        initializer_range=0.1,
+        pad_token_id=0,
+        eos_token_id=0,
+        bos_token_id=None,
+        attn_implementation="sdpa",
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@torch.no_grad()
+def play(model: Any, tasks: int, tries: int, generator: torch.Generator) -> list[LoggedTrajectory]:
+    """Two calls each: repeat the asked symbol, then repeat the observed one. Half the reward for each."""
+    symbols = torch.randint(3, VOCABULARY, (tasks, 2), generator=generator).repeat_interleave(tries, 0)
+    opened = torch.stack([torch.full((len(symbols),), ASK), symbols[:, 0]], 1)
+    first, first_logprobs = _answer(model, opened, generator)
+    seen = torch.cat([opened, first[:, None], torch.full((len(symbols), 1), SEE), symbols[:, 1:]], 1)
+    second, second_logprobs = _answer(model, seen, generator)
+    return [
+        LoggedTrajectory(
+            trajectory_id=f"t{n:05d}",
+            task_key=f"k{n // tries}",
+            reward=0.5 * float(first[n] == symbols[n, 0]) + 0.5 * float(second[n] == symbols[n, 1]),
+            baseline=None,
+            success=None,
+            messages=[],
+            tools=[],
+            calls=[
+                Call(opened[n].tolist(), [int(first[n])], [float(first_logprobs[n])]),
+                Call(seen[n].tolist(), [int(second[n])], [float(second_logprobs[n])]),
+            ],
+        )
+        for n in range(len(symbols))
+    ]
+
+
+def _answer(model: Any, prompts: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    logprobs = torch.log_softmax(model(input_ids=prompts).logits[:, -1].float(), -1)
+    chosen = torch.multinomial(logprobs.exp(), 1, generator=generator)
+    return chosen[:, 0], logprobs.gather(-1, chosen)[:, 0]
+
+
+def mean_reward(trajectories: Sequence[LoggedTrajectory]) -> float:
+    return sum(one.reward for one in trajectories) / len(trajectories)

@@ -1,0 +1,72 @@
+"""Checkpoints are whole or absent; the best and the newest survive; damage is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ratchet.trainer_worker.checkpoints import MANIFEST, CheckpointStore, open_checkpoint
+from ratchet.trainer_worker.errors import DataUnusable
+
+
+def store(root: Path, keep: int = 1) -> CheckpointStore:
+    return CheckpointStore(root, "job", 2, "sft", keep)
+
+
+def write(text: str = "weights") -> Callable[[Path], object]:
+    return lambda directory: (directory / "state.bin").write_text(text)
+
+
+def steps(found: CheckpointStore) -> list[int]:
+    return [checkpoint.manifest.step for checkpoint in found.all()]
+
+
+def test_the_manifest_names_job_attempt_step_and_every_file(tmp_path: Path) -> None:
+    checkpoint = store(tmp_path).save(7, -0.5, write())
+    manifest = checkpoint.manifest
+    assert (manifest.training_job_id, manifest.attempt, manifest.step, manifest.score) == ("job", 2, 7, -0.5)
+    assert set(manifest.files) == {"state.bin"}
+    assert open_checkpoint(checkpoint.directory, "job", "sft") == checkpoint
+
+
+def test_the_best_and_the_newest_are_kept(tmp_path: Path) -> None:
+    found = store(tmp_path, keep=2)
+    for step, score in enumerate([-3.0, -1.0, -2.0, -4.0, -5.0], start=1):
+        found.save(step, score, write())
+    assert steps(found) == [2, 3, 5]
+
+
+def test_an_interrupted_save_leaves_no_checkpoint(tmp_path: Path) -> None:
+    found = store(tmp_path)
+
+    def breaks(directory: Path) -> None:
+        (directory / "state.bin").write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        found.save(1, 0.0, breaks)
+    assert steps(found) == []
+    found.save(1, 0.0, write())
+    assert steps(found) == [1]
+
+
+def test_a_damaged_checkpoint_is_not_resumed(tmp_path: Path) -> None:
+    checkpoint = store(tmp_path).save(1, 0.0, write())
+    (checkpoint.directory / "state.bin").write_text("changed")
+    with pytest.raises(DataUnusable, match="damaged: state"):
+        open_checkpoint(checkpoint.directory, "job", "sft")
+
+
+def test_a_checkpoint_without_its_manifest_is_not_resumed(tmp_path: Path) -> None:
+    checkpoint = store(tmp_path).save(1, 0.0, write())
+    (checkpoint.directory / MANIFEST).unlink()
+    with pytest.raises(DataUnusable, match="not a complete checkpoint"):
+        open_checkpoint(checkpoint.directory, "job", "sft")
+
+
+def test_another_jobs_checkpoint_is_not_resumed(tmp_path: Path) -> None:
+    checkpoint = store(tmp_path).save(1, 0.0, write())
+    with pytest.raises(DataUnusable, match="belongs to sft job job"):
+        open_checkpoint(checkpoint.directory, "other", "sft")

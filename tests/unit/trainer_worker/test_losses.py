@@ -1,0 +1,213 @@
+"""The policy objective: equal to TRL's on identical rows, and to hand-computed values where TRL has no equal."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+
+from ratchet.trainer_worker.learner.logprobs import Scorer
+from ratchet.trainer_worker.learner.losses import Objective, Tokens, k3, policy_loss, row_weights
+from ratchet.trainer_worker.learner.rows import Row
+from tests.support.tiny_models import write_tiny_model
+
+PLAIN = Objective(importance_cap=None, rejection_window=None, kl_beta=0.0)
+
+
+def tokens(logp: list[float], prox: list[float], mu: list[float], adv: list[float], **changes: Any) -> Tokens:
+    n = len(logp)
+    values: dict[str, Any] = {
+        "logprobs_N": torch.tensor(logp, requires_grad=True),
+        "proximal_N": torch.tensor(prox),
+        "behavior_N": torch.tensor(mu),
+        "advantages_N": torch.tensor(adv),
+        "weights_N": torch.full((n,), 1.0 / n),
+        "row_N": torch.zeros(n, dtype=torch.long),
+        "rows": 1,
+    }
+    return Tokens(**{**values, **changes})
+
+
+def test_ppo_clip_by_hand() -> None:
+    """Ratios 1.5 and .5: a gain is capped at 1.28, a loss at .8."""
+    logp = [math.log(1.5), math.log(0.5)]
+    loss = policy_loss(tokens(logp, [0.0, 0.0], [0.0, 0.0], [1.0, -1.0]), PLAIN)
+    assert loss.value.item() == pytest.approx(-(1.28 - 0.8) / 2)
+    assert int(loss.clipped) == 2
+
+
+def test_dual_clip_bounds_what_one_bad_token_can_cost() -> None:
+    loss = policy_loss(tokens([math.log(50.0)], [0.0], [0.0], [-1.0]), PLAIN)
+    assert loss.value.item() == pytest.approx(3.0)
+
+
+def test_the_importance_weight_is_truncated_and_detached() -> None:
+    given = tokens([0.0, 0.0], [0.0, 0.0], [math.log(0.1), math.log(0.8)], [1.0, 1.0])
+    loss = policy_loss(given, Objective(importance_cap=2.0, rejection_window=None, kl_beta=0.0))
+    assert loss.value.item() == pytest.approx(-(2.0 + 1.25) / 2)
+    loss.value.backward()
+    assert given.logprobs_N.grad is not None
+    assert given.logprobs_N.grad.tolist() == pytest.approx([-1.0, -0.625])
+
+
+def test_rows_outside_the_window_do_not_learn_and_are_counted() -> None:
+    """Geometric means: row 0 has 1.05, row 1 has 1.2."""
+    mu = [math.log(1 / 1.05), math.log(1 / 1.05), math.log(1 / 1.2)]
+    given = tokens([0.0] * 3, [0.0] * 3, mu, [1.0] * 3, row_N=torch.tensor([0, 0, 1]), rows=2)
+    loss = policy_loss(given, Objective(importance_cap=None, rejection_window=(0.9, 1.1), kl_beta=0.0))
+    assert loss.value.item() == pytest.approx(-2 / 3)
+    assert int(loss.rejected) == 1
+
+
+def test_k3_is_zero_at_the_reference_and_positive_elsewhere() -> None:
+    assert k3(torch.tensor([0.3]), torch.tensor([0.3])).item() == pytest.approx(0.0)
+    assert k3(torch.tensor([0.0]), torch.tensor([math.log(2.0)])).item() == pytest.approx(2 - math.log(2) - 1)
+
+
+def test_each_normalisation_weighs_rows_its_own_way() -> None:
+    """Trajectory a has two rows of 1 and 3 tokens, b one row of 4."""
+    names, trained = ["a", "a", "b"], [1, 3, 4]
+    assert row_weights("trajectory", names, trained, 1) == pytest.approx([1 / 8, 1 / 8, 1 / 8])
+    assert row_weights("trajectory", ["a", "b"], [1, 3], 1) == pytest.approx([1 / 2, 1 / 6])
+    assert row_weights("token", names, trained, 1) == pytest.approx([1 / 8] * 3)
+    assert row_weights("constant", names, trained, 10) == pytest.approx([1 / 30] * 3)
+
+
+# ------------------------------------------------------------------------------------------------- equality with TRL
+ROWS = [
+    Row("a", [5, 6, 7, 8, 9, 10, 11], [False, False, True, True, False, True, True]),
+    Row("b", [5, 6, 12, 13, 14], [False, False, True, True, True]),
+    Row("c", [5, 6, 15, 16, 17, 18, 19], [False, False, False, True, True, True, False]),
+]
+ADVANTAGES = [0.8, -1.3, 0.4]
+PROMPT, WIDTH = 2, 5
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    directory = write_tiny_model(tmp_path_factory.mktemp("model"), ["some text"])
+    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+
+
+@pytest.fixture(scope="module")
+def trl(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A real GRPOTrainer; its own `_compute_loss` is what we compare with."""
+    directory = write_tiny_model(tmp_path_factory.mktemp("trl"), ["some text"])
+    return GRPOTrainer(
+        model=model,
+        reward_funcs=lambda **_: [0.0],
+        args=GRPOConfig(
+            output_dir=str(tmp_path_factory.mktemp("out")),
+            per_device_train_batch_size=3,
+            num_generations=3,
+            max_completion_length=WIDTH,
+            epsilon=0.2,
+            epsilon_high=0.28,
+            delta=3.0,
+            beta=0.001,
+            use_bias_correction_kl=False,
+            report_to="none",
+            use_cpu=True,
+            bf16=False,
+            activation_checkpointing=False,
+        ),
+        train_dataset=Dataset.from_dict({"prompt": ["x"] * 3}),
+        processing_class=AutoTokenizer.from_pretrained(directory),
+    )
+
+
+def padded(columns: list[list[float]]) -> torch.Tensor:
+    return torch.tensor([column + [0.0] * (WIDTH - len(column)) for column in columns])
+
+
+def per_token(row: Row, seed: int, spread: float, base: torch.Tensor) -> list[float]:
+    """Made-up log-probabilities near the model's own, so that ratios lie on both sides of every clip."""
+    noise = torch.randn(len(row.token_ids), generator=torch.Generator().manual_seed(seed)) * spread
+    return (base + noise).tolist()
+
+
+def gradients(model: Any) -> dict[str, torch.Tensor]:
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "normalization"), [("grpo", "trajectory"), ("bnpo", "token"), ("dr_grpo", "constant")]
+)
+@pytest.mark.parametrize("corrected", [False, True], ids=["on_policy", "importance_corrected"])
+def test_loss_and_gradient_equal_trl(model: Any, trl: Any, loss_type: str, normalization: str, corrected: bool) -> None:
+    """TRL's flags: epsilon .2/.28, delta 3 (two-sided clip), beta .001 (no bias correction of the KL),
+    importance ratio truncated at 2."""
+    model.train()
+    with torch.no_grad():
+        own = {}
+        for row in ROWS:
+            logits = model(input_ids=torch.tensor([row.token_ids])).logits[0, :-1].float()
+            chosen = torch.log_softmax(logits, -1).gather(-1, torch.tensor(row.token_ids[1:])[:, None])[:, 0]
+            own[row.trajectory_id] = torch.cat([torch.zeros(1), chosen])
+    prox = [per_token(row, 1, 0.3, own[row.trajectory_id]) for row in ROWS]
+    mu = [per_token(row, 2, 0.5, own[row.trajectory_id]) for row in ROWS] if corrected else prox
+    ref = [per_token(row, 3, 0.2, own[row.trajectory_id]) for row in ROWS]
+
+    completions = [row.token_ids[PROMPT:] for row in ROWS]
+    ratio = (padded([c[PROMPT:] for c in prox]) - padded([c[PROMPT:] for c in mu])).exp().clamp(max=2.0)
+    inputs = {
+        "prompt_ids": torch.tensor([row.token_ids[:PROMPT] for row in ROWS]),
+        "prompt_mask": torch.ones(3, PROMPT, dtype=torch.long),
+        "completion_ids": padded([list(map(float, c)) for c in completions]).long(),
+        "completion_mask": padded([[1.0] * len(c) for c in completions]).long(),
+        "tool_mask": padded([[float(m) for m in row.loss_mask[PROMPT:]] for row in ROWS]).long(),
+        "advantages": torch.tensor(ADVANTAGES),
+        "old_per_token_logps": padded([c[PROMPT:] for c in prox]),
+        "ref_per_token_logps": padded([c[PROMPT:] for c in ref]),
+        "importance_sampling_ratio": ratio,
+        "num_items_in_batch": torch.tensor(10),
+    }
+    flags = SimpleNamespace(loss_type=loss_type, use_vllm=corrected, vllm_importance_sampling_correction=corrected)
+    for name, value in vars(flags).items():
+        setattr(trl, name, value)
+    trl.current_gradient_accumulation_steps = 1
+    theirs = trl._compute_loss(model, inputs)
+    theirs.backward()
+    their_gradients = gradients(model)
+
+    rows = [
+        Row(row.trajectory_id, row.token_ids, row.loss_mask, column, [1.0] * len(row.token_ids))
+        for row, column in zip(ROWS, mu, strict=True)
+    ]
+    objective = Objective(importance_cap=2.0 if corrected else None, rejection_window=None, kl_beta=0.001)
+    scores = Scorer(model).score(rows)
+
+    def flat(columns: list[list[float]]) -> torch.Tensor:
+        pairs = [pair for row, c in zip(rows, columns, strict=True) for pair in zip(c, row.loss_mask, strict=True)]
+        return torch.tensor([value for value, learns in pairs if learns])
+
+    sizes = torch.tensor([row.trained for row in rows])
+    weights = row_weights(normalization, [row.trajectory_id for row in rows], sizes.tolist(), WIDTH)
+    ours = policy_loss(
+        Tokens(
+            logprobs_N=scores.logprobs_N,
+            proximal_N=flat(prox),
+            behavior_N=flat(mu),
+            advantages_N=torch.tensor(ADVANTAGES).repeat_interleave(sizes),
+            weights_N=torch.tensor(weights).repeat_interleave(sizes),
+            row_N=torch.arange(3).repeat_interleave(sizes),
+            rows=3,
+            reference_N=flat(ref),
+        ),
+        objective,
+    ).value
+    ours.backward()
+    our_gradients = gradients(model)
+
+    assert float(ours.detach()) == pytest.approx(float(theirs.detach()), abs=1e-5)
+    assert our_gradients.keys() == their_gradients.keys()
+    for name, gradient in our_gradients.items():
+        assert (gradient - their_gradients[name]).norm() <= 1e-5 * their_gradients[name].norm(), name

@@ -1,0 +1,180 @@
+"""Policies get better from logged trajectories; what cannot be learnt from is refused; a stop loses nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from ratchet.messages.training import Hyperparameters
+from ratchet.trainer_worker.algorithms import load_algorithm
+from ratchet.trainer_worker.checkpoints import open_checkpoint
+from ratchet.trainer_worker.errors import DataUnusable, Diverged
+from ratchet.trainer_worker.learner.rows import Call
+from ratchet.trainer_worker.policy import TrainedPolicy
+from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, mean_reward, play, toy_model
+
+FULL = Hyperparameters(
+    learning_rate=1e-2, batch_size=64, epochs=2, full_finetune=True, kl_beta=0.0, warmup_steps=1, max_grad_norm=1.0
+)
+
+
+def policy_of(model: Any) -> TrainedPolicy:
+    """A full fine-tune needs no tokenizer until it is saved."""
+    return TrainedPolicy(model, cast("Any", None), "model", bf16=False, fresh=True)
+
+
+def with_lora(model: Any) -> TrainedPolicy:
+    torch.manual_seed(1)
+    config = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+    return TrainedPolicy(get_peft_model(model, config), cast("Any", None), "adapter", bf16=False, fresh=True)
+
+
+@pytest.mark.parametrize("algorithm", ["rloo", "ppo"])
+def test_a_two_call_agent_learns_from_its_logged_trajectories(algorithm: str, tmp_path: Path) -> None:
+    model = toy_model(0)
+    generator = torch.Generator().manual_seed(0)
+    train = load_algorithm(algorithm)
+    before = mean_reward(play(model, 200, 1, generator))
+    for _ in range(14):
+        logged = play(model, 32, 8, generator)
+        train(job_spec(algorithm, hyper=FULL), policy_of(model), logged, RecordingRun(tmp_path, algorithm))
+        model.eval()
+    after = mean_reward(play(model, 200, 1, generator))
+    assert before < 0.25
+    assert after > 0.8
+
+
+def test_every_estimator_trains_an_adapter_and_leaves_the_base_alone(tmp_path: Path) -> None:
+    logged = play(toy_model(0), 8, 4, torch.Generator().manual_seed(0))
+    for algorithm in ("rloo", "grpo", "reinforce", "ppo"):
+        policy = with_lora(toy_model(0))
+        base = {name: p.clone() for name, p in policy.model.named_parameters() if not p.requires_grad}
+        run = RecordingRun(tmp_path / algorithm, algorithm)
+        hyper = Hyperparameters(learning_rate=1e-2, batch_size=16)
+        outcome = load_algorithm(algorithm)(job_spec(algorithm, hyper=hyper), policy, logged, run)
+        assert run.total == len(run.steps) > 0
+        assert outcome.metrics["kl_divergence"] > 0
+        assert outcome.metrics["start_ess"] == pytest.approx(1.0, abs=1e-3)
+        assert all(torch.equal(p, base[name]) for name, p in policy.model.named_parameters() if name in base)
+
+
+@pytest.mark.parametrize("algorithm", ["rloo", "ppo"])
+def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(algorithm: str, tmp_path: Path) -> None:
+    logged = play(toy_model(0), 16, 4, torch.Generator().manual_seed(0))
+    spec = job_spec(algorithm, hyper=Hyperparameters(learning_rate=1e-2, batch_size=8, epochs=8, max_steps=10))
+    train = load_algorithm(algorithm)
+
+    whole = with_lora(toy_model(0))
+    unbroken = RecordingRun(tmp_path / "whole", algorithm)
+    train(spec, whole, logged, unbroken)
+
+    broken = RecordingRun(tmp_path / "half", algorithm, stop_after=5)
+    outcome = train(spec, with_lora(toy_model(0)), logged, broken)
+    assert outcome.stopped_at == 5
+    checkpoint = open_checkpoint(broken.newest().directory, JOB_ID, algorithm)
+    resumed = with_lora(toy_model(0))
+    rest = RecordingRun(tmp_path / "rest", algorithm, resume=checkpoint)
+    train(spec, resumed, logged, rest)
+
+    assert len(unbroken.steps) == 10
+    assert unbroken.losses == broken.losses + rest.losses
+    for (name, one), other in zip(whole.model.named_parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_the_learning_rate_ramps_over_eight_steps_and_falls_to_a_tenth(tmp_path: Path) -> None:
+    logged = play(toy_model(0), 16, 4, torch.Generator().manual_seed(0))
+    run = RecordingRun(tmp_path, "rloo")
+    hyper = Hyperparameters(learning_rate=1.0e-3, batch_size=4, epochs=8, max_steps=20)
+    load_algorithm("rloo")(job_spec("rloo", hyper=hyper), with_lora(toy_model(0)), logged, run)
+    rates = [step.metrics["learning_rate"] for step in run.steps]
+    assert rates[0] == pytest.approx(1e-3 / 8)
+    assert rates[7] == pytest.approx(1e-3 * (1 - 0.9 * 7 / 20))
+    assert rates[-1] == pytest.approx(1e-3 * (1 - 0.9 * 19 / 20))
+
+
+def test_accumulated_micro_batches_give_the_same_update_as_one_batch(tmp_path: Path) -> None:
+    logged = play(toy_model(0), 16, 4, torch.Generator().manual_seed(0))
+    found: list[list[torch.Tensor]] = []
+    for batch, accumulation in ((16, 1), (4, 4)):
+        policy = policy_of(toy_model(0))
+        hyper = Hyperparameters(
+            learning_rate=1e-3, batch_size=batch, gradient_accumulation=accumulation, max_steps=2, full_finetune=True
+        )
+        load_algorithm("rloo")(job_spec("rloo", hyper=hyper), policy, logged, RecordingRun(tmp_path, "rloo"))
+        found.append([p.detach().clone() for p in policy.model.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_a_reward_that_says_the_opposite_teaches_the_opposite(tmp_path: Path) -> None:
+    """Successes of a mirrored reward get no floor: they are the failures now."""
+    spec = job_spec("rloo", hyper=changed(advantage_floor=0.25))
+    dataset = spec.config.dataset
+    mirrored = _with_dataset(spec, type(dataset)(source="s3", sample_size=1, reward_transform="negate"))
+    calls = [Call([1, 3], [4], [-2.0])]
+    logged = play(toy_model(0), 1, 2, torch.Generator().manual_seed(0))
+    solved = [dataclasses.replace(one, reward=0.2, success=True, task_key="k", calls=calls) for one in logged]
+    with pytest.raises(DataUnusable, match="equal rewards"):
+        load_algorithm("rloo")(mirrored, policy_of(toy_model(0)), solved, RecordingRun(tmp_path, "rloo"))
+
+
+def test_stale_trajectories_are_left_out_and_counted(tmp_path: Path) -> None:
+    logged = play(toy_model(0), 8, 4, torch.Generator().manual_seed(0))
+    old = [
+        dataclasses.replace(one, calls=[dataclasses.replace(call, policy_version=1) for call in one.calls])
+        for one in logged[:8]
+    ]
+    spec = job_spec("rloo", hyper=FULL, policy_version=10)
+    run = RecordingRun(tmp_path, "rloo")
+    outcome = load_algorithm("rloo")(spec, policy_of(toy_model(0)), [*old, *logged[8:]], run)
+    assert outcome.metrics["stale_trajectories"] == 8
+
+
+def test_data_of_another_policy_is_refused_before_anything_is_learnt(tmp_path: Path) -> None:
+    """One token in a hundred has a tiny logged probability: the weights say nothing about the rest."""
+    logged = play(toy_model(0), 25, 4, torch.Generator().manual_seed(0))
+    strange = [
+        dataclasses.replace(call, behavior_logprobs=[-18.0]) if number == 0 else call
+        for number, call in enumerate(logged[0].calls)
+    ]
+    logged[0] = dataclasses.replace(logged[0], calls=strange, reward=1.0)
+    with pytest.raises(DataUnusable, match="off-policy: effective sample size 0"):
+        load_algorithm("rloo")(
+            job_spec("rloo", hyper=FULL), policy_of(toy_model(0)), logged, RecordingRun(tmp_path, "rloo")
+        )
+
+
+def test_nothing_trainable_is_an_error_that_says_why(tmp_path: Path) -> None:
+    logged = play(toy_model(0), 2, 2, torch.Generator().manual_seed(0))
+    redacted = [
+        dataclasses.replace(one, calls=[dataclasses.replace(c, trainable=False, reason="redacted") for c in one.calls])
+        for one in logged
+    ]
+    with pytest.raises(DataUnusable, match=r"redacted \(8\)"):
+        load_algorithm("rloo")(
+            job_spec("rloo", hyper=FULL), policy_of(toy_model(0)), redacted, RecordingRun(tmp_path, "rloo")
+        )
+
+
+def test_a_loss_that_is_not_finite_stops_the_training(tmp_path: Path) -> None:
+    logged = play(toy_model(0), 8, 4, torch.Generator().manual_seed(0))
+    hyper = Hyperparameters(learning_rate=1e30, batch_size=8, full_finetune=True, max_grad_norm=1e30)
+    with pytest.raises(Diverged):
+        load_algorithm("rloo")(
+            job_spec("rloo", hyper=hyper), policy_of(toy_model(0)), logged, RecordingRun(tmp_path, "rloo")
+        )
+
+
+def changed(**changes: Any) -> Hyperparameters:
+    return msgspec.structs.replace(FULL, **changes)
+
+
+def _with_dataset(spec: Any, dataset: Any) -> Any:
+    return msgspec.structs.replace(spec, config=msgspec.structs.replace(spec.config, dataset=dataset))

@@ -1,0 +1,103 @@
+"""Supervised fine-tuning through TRL: the loss falls, a stop resumes bit for bit, adapters leave the base alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ratchet.messages.training import Hyperparameters, Lora
+from ratchet.trainer_worker.algorithms import load_algorithm
+from ratchet.trainer_worker.checkpoints import open_checkpoint
+from ratchet.trainer_worker.policy import TrainedPolicy, load_policy, save_policy
+from ratchet.trainer_worker.probe import probe_policy
+from ratchet.trainer_worker.snapshot import LoggedTrajectory
+from tests.support.tiny_models import chat_texts, write_tiny_model
+from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec
+
+COLOURS = ["red", "green", "blue", "amber"]
+
+
+def chat(number: int) -> list[dict[str, Any]]:
+    colour = COLOURS[number % len(COLOURS)]
+    return [
+        {"role": "system", "content": "You are a parrot. Repeat the colour that you are told, and nothing else."},
+        {"role": "user", "content": f"Say {colour}."},
+        {"role": "assistant", "content": f"{colour}!"},
+        {"role": "user", "content": "Again."},
+        {"role": "assistant", "content": f"{colour} {colour}!"},
+    ]
+
+
+CHATS = [chat(number) for number in range(24)]
+LOGGED = [LoggedTrajectory(f"t{n}", f"k{n}", 1.0, None, True, messages, [], []) for n, messages in enumerate(CHATS)]
+HYPER = Hyperparameters(learning_rate=5e-3, batch_size=8, max_steps=10, full_finetune=True, seed=3)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_model(tmp_path_factory.mktemp("base"), chat_texts(CHATS), vocabulary=320))
+
+
+def trained(run: RecordingRun, base: str, hyper: Hyperparameters) -> TrainedPolicy:
+    spec = job_spec("sft", base=base, hyper=hyper)
+    torch.manual_seed(hyper.seed or 0)
+    policy = load_policy(spec)
+    load_algorithm("sft")(spec, policy, LOGGED, run)
+    return policy
+
+
+def test_the_loss_falls_and_every_step_is_reported(base: str, tmp_path: Path) -> None:
+    run = RecordingRun(tmp_path, "sft")
+    trained(run, base, HYPER)
+    assert run.samples == 24
+    assert [step.number for step in run.steps] == list(range(1, 11))
+    assert run.total == 10
+    assert run.losses[-1] < 0.75 * run.losses[0]
+
+
+def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(base: str, tmp_path: Path) -> None:
+    unbroken = RecordingRun(tmp_path / "whole", "sft")
+    whole = trained(unbroken, base, HYPER)
+    broken = RecordingRun(tmp_path / "half", "sft", stop_after=5)
+    trained(broken, base, HYPER)
+    checkpoint = open_checkpoint(broken.newest().directory, JOB_ID, "sft")
+    assert checkpoint.manifest.step == 5
+    rest = RecordingRun(tmp_path / "rest", "sft", resume=checkpoint)
+    resumed = trained(rest, base, HYPER)
+    assert [step.number for step in rest.steps] == [6, 7, 8, 9, 10]
+    assert unbroken.losses == broken.losses + rest.losses
+    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_an_adapter_can_be_trained_saved_and_continued(base: str, tmp_path: Path) -> None:
+    hyper = Hyperparameters(learning_rate=1e-2, batch_size=8, max_steps=4, lora=Lora(r=4, alpha=8))
+    policy = trained(RecordingRun(tmp_path / "one", "sft"), base, hyper)
+    saved = tmp_path / "adapter"
+    save_policy(policy, saved, "s3://bucket/policies/base.json")
+    assert {path.name for path in saved.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
+    assert str(tmp_path) not in (saved / "adapter_config.json").read_text()
+    spec = job_spec("sft", base=base, adapter=str(saved), hyper=Hyperparameters(batch_size=8, max_steps=1))
+    again = load_policy(spec)
+    prompt = [3, 4, 5, 6]
+    assert probe_policy(again, prompt) == probe_policy(policy, prompt)
+    load_algorithm("sft")(spec, again, LOGGED, RecordingRun(tmp_path / "two", "sft"))
+    assert probe_policy(again, prompt) != probe_policy(policy, prompt)
+
+
+def test_checkpoints_are_written_on_the_way(base: str, tmp_path: Path) -> None:
+    run = RecordingRun(tmp_path, "sft", every=4)
+    trained(run, base, HYPER)
+    assert run.newest().manifest.step == 8
+
+
+def test_gradient_accumulation_keeps_the_optimisers_batch(base: str, tmp_path: Path) -> None:
+    """Losses are per token of the whole batch, so four small passes equal one big one."""
+    whole, split = RecordingRun(tmp_path / "a", "sft"), RecordingRun(tmp_path / "b", "sft")
+    trained(whole, base, Hyperparameters(learning_rate=1e-3, batch_size=24, max_steps=2, full_finetune=True))
+    small = Hyperparameters(learning_rate=1e-3, batch_size=6, gradient_accumulation=4, max_steps=2, full_finetune=True)
+    trained(split, base, small)
+    assert split.losses == pytest.approx(whole.losses, abs=1e-3)
