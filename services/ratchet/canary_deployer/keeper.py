@@ -65,6 +65,7 @@ class RolloutKeeper:
         self._rollout: Rollout | None = None
         self._revision: int | None = None
         self._loaded = False
+        self._unsaved = False
         self._saved_at: datetime | None = None
         self._leased_at: datetime | None = None
         self.generation = 0
@@ -80,7 +81,7 @@ class RolloutKeeper:
         if not self._loaded:
             entry = await self._office.rollouts.get(self._role)
             self._rollout, self._revision = (entry.value, entry.revision) if entry else (None, None)
-            self._loaded, self._leased_at = True, None
+            self._loaded, self._unsaved, self._leased_at = True, False, None
             self.generation += 1
         return self._rollout
 
@@ -99,13 +100,13 @@ class RolloutKeeper:
 
     async def observe(self, rollout: Rollout) -> None:
         """Take over new statistics; they are saved when the last save is a while ago."""
-        before, self._rollout = self._rollout, rollout
-        if rollout == before:
-            return
-        if before is not None:
+        before = self._rollout
+        if before is not None and rollout != before:
+            self._rollout, self._unsaved = rollout, True
             metrics.count_errors(rollout, before)
-        metrics.show_rollout(rollout, e_values(rollout.watch.statistics, self._office.rules))
-        if self._saved_at is None or self._office.now() - self._saved_at >= timedelta(seconds=SAVE_S):
+            metrics.show_rollout(rollout, e_values(rollout.watch.statistics, self._office.rules))
+        due = self._saved_at is None or self._office.now() - self._saved_at >= timedelta(seconds=SAVE_S)
+        if self._unsaved and due:
             await self._save(rollout)
 
     async def take(self, rollout: Rollout, decision: Decision) -> Rollout:
@@ -169,5 +170,5 @@ class RolloutKeeper:
         except (Unavailable, Conflict):
             self.forget()
             raise
-        self._rollout = rollout
+        self._rollout, self._unsaved = rollout, False
         self._saved_at = self._office.now()

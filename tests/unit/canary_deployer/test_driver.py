@@ -276,6 +276,21 @@ async def test_statistics_folded_after_the_last_save_are_folded_again_after_a_ki
     assert (again.watch, again.reward_seq) == (seen.watch, seen.reward_seq)
 
 
+async def test_the_last_statistics_are_saved_although_nothing_follows():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    await world.play(10, 0.8, 0.8)
+    assert (await world.rollout()).watch.statistics.stable.trajectories == 0
+    world.clock.advance(2)
+    await world.driver.step()
+    saved = await world.rollout()
+    assert saved.watch.statistics.stable.trajectories > 0
+    writes = world.bus.faults.writes
+    world.clock.advance(2)
+    await world.driver.step()
+    assert world.bus.faults.writes == writes
+
+
 SHORT = quick_rules(stages=(Stage(0.4, 60, 5), Stage(0.5, 60, 5)))
 
 

@@ -1,0 +1,317 @@
+"""The deployer on the real broker: finished jobs are refused, promoted or rolled back; a kill costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ratchet.canary_deployer.app import build
+from ratchet.canary_deployer.domain.audit import first_break
+from ratchet.canary_deployer.domain.rollout import Rollout
+from ratchet.canary_deployer.settings import Settings
+from ratchet.embedded.ports import free_ports
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.errors import Unavailable
+from ratchet.kernel.http import HttpServer
+from ratchet.kernel.objects import Objects
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import ModelDeployed, ModelRollout, decode
+from ratchet.messages.state import POLICIES, ROLLOUTS, PolicyVersion, Route
+from tests.support.canary_traffic import SmallEngine, Traffic, finished_job
+from tests.support.canary_world import ROLE
+from tests.support.running import connected, prepared_objects, running, running_app
+from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
+from tests.support.waiting import eventually
+
+HELDOUT = """
+import json, os, pathlib
+success = json.loads(pathlib.Path(__file__).with_name("success.json").read_text())[os.environ["RATCHET_POLICY"]]
+tasks = int(os.environ["RATCHET_HELDOUT_TASKS"])
+for n in range(tasks):
+    print(json.dumps({"task": str(n), "success": n < success * tasks}))
+"""
+
+
+class Stage:
+    """The servers, an engine, and what the test looks at."""
+
+    def __init__(self, settings: Settings, bus: Bus, objects: Objects, engine: SmallEngine) -> None:
+        self.settings = settings
+        self.bus = bus
+        self.objects = objects
+        self.engine = engine
+
+    async def finish_job(self, number: int) -> None:
+        await self.bus.publish(finished_job(self.objects, number))
+
+    async def stage_is(self, version: int, *stages: str) -> PolicyVersion:
+        """Wait until a policy is in one of these stages."""
+        bucket = self.bus.bucket(POLICIES, PolicyVersion)
+
+        async def reached() -> PolicyVersion | None:
+            entry = await bucket.get(f"{ROLE}.{version}")
+            return entry.value if entry is not None and entry.value.stage in stages else None
+
+        return await eventually(reached, 40)
+
+    async def rollout(self) -> Rollout:
+        entry = await self.bus.bucket(ROLLOUTS, Rollout).get(ROLE)
+        assert entry is not None
+        return entry.value
+
+    async def route(self) -> Route:
+        entry = await self.bus.bucket(POLICIES, Route).get(ROLE)
+        assert entry is not None
+        return entry.value
+
+    async def published(self, kind: Any) -> list[Any]:
+        """Every message of one kind in RL_DEPLOYMENTS, in order."""
+        jetstream = self.bus.nc.jetstream()
+        found = []
+        for sequence in range(1, await self.bus.last_sequence("RL_DEPLOYMENTS") + 1):
+            message = await jetstream.get_msg("RL_DEPLOYMENTS", sequence)
+            if message.subject == kind.TOPIC:
+                found.append(decode(message.data or b"", kind))
+        return found
+
+    async def play_until_decided(self, traffic: Traffic, version: int) -> PolicyVersion:
+        """Traffic in small portions until the candidate has left the canary."""
+        bucket = self.bus.bucket(POLICIES, PolicyVersion)
+        for _ in range(200):
+            await traffic.play(10)
+            entry = await bucket.get(f"{ROLE}.{version}")
+            assert entry is not None
+            if entry.value.stage != "canary":
+                return entry.value
+            last = await self.bus.last_sequence("RL_REWARDS")
+
+            async def folded() -> bool:
+                rollout = await self.rollout()
+                return rollout.reward_seq >= last or not rollout.active  # noqa: B023 - awaited in this round
+
+            await eventually(folded)
+        raise AssertionError((await self.rollout()).reason)
+
+
+def settings_of(nats: RunningServer, s3: RunningServer, tmp_path: Path, engine_port: int) -> Settings:
+    """A deployer that decides within seconds."""
+    script = tmp_path / "heldout.py"
+    script.write_text(HELDOUT)
+    kernel = KernelSettings(
+        nats_url=nats.url,
+        s3_endpoint=s3.url,
+        s3_access_key=ACCESS_KEY,
+        s3_secret_key=SECRET_KEY,
+        s3_bucket=f"canary-{os.getpid()}-{time.monotonic_ns()}",
+        data_dir=tmp_path / "data",
+    )
+    return Settings(
+        kernel=kernel,
+        port=free_ports(1)[0],
+        engine_url=f"http://127.0.0.1:{engine_port}",
+        heldout_command=shlex.join([sys.executable, str(script)]),
+        heldout_tasks=100,
+        stages=(25, 50),
+        stage_min_s=(0,),
+        stage_min_trajectories=(5,),
+        margin=0.1,
+        soak_s=0.2,
+        lead_s=0,
+        horizon_s=60,
+        tick_s=0.1,
+        lease_s=1,
+    )
+
+
+@asynccontextmanager
+async def stage(
+    nats: RunningServer, s3: RunningServer, tmp_path: Path, heldout: Sequence[float] = ()
+) -> AsyncIterator[Stage]:
+    """Servers and an engine; `heldout` is the held-out success of versions 1, 2, ..."""
+    rates = {f"{ROLE}@{version}": rate for version, rate in enumerate(heldout, 1)}
+    await asyncio.to_thread((tmp_path / "success.json").write_text, json.dumps(rates))
+    engine = SmallEngine()
+    server = HttpServer(engine.app, "127.0.0.1", 0)
+    settings = settings_of(nats, s3, tmp_path, server.port)
+    objects = await asyncio.to_thread(prepared_objects, settings.kernel)
+    async with running(server), connected(settings.kernel) as bus:
+        yield Stage(settings, bus, objects, engine)
+
+
+@pytest.mark.timeout(180)
+async def test_finished_jobs_become_stable_refused_promoted_or_rolled_back(
+    nats: RunningServer, s3: RunningServer, tmp_path: Path
+):
+    async with stage(nats, s3, tmp_path, (0.5, 0.2, 0.9, 0.92)) as test, running_app(build(test.settings)):
+        await test.finish_job(1)
+        first = await test.stage_is(1, "stable")
+        assert first.reason == "first policy of the role"
+
+        await test.finish_job(2)
+        refused = await test.stage_is(2, "refused")
+        assert refused.gate is not None
+        assert refused.gate["heldout_tasks"]["evidence"]["difference"] == -0.3
+
+        traffic = Traffic(test.bus, {1: 0.5, 3: 0.95, 4: 0.05})
+        await test.finish_job(3)
+        await test.stage_is(3, "canary")
+        assert (await test.play_until_decided(traffic, 3)).stage == "stable"
+        assert (await test.stage_is(1, "archived")).version == 1
+
+        await test.finish_job(4)
+        await test.stage_is(4, "canary")
+        assert (await test.play_until_decided(traffic, 4)).stage == "rolled_back"
+
+        route = await test.route()
+        assert route.stable is not None
+        assert (route.stable.version, route.canary, route.next_version) == (3, None, 5)
+        decisions = await test.published(ModelRollout)
+        assert first_break(decisions) is None
+        verdicts = [(d.to_version, d.verdict) for d in decisions]
+        assert verdicts[:3] == [(1, "promote"), (2, "refuse"), (3, "start")]
+        assert verdicts[-1] == (4, "roll_back")
+        deployed = await test.published(ModelDeployed)
+        assert [d.policy_version for d in deployed if d.state == "registered"] == [1, 2, 3, 4]
+        assert [d.policy_version for d in deployed if d.state == "promoted"] == [1, 3]
+
+
+async def test_a_policy_that_the_engine_cannot_verify_is_refused(
+    nats: RunningServer, s3: RunningServer, tmp_path: Path
+):
+    async with stage(nats, s3, tmp_path) as test, running_app(build(test.settings)):
+        test.engine.broken.add(f"{ROLE}@1")
+        await test.finish_job(1)
+        refused = await test.stage_is(1, "refused")
+        assert refused.reason == "gate probe: the engine cannot serve it: 422: sha256 differs"
+        assert (await test.route()).stable is None
+
+
+async def test_a_rollback_reaches_the_route_within_two_seconds(nats: RunningServer, s3: RunningServer, tmp_path: Path):
+    async with stage(nats, s3, tmp_path, (0.9, 0.9)) as test, running_app(build(test.settings)):
+        await test.finish_job(1)
+        await test.stage_is(1, "stable")
+        await test.finish_job(2)
+        await test.stage_is(2, "canary")
+        traffic = Traffic(test.bus, {1: 1.0, 2: 0.0})
+        started = time.monotonic()
+        await traffic.play(150)
+
+        async def back() -> bool:
+            return (await test.route()).canary is None
+
+        await eventually(back)
+        assert time.monotonic() - started < 2.0
+        assert (await test.stage_is(2, "rolled_back")).reason is not None
+
+
+@pytest.mark.timeout(180)
+async def test_a_killed_deployer_resumes_the_same_stage_and_the_same_statistics(
+    nats: RunningServer, s3: RunningServer, tmp_path: Path
+):
+    async with stage(nats, s3, tmp_path, (0.7, 0.75)) as test:
+        traffic = Traffic(test.bus, {1: 0.7, 2: 0.7})
+        async with deployer(test.settings) as first:
+            await test.finish_job(1)
+            await test.stage_is(1, "stable")
+            await test.finish_job(2)
+            await test.stage_is(2, "canary")
+            await traffic.play(60)
+            await eventually(counted(test, traffic.compared))
+            before = await test.rollout()
+            await traffic.play(60)
+            os.kill(first.pid, signal.SIGKILL)
+            await first.wait()
+        await traffic.play(30)
+        lease = (await test.route()).canary
+        async with deployer(test.settings):
+            await eventually(counted(test, traffic.compared))
+            after = await test.rollout()
+            assert after.rollout_id == before.rollout_id
+            assert after.stage >= before.stage >= 1
+            assert after.salt == before.salt
+            assert after.state == "running"
+
+            async def renewed() -> bool:
+                canary = (await test.route()).canary
+                return canary is not None and lease is not None and canary.lease > lease.lease
+
+            await eventually(renewed)
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{test.settings.port}") as client:
+                done = await client.post(f"/v1/rollouts/{ROLE}/promote", json={"actor": "ann", "reason": "seen enough"})
+            assert done.json()["state"] == "promoted"
+        assert first_break(await test.published(ModelRollout)) is None
+
+
+async def test_a_broker_that_was_killed_costs_no_trajectory(nats: RunningServer, s3: RunningServer, tmp_path: Path):
+    async with stage(nats, s3, tmp_path, (0.7, 0.75)) as test, running_app(build(test.settings)):
+        traffic = Traffic(test.bus, {1: 0.7, 2: 0.7})
+        await test.finish_job(1)
+        await test.stage_is(1, "stable")
+        await test.finish_job(2)
+        await test.stage_is(2, "canary")
+        await traffic.play(40)
+        await eventually(counted(test, traffic.compared))
+        await asyncio.to_thread(nats.kill)
+        await asyncio.to_thread(nats.start)
+        await eventually(reachable(test))
+        await traffic.play(40)
+        await eventually(counted(test, traffic.compared), 40)
+        assert (await test.rollout()).state == "running"
+
+
+def reachable(test: Stage) -> Any:
+    """Whether the broker answers again."""
+
+    async def probe() -> bool:
+        try:
+            return (await test.route()).canary is not None
+        except Unavailable:
+            return False
+
+    return probe
+
+
+def counted(test: Stage, trajectories: int) -> Any:
+    """Whether the stored statistics hold so many trajectories, neither more nor less."""
+
+    async def probe() -> bool:
+        statistics = (await test.rollout()).watch.statistics
+        found = statistics.stable.trajectories + statistics.canary.trajectories
+        assert found <= trajectories
+        return found == trajectories
+
+    return probe
+
+
+@asynccontextmanager
+async def deployer(settings: Settings) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The deployer as a process of its own, ended by SIGTERM unless it was killed."""
+    kernel = {
+        f"RATCHET_{name.upper()}": str(value) for name, value in settings.kernel.model_dump(exclude_none=True).items()
+    }
+    own: dict[str, str] = {"RATCHET_DEPLOYER_PORT": str(settings.port)}
+    for name in ("engine_url", "heldout_command", "heldout_tasks", "margin", "soak_s", "lead_s", "tick_s", "lease_s"):
+        own[f"RATCHET_CANARY_{name.upper()}"] = str(getattr(settings, name))
+    lists = {"STAGES": "25,50", "STAGE_MIN_S": "0", "STAGE_MIN_TRAJECTORIES": "5"}
+    own |= {f"RATCHET_CANARY_{name}": value for name, value in lists.items()}
+    command = [sys.executable, "-m", "ratchet.canary_deployer"]
+    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **kernel, **own})
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            async with asyncio.timeout(20):
+                assert await process.wait() == 0

@@ -1,0 +1,97 @@
+"""What surrounds the deployer in integration tests: a small engine, finished jobs, and traffic through the broker."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import uuid_utils
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route as HttpRoute
+
+from ratchet.kernel.artifacts import PolicyManifest, publish_policy
+from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.objects import Objects
+from ratchet.messages import TrainingStatus, named_id
+from ratchet.messages.routing import arm_of
+from ratchet.messages.state import POLICIES, Route
+from ratchet.messages.training import Artifacts
+from tests.support.canary_world import ROLE, reward_of, turn_of
+from tests.support.fake_clock import START
+
+
+class SmallEngine:
+    """Loads what it is told to and answers every prompt with two tokens. Names in `broken` are refused."""
+
+    def __init__(self) -> None:
+        self.resident: list[str] = []
+        self.broken: set[str] = set()
+        self.app = Starlette(
+            routes=[
+                HttpRoute("/v1/models", self._models),
+                HttpRoute("/v1/load_lora_adapter", self._load, methods=["POST"]),
+                HttpRoute("/v1/chat/completions", self._chat, methods=["POST"]),
+            ]
+        )
+
+    async def _models(self, _: Request) -> Response:
+        return JSONResponse({"data": [{"id": name} for name in self.resident]})
+
+    async def _load(self, request: Request) -> Response:
+        name = (await request.json())["lora_name"]
+        if name in self.broken or name.partition("-")[0] in self.broken:
+            return JSONResponse({"error": {"message": "sha256 differs"}}, 422)
+        self.resident.append(name)
+        return JSONResponse({})
+
+    async def _chat(self, _: Request) -> Response:
+        content = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1.5}]
+        return JSONResponse({"choices": [{"logprobs": {"content": content}}]})
+
+
+def finished_job(objects: Objects, number: int) -> TrainingStatus:
+    """A completed job whose policy manifest is in the object store."""
+    job = named_id("job", number)
+    manifest = PolicyManifest(
+        kind="adapter",
+        base_model="base",
+        files=[],
+        role=ROLE,
+        created_at=START,
+        training_job_id=job,
+        training_samples=8,
+    )
+    policy = publish_policy(objects, manifest)
+    artifacts = Artifacts(final_checkpoint=policy.uri, digest=policy.digest, kind="adapter")
+    return TrainingStatus(training_job_id=job, timestamp=START, status="completed", role=ROLE, artifacts=artifacts)
+
+
+class Traffic:
+    """Agents, gateway and judge in one: trajectories whose success depends on the policy that answered."""
+
+    def __init__(self, bus: Bus, success: dict[int, float], seed: int = 1) -> None:
+        self._bus = bus
+        self._routes = bus.bucket(POLICIES, Route)
+        self._success = success
+        self._random = random.Random(seed)
+        self.compared = 0
+        """Trajectories that a rollout must have counted."""
+
+    async def play(self, count: int) -> None:
+        """`count` trajectories, each with one call and its reward, under the route of this moment."""
+        entry = await self._routes.get(ROLE)
+        assert entry is not None
+        calls: list[Any] = []
+        rewards: list[Any] = []
+        for _ in range(count):
+            trajectory_id = str(uuid_utils.uuid7())
+            given = arm_of(entry.value, trajectory_id, utc_now())
+            assert given is not None
+            success = self._random.random() < self._success[given.policy.version]
+            calls.append(turn_of(trajectory_id, given.arm, given.policy.version, given.weight))
+            rewards.append(reward_of(trajectory_id, success=success))
+            self.compared += given.weight > 0
+        await self._bus.publish_all(calls)
+        await self._bus.publish_all(rewards)
