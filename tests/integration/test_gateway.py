@@ -204,7 +204,11 @@ async def test_secrets_are_taken_out_and_their_tokens_are_not_published(nats: Ru
 async def test_feedback_is_checked_at_the_edge(nats: RunningServer, tmp_path: Any) -> None:
     trajectory = str(uuid.uuid4())
     async with scene(nats, tmp_path) as here, httpx.AsyncClient(base_url=here.url) as http:
-        good = await http.post("/v1/feedback", json={"trajectory_id": trajectory, "kind": "thumbs", "value": True})
+        thumb = {"trajectory_id": trajectory, "kind": "thumbs", "value": True}
+        assert (await http.post("/v1/feedback", json=thumb)).json()["error"]["param"] == "role"
+        await ask(here.client(default_headers={"x-ratchet-trajectory": trajectory}), [{"role": "user", "content": "x"}])
+        await http.post(f"/v1/trajectories/{trajectory}/end")
+        good = await http.post("/v1/feedback", json=thumb)
         assert good.status_code == 202
         bad = await http.post("/v1/feedback", json={"trajectory_id": trajectory, "kind": "applause"})
         assert bad.status_code == 400
@@ -216,6 +220,7 @@ async def test_feedback_is_checked_at_the_edge(nats: RunningServer, tmp_path: An
         raw = await here.bus.nc.jetstream().get_msg("RL_FEEDBACK", 1)
         message = here.bus.contracts.read(raw.subject or "", raw.data or b"")[0]
         assert isinstance(message, Feedback)
+        assert message.role == ROLE
         assert message.feedback_id == good.json()["feedback_id"]
 
 

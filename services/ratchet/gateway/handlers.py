@@ -24,7 +24,7 @@ from ratchet.gateway.recorder import Recorder
 from ratchet.kernel.asgi import HttpError, Request, Response, json_response, problem_response
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import InvalidMessage, NotFound
-from ratchet.messages import DEFAULT_ROLE, Feedback, JsonObject, Message, TrajectoryEnd
+from ratchet.messages import Feedback, JsonObject, Message, TrajectoryEnd
 from ratchet.messages.routing import Assignment, started_at
 from ratchet.messages.turn import EngineInfo
 
@@ -87,8 +87,8 @@ class Gateway:
         body = request.json_object() if request.body else {}
         known = self.conversations.get(trajectory_id)
         said = {
-            "role": (known.role if known else None) or DEFAULT_ROLE,
             **body,
+            "role": _role(body, known),
             "trajectory_id": trajectory_id,
             "timestamp": self.now(),
         }
@@ -97,7 +97,6 @@ class Gateway:
         if known is not None:
             said["turns"] = known.published
         self._publish(TrajectoryEnd.TOPIC, said)
-        self.conversations.close(trajectory_id)
         return json_response({"trajectory_id": trajectory_id, "status": "ended"}, 202)
 
     async def feedback(self, request: Request, trajectory: str | None) -> Response:
@@ -108,9 +107,9 @@ class Gateway:
         said = {
             "feedback_id": new_id(),
             "at": self.now(),
-            "role": (known.role if known else None) or DEFAULT_ROLE,
             "source": "gateway",
             **body,
+            "role": _role(body, known),
             "trajectory_id": trajectory_id,
         }
         message = self._publish(Feedback.TOPIC, said)
@@ -207,6 +206,14 @@ class Gateway:
 def new_id() -> str:
     """A UUIDv7: the time it carries decides which canary weight was in force."""
     return str(uuid_utils.uuid7())
+
+
+def _role(body: JsonObject, known: Conversation | None) -> object:
+    """The trajectory's role, as the agent says or as its calls showed. Raises `HttpError` 400 when nobody knows."""
+    role = body.get("role") or (known.role if known else None)
+    if role is None:
+        raise HttpError(400, "say the role: this gateway has not seen a call of that trajectory", param="role")
+    return role
 
 
 def _headers(asked: Asked, assignment: Assignment) -> list[tuple[bytes, bytes]]:

@@ -53,7 +53,7 @@ class Conversation:
     """Calls by parent and index: the second one at a place is attempt 2."""
 
     def parent_of(self, digests: Sequence[bytes]) -> PastCall | None:
-        """The longest earlier call whose whole conversation begins this one; `digests[n]` is of the first n messages."""
+        """The longest earlier call whose conversation begins this one; `digests[n]` is of the first n messages."""
         fitting = [c for c in self.calls if c.messages < len(digests) and digests[c.messages] == c.digest]
         return max(fitting, key=lambda call: call.messages, default=None)
 
@@ -88,10 +88,6 @@ class Conversations:
                 self._known.popitem(last=False)
         self._known.move_to_end(trajectory_id)
         return conversation
-
-    def close(self, trajectory_id: str) -> None:
-        """Forget a trajectory that has ended."""
-        self._known.pop(trajectory_id, None)
 
     def __len__(self) -> int:
         return len(self._known)
