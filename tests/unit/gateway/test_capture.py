@@ -178,6 +178,18 @@ def test_the_longest_fitting_call_is_the_parent_and_empty_members_do_not_matter(
     assert talk.parent_of(prefix_digests(changed)) is None
 
 
+def test_an_answer_sent_back_in_another_order_of_members_is_the_same_answer() -> None:
+    function = {"name": "find_order", "arguments": '{"order":"K47"}'}
+    answer = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+    reordered = {
+        "tool_calls": [{"function": dict(reversed(function.items())), "type": "function", "id": "c"}],
+        "content": None,
+        "role": "assistant",
+    }
+    asked = {"role": "user", "content": "where is order #K47"}
+    assert prefix_digests([asked, answer]) == prefix_digests([asked, reordered])
+
+
 def test_a_call_made_again_is_the_next_attempt() -> None:
     talk = Conversation(named_id("t"), AT)
     assert [talk.next_attempt(None, 0), talk.next_attempt(None, 0), talk.next_attempt("p", 1)] == [1, 2, 1]

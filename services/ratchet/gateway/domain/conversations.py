@@ -94,10 +94,15 @@ class Conversations:
 
 
 def prefix_digests(messages: Sequence[Mapping[str, object]]) -> list[bytes]:
-    """Digest of the first 0, 1, ... n messages: each covers all before it. Members that mean nothing are left out."""
+    """Digest of the first 0, 1, ... n messages: each covers all before it.
+
+    Members that mean nothing are left out, and the order of members means nothing: clients send an answer back in an
+    order of their own.
+    """
     running = hashlib.sha256()
     digests = [running.digest()]
     for message in messages:
-        running.update(msgspec.json.encode({key: message[key] for key in _KEPT if message.get(key) is not None}))
+        kept = {key: message[key] for key in _KEPT if message.get(key) is not None}
+        running.update(msgspec.json.encode(kept, order="deterministic"))
         digests.append(running.digest())
     return digests
