@@ -24,6 +24,7 @@ SELECT
     t.turn_count AS turns,
     t.arm AS claimed_arm,
     r.reward AS reward,
+    r.confidence AS confidence,
     r.reward_function AS reward_function,
     u.arms AS arms,
     u.trainable_calls AS trainable_calls
@@ -32,6 +33,7 @@ INNER JOIN (
     SELECT
         w.trajectory_id AS trajectory_id,
         argMax(w.total, (w.at, w.revision)) AS reward,
+        argMax(coalesce(w.confidence, 1), (w.at, w.revision)) AS confidence,
         argMax(concat(w.function_name, ' ', w.function_version), (w.at, w.revision)) AS reward_function
     FROM rewards AS w WHERE w.role = {role:String} GROUP BY w.trajectory_id
 ) AS r ON r.trajectory_id = t.trajectory_id
@@ -106,6 +108,7 @@ def _candidate(row: Row) -> Candidate:
         task_key=row["task_key"],
         ended_at=_utc(row["ended_at"]),
         reward=row["reward"],
+        confidence=row["confidence"],
         source=row["source"],
         domain=row["domain"],
         profile=row["profile"],

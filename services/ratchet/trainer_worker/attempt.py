@@ -20,6 +20,7 @@ from ratchet.kernel.objects import Objects
 from ratchet.messages import Message, TrainingDispatch, TrainingStatus
 from ratchet.messages.state import Job
 from ratchet.messages.training import Artifacts, TrainingError
+from ratchet.messages.training_rules import training_problems
 from ratchet.trainer_worker import metrics
 from ratchet.trainer_worker.domain import (
     COMPLETED,
@@ -35,7 +36,6 @@ from ratchet.trainer_worker.domain import (
 )
 from ratchet.trainer_worker.errors import TimedOut, error_code
 from ratchet.trainer_worker.job import Finished, Saved
-from ratchet.trainer_worker.options import problems
 from ratchet.trainer_worker.s3_artifacts import (
     Inputs,
     artifacts_of,
@@ -145,7 +145,7 @@ class Attempt:
         return self._final(conclusion, artifacts)
 
     def _refuse_impossible(self) -> None:
-        found = problems(self.dispatch.request.training_config)
+        found = training_problems(self.dispatch.request.training_config)
         if found:
             raise Rejected("; ".join(found))
         deadline = self.dispatch.request.deadline

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ratchet.canary_deployer.domain.outcomes import (
     KEEP_EARLY,
+    MAX_PENDING,
     Call,
     Compared,
     Score,
@@ -120,6 +121,15 @@ def test_rewards_of_strangers_do_not_pile_up():
     watch = folded(*(score(f"stranger {n}") for n in range(3 * KEEP_EARLY)))
     assert len(watch.early) == KEEP_EARLY
     assert folded(score("later", at=1000.0), watch=watch).early.keys() == {next(reversed(folded(score("later")).early))}
+
+
+def test_no_more_trajectories_are_watched_at_a_time_than_the_record_can_hold():
+    watch = folded(*(call(f"t{n}") for n in range(MAX_PENDING + 3)), score("t0"), call("late"), score("late"))
+    assert len(watch.pending) == MAX_PENDING - 1
+    assert finished(watch) == (0, 2)
+    rules = quick_rules(keep_seen=2000)
+    full = fold(Watch(), [call(f"t{n}") for n in range(MAX_PENDING)], PAIR, rules)
+    assert len(msgspec.json.encode(full)) < 512 * 1024
 
 
 def test_memory_of_finished_trajectories_is_bounded():

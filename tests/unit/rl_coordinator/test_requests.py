@@ -46,11 +46,11 @@ def test_a_snapshot_can_be_trained_on_again() -> None:
             {"dataset": dataset(filter=DatasetFilter(date_range=DateRange(start=after(1), end=after(1))))},
             "is not before its end",
         ),
-        ({"hyperparameters": Hyperparameters(full_finetune=True, lora=Lora())}, "exclude each other"),
-        ({"hyperparameters": Hyperparameters(learning_rate=0.0)}, "greater than 0"),
-        ({"hyperparameters": Hyperparameters(rejection_window=[1.1, 0.9])}, "low < high"),
-        ({"hyperparameters": Hyperparameters(rejection_window=[0.9])}, "low < high"),
-        ({"algorithm": "sft", "hyperparameters": Hyperparameters(clip_epsilon=0.2)}, "sft has no clip_epsilon"),
+        ({"hyperparameters": Hyperparameters(full_finetune=True, lora=Lora())}, "goes with no lora"),
+        ({"hyperparameters": Hyperparameters(learning_rate=0.0)}, "must be above 0"),
+        ({"hyperparameters": Hyperparameters(rejection_window=[1.1, 0.9])}, "[low, high] around 1"),
+        ({"hyperparameters": Hyperparameters(rejection_window=[0.9])}, "[low, high] around 1"),
+        ({"algorithm": "sft", "hyperparameters": Hyperparameters(clip_epsilon=0.2)}, "sft has no hyperparameter clip_epsilon"),
     ],
 )
 def test_each_problem_is_told(changes: dict[str, Any], said: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ratchet.messages.routing import ROLE
 from ratchet.messages.training import Dataset, TrainingConfig, TrainingRequest
+from ratchet.messages.training_rules import training_problems
 
 POLICY_GRADIENT = frozenset({"ppo", "rloo", "grpo", "reinforce"})
 """Algorithms that learn from captured token ids and log-probabilities."""
@@ -14,18 +15,6 @@ STABLE_NAMES = frozenset({"stable", "current stable"})
 """Values of `base_model` that mean: continue from what serves the role when the job starts."""
 EXPORTED = frozenset({"clickhouse", "nats_stream"})
 """Sources that mean the stored facts; what a stream carried is exported from ClickHouse as well."""
-_OF_POLICY_GRADIENTS = (
-    "clip_epsilon",
-    "clip_epsilon_high",
-    "gamma",
-    "gae_lambda",
-    "kl_beta",
-    "advantage_floor",
-    "negative_advantage_scale",
-    "importance_cap",
-    "rejection_window",
-    "loss_normalization",
-)
 TRANSFORMS = frozenset({"identity", "negate"})
 
 
@@ -63,6 +52,8 @@ def config_problems(config: TrainingConfig, algorithms: frozenset[str]) -> list[
         found.append(
             f"algorithm {config.algorithm!r} is not offered by this installation's workers (offered: {offered})"
         )
+    else:
+        found.extend(training_problems(config))
     for check in _CHECKS:
         found.extend(check(config))
     return found
@@ -95,24 +86,4 @@ def _selection(config: TrainingConfig) -> Iterator[str]:
         yield "dataset.filter.date_range.start is not before its end"
 
 
-def _hyperparameters(config: TrainingConfig) -> Iterator[str]:
-    chosen = config.hyperparameters
-    if chosen.full_finetune and chosen.lora is not None:
-        yield "hyperparameters.full_finetune and hyperparameters.lora exclude each other"
-    if chosen.learning_rate is not None and chosen.learning_rate <= 0:
-        yield "hyperparameters.learning_rate must be greater than 0"
-    window = chosen.rejection_window
-    if window is not None and not (len(window) == 2 and 0 <= window[0] < window[1]):
-        yield "hyperparameters.rejection_window must be [low, high] with 0 <= low < high"
-    if not uses_policy_gradient(config.algorithm):
-        yield from _without_effect(config)
-
-
-def _without_effect(config: TrainingConfig) -> Iterator[str]:
-    """Settings of a policy gradient that were given to an algorithm without one: asked for, but never applied."""
-    given = [name for name in _OF_POLICY_GRADIENTS if getattr(config.hyperparameters, name) is not None]
-    if given:
-        yield f"{config.algorithm} has no {', '.join(given)}"
-
-
-_CHECKS: Sequence[Callable[[TrainingConfig], Iterator[str]]] = (_source, _selection, _hyperparameters)
+_CHECKS: Sequence[Callable[[TrainingConfig], Iterator[str]]] = (_source, _selection)

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from ratchet.messages.training import Compute, Dataset, Hyperparameters, Lora, TrainingConfig
+from ratchet.messages.training_rules import MEANINGFUL, training_problems
 from ratchet.trainer_worker.algorithms import ALGORITHMS
-from ratchet.trainer_worker.options import MEANINGFUL, problems
 
 
 def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any) -> TrainingConfig:
@@ -25,7 +25,7 @@ def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (config("dpo"), "unknown algorithm 'dpo'; this worker knows sft, rloo, grpo, reinforce, ppo"),
+        (config("dpo"), "unknown algorithm 'dpo'; known are sft, rloo, grpo, reinforce, ppo"),
         (config("sft", gamma=0.9), "sft has no hyperparameter gamma"),
         (config("rloo", gae_lambda=0.9), "rloo has no hyperparameter gae_lambda"),
         (config("ppo", advantage_floor=0.2), "ppo has no hyperparameter advantage_floor"),
@@ -52,13 +52,13 @@ def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any
     ],
 )
 def test_each_impossible_option_has_its_reason(given: TrainingConfig, reason: str) -> None:
-    assert problems(given) == [reason]
+    assert training_problems(given) == [reason]
 
 
 def test_every_algorithm_has_its_table_and_runs_with_its_defaults() -> None:
     assert MEANINGFUL.keys() == ALGORITHMS.keys()
     for algorithm in ALGORITHMS:
-        assert problems(config(algorithm)) == []
+        assert training_problems(config(algorithm)) == []
 
 
 def test_hyperparameters_of_a_wrong_type_are_refused_when_read() -> None:

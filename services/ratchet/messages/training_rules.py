@@ -43,10 +43,10 @@ _NOT_NEGATIVE = ("clip_epsilon", "clip_epsilon_high", "kl_beta", "warmup_steps",
 _FRACTIONS = ("gamma", "gae_lambda")
 
 
-def problems(config: TrainingConfig) -> list[str]:
+def training_problems(config: TrainingConfig) -> list[str]:
     """Why this training cannot be run; empty when it can."""
     if config.algorithm not in MEANINGFUL:
-        return [f"unknown algorithm {config.algorithm!r}; this worker knows {', '.join(MEANINGFUL)}"]
+        return [f"unknown algorithm {config.algorithm!r}; known are {', '.join(MEANINGFUL)}"]
     hyper = config.hyperparameters
     return [
         *_meaningless(config.algorithm, hyper),
