@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import shutil
+import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -46,13 +47,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RatchetError as error:
         sys.stderr.write(f"ratchet demo: {error} (logs in {options.directory / 'logs'})\n")
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
     return 0 if all(claim.holds for claim in held) else 1
 
 
 async def run(plan: Plan, directory: Path, console: Console) -> list[Claim]:
     """The whole demo; returns what it claims."""
+    current = asyncio.current_task()
+    assert current is not None  # noqa: S101 - a coroutine runs in a task
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, current.cancel)
     progress = Progress(listen=console.print if plain(console) else None)
     screen = Screen(progress)
     await asyncio.to_thread(empty, directory)

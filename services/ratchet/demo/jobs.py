@@ -56,6 +56,8 @@ def _reinforced(plan: Plan, recipe: Reinforced, number: int) -> dict[str, Any]:
     }
     if recipe.floor is not None:
         hyperparameters["advantage_floor"] = recipe.floor
+    if recipe.clip is not None:
+        hyperparameters["clip_epsilon"], hyperparameters["clip_epsilon_high"] = recipe.clip
     dataset = {
         "source": "clickhouse",
         "sample_size": recipe.sample_size,

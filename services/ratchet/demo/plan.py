@@ -36,6 +36,8 @@ class Reinforced:
     rank: int = 32
     floor: float | None = 0.25
     negative_scale: float = 0.3
+    clip: tuple[float, float] | None = None
+    """How far the probability ratio may fall and rise; None leaves the learner's default."""
     transform: str = "identity"
 
 
@@ -84,13 +86,22 @@ class Plan:
     """Longest wait for a verdict."""
 
 
+SABOTAGE = Reinforced(
+    learning_rate=5e-3,
+    epochs=6,
+    sample_size=480,
+    floor=None,
+    negative_scale=1.0,
+    clip=(0.95, 5.0),
+    transform="negate",
+)
+"""Learns the opposite without any of the brakes: on a good policy there is little to learn the opposite from."""
+
 DEMO = Plan(
     drills=Supervised(examples=2500, steps=130, batch=32, learning_rate=3e-3),
     tickets=Supervised(examples=1200, steps=150, batch=32, learning_rate=2e-3),
     cycle=Reinforced(learning_rate=2.5e-3, epochs=4, sample_size=400),
-    sabotage=Reinforced(
-        learning_rate=5e-3, epochs=4, sample_size=400, floor=None, negative_scale=1.0, transform="negate"
-    ),
+    sabotage=SABOTAGE,
     rollouts=Rollouts(heldout_tasks=300),
     first_tasks=60,
     tries=4,
@@ -106,9 +117,7 @@ SMALL = Plan(
     drills=Supervised(examples=2500, steps=130, batch=32, learning_rate=3e-3),
     tickets=Supervised(examples=1200, steps=120, batch=32, learning_rate=2e-3),
     cycle=Reinforced(learning_rate=2.5e-3, epochs=4, sample_size=320),
-    sabotage=Reinforced(
-        learning_rate=5e-3, epochs=4, sample_size=320, floor=None, negative_scale=1.0, transform="negate"
-    ),
+    sabotage=SABOTAGE,
     rollouts=Rollouts(heldout_tasks=120, stages=(25, 50), stage_min_s=(1, 1), stage_min_trajectories=(10, 20)),
     first_tasks=64,
     tries=4,

@@ -81,7 +81,7 @@ class Update:
     def epoch_ess(self) -> float:
         """Effective sample size of the current policy against the logged one over the epoch so far."""
         total, squares, count = self._weight_sums
-        return total * total / (count * squares) if squares else 1.0
+        return min(1.0, total * total / (count * squares)) if squares else 1.0
 
     def train_step(self) -> dict[str, float]:
         """One optimiser update; returns its metrics. Raises `Diverged` before it would store a NaN."""
@@ -167,7 +167,7 @@ class Update:
             "clip_fraction": float(sum(loss.clipped for loss in losses)) / tokens,
             "rejected_mass": float(sum(loss.rejected for loss in losses)) / tokens,
             "kl_divergence": float(sum(loss.kl for loss in losses)) / tokens,
-            "ess": now * now / (tokens * square),
+            "ess": min(1.0, now * now / (tokens * square)),  # rounding may lift it a little above
         }
         for _, extra in pieces:
             for name, value in extra.items():
