@@ -64,7 +64,7 @@ async def build(settings: Settings, now: Callable[[], datetime] = utc_now) -> As
     bus = await Bus.connect(settings.kernel, name=NAME, contracts=Contracts.load())
     try:
         await bus.ensure_streams()
-        async with httpx.AsyncClient(base_url=settings.engine_url) as client:
+        async with httpx.AsyncClient(base_url=settings.engine_url, trust_env=False) as client:
             yield _assembled(settings, bus, HttpEngine(client, settings.load_timeout_s), now)
     finally:
         await bus.close()

@@ -10,9 +10,9 @@ import structlog
 
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain.announcements import Facts, registration
-from ratchet.canary_deployer.domain.registry import deployable, fenced, new_version
+from ratchet.canary_deployer.domain.registry import Origin, deployable, fenced, new_version
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.kernel.artifacts import BlobStore, PolicyManifest, read_policy
+from ratchet.kernel.artifacts import BlobStore, read_policy
 from ratchet.kernel.errors import DigestMismatch, NotFound, Rejected
 from ratchet.kernel.kv import Bucket
 from ratchet.kernel.received import Received
@@ -51,23 +51,30 @@ class Handlers:
         if fenced(status, job):
             log.info("status of a fenced attempt", job=status.training_job_id, attempt=status.attempt)
             return ()
-        manifest = await asyncio.to_thread(self._manifest, status)
+        origin = await asyncio.to_thread(self._origin, status)
         now = self._now()
         policy, new = await self._policies.register(
-            status.role, status.training_job_id, lambda version: new_version(status, version, manifest, job, now)
+            status.role, status.training_job_id, lambda version: new_version(status, version, origin, job, now)
         )
         self._registered(status.role)
         if new:
             metrics.DEPLOYMENTS.labels("registered").inc()
         return [registration(policy, self._facts(policy), status.timestamp)]
 
-    def _manifest(self, status: TrainingStatus) -> PolicyManifest | None:
-        """The policy's manifest; None when it is broken, which the gates will find and refuse."""
+    def _origin(self, status: TrainingStatus) -> Origin | None:
+        """What the policy's manifest says; None when it is broken, which the gates will find and refuse."""
         artifacts = status.artifacts
         if artifacts is None or artifacts.final_checkpoint is None:
             return None
         try:
-            return read_policy(self._objects, artifacts.final_checkpoint, artifacts.digest).manifest
+            manifest = read_policy(self._objects, artifacts.final_checkpoint, artifacts.digest).manifest
         except (NotFound, DigestMismatch, Rejected) as error:
             log.warning("manifest cannot be read", job=status.training_job_id, reason=str(error))
             return None
+        return Origin(
+            manifest.base_model,
+            manifest.created_at,
+            manifest.dataset_digest,
+            manifest.training_samples,
+            manifest.final_reward,
+        )

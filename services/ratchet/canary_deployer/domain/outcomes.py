@@ -23,6 +23,9 @@ from ratchet.messages.routing import CANARY, MIXED, STABLE
 KEEP_EARLY = 200
 """Rewards kept whose first call was not read yet: the two streams are read side by side."""
 
+MAX_PENDING = 5000
+"""Trajectories watched at the same time, so that the record stays small; more are left out, whatever their arm."""
+
 OTHER = "other"
 """Mark of a trajectory that is none of this rollout's business."""
 
@@ -222,7 +225,7 @@ class _Folding:
 
     def _admitted(self, call: Call) -> Pending | None:
         versions = {STABLE: self._compared.stable_version, CANARY: self._compared.canary_version}
-        comparable = MIN_WEIGHT <= call.weight <= 1 - MIN_WEIGHT
+        comparable = MIN_WEIGHT <= call.weight <= 1 - MIN_WEIGHT and len(self._pending) < MAX_PENDING
         if not call.first or not comparable or versions.get(call.arm) != call.version:
             return None
         return Pending(call.arm == CANARY, call.weight, call.at)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from ratchet.canary_deployer.domain.serving import REGISTERED
-from ratchet.kernel.artifacts import PolicyManifest
 from ratchet.messages import TrainingStatus
 from ratchet.messages.routing import parse_model, policy_name
 from ratchet.messages.state import Job, PolicyVersion
 
 DEPLOYABLE = frozenset({"adapter", "model"})
 """Kinds of artifact that can serve; a reward model, for example, cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a policy's manifest says about how it came to be."""
+
+    base_model: str
+    created_at: datetime
+    dataset_digest: str | None
+    training_samples: int | None
+    final_reward: float | None
 
 
 def deployable(status: TrainingStatus) -> bool:
@@ -28,7 +39,7 @@ def fenced(status: TrainingStatus, job: Job | None) -> bool:
 
 
 def new_version(
-    status: TrainingStatus, version: int, manifest: PolicyManifest | None, job: Job | None, now: datetime
+    status: TrainingStatus, version: int, origin: Origin | None, job: Job | None, now: datetime
 ) -> PolicyVersion:
     """The next version of the role. Without a readable manifest only what the status says is known."""
     artifacts = status.artifacts
@@ -41,14 +52,14 @@ def new_version(
         digest=digest,
         uri=artifacts.final_checkpoint or "",
         kind=artifacts.kind or "",
-        base_model=manifest.base_model if manifest else _requested_base(job),
-        created_at=manifest.created_at if manifest else now,
+        base_model=origin.base_model if origin else _requested_base(job),
+        created_at=origin.created_at if origin else now,
         stage=REGISTERED,
         parent=_parent_version(job, status.role),
         training_job_id=status.training_job_id,
-        dataset_digest=status.dataset_digest or (manifest.dataset_digest if manifest else None),
-        training_samples=manifest.training_samples if manifest else None,
-        final_reward=manifest.final_reward if manifest else None,
+        dataset_digest=status.dataset_digest or (origin.dataset_digest if origin else None),
+        training_samples=origin.training_samples if origin else None,
+        final_reward=origin.final_reward if origin else None,
     )
 
 

@@ -1,0 +1,30 @@
+"""The names, types and labels that operators know."""
+
+from __future__ import annotations
+
+from prometheus_client import REGISTRY
+
+from tests.support.canary_world import CanaryWorld, policy, turn_of
+
+
+def value(name: str, **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(name, labels)
+
+
+async def test_a_rollout_shows_traffic_reward_and_errors_of_both_policies():
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["heldout_tasks"].evidence = {"candidate_score": 0.75, "stable_score": 0.5}
+    canaries = value("agent_rl_model_deployments_total", status="canary") or 0.0
+    await world.until("running")
+    stable, canary = policy(1).name, policy(2).name
+    errors = value("agent_rl_model_errors_total", model_version=canary) or 0.0
+    world.bus.arrive([turn_of("0190a4f0-0000-7000-8000-000000000001", "canary", 2, 0.1, error="engine away")])
+    await world.play(100, 1.0, 1.0)
+    assert value("agent_rl_model_deployments_total", status="canary") == canaries + 1
+    assert value("agent_rl_model_traffic_percentage", model_version=canary) == 10
+    assert value("agent_rl_model_traffic_percentage", model_version=stable) == 90
+    assert round(value("agent_rl_model_reward_mean", model_version=stable) or 0, 6) == 0.85
+    assert (value("agent_rl_model_error_rate", model_version=canary) or 0) > 0
+    assert value("agent_rl_model_errors_total", model_version=canary) == errors + 1
+    assert value("agent_rl_model_benchmark_score", model_version=canary, task_type="heldout") == 0.75
+    assert value("ratchet_rollout_e_value", role="support", test="promotion") is not None
