@@ -16,6 +16,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with the exact versions of constraints.txt (TORCH_INDEX=<url>: torch from there)
+	@echo "setup: $(VENV) is ready"
 
 $(STAMP): pyproject.toml constraints.txt deploy/setup.sh
 	@PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" bash deploy/setup.sh $(VENV)
