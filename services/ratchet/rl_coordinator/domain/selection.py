@@ -113,7 +113,7 @@ _RULES: Mapping[str, Callable[[Candidate, Rules], bool]] = {
     "source": lambda c, r: _not_in(c.source, r.filter.sources),
     "task_domain": lambda c, r: _not_in(c.domain, r.filter.task_domains),
     "subordinate_profile": lambda c, r: c.profile in (r.filter.exclude_subordinate_profiles or ()),
-    "reward_without_evidence": lambda c, _: c.confidence <= 0,
+    "reward_without_evidence": lambda c, r: r.needs_calls and c.confidence <= 0,
     "below_min_reward": lambda c, r: r.filter.min_reward is not None and c.reward < r.filter.min_reward,
     "too_long": lambda c, r: c.turns > (r.filter.max_trajectory_length or c.turns),
     "no_trainable_call": lambda c, r: r.needs_calls and c.trainable_calls == 0,
