@@ -45,15 +45,17 @@ def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) 
     """One token per row.
 
     The distribution is softmax(logits / temperature) within top_k and top_p, renormalised; at temperature 0 the
-    most likely token, with its log-probability at temperature 1 (as vLLM reports it). Tokens are drawn by the
-    exponential race: argmax p / E with E ~ Exp(1), so rows with seeds do not depend on their neighbours.
+    most likely token, with its log-probability at temperature 1 (as vLLM reports it). Tokens are drawn by inverting
+    the cumulative distribution with one uniform number per row, so rows with seeds do not depend on their neighbours.
     """
     greedy_B1 = torch.tensor([[one.sampling.temperature == 0] for one in drawers])
     temperature_B1 = torch.tensor([[one.sampling.temperature or 1.0] for one in drawers])
     scaled_BV = _bounded(logits_BV / temperature_B1, drawers)
     logp_BV = torch.log_softmax(scaled_BV, dim=-1)
-    race_BV = logp_BV.exp() / _noise(logp_BV, drawers, shared)
-    token_B1 = torch.where(greedy_B1, logits_BV.argmax(-1, keepdim=True), race_BV.argmax(-1, keepdim=True))
+    below_BV = logp_BV.exp().double().cumsum(-1)
+    drawn_B1 = torch.searchsorted(below_BV, _uniform(drawers, shared) * below_BV[:, -1:], right=True)
+    drawn_B1 = drawn_B1.clamp(max=logits_BV.shape[-1] - 1)  # NaN compares with nothing; the caller sees its logprob
+    token_B1 = torch.where(greedy_B1, logits_BV.argmax(-1, keepdim=True), drawn_B1)
     logprob_B: list[float] = logp_BV.gather(-1, token_B1)[:, 0].tolist()
     tokens: list[int] = token_B1[:, 0].tolist()
     return [
@@ -62,12 +64,13 @@ def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) 
     ]
 
 
-def _noise(like_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) -> Tensor:
-    noise_BV = torch.empty_like(like_BV).exponential_(generator=shared)
+def _uniform(drawers: Sequence[Drawer], shared: torch.Generator) -> Tensor:
+    """One number in [0, 1) per row, [B, 1]."""
+    number_B1 = torch.rand(len(drawers), 1, dtype=torch.float64, generator=shared)
     for row, one in enumerate(drawers):
         if one.generator is not None:
-            noise_BV[row].exponential_(generator=one.generator)
-    return noise_BV
+            number_B1[row] = torch.rand(1, dtype=torch.float64, generator=one.generator)
+    return number_B1
 
 
 def _bounded(scaled_BV: Tensor, drawers: Sequence[Drawer]) -> Tensor:
