@@ -127,7 +127,7 @@ def decode_manifest(body: bytes, uri: str) -> PolicyManifest:
     if manifest.kind not in (ADAPTER, MODEL):
         raise Rejected(f"{uri} is a {manifest.kind!r} manifest, not a policy")
     for file in manifest.files:
-        if Path(file.name).name != file.name or file.name.startswith("."):
+        if not file.name or Path(file.name).name != file.name or file.name.startswith("."):
             raise Rejected(f"{uri} names the file {file.name!r}, which is not a plain file name")
     return manifest
 
@@ -199,6 +199,9 @@ def _download(objects: BlobStore, policy: Policy, directory: Path) -> None:
 
 def _move_into_place(partial: Path, directory: Path) -> None:
     """Rename; when another process was quicker its directory holds the same verified bytes."""
+    if directory.exists() and not (directory / COMPLETE_MARK).exists():
+        # Somebody began to delete it: what is left is no policy.
+        shutil.rmtree(directory, ignore_errors=True)
     try:
         partial.rename(directory)
     except OSError:

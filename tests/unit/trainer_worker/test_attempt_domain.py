@@ -1,0 +1,197 @@
+"""What an attempt says, when it must stop, and how it ends."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.errors import DigestMismatch, ObjectsUnavailable, Rejected
+from ratchet.messages import TrainingDispatch
+from ratchet.messages.state import Job
+from ratchet.trainer_worker.domain import (
+    Exit,
+    Frame,
+    Report,
+    StopReason,
+    conclude,
+    may_start,
+    must_stop,
+    version_of,
+)
+from ratchet.trainer_worker.errors import DataUnusable, Diverged, TimedOut, error_code
+from ratchet.trainer_worker.job import (
+    Failed,
+    Finished,
+    Progressed,
+    Started,
+    Stopped,
+    decode_event,
+    encode_event,
+    read_job,
+    write_job,
+)
+from ratchet.trainer_worker.subprocess_child import child_environment
+from tests.support.trainer_runs import job_spec
+from tests.support.training import job, request
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+FINISHED = Finished(directory="/result", kind="adapter", samples=3, metrics={}, peak_memory_gb=0.5)
+
+
+def dispatch(attempt: int = 2) -> TrainingDispatch:
+    asked = request()
+    return TrainingDispatch(
+        training_job_id=asked.training_job_id, attempt=attempt, pool="default", timestamp=NOW, request=asked
+    )
+
+
+def frame() -> Frame:
+    return Frame(dispatch=dispatch(), worker="w1", begun_at=NOW, platform="linux")
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "reason", "status", "error"),
+    [
+        (FINISHED, 0, None, "completed", None),
+        (FINISHED, 0, StopReason.CANCELLED, "completed", None),
+        (FINISHED, 0, StopReason.FENCED, None, None),
+        (Stopped(step=4), 0, StopReason.CANCELLED, "cancelled", None),
+        (Stopped(step=4), 0, StopReason.SHUTDOWN, "cancelled", None),
+        (None, -9, StopReason.CANCELLED, "cancelled", None),
+        (Stopped(step=4), 0, StopReason.TIMEOUT, "failed", "TIMEOUT"),
+        (Failed(code="CONVERGENCE", message="nan"), 1, None, "failed", "CONVERGENCE"),
+        (None, -9, None, "failed", "INFRA"),
+        (None, 1, None, "failed", "UNKNOWN"),
+        (None, 0, None, "failed", "UNKNOWN"),
+    ],
+)
+def test_how_an_attempt_ends(
+    last: Any, code: int, reason: StopReason | None, status: str | None, error: str | None
+) -> None:
+    conclusion = conclude(last, Exit(code=code), reason)
+    assert (conclusion.status if conclusion else None) == status
+    assert (conclusion.error.code if conclusion and conclusion.error else None) == error
+
+
+def test_a_process_that_the_kernel_ended_for_lack_of_memory_is_oom() -> None:
+    conclusion = conclude(None, Exit(code=-9, oom_killed=True), None)
+    assert conclusion is not None
+    assert conclusion.error is not None
+    assert conclusion.error.code == "OOM"
+
+
+def test_a_crash_says_how_and_shows_the_end_of_the_log() -> None:
+    conclusion = conclude(None, Exit(code=139, log_tail="Segmentation fault"), None)
+    assert conclusion is not None
+    assert conclusion.error is not None
+    assert "status 139" in conclusion.error.message
+    assert conclusion.error.traceback == "Segmentation fault"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (None, None),
+        (job(state="running", attempt=2), None),
+        (job(state="running", attempt=2, cancel_requested=True), StopReason.CANCELLED),
+        (job(state="queued", attempt=3), StopReason.FENCED),
+        (job(state="running", attempt=3, cancel_requested=True), StopReason.FENCED),
+        (job(state="cancelled", attempt=2), StopReason.FENCED),
+        (job(state="queued", attempt=1), None),
+    ],
+)
+def test_when_a_running_attempt_must_stop(state: Job | None, reason: StopReason | None) -> None:
+    assert must_stop(state, 2) == reason
+
+
+@pytest.mark.parametrize(
+    ("state", "may"),
+    [
+        (None, True),
+        (job(state="dispatched", attempt=2), True),
+        (job(state="queued", attempt=1), True),
+        (job(state="queued", attempt=3), False),
+        (job(state="completed", attempt=2), False),
+        (job(state="running", attempt=2, worker="other"), False),
+        (job(state="running", attempt=2, worker="w1"), True),
+    ],
+)
+def test_which_dispatch_is_still_worth_running(state: Job | None, may: bool) -> None:
+    assert may_start(state, 2, "w1") == may
+
+
+def test_every_status_is_a_valid_message() -> None:
+    contracts = Contracts.load()
+    report = Report()
+    beginning = frame().status("running", report, NOW)
+    contracts.check_strict(beginning)
+    report.fold(Started(pytorch_version="2.13", samples=12, total_steps=40, device="cpu"))
+    metrics = {"loss": 0.5, "kl_divergence": -1e-9, "ess": 0.9, "rows": 7.0, "policy_entropy": 1.0, "reward_mean": 0.4}
+    report.fold(Progressed(step=10, total_steps=40, epoch=1, total_epochs=2, eta_s=30.0, metrics=metrics))
+    report.checkpoint = "s3://bucket/checkpoints/a.json"
+    running = frame().status("running", report, NOW + timedelta(seconds=5))
+    contracts.check_strict(running)
+    assert running.progress is not None
+    assert running.progress.percent_complete == 25.0
+    assert running.metrics is not None
+    assert running.metrics.current is not None
+    assert running.metrics.current.kl_divergence == 0.0
+    assert running.metadata is not None
+    assert (running.metadata.worker, running.metadata.training_samples) == ("w1", 12)
+    assert running.artifacts is not None
+    assert running.artifacts.checkpoint == report.checkpoint
+    assert running.resource_usage is not None
+    assert running.resource_usage.total_training_time_seconds == 5.0
+    failed = conclude(Failed(code="OOM", message="no memory", traceback="..."), Exit(code=1), None)
+    assert failed is not None
+    contracts.check_strict(frame().status("failed", report, NOW, error=failed.error))
+
+
+def test_two_statuses_of_an_attempt_are_two_events() -> None:
+    one, two = (frame().status("running", Report(), NOW + timedelta(seconds=n)) for n in (1, 2))
+    assert one.event_id != two.event_id
+    assert (one.attempt, one.role) == (2, "support")
+
+
+def test_the_version_in_a_policys_name() -> None:
+    assert version_of("support@7-1a2b3c4d") == 7
+    assert version_of("support@12") == 12
+    assert version_of("gpt-4o") is None
+    assert version_of(None) is None
+
+
+def test_errors_have_their_class() -> None:
+    class OutOfMemoryError(RuntimeError):
+        """Named like torch's."""
+
+    found = [Diverged("x"), DataUnusable("x"), TimedOut("x"), Rejected("x"), DigestMismatch("x")]
+    assert [error_code(error) for error in found] == ["CONVERGENCE", "DATA", "TIMEOUT", "DATA", "DATA"]
+    assert [error_code(error) for error in (MemoryError(), OutOfMemoryError())] == ["OOM", "OOM"]
+    assert [error_code(error) for error in (ObjectsUnavailable("x"), OSError())] == ["INFRA", "INFRA"]
+    assert error_code(RuntimeError()) == "UNKNOWN"
+
+
+def test_job_files_and_events_survive_the_trip(tmp_path: Path) -> None:
+    spec = job_spec("rloo", base="/base", dataset="/data.parquet", policy_version=3)
+    write_job(tmp_path, spec)
+    assert read_job(tmp_path) == spec
+    for event in (FINISHED, Stopped(step=1), Failed(code="OOM", message="a\nb")):
+        line = encode_event(event)
+        assert line.count(b"\n") == 1
+        assert decode_event(line) == event
+    with pytest.raises(msgspec.DecodeError):
+        decode_event(b"Loading weights: 100%\n")
+
+
+def test_a_training_process_gets_no_secrets_and_its_thread_count(tmp_path: Path) -> None:
+    spec = job_spec("sft", base=str(tmp_path))
+    environment = child_environment({"PATH": "/bin", "RATCHET_S3_SECRET_KEY": "secret"}, spec)
+    assert environment["PATH"] == "/bin"
+    assert "RATCHET_S3_SECRET_KEY" not in environment
+    assert (environment["OMP_NUM_THREADS"], environment["HF_HUB_OFFLINE"]) == ("1", "1")
+    assert "HF_HUB_OFFLINE" not in child_environment({}, job_spec("sft", base="org/model"))

@@ -1,0 +1,118 @@
+"""A dispatch starts its attempt once, waits for a slot, and is dropped when it is out of date."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from ratchet.kernel.consumer import Done, Retry
+from ratchet.kernel.received import Received
+from ratchet.messages import TrainingDispatch, TrainingStatus
+from ratchet.messages.state import JOBS, Job
+from ratchet.trainer_worker.attempt import Attempt
+from ratchet.trainer_worker.domain import StopReason
+from ratchet.trainer_worker.handlers import Dispatches
+from ratchet.trainer_worker.slots import Slots
+from tests.support.fake_bus import FakeBus
+from tests.support.training import job, request
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class FakeAttempt:
+    """Trains until it is asked to stop."""
+
+    def __init__(self, dispatch: TrainingDispatch) -> None:
+        self.dispatch = dispatch
+        self.launched = asyncio.Event()
+        self.stopping = asyncio.Event()
+        self.reason: StopReason | None = None
+        self.has_child = True
+
+    async def run(self) -> None:
+        self.launched.set()
+        await self.stopping.wait()
+
+    def request_stop(self, reason: StopReason) -> None:
+        self.reason = reason
+        self.stopping.set()
+
+    def running_status(self) -> TrainingStatus:
+        one = self.dispatch
+        return TrainingStatus(training_job_id=one.training_job_id, timestamp=NOW, status="running", attempt=one.attempt)
+
+
+class Bench:
+    """One worker with fake attempts."""
+
+    def __init__(self, slots: int = 1) -> None:
+        self.started: list[FakeAttempt] = []
+        self.slots = Slots(slots, cast("Any", self._make))
+        self.jobs: Any = FakeBus().bucket(JOBS, Job)
+        self.dispatches = Dispatches(self.slots, self.jobs, "w1")
+
+    def _make(self, dispatch: TrainingDispatch) -> Attempt:
+        attempt = FakeAttempt(dispatch)
+        self.started.append(attempt)
+        return cast("Attempt", attempt)
+
+    async def give(self, name: str = "job", attempt: int = 1) -> Any:
+        asked = request(name)
+        dispatch = TrainingDispatch(
+            training_job_id=asked.training_job_id, attempt=attempt, pool="default", timestamp=NOW, request=asked
+        )
+        received = Received(
+            message=dispatch,
+            subject=dispatch.subject,
+            stream="RL_JOBS",
+            sequence=1,
+            delivered=1,
+            event_id=dispatch.event_id,
+            time=NOW,
+            correlation_id="c",
+        )
+        (outcome,) = await self.dispatches.on_dispatches([received])
+        return outcome
+
+
+async def test_a_dispatch_is_done_once_its_training_runs_and_says_so() -> None:
+    bench = Bench()
+    outcome = await bench.give()
+    assert isinstance(outcome, Done)
+    assert [event.status for event in cast("list[TrainingStatus]", outcome.events)] == ["running"]
+
+
+async def test_the_same_dispatch_again_starts_nothing_while_it_runs_and_after() -> None:
+    bench = Bench(slots=2)
+    await bench.give()
+    assert await bench.give() == Done()
+    bench.started[0].request_stop(StopReason.CANCELLED)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert await bench.give() == Done()
+    assert len(bench.started) == 1
+
+
+async def test_a_dispatch_without_a_free_slot_comes_again() -> None:
+    bench = Bench(slots=1)
+    await bench.give("one")
+    assert isinstance(await bench.give("two"), Retry)
+    assert len(bench.started) == 1
+
+
+async def test_an_overtaken_dispatch_is_dropped() -> None:
+    bench = Bench()
+    await bench.jobs.put(request().training_job_id, job(state="queued", attempt=2))
+    assert await bench.give(attempt=1) == Done()
+    assert bench.started == []
+
+
+async def test_a_stopping_worker_takes_nothing_and_stops_what_runs() -> None:
+    bench = Bench(slots=2)
+    await bench.give("one")
+    running = asyncio.create_task(bench.slots.run())
+    await bench.slots.stop()
+    assert isinstance(await bench.give("two"), Retry)
+    await running
+    assert bench.started[0].reason is StopReason.SHUTDOWN

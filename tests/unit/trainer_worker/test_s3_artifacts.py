@@ -1,0 +1,172 @@
+"""What an attempt takes and leaves: verified inputs, and manifests that are written last."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ratchet.kernel.artifacts import ADAPTER, MODEL, Policy, PolicyManifest, publish_policy, upload_files
+from ratchet.kernel.errors import DigestMismatch, Rejected
+from ratchet.messages import TrainingDispatch
+from ratchet.messages.training import SnapshotRef
+from ratchet.trainer_worker.checkpoints import CheckpointStore, open_checkpoint
+from ratchet.trainer_worker.job import Finished
+from ratchet.trainer_worker.s3_artifacts import fetch_base, fetch_inputs, store_checkpoint, store_metrics, store_policy
+from tests.support.blobs import MemoryBlobs
+from tests.support.training import request
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def model(blobs: MemoryBlobs, directory: Path) -> Policy:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text("{}")
+    (directory / "tokenizer.json").write_text('{"vocab": 1}')
+    return policy(blobs, directory, MODEL, "random")
+
+
+def adapter(blobs: MemoryBlobs, directory: Path, base: str) -> Policy:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "adapter_config.json").write_text("{}")
+    return policy(blobs, directory, ADAPTER, base)
+
+
+def policy(blobs: MemoryBlobs, directory: Path, kind: str, base: str) -> Policy:
+    files = upload_files(blobs, directory)
+    return publish_policy(
+        blobs, PolicyManifest(kind=kind, base_model=base, files=files, role="support", created_at=NOW)
+    )
+
+
+def dispatch(blobs: MemoryBlobs, base: str, **changes: Any) -> TrainingDispatch:
+    rows = blobs.put(b"rows", "snapshots", ".parquet")
+    manifest = {"kind": "snapshot", "parquet": {"uri": rows.uri, "sha256": rows.sha256, "size": rows.size}}
+    stored = blobs.put(json.dumps(manifest).encode(), "snapshots", ".json")
+    asked = request()
+    config = asked.training_config
+    dataset = msgspec.structs.replace(config.dataset, snapshot=SnapshotRef(uri=stored.uri, digest=stored.sha256))
+    config = msgspec.structs.replace(config, base_model=base, dataset=dataset)
+    values = {"attempt": 2, "pool": "default", "timestamp": NOW, "parent": "support@7-1a2b3c4d", **changes}
+    return TrainingDispatch(
+        training_job_id=asked.training_job_id,
+        request=msgspec.structs.replace(asked, training_config=config),
+        **values,
+    )
+
+
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "job").mkdir(exist_ok=True)
+    return tmp_path / "job"
+
+
+def test_inputs_are_downloaded_and_named_in_the_job(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    base = model(blobs, tmp_path / "base")
+    inputs = fetch_inputs(blobs, dispatch(blobs, base.uri), directory(tmp_path), tmp_path / "models", threads=3)
+    assert Path(inputs.spec.dataset).read_bytes() == b"rows"
+    assert Path(inputs.spec.base) == tmp_path / "models" / base.digest
+    assert (inputs.spec.base_name, inputs.base.digest) == (base.uri, base.digest)
+    assert (inputs.spec.attempt, inputs.spec.threads, inputs.spec.policy_version) == (2, 3, 7)
+    assert (inputs.spec.adapter, inputs.spec.resume) == (None, None)
+
+
+def test_an_adapter_is_continued_on_its_own_base(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    base = model(blobs, tmp_path / "base")
+    one = adapter(blobs, tmp_path / "adapter", base.uri)
+    inputs = fetch_inputs(blobs, dispatch(blobs, one.uri), directory(tmp_path), tmp_path / "models", threads=1)
+    assert Path(inputs.spec.base) == tmp_path / "models" / base.digest
+    assert Path(str(inputs.spec.adapter)) == tmp_path / "models" / one.digest
+    assert inputs.spec.base_name == base.uri
+
+
+def test_an_adapter_on_an_adapter_is_refused(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    one = adapter(blobs, tmp_path / "one", model(blobs, tmp_path / "base").uri)
+    two = adapter(blobs, tmp_path / "two", one.uri)
+    with pytest.raises(Rejected, match="adapter on an adapter"):
+        fetch_base(blobs, two.uri, tmp_path / "models")
+
+
+def test_a_name_is_left_to_transformers(tmp_path: Path) -> None:
+    base = fetch_base(MemoryBlobs(), "org/model-1b", tmp_path)
+    assert (base.path, base.name, base.digest) == ("org/model-1b", "org/model-1b", None)
+
+
+def test_a_changed_snapshot_is_refused(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    asked = dispatch(blobs, model(blobs, tmp_path / "base").uri)
+    snapshot = asked.request.training_config.dataset.snapshot
+    assert snapshot is not None
+    blobs.blobs[snapshot.uri] += b" "
+    with pytest.raises(DigestMismatch):
+        fetch_inputs(blobs, asked, directory(tmp_path), tmp_path / "models", threads=1)
+
+
+def test_a_dispatch_without_a_snapshot_is_refused(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    asked = dispatch(blobs, model(blobs, tmp_path / "base").uri)
+    bare = msgspec.structs.replace(asked, request=request())
+    with pytest.raises(Rejected, match="names no snapshot"):
+        fetch_inputs(blobs, msgspec.structs.replace(bare), directory(tmp_path), tmp_path / "models", threads=1)
+
+
+def test_a_stored_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    store = CheckpointStore(tmp_path / "checkpoints", request().training_job_id, 1, "sft")
+    saved = store.save(7, -0.5, lambda target: (target / "state.pt").write_bytes(b"state"))  # type: ignore[arg-type, return-value]
+    base = model(blobs, tmp_path / "base").uri
+    uri = store_checkpoint(blobs, dispatch(blobs, base), saved.directory, 7)
+    resumed = dispatch(blobs, base, resume_from=uri)
+    inputs = fetch_inputs(blobs, resumed, directory(tmp_path), tmp_path / "models", threads=1)
+    found = open_checkpoint(Path(str(inputs.spec.resume)), request().training_job_id, "sft")
+    assert found.manifest == saved.manifest
+    assert (found.directory / "state.pt").read_bytes() == b"state"
+
+
+def test_a_checkpoint_that_was_replaced_meanwhile_is_not_stored(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    assert store_checkpoint(blobs, dispatch(blobs, "org/model"), tmp_path / "gone", 1) is None
+    half = tmp_path / "half"
+    half.mkdir()
+    (half / "state.pt").write_bytes(b"state")
+    assert store_checkpoint(blobs, dispatch(blobs, "org/model"), half, 1) is None
+
+
+def test_the_manifest_tells_how_the_policy_came_to_be(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    base = model(blobs, tmp_path / "base")
+    one = adapter(blobs, tmp_path / "adapter", base.uri)
+    asked = dispatch(blobs, one.uri)
+    result = tmp_path / "result"
+    result.mkdir()
+    (result / "adapter_model.safetensors").write_bytes(b"weights")
+    finished = Finished(
+        directory=str(result),
+        kind=ADAPTER,
+        samples=12,
+        metrics={"loss": 0.5},
+        peak_memory_gb=1.0,
+        final_reward=0.4,
+    )
+    made = store_policy(blobs, asked, fetch_base(blobs, one.uri, tmp_path / "models"), finished, NOW).manifest
+    snapshot = asked.request.training_config.dataset.snapshot
+    assert snapshot is not None
+    assert (made.base_model, made.base_digest, made.parent) == (base.uri, base.digest, one.uri)
+    assert (made.training_job_id, made.attempt, made.dataset_digest) == (asked.training_job_id, 2, snapshot.digest)
+    assert (made.training_samples, made.final_reward, made.metrics) == (12, 0.4, {"loss": 0.5})
+    assert made.hyperparameters == {"learning_rate": 1e-4, "batch_size": 8}
+    assert made.tokenizer_digest is not None
+
+
+def test_metrics_are_stored_only_when_there_are_any(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    assert store_metrics(blobs, tmp_path) is None
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    uri = store_metrics(blobs, tmp_path)
+    assert blobs.get(str(uri)) == b'{"step": 1}\n'
