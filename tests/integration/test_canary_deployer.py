@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,9 @@ from tests.support.canary_world import ROLE
 from tests.support.running import connected, prepared_objects, running, running_app
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
 from tests.support.waiting import eventually
+
+UNDECIDED = {"rollback_threshold": 1e9, "promotion_threshold": 1e9}
+"""No chance in the draw of arms may end a rollout that the test wants to see running."""
 
 HELDOUT = """
 import json, os, pathlib
@@ -105,7 +108,9 @@ class Stage:
         raise AssertionError((await self.rollout()).reason)
 
 
-def settings_of(nats: RunningServer, s3: RunningServer, tmp_path: Path, engine_port: int) -> Settings:
+def settings_of(
+    nats: RunningServer, s3: RunningServer, tmp_path: Path, engine_port: int, changes: Mapping[str, Any]
+) -> Settings:
     """A deployer that decides within seconds."""
     script = tmp_path / "heldout.py"
     script.write_text(HELDOUT)
@@ -132,19 +137,20 @@ def settings_of(nats: RunningServer, s3: RunningServer, tmp_path: Path, engine_p
         horizon_s=60,
         tick_s=0.1,
         lease_s=1,
+        **changes,
     )
 
 
 @asynccontextmanager
 async def stage(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path, heldout: Sequence[float] = ()
+    nats: RunningServer, s3: RunningServer, tmp_path: Path, heldout: Sequence[float] = (), **changes: Any
 ) -> AsyncIterator[Stage]:
     """Servers and an engine; `heldout` is the held-out success of versions 1, 2, ..."""
     rates = {f"{ROLE}@{version}": rate for version, rate in enumerate(heldout, 1)}
     await asyncio.to_thread((tmp_path / "success.json").write_text, json.dumps(rates))
     engine = SmallEngine()
     server = HttpServer(engine.app, "127.0.0.1", 0)
-    settings = settings_of(nats, s3, tmp_path, server.port)
+    settings = settings_of(nats, s3, tmp_path, server.port, changes)
     objects = await asyncio.to_thread(prepared_objects, settings.kernel)
     async with running(server), connected(settings.kernel) as bus:
         yield Stage(settings, bus, objects, engine)
@@ -220,7 +226,7 @@ async def test_a_rollback_reaches_the_route_within_seconds(nats: RunningServer, 
 async def test_a_killed_deployer_resumes_the_same_stage_and_the_same_statistics(
     nats: RunningServer, s3: RunningServer, tmp_path: Path
 ):
-    async with stage(nats, s3, tmp_path, (0.7, 0.75)) as test:
+    async with stage(nats, s3, tmp_path, (0.7, 0.75), **UNDECIDED) as test:
         traffic = Traffic(test.bus, {1: 0.7, 2: 0.7})
         async with deployer(test.settings) as first:
             await test.finish_job(1)
@@ -255,7 +261,7 @@ async def test_a_killed_deployer_resumes_the_same_stage_and_the_same_statistics(
 
 
 async def test_a_broker_that_was_killed_costs_no_trajectory(nats: RunningServer, s3: RunningServer, tmp_path: Path):
-    async with stage(nats, s3, tmp_path, (0.7, 0.75)) as test, running_app(build(test.settings)):
+    async with stage(nats, s3, tmp_path, (0.7, 0.75), **UNDECIDED) as test, running_app(build(test.settings)):
         traffic = Traffic(test.bus, {1: 0.7, 2: 0.7})
         await test.finish_job(1)
         await test.stage_is(1, "stable")
@@ -302,7 +308,8 @@ async def deployer(settings: Settings) -> AsyncIterator[asyncio.subprocess.Proce
         f"RATCHET_{name.upper()}": str(value) for name, value in settings.kernel.model_dump(exclude_none=True).items()
     }
     own: dict[str, str] = {"RATCHET_DEPLOYER_PORT": str(settings.port)}
-    for name in ("engine_url", "heldout_command", "heldout_tasks", "margin", "soak_s", "lead_s", "tick_s", "lease_s"):
+    timing = ("soak_s", "lead_s", "tick_s", "lease_s")
+    for name in ("engine_url", "heldout_command", "heldout_tasks", "margin", *timing, *UNDECIDED):
         own[f"RATCHET_CANARY_{name.upper()}"] = str(getattr(settings, name))
     lists = {"STAGES": "25,50", "STAGE_MIN_S": "0", "STAGE_MIN_TRAJECTORIES": "5"}
     own |= {f"RATCHET_CANARY_{name}": value for name, value in lists.items()}
