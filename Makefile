@@ -10,7 +10,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 PYTEST := $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint type imports generated format test test-unit test-contract test-integration test-e2e demo up down constraints
+.PHONY: help setup check lint type imports generated format test test-unit test-contract test-integration test-e2e \
+	unit-with-torch unit-without-torch demo up down constraints
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,7 +45,16 @@ format: $(STAMP)
 test: test-unit test-contract test-integration test-e2e ## all tests
 
 test-unit: $(STAMP) ## domains and pure parts, without sockets
-	@$(PYTEST) tests/unit
+	@$(MAKE) --no-print-directory -j2 --output-sync=target unit-with-torch unit-without-torch
+
+# Two halves of about the same length, side by side.
+WITH_TORCH := tests/unit/engine_local tests/unit/trainer_worker
+
+unit-with-torch:
+	@$(PYTEST) -p no:cacheprovider $(WITH_TORCH)
+
+unit-without-torch:
+	@$(PYTEST) -p no:cacheprovider tests/unit $(WITH_TORCH:%=--ignore=%)
 
 test-contract: $(STAMP) ## schemas, examples, typed messages
 	@$(PYTEST) tests/contract
