@@ -58,6 +58,12 @@ def test_an_unknown_service_or_port_is_one_clear_line(tmp_path: Path):
     assert_one_clear_line(ratchet("up", "--dir", str(tmp_path), RATCHET_PORT_S3="x"), "'x' is no port number")
 
 
+def test_a_wrong_setting_is_one_clear_line(tmp_path: Path):
+    assert_one_clear_line(
+        ratchet("deadletters", "list", "--dir", str(tmp_path), RATCHET_REPLICAS="x"), "RATCHET_REPLICAS"
+    )
+
+
 @pytest.mark.timeout(300)
 def test_the_whole_way_from_up_to_down(tmp_path: Path):
     directory = ("--dir", str(tmp_path / "state"))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from ratchet.embedded.catalog import SERVERS, SERVICES, ServiceSpec, default_ports, owner_of
 from ratchet.embedded.clickhouse_server import clickhouse_server
 from ratchet.embedded.nats_server import nats_server
@@ -41,7 +43,7 @@ def make_plan(settings: StackSettings) -> StackPlan:
     servers, services = chosen(settings.only)
     names = [name for name in default_ports() if owner_of(name) in {*servers, *(spec.name for spec in services)}]
     ports = choose_ports(settings, names, is_taken)
-    env = stack_environment(ports, KernelSettings()) | dict(settings.env)
+    env = stack_environment(ports, kernel_of({})) | dict(settings.env)
     data = settings.directory.resolve() / "data"
     kernel = kernel_of(env)
     launchers: dict[str, Callable[[], Program]] = {
@@ -128,8 +130,15 @@ def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[st
 
 
 def kernel_of(env: Mapping[str, str]) -> KernelSettings:
-    """Kernel settings from a stack's environment, whatever this process's own environment says."""
+    """Kernel settings from a stack's environment; what it leaves open, this process's own environment says.
+
+    Raises `ConfigError` for a value of the wrong type.
+    """
     given: dict[str, str] = {
         name: env[f"RATCHET_{name.upper()}"] for name in KernelSettings.model_fields if f"RATCHET_{name.upper()}" in env
     }
-    return KernelSettings.model_validate(given)
+    try:
+        return KernelSettings.model_validate(given)
+    except ValidationError as error:
+        wrong = "; ".join(f"RATCHET_{'_'.join(map(str, one['loc'])).upper()}: {one['msg']}" for one in error.errors())
+        raise ConfigError(f"the environment has a wrong setting: {wrong}") from error
