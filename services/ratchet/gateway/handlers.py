@@ -188,11 +188,11 @@ class Gateway:
         if status >= 500:
             self._record(conversation, asked, Answer(message=None, error=reason), started, status)
         else:
-            metrics.CALLS.labels(str(asked.policy.version), asked.policy.arm, str(status)).inc()
+            metrics.CALLS.labels(f"{asked.role}@{asked.policy.version}", asked.policy.arm, str(status)).inc()
 
     def _record(self, conversation: Conversation, asked: Asked, answer: Answer, started: float, status: int) -> None:
         spent = time.perf_counter() - started
-        metrics.CALLS.labels(str(asked.policy.version), asked.policy.arm, str(status)).inc()
+        metrics.CALLS.labels(f"{asked.role}@{asked.policy.version}", asked.policy.arm, str(status)).inc()
         metrics.LATENCY.labels(asked.role).observe(spent)
         self.recorder.turn(conversation, asked, answer, spent * 1000)
 

@@ -14,6 +14,8 @@ from ratchet.kernel.asgi import HttpError
 CONNECT_TRIES = 3
 """A refused connection was never a call, so it is tried again; anything later is not."""
 CONNECT_PAUSE_S = 0.1
+KEEP_ALIVE_S = 4.0
+"""Below the five seconds after which uvicorn and vLLM close an idle connection: theirs must not be the first word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class HttpEngine:
 def open_session(timeout_s: float) -> aiohttp.ClientSession:
     """A session without a limit of its own on connections: the engine's queue decides."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
         timeout=aiohttp.ClientTimeout(total=timeout_s, connect=2.0),
         auto_decompress=False,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import msgspec
 import structlog
@@ -12,12 +13,15 @@ from ratchet.gateway.domain.capture import Answer, Asked, turn_of, without_token
 from ratchet.gateway.domain.conversations import Conversation, PastCall, prefix_digests
 from ratchet.kernel.errors import RatchetError
 from ratchet.kernel.outbox import Outbox
-from ratchet.kernel.redaction import Redactor, redact_message
+from ratchet.kernel.redaction import Redacted, Redactor, redact_message
 from ratchet.messages import Message, Turn
 
 log = structlog.get_logger()
 
-_TEXTS = ("messages", "tools", "response", "error", "session_id", "agent_id")
+TOOL_SETS = 256
+"""Sets of tools whose redaction is remembered."""
+
+_TEXTS = ("messages", "response", "error", "session_id", "agent_id")
 """Members of a turn that hold what people and agents wrote."""
 
 
@@ -27,6 +31,7 @@ class Recorder:
     def __init__(self, outbox: Outbox, redactor: Redactor) -> None:
         self._outbox = outbox
         self._redactor = redactor
+        self._tools: dict[str, Redacted] = {}
 
     def turn(self, conversation: Conversation, asked: Asked, answer: Answer, latency_ms: float) -> None:
         """Record a call once the running request has been answered: before the agent can make the next one."""
@@ -41,23 +46,36 @@ class Recorder:
     def _turn(self, conversation: Conversation, asked: Asked, answer: Answer, latency_ms: float) -> None:
         try:
             turn = self._redacted(turn_of(asked, answer, latency_ms))
-            self._outbox.put(turn)
+            accepted = self._outbox.put(turn)
         except RatchetError as error:
             metrics.UNPUBLISHED.labels(type(error).__name__).inc()
             log.error("turn not published", trajectory=asked.trajectory_id, reason=str(error))
             return
+        self._measure()
+        if not accepted:
+            return
         conversation.published += 1
         if answer.message is not None:
             conversation.remember(_past(asked, answer, turn))
-        self._measure()
 
     def _redacted(self, turn: Turn) -> Turn:
         """The turn as it may be published. Raises `Rejected` when it cannot be searched."""
-        texts = {name: getattr(turn, name) for name in _TEXTS}
-        redacted = self._redactor.redact(texts)
-        if not redacted.counts:
+        tools = self._redacted_tools(turn)
+        texts = self._redactor.redact({name: getattr(turn, name) for name in _TEXTS})
+        counts = Counter(texts.counts) + Counter(tools.counts)
+        if not counts:
             return turn
-        return without_tokens(msgspec.structs.replace(turn, **redacted.value), redacted.counts)
+        return without_tokens(msgspec.structs.replace(turn, tools=tools.value, **texts.value), counts)
+
+    def _redacted_tools(self, turn: Turn) -> Redacted:
+        """The offered tools, searched once for each set of tools: they are long and nearly always the same."""
+        if not turn.tools or turn.tools_digest is None:
+            return Redacted(turn.tools)
+        if turn.tools_digest not in self._tools:
+            if len(self._tools) >= TOOL_SETS:
+                self._tools.clear()
+            self._tools[turn.tools_digest] = self._redactor.redact(turn.tools)
+        return self._tools[turn.tools_digest]
 
     def _measure(self) -> None:
         metrics.PENDING.set(self._outbox.pending)

@@ -73,11 +73,11 @@ class Outbox:
         """Messages that no stream has stored yet."""
         return len(self._queue) + self._spool.pending
 
-    def put(self, message: Message) -> None:
-        """Queue one message. Raises `InvalidMessage`; a full queue counts the message as overflowed."""
+    def put(self, message: Message) -> bool:
+        """Queue one message; False, and counted as overflowed, when the queue is full. Raises `InvalidMessage`."""
         if len(self._queue) >= self._limit:
             self.stats.overflowed += 1
-            return
+            return False
         body = self._contracts.check_strict(message)
         schema = f"urn:ratchet:schema:{self._contracts.topic_of(message.subject).schema}"
         headers, wire = seal(message, body, source=self._source, schema=schema, now=self._now(), cause=None)
@@ -85,6 +85,7 @@ class Outbox:
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: what is queued goes to the spool on the way out
                 self._loop.call_soon_threadsafe(self._wake.set)
+        return True
 
     async def run(self, connect: Callable[[], Awaitable[Bus]]) -> None:
         """Publish until stopped. `connect` may take as long as it likes: meanwhile messages go to the spool."""

@@ -59,12 +59,23 @@ def test_a_rollback_moves_a_canary_trajectory_to_stable_and_marks_it_mixed() -> 
     assert claim_of("support", moved, mixed=talk.mixed).arm == "mixed"
 
 
-def test_a_lapsed_lease_serves_stable_and_leaves_stable_trajectories_alone() -> None:
+def test_a_lapsed_lease_moves_canary_trajectories_to_stable_for_good_and_leaves_the_others_alone() -> None:
     canary, stable = conversation(1), conversation(2)
+    assert assigned(route(1.0), canary).policy == NEW
     assert assigned(route(1.0), canary, lapsed=True).policy == OLD
+    assert assigned(route(1.0), canary).policy == OLD
     assert canary.mixed is True
+    assert assigned(route(0.0), stable).policy == OLD
     assert assigned(route(0.0), stable, lapsed=True).policy == OLD
     assert stable.mixed is False
+
+
+def test_a_trajectory_that_begins_while_the_lease_has_lapsed_was_offered_no_canary() -> None:
+    talk = conversation(1)
+    first = assigned(route(1.0), talk, lapsed=True)
+    assert (first.policy, first.arm, first.weight) == (OLD, "stable", 0.0)
+    assert assigned(route(1.0), talk) == first
+    assert talk.mixed is False
 
 
 def test_a_role_without_a_stable_policy_serves_nothing() -> None:

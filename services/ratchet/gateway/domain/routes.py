@@ -12,19 +12,24 @@ def assign(route: Route, conversation: Conversation, *, lapsed: bool) -> Assignm
     """The policy for the next call of a trajectory; None when the role serves none.
 
     A trajectory keeps the policy that its first call met for as long as the route still names it, as stable, previous
-    or canary. A rollback or a lapsed lease moves it to stable and marks it mixed.
+    or canary. A rollback or a lapsed lease moves it to stable, for good, and marks it mixed. One that begins while the
+    lease has lapsed is plainly stable: no canary was on offer.
     """
     if route.stable is None:
         return None
     if conversation.assignment is None:
-        conversation.assignment = arm_of(route, conversation.trajectory_id, conversation.first_call_at)
+        conversation.assignment = (
+            Assignment(STABLE, 0.0, route.stable)
+            if lapsed
+            else arm_of(route, conversation.trajectory_id, conversation.first_call_at)
+        )
     first = conversation.assignment
     if first is None:
         return None
     if first.arm == PINNED or not _serves(route, first.policy) or (_is_canary(route, first.policy) and lapsed):
         conversation.mixed = True
-        return Assignment(STABLE, first.weight, route.stable)
-    return first
+        conversation.assignment = Assignment(STABLE, first.weight, route.stable)
+    return conversation.assignment
 
 
 def pin(version: PolicyVersion, conversation: Conversation) -> Assignment:
