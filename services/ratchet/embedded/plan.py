@@ -48,7 +48,7 @@ def make_plan(settings: StackSettings) -> StackPlan:
     kernel = kernel_of(env)
     launchers: dict[str, Callable[[], Program]] = {
         "nats": lambda: nats_server(data / "nats", ports["nats"], ports["nats_monitor"]),
-        "s3": lambda: seaweed_s3(data / "s3", ports["s3"], kernel.s3_access_key, kernel.s3_secret_key),
+        "s3": lambda: seaweed_s3(data / "s3", ports["s3"], kernel.s3_access_key, kernel.s3_secret_key, ports.values()),
         "clickhouse": lambda: clickhouse_server(data / "clickhouse", ports["clickhouse"]),
     }
     programs = [launchers[name]() for name in servers]
@@ -70,7 +70,7 @@ def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int
     ports = default_ports() | dict(settings.ports)
     if settings.free_ports:
         open_names = [name for name in names if name not in settings.ports]
-        ports |= dict(zip(open_names, free_ports(len(open_names)), strict=True))
+        ports |= dict(zip(open_names, free_ports(len(open_names), settings.ports.values()), strict=True))
     used: dict[int, str] = {}
     for name in names:
         port = ports[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 from ratchet.embedded.binaries import find_binary
@@ -26,14 +27,17 @@ OFF = ("-webdav=false", "-admin.ui=false", "-master.telemetry=false", "-s3.port.
 """Parts we do not use, and the report that it would send to its makers."""
 
 
-def seaweed_s3(data_dir: Path, port: int, access_key: str, secret_key: str) -> Program:
-    """The object store. Writes its credentials beside its data, readable by this user only."""
+def seaweed_s3(data_dir: Path, port: int, access_key: str, secret_key: str, excluded: Collection[int] = ()) -> Program:
+    """The object store. Writes its credentials beside its data, readable by this user only.
+
+    `excluded` are ports that others will use: its inner ports are not among them.
+    """
     blobs = data_dir / "blobs"
     blobs.mkdir(parents=True, exist_ok=True)
     credentials = data_dir / "s3.json"
     credentials.touch(mode=0o600)
     credentials.write_text(s3_credentials(access_key, secret_key))
-    inner = [f"-{name}={free}" for name, free in zip(INNER_PORTS, free_ports(len(INNER_PORTS)), strict=True)]
+    inner = [f"-{name}={free}" for name, free in zip(INNER_PORTS, free_ports(len(INNER_PORTS), excluded), strict=True)]
     return Program(
         name="s3",
         command=(
