@@ -31,6 +31,8 @@ from ratchet.embedded.state import read_record, remove_record, stack_lock
 from ratchet.kernel.errors import RatchetError
 
 DIRECTORY = Path(".ratchet/demo")
+LINES_WIDTH = 140
+"""Columns where there is no terminal to fill, as in a log file."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true", help="a smaller loop with a single promotion")
     parser.add_argument("--plain", action="store_true", help="lines instead of the live picture")
     options = parser.parse_args(argv)
-    console = Console(force_terminal=False if options.plain else None)
+    console = Console(force_terminal=False) if options.plain else Console()
+    if not console.is_terminal:
+        console.width = LINES_WIDTH
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
         held = asyncio.run(run(SMALL if options.small else DEMO, options.directory, console))
