@@ -20,7 +20,7 @@ def pins(frozen: str) -> list[str]:
 
 def main() -> None:
     """Freeze this environment."""
-    frozen = subprocess.run(  # noqa: S603 - our own interpreter
+    frozen = subprocess.run(
         [sys.executable, "-m", "pip", "freeze", "--all"], check=True, capture_output=True, text=True
     ).stdout
     Path("constraints.txt").write_text(HEAD + "\n".join(pins(frozen)) + "\n")

@@ -82,7 +82,7 @@ class Plan:
     seed: int = 0
     training_threads: int = 2
     """Torch threads of a job while nothing else works."""
-    canary_deadline_s: float = 90.0
+    canary_deadline_s: float = 300.0
     """Longest wait for a verdict."""
 
 

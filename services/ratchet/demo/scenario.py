@@ -24,8 +24,8 @@ from ratchet.messages.state import Job, PolicyVersion
 T = TypeVar("T")
 
 POLL_S = 0.25
-JOB_S, GATE_S, STORED_S = 180.0, 120.0, 60.0
-"""Longest waits for a job, for the gates, and until everything published has its reward."""
+JOB_S, GATE_S, STORED_S = 600.0, 300.0, 180.0
+"""Longest waits for a job, for the gates, and until everything published has its reward: room for a busy machine."""
 DECIDED = {"promoted", "rolled_back", "refused", "aborted"}
 WITH_TRAFFIC = {"running", "soaking"}
 OPERATOR = "demo operator"
@@ -63,7 +63,7 @@ class Scenario:
         await self.first_policy()
         await self.improve()
         await self.sabotage()
-        await self._until_rewarded()
+        await self.settle()
 
     async def first_policy(self) -> None:
         """From random weights over drills to the first policy, a mediocre one."""
@@ -122,7 +122,7 @@ class Scenario:
     async def _cycle(self, number: int) -> str:
         """Train, gate, canary; returns the state that the rollout ends in."""
         with self._progress.step(f"cycle {number}: learning from rewarded tickets", TRAINER):
-            await self._until_rewarded()
+            await self.settle()
             job = await self._train(jobs.cycle_job(self._plan, number))
         policy = await self._registered(job)
         with self._progress.step(f"cycle {number}: v{policy.version} plays held-out tickets", GATE):
@@ -222,7 +222,8 @@ class Scenario:
 
         await self._until(f"{number} trajectories of {role} have a reward", stored, STORED_S)
 
-    async def _until_rewarded(self) -> None:
+    async def settle(self) -> None:
+        """Wait until every ticket that agents ended has its reward."""
         await self._until_stored(ROLE, self.story.ended)
 
     async def _until(self, what: str, look: Callable[[], Awaitable[T | None]], deadline_s: float) -> T:

@@ -50,7 +50,7 @@ def test_a_snapshot_can_be_trained_on_again() -> None:
         ({"hyperparameters": Hyperparameters(learning_rate=0.0)}, "must be above 0"),
         ({"hyperparameters": Hyperparameters(rejection_window=[1.1, 0.9])}, "[low, high] around 1"),
         ({"hyperparameters": Hyperparameters(rejection_window=[0.9])}, "[low, high] around 1"),
-        ({"algorithm": "sft", "hyperparameters": Hyperparameters(clip_epsilon=0.2)}, "sft has no hyperparameter clip_epsilon"),
+        ({"algorithm": "sft", "hyperparameters": Hyperparameters(clip_epsilon=0.2)}, "no hyperparameter clip_epsilon"),
     ],
 )
 def test_each_problem_is_told(changes: dict[str, Any], said: str) -> None:
