@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ratchet.trainer_worker.learner import logprobs
-from ratchet.trainer_worker.learner.logprobs import Scorer, verify_head
+from ratchet.trainer_worker.learner.logprobs import Scorer, length_groups, verify_head
 from ratchet.trainer_worker.learner.rows import Row
 from tests.support.trainer_runs import toy_model
 
@@ -85,6 +85,23 @@ def test_a_model_that_changes_its_logits_is_noticed() -> None:
     assert verify_head(Scorer(model), rows()[0]) < 1e-5
     model.config.logit_scale = 0.5
     assert verify_head(Scorer(model), rows()[0]) > 0.01
+
+
+def test_rows_of_very_different_length_are_grouped_without_changing_their_scores() -> None:
+    model = toy_model(0)
+    short = Row("s", [1, 3, 4], [False, True, True], [0.0] * 3, [1.0] * 3)
+    mixed = [row for pair in zip(rows(), [short] * 4, strict=True) for row in pair] * 8
+    assert len(length_groups([len(row.token_ids) for row in mixed], 150)) > 1
+    found = Scorer(model).score(mixed).logprobs_N
+    alone = torch.cat([Scorer(model).score([row]).logprobs_N for row in mixed])
+    torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-5)
+
+
+def test_grouping_is_by_length_and_only_where_it_saves_more_than_a_pass() -> None:
+    assert length_groups([10, 11, 10, 12], 150) == [[0, 1, 2, 3]]
+    assert length_groups([500, 10, 490, 12], 150) == [[1, 3], [2, 0]]
+    found = length_groups([1000, 10, 500, 20, 250, 30, 990, 40], 0)
+    assert sorted(index for group in found for index in group) == list(range(8))
 
 
 def test_the_default_chunk_holds_a_real_batch_of_a_small_vocabulary() -> None:

@@ -5,6 +5,7 @@ Shapes: _B rows, _T tokens, _N trained tokens of all rows (row by row), _H hidde
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ MIN_SHARED_PREFIX = 16
 
 CHUNK_ELEMENTS = 1 << 25
 """Logits (tokens x vocabulary) held at a time; more are computed in chunks, again in the backward pass."""
+
+CPU_PASS_TOKENS, CUDA_PASS_TOKENS = 150, 4096
+"""What one more forward and backward pass costs, in tokens that could be computed instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class Scorer:
     def score(self, rows: Sequence[Row], *, entropy_gradient: bool = False) -> Scores:
         """Scores of every trained token of `rows`."""
         with self._autocast():
-            hidden_NH = self._hidden(rows)
+            hidden_NH = self._hidden_by_length(rows)
         targets_N = torch.tensor(
             [t for row in rows for t, learns in zip(row.token_ids, row.loss_mask, strict=True) if learns],
             device=self.device,
@@ -85,6 +89,18 @@ class Scorer:
         )
         logprobs_N, entropy_N = self._project(hidden_NH, targets_N, temperature_N, entropy_gradient)
         return Scores(logprobs_N, hidden_NH, entropy_N)
+
+    def _hidden_by_length(self, rows: Sequence[Row]) -> Tensor:
+        """Hidden states in the order of `rows`, computed in groups of similar length so that little is padding."""
+        overhead = CUDA_PASS_TOKENS if self.device.type == "cuda" else CPU_PASS_TOKENS
+        groups = length_groups([len(row.token_ids) for row in rows], overhead)
+        if len(groups) == 1:
+            return self._hidden(rows)
+        found: dict[int, Tensor] = {}
+        for group in groups:
+            members = [rows[index] for index in group]
+            found |= zip(group, self._hidden(members).split([row.trained for row in members]), strict=True)
+        return torch.cat([found[index] for index in range(len(rows))])
 
     def _hidden(self, rows: Sequence[Row]) -> Tensor:
         shared = self.shared_prefix(rows)
@@ -177,6 +193,22 @@ def verify_head(scorer: Scorer, row: Row) -> float:
         own = torch.log_softmax(logits / temperature[:, None], -1).gather(-1, ids[0, 1:, None]).squeeze(-1)
         learns = torch.tensor(row.loss_mask[1:], device=scorer.device)
         return float((own[learns] - scorer.score([row]).logprobs_N).abs().max())
+
+
+def length_groups(lengths: Sequence[int], overhead: int) -> list[list[int]]:
+    """Indices in one, two, four or eight groups of similar length, whichever needs the fewest tokens, padding included.
+
+    One group keeps the given order.
+    """
+    best, order = [list(range(len(lengths)))], sorted(range(len(lengths)), key=lengths.__getitem__)
+    least = overhead + len(lengths) * max(lengths)
+    for count in (2, 4, 8):
+        size = math.ceil(len(order) / count)
+        groups = [order[begin : begin + size] for begin in range(0, len(order), size)]
+        tokens = sum(overhead + len(group) * lengths[group[-1]] for group in groups)
+        if tokens < least:
+            best, least = groups, tokens
+    return best
 
 
 def _causal_lm(model: nn.Module) -> PreTrainedModel:
