@@ -46,7 +46,10 @@ class SubprocessHeldout:
         self.tasks = plan.tasks
 
     async def play(self, policy: PolicyVersion) -> HeldoutRun:
-        """Run the command to its end or to the deadline."""
+        """Run the command to its end or to the deadline.
+
+        A complete run is remembered: the candidate of today is the stable policy of tomorrow's comparison.
+        """
         started = time.monotonic()
         process = await self._start(policy)
         if isinstance(process, str):
@@ -59,18 +62,17 @@ class SubprocessHeldout:
         finally:
             await _end(process)
         played = read_results(out.decode(errors="replace").splitlines())
-        return HeldoutRun(played, time.monotonic() - started, _complaint(process.returncode, err))
+        run = HeldoutRun(played, time.monotonic() - started, _complaint(process.returncode, err))
+        if run.problem is None and played.scores:
+            await asyncio.to_thread(_write, self._path(policy), played)
+        return run
 
     async def replay(self, policy: PolicyVersion) -> HeldoutRun:
-        """The remembered results of this policy, seed, number and command; else a run that is remembered."""
-        path = self._plan.cache / f"{self._key(policy)}.json"
-        known = await asyncio.to_thread(_read, path)
+        """The remembered results of this policy, seed, number and command; else a run."""
+        known = await asyncio.to_thread(_read, self._path(policy))
         if known is not None:
             return HeldoutRun(known, 0.0, cached=True)
-        run = await self.play(policy)
-        if run.problem is None and run.played.scores:
-            await asyncio.to_thread(_write, path, run.played)
-        return run
+        return await self.play(policy)
 
     async def _start(self, policy: PolicyVersion) -> asyncio.subprocess.Process | str:
         """The running command, or why it does not run."""
@@ -94,9 +96,9 @@ class SubprocessHeldout:
             "RATCHET_HELDOUT_SEED": str(self._plan.seed),
         }
 
-    def _key(self, policy: PolicyVersion) -> str:
+    def _path(self, policy: PolicyVersion) -> Path:
         parts = (policy.digest, self._plan.seed, self._plan.tasks, self._plan.command)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
+        return self._plan.cache / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.json"
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

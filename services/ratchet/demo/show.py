@@ -21,11 +21,14 @@ class Screen:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self.observer: Observer | None = None
-        """Set once the stack runs."""
+        self._observer: Observer | None = None
+
+    def watch(self, observer: Observer) -> None:
+        """The stack runs: draw what this observer sees."""
+        self._observer = observer
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        picture = self.observer.picture if self.observer else Picture()
+        picture = self._observer.picture if self._observer else Picture()
         yield draw(picture, self._progress)
 
 

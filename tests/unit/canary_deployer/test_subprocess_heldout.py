@@ -71,6 +71,13 @@ async def test_stables_results_are_remembered_by_policy_seed_and_command(tmp_pat
     assert not (await heldout(tmp_path, REPORT, seed=6).replay(policy(1))).cached
 
 
+async def test_what_a_candidate_played_is_remembered_for_when_it_is_stable(tmp_path: Path):
+    fresh = await heldout(tmp_path, REPORT).play(policy(1))
+    later = await heldout(tmp_path, REPORT).replay(policy(1))
+    assert (fresh.cached, later.cached) == (False, True)
+    assert later.played == fresh.played
+
+
 async def test_a_failed_run_or_a_damaged_memory_is_played_again(tmp_path: Path):
     broken = heldout(tmp_path, "raise SystemExit(1)")
     assert (await broken.replay(policy(1))).problem is not None

@@ -1,0 +1,107 @@
+"""One closed loop: a stack of its own, the scenario on it, and what was found at the end, whoever watches."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ratchet.demo.connections import Connections, connect
+from ratchet.demo.observer import Observer
+from ratchet.demo.plan import Plan, deployer_environment
+from ratchet.demo.progress import COLLECTOR, Progress
+from ratchet.demo.report import Claim, Findings, claims, read_findings
+from ratchet.demo.scenario import DemoFailed, Scenario, Story
+from ratchet.embedded.member import Member
+from ratchet.embedded.orphans import end_orphans
+from ratchet.embedded.plan import kernel_of
+from ratchet.embedded.settings import StackSettings
+from ratchet.embedded.stack import Stack
+from ratchet.embedded.state import read_record, remove_record, stack_lock
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How it ended."""
+
+    findings: Findings
+    story: Story
+    claims: list[Claim]
+
+    @property
+    def closed(self) -> bool:
+        """Whether the loop closed: every claim holds."""
+        return all(claim.holds for claim in self.claims)
+
+
+async def close_the_loop(
+    plan: Plan, directory: Path, progress: Progress, seen: Callable[[Observer], None] | None = None
+) -> Ending:
+    """Run everything in `directory`, which is emptied first; nothing runs afterwards. `seen` gets the observer."""
+    await asyncio.to_thread(_empty, directory)
+    async with _stack(plan, directory, progress) as connections, _observer(connections) as observer:
+        if seen is not None:
+            seen(observer)
+        scenario = Scenario(plan, connections, progress, directory / "logs")
+        told = await _told(scenario)
+        findings = await read_findings(connections, scenario.story)
+        await observer.look()
+    return Ending(findings, scenario.story, [told, *claims(findings, scenario.story, plan)])
+
+
+async def _told(scenario: Scenario) -> Claim:
+    """Run the scenario. Where it stops early, the report still says how far it came."""
+    try:
+        await scenario.run()
+    except DemoFailed as error:
+        return Claim("the story was told to its end", holds=False, evidence=str(error))
+    return Claim("the story was told to its end", holds=True, evidence="")
+
+
+@asynccontextmanager
+async def _stack(plan: Plan, directory: Path, progress: Progress) -> AsyncIterator[Connections]:
+    """The stack, with connections to it; stopped in order at the end."""
+    ready: set[str] = set()
+
+    def tell(member: Member) -> None:
+        if member.ready.is_set() and member.name not in ready:
+            ready.add(member.name)
+            progress.note(f"{member.name} is ready")
+
+    stack = Stack(StackSettings(directory=directory, free_ports=True, env=deployer_environment(plan.rollouts)), tell)
+    with progress.step("the stack starts", COLLECTOR):
+        await stack.__aenter__()
+    try:
+        kernel = kernel_of(stack.env).model_copy(update={"data_dir": directory / "data" / "demo"})
+        async with connect(stack, kernel) as connections:
+            yield connections
+    finally:
+        with progress.step("the stack stops", COLLECTOR):
+            await stack.__aexit__(None, None, None)
+
+
+@asynccontextmanager
+async def _observer(connections: Connections) -> AsyncIterator[Observer]:
+    """An observer at work for as long as the block runs."""
+    observer = Observer(connections)
+    looking = asyncio.create_task(observer.run())
+    try:
+        yield observer
+    finally:
+        looking.cancel()
+        with suppress(asyncio.CancelledError):
+            await looking
+
+
+def _empty(directory: Path) -> None:
+    """Forget an earlier run, ending what it may have left running. Raises `AlreadyRunning`."""
+    with stack_lock(directory):
+        left = read_record(directory)
+        if left is not None:
+            end_orphans(left)
+            remove_record(directory)
+        for name in ("data", "logs"):
+            shutil.rmtree(directory / name, ignore_errors=True)
