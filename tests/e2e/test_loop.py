@@ -1,39 +1,85 @@
-"""The loop closes for real: every service as a process, agents with the public client, a small plan."""
+"""The loop, closed: all services as processes of their own, a policy promoted, a bad one refused and rolled back."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
-from ratchet.demo.loop import close_the_loop
-from ratchet.demo.plan import SMALL
+from ratchet.demo.connections import Connections, connect
+from ratchet.demo.plan import SMALL, deployer_environment
 from ratchet.demo.progress import Progress
-from ratchet.demo.report import seconds_to_roll_back
+from ratchet.demo.report import Findings, claims, read_findings, seconds_to_roll_back
+from ratchet.demo.scenario import Scenario
+from ratchet.embedded.plan import kernel_of
+from ratchet.embedded.settings import StackSettings
+from ratchet.embedded.stack import Stack
+
+pytestmark = pytest.mark.timeout(1500)
 
 
-@pytest.mark.timeout(900)
-async def test_a_policy_is_promoted_a_bad_one_is_refused_then_rolled_back_and_nothing_is_lost(tmp_path: Path) -> None:
-    before = set(psutil.pids())
-    progress = Progress()
+@dataclass
+class Loop:
+    """A running stack and what the test needs of it."""
 
-    ending = await close_the_loop(SMALL, tmp_path, progress)
+    stack: Stack
+    connections: Connections
+    scenario: Scenario
 
-    happened = "\n".join(note.text for note in progress.notes)
-    assert [claim for claim in ending.claims if not claim.holds] == [], happened
-    findings, bad = ending.findings, ending.story.bad_version
-    assert bad is not None
-    good = findings.promoted[-1]
+
+@asynccontextmanager
+async def loop(directory: Path) -> AsyncIterator[Loop]:
+    settings = StackSettings(directory=directory, free_ports=True, env=deployer_environment(SMALL.rollouts))
+    async with Stack(settings) as stack:
+        kernel = kernel_of(stack.env).model_copy(update={"data_dir": directory / "data" / "test"})
+        async with connect(stack, kernel) as connections:
+            scenario = Scenario(SMALL, connections, Progress(listen=print), directory / "logs")
+            yield Loop(stack, connections, scenario)
+
+
+async def test_the_loop_closes_while_services_are_killed(tmp_path: Path) -> None:
+    async with loop(tmp_path / "state") as here:
+        await here.scenario.first_policy()
+        await asyncio.gather(here.scenario.improve(), killed(here.stack, "trajectory_collector", "reward_computer"))
+        await here.scenario.sabotage()
+        await here.scenario.settle()
+        story, findings = here.scenario.story, await read_findings(here.connections, here.scenario.story)
+    assert [claim for claim in claims(findings, story, SMALL) if not claim.holds] == []
+    assert story.bad_version is not None
+    check_policies(findings, bad=story.bad_version)
+    check_ledger(findings)
+    assert [child.name() for child in psutil.Process().children(recursive=True)] == []
+
+
+def check_policies(findings: Findings, *, bad: int) -> None:
+    (good,) = findings.promoted
     stages = {policy.version: policy.stage for policy in findings.policies}
-    assert (stages[good], stages[bad], stages[1]) == ("stable", "rolled_back", "archived")
+    assert (stages[1], stages[good], stages[bad]) == ("archived", "stable", "rolled_back")
     assert findings.route.stable is not None
     assert (findings.route.stable.version, findings.route.canary) == (good, None)
-    assert [one.verdict for one in findings.verdicts(bad)] == ["refuse", "start", "roll_back"]
-    assert findings.verdicts(bad)[1].actor != "canary_deployer"
-    assert all(line.missing == 0 and line.dead == 0 for line in findings.ledger)
+    first, best = findings.heldout(1), findings.heldout(good)
+    assert first is not None
+    assert best is not None
+    assert best.is_above(first)
+    refused, overridden, rolled_back = findings.verdicts(bad)
+    assert (refused.verdict, overridden.verdict, rolled_back.verdict) == ("refuse", "start", "roll_back")
+    assert (overridden.actor, rolled_back.actor) == ("demo operator", "canary_deployer")
+    seconds = seconds_to_roll_back(findings, bad)
+    assert seconds is not None
+    assert 0 < seconds[0] < SMALL.canary_deadline_s
+
+
+def check_ledger(findings: Findings) -> None:
+    assert [line for line in findings.ledger if line.missing or line.dead] == []
     assert {"RL_TURNS", "RL_TRAJECTORIES", "RL_REWARDS"} <= {line.stream for line in findings.ledger}
-    took = seconds_to_roll_back(findings, bad)
-    assert took is not None
-    assert took[0] < SMALL.canary_deadline_s
-    assert [child for child in psutil.Process().children(recursive=True) if child.pid not in before] == []
+
+
+async def killed(stack: Stack, *names: str) -> None:
+    """SIGKILL services while agents work; the supervisor starts them again."""
+    for name in names:
+        await stack.kill(name)
