@@ -103,7 +103,7 @@ DEMO = Plan(
     cycle=Reinforced(learning_rate=2.5e-3, epochs=4, sample_size=400),
     sabotage=SABOTAGE,
     rollouts=Rollouts(heldout_tasks=300),
-    first_tasks=60,
+    first_tasks=40,
     tries=4,
     promotions=2,
     max_cycles=3,
