@@ -5,6 +5,12 @@ import os
 # Two cores are shared; torch reads this when it is first imported, so it stands before every other import.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+from hypothesis import HealthCheck, settings
+
 from tests.support.servers import clickhouse, kernel_settings, nats, s3
 
 __all__ = ["clickhouse", "kernel_settings", "nats", "s3"]
+
+# A busy machine is slow, not wrong: no example has a deadline, and slow generation is no failure.
+settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")

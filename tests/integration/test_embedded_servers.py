@@ -112,3 +112,5 @@ def test_the_object_store_keeps_its_objects_over_a_kill_and_refuses_strangers(tm
         server.kill()
         server.start()
         assert s3_client(server).get_object(Bucket="blobs", Key="a/b")["Body"].read() == b"x" * 100_000
+        assert any(path.exists() for path in server.program.leftovers)
+    assert not any(path.exists() for path in server.program.leftovers)

@@ -77,8 +77,6 @@ class Plan:
     """Agents at work at the same time."""
     best_success: float
     """Least held-out success of the best policy."""
-    budget_s: float
-    """Longest time for everything after set-up."""
     seed: int = 0
     training_threads: int = 2
     """Torch threads of a job while nothing else works."""
@@ -109,7 +107,6 @@ DEMO = Plan(
     max_cycles=3,
     agents=16,
     best_success=0.75,
-    budget_s=300.0,
 )
 """`make demo`: two cores, five minutes."""
 
@@ -122,10 +119,9 @@ SMALL = Plan(
     first_tasks=64,
     tries=4,
     promotions=1,
-    max_cycles=2,
+    max_cycles=3,
     agents=16,
     best_success=0.5,
-    budget_s=240.0,
 )
 """The end-to-end test: one promotion instead of two, fewer held-out tickets."""
 

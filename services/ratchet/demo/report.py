@@ -202,4 +202,4 @@ def _ledger(findings: Findings) -> Claim:
     missing, dead = sum(line.missing for line in findings.ledger), sum(line.dead for line in findings.ledger)
     accounted = sum(line.accounted for line in findings.ledger)
     evidence = f"{accounted:,} messages, {missing} missing, {dead} dead"
-    return Claim("the ledger balances", bool(findings.ledger) and missing == 0, evidence)
+    return Claim("the ledger balances", bool(findings.ledger) and missing == dead == 0, evidence)

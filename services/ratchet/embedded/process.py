@@ -86,6 +86,8 @@ class Process:
             await asyncio.to_thread(self._popen.wait, self.program.stop_s)
         self.kill()
         await asyncio.to_thread(self.wait)
+        for path in self.program.leftovers:
+            path.unlink(missing_ok=True)
 
     def wait(self) -> int:
         """Block until it has ended; returns its exit code."""

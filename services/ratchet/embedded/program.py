@@ -25,5 +25,7 @@ class Program:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Added to the environment of this process."""
     cwd: Path | None = None
+    leftovers: tuple[Path, ...] = ()
+    """Files that it leaves behind outside its own directory; removed when it has stopped."""
     stop_s: float = 12.0
     """From the polite signal to the other one. Longer than a service's own shutdown deadline."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ratchet.embedded.binaries import find_binary
@@ -37,7 +37,7 @@ def seaweed_s3(data_dir: Path, port: int, access_key: str, secret_key: str, excl
     credentials = data_dir / "s3.json"
     credentials.touch(mode=0o600)
     credentials.write_text(s3_credentials(access_key, secret_key))
-    inner = [f"-{name}={free}" for name, free in zip(INNER_PORTS, free_ports(len(INNER_PORTS), excluded), strict=True)]
+    inner = dict(zip(INNER_PORTS, free_ports(len(INNER_PORTS), excluded), strict=True))
     return Program(
         name="s3",
         command=(
@@ -48,13 +48,14 @@ def seaweed_s3(data_dir: Path, port: int, access_key: str, secret_key: str, excl
             f"-ip.bind={LOOPBACK}",
             f"-s3.port={port}",
             f"-s3.config={credentials.resolve()}",
-            *inner,
+            *(f"-{name}={free}" for name, free in inner.items()),
             *OFF,
         ),
         ready_url=f"http://{LOOPBACK}:{port}/healthz",
         url=f"http://{LOOPBACK}:{port}",
         port=port,
         cwd=data_dir,
+        leftovers=_sockets({"s3.port": port, **inner}),
         stop_s=4.0,
     )
 
@@ -67,3 +68,11 @@ def s3_credentials(access_key: str, secret_key: str) -> str:
         "actions": ["Admin", "Read", "Write", "List", "Tagging"],
     }
     return json.dumps({"identities": [identity]}, indent=1)
+
+
+def _sockets(ports: Mapping[str, int]) -> tuple[Path, ...]:
+    """Its unix sockets, which it names after its ports and does not always remove."""
+    folder = Path("/tmp")  # noqa: S108 - SeaweedFS's own choice
+    return tuple(
+        folder / f"seaweedfs-{name.replace('.port', '').replace('.', '-')}-{port}.sock" for name, port in ports.items()
+    )

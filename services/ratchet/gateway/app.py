@@ -53,6 +53,11 @@ class Publishing:
         await self._outbox.flush(self._close_s)
         await self._outbox.stop()
 
+    async def check(self) -> str | None:
+        """Readiness: how many events were lost because neither memory nor disk had room."""
+        lost = self._outbox.stats.overflowed
+        return f"{lost} events lost: the queue or the spool on disk was full" if lost else None
+
     async def _connected(self) -> Bus:
         return self._bus
 
@@ -84,12 +89,13 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         now=bus.now,
     )
     keys = frozenset(key.get_secret_value() for key in settings.api_keys)
+    publishing = Publishing(outbox, bus, settings.close_s)
     server = HttpServer(JsonApi(paths(gateway, keys), settings.body_limit), settings.kernel.http_host, settings.port)
     try:
         yield App(
             "gateway",
-            [Publishing(outbox, bus, settings.close_s), routes, server],
-            {"broker": bus.check, "canary": routes.check},
+            [publishing, routes, server],
+            {"broker": bus.check, "canary": routes.check, "spool": publishing.check},
         )
     finally:
         await session.close()

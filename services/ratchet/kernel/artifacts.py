@@ -108,11 +108,6 @@ def is_manifest_uri(base_model: str) -> bool:
     return base_model.startswith("s3://") and base_model.endswith(".json")
 
 
-def policy_name(role: str, version: int, digest: str) -> str:
-    """The immutable name under which an engine serves a policy."""
-    return f"{role}@{version}-{digest[:8]}"
-
-
 def encode_manifest(manifest: PolicyManifest) -> bytes:
     """The bytes that are stored and hashed."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1)

@@ -83,12 +83,6 @@ class Objects:
             self._client.upload_file(str(path), self._bucket, key)
         return ObjectRef(f"s3://{self._bucket}/{key}", digest, path.stat().st_size)
 
-    def put_named(self, blob: bytes, key: str) -> str:
-        """Store `blob` under a chosen key (logs and checkpoint pointers, never policies); returns its uri."""
-        with _classified(key):
-            self._client.put_object(Bucket=self._bucket, Key=key, Body=blob)
-        return f"s3://{self._bucket}/{key}"
-
     def get(self, uri: str, sha256: str | None = None) -> bytes:
         """The bytes behind `uri`. Raises `DigestMismatch` unless they hash to `sha256`, when it is given."""
         bucket, key = _split(uri)

@@ -36,7 +36,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 ROLLBACK, PROMOTION = "rollback", "promotion"
-FAMILIES = (ROLLBACK, PROMOTION)
 
 RISK_RATIOS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)
 """How many times as often the canary fails, under the alternatives that conditional thinning tests against."""

@@ -62,10 +62,6 @@ class ArmCounts:
     def error_rate(self) -> float | None:
         return self.errors / self.calls if self.calls else None
 
-    @property
-    def negative_rate(self) -> float | None:
-        return self.negative / self.rated if self.rated else None
-
 
 def fresh_tests() -> dict[str, MetricTest]:
     """Nothing seen on any metric."""

@@ -13,8 +13,6 @@ POLICY_GRADIENT = frozenset({"ppo", "rloo", "grpo", "reinforce"})
 """Algorithms that learn from captured token ids and log-probabilities."""
 STABLE_NAMES = frozenset({"stable", "current stable"})
 """Values of `base_model` that mean: continue from what serves the role when the job starts."""
-EXPORTED = frozenset({"clickhouse", "nats_stream"})
-"""Sources that mean the stored facts; what a stream carried is exported from ClickHouse as well."""
 TRANSFORMS = frozenset({"identity", "negate"})
 
 
