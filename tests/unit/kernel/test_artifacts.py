@@ -17,7 +17,6 @@ from ratchet.kernel.artifacts import (
     encode_manifest,
     fetch_policy,
     is_manifest_uri,
-    policy_name,
     publish_policy,
     read_policy,
     tokenizer_digest,
@@ -143,6 +142,5 @@ def test_the_tokenizer_digest_changes_with_vocabulary_and_template(tmp_path: Pat
 
 
 def test_names_and_uris() -> None:
-    assert policy_name("support", 7, "1a2b3c4d5e6f") == "support@7-1a2b3c4d"
     assert not is_manifest_uri("meta-llama/Llama-3.2-1B")
     assert not is_manifest_uri("/models/base")
