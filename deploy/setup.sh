@@ -84,4 +84,3 @@ step "$torch" install_torch
 step "ratchet and everything it needs" pip install -q -c constraints.txt -e '.[embedded,engine,trainer,demo,dev]'
 step "check" "$venv/bin/ratchet" --help
 echo "setup: done in $SECONDS s"
-echo "setup: done in $SECONDS s"
