@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from ratchet.demo.connections import Connections, connect
-from ratchet.demo.plan import SMALL, deployer_environment
+from ratchet.demo.plan import SMALL, stack_environment
 from ratchet.demo.progress import Progress
 from ratchet.demo.report import Findings, claims, read_findings, seconds_to_roll_back
 from ratchet.demo.scenario import Scenario
@@ -34,7 +34,7 @@ class Loop:
 
 @asynccontextmanager
 async def loop(directory: Path) -> AsyncIterator[Loop]:
-    settings = StackSettings(directory=directory, free_ports=True, env=deployer_environment(SMALL.rollouts))
+    settings = StackSettings(directory=directory, free_ports=True, env=stack_environment(SMALL))
     async with Stack(settings) as stack:
         kernel = kernel_of(stack.env).model_copy(update={"data_dir": directory / "data" / "test"})
         async with connect(stack, kernel) as connections:

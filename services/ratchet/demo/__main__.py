@@ -54,7 +54,7 @@ async def watch(plan: Plan, directory: Path, console: Console) -> Ending:
     progress = Progress(listen=console.print if plain(console) else None)
     screen = Screen(progress)
     with shown(screen, console):
-        ending = await close_the_loop(plan, directory, progress, screen.watch)
+        ending = await close_the_loop(plan, directory, progress, None if plain(console) else screen.watch)
     console.print(draw_report(ending.findings, ending.claims, ending.story))
     console.print(f"{clock_text(progress.elapsed_s)} from an empty directory to a stopped stack.")
     return ending

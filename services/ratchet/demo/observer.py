@@ -10,18 +10,20 @@ from ratchet.demo.clickhouse_facts import Facts
 from ratchet.demo.connections import Connections
 from ratchet.demo.picture import Picture, rollout_picture
 from ratchet.demo.plan import BASE_ROLE, ROLE
+from ratchet.demo.progress import TRAINER, Progress
 from ratchet.kernel.errors import RatchetError
 from ratchet.messages.state import JOBS, Job
 
-LOOK_S = 0.7
-"""Pause between two looks; each costs the stack about 20 ms."""
+LOOK_S = 1.0
+"""Pause between two looks."""
 
 
 class Observer:
     """`picture` is what was seen last."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, progress: Progress) -> None:
         self._connections = connections
+        self._progress = progress
         self._facts = Facts(connections.warehouse, ROLE)
         self._ended: dict[str, Job] = {}
         self.picture = Picture()
@@ -44,8 +46,10 @@ class Observer:
             stable=route.stable.version if route and route.stable else None,
             rollout=rollout_picture(rollout) if rollout else None,
         )
-        traffic, by_version = await self._facts.traffic(), await self._facts.by_version()
-        self.picture = replace(self.picture, traffic=traffic, by_version=by_version)
+        current = self._progress.current
+        if current is None or current.station != TRAINER:  # while it trains, no traffic changes
+            traffic, by_version = await self._facts.traffic(), await self._facts.by_version()
+            self.picture = replace(self.picture, traffic=traffic, by_version=by_version)
 
     async def _jobs(self) -> list[Job]:
         """The demo's jobs; one that has ended is not read again."""
