@@ -21,6 +21,7 @@ from ratchet.embedded.plan import kernel_of
 from ratchet.embedded.settings import StackSettings
 from ratchet.embedded.stack import Stack
 from ratchet.embedded.state import read_record, remove_record, stack_lock
+from ratchet.kernel.errors import RatchetError
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,8 @@ async def _watched(
         looking.cancel()
         with suppress(asyncio.CancelledError):
             await looking
-        await observer.look()
+        with suppress(RatchetError):
+            await observer.look()
 
 
 def _empty(directory: Path) -> None:
