@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import structlog
+from msgspec.structs import replace
 
-from ratchet.kernel.errors import RatchetError, Rejected, Unavailable
+from ratchet.kernel.errors import ContractError, RatchetError, Rejected, Unavailable
 from ratchet.kernel.kv import Bucket
 from ratchet.kernel.objects import Objects
 from ratchet.messages import Message, TrainingDispatch, TrainingStatus
@@ -220,10 +221,18 @@ class Attempt:
         """Publish the final status, however long the broker is away."""
         while True:
             try:
-                return await self._tools.publish(final)
+                return await self._publish_status(final)
             except Unavailable as error:
                 log.warning("cannot report yet", job=final.training_job_id, reason=str(error))
                 await asyncio.sleep(RETRY_S)
+
+    async def _publish_status(self, status: TrainingStatus) -> None:
+        """Publish; a figure that breaks the contract must not silence the attempt, so then it goes without figures."""
+        try:
+            await self._tools.publish(status)
+        except ContractError as error:
+            log.error("status refused, sent without metrics", job=status.training_job_id, reason=str(error))
+            await self._tools.publish(replace(status, metrics=None, progress=None))
 
     async def _patiently(self, work: Callable[[], T]) -> T:
         """Run blocking `work` in a thread, again while the object store is away; a stop ends the patience."""
@@ -244,7 +253,7 @@ class Attempt:
             if self._child is not None:
                 self._report.peak_memory_gb = max(self._report.peak_memory_gb, self._child.memory_gb())
             try:
-                await self._tools.publish(self.running_status())
+                await self._publish_status(self.running_status())
             except RatchetError as error:
                 log.warning("heartbeat not published", job=self.dispatch.training_job_id, reason=str(error))
 
