@@ -81,7 +81,7 @@ def test_the_whole_way_from_up_to_down(tmp_path: Path):
         assert imported.returncode == 3
         assert imported.stdout.splitlines()[0].startswith("record 0: ")
         assert imported.stdout.splitlines()[1].startswith("record 1: ")
-        assert "0 of 2 records imported, 2 malformed" in imported.stdout
+        assert "0 of 2 records published, 2 malformed" in imported.stdout
 
         status = ratchet("status", "--json", *directory)
         assert status.returncode == 0, status.stderr

@@ -26,7 +26,7 @@ def start_background(settings: StackSettings) -> int:
     directory = settings.directory
     log = directory / "logs" / "up.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
+    with log.open("ab") as output:  # a refused second start must not cut off the first one's log
         supervisor = subprocess.Popen(  # noqa: S603 - our own command
             _command(settings),
             stdin=subprocess.DEVNULL,

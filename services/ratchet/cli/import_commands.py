@@ -48,7 +48,7 @@ def tau_bench(
         redacted = "".join(f", {count} {kind} redacted" for kind, count in sorted(report.redactions.items()))
         repeated = f", {report.repeated} repeated" if report.repeated else ""
         console.print(
-            f"{report.published} of {report.records} records imported, "
+            f"{report.published} of {report.records} records published, "
             f"{len(report.malformed)} malformed{repeated}{redacted}"
         )
     raise typer.Exit(3 if report.malformed else 0)

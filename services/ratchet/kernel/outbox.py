@@ -62,6 +62,7 @@ class Outbox:
         self._limit = queue_limit
         self._now = now
         self._queue: deque[Record] = deque()
+        self._in_flight = 0
         self._bus: Bus | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
@@ -71,7 +72,7 @@ class Outbox:
     @property
     def pending(self) -> int:
         """Messages that no stream has stored yet."""
-        return len(self._queue) + self._spool.pending
+        return len(self._queue) + self._in_flight + self._spool.pending
 
     def put(self, message: Message) -> bool:
         """Queue one message; False, and counted as overflowed, when the queue is full. Raises `InvalidMessage`."""
@@ -149,10 +150,14 @@ class Outbox:
             if away and not self._spool.keeps:
                 return
             batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
-            if away or self._spool.pending:
-                self._keep(batch)
-            else:
-                await self._publish_or_keep(batch)
+            self._in_flight = len(batch)
+            try:
+                if away or self._spool.pending:
+                    self._keep(batch)
+                else:
+                    await self._publish_or_keep(batch)
+            finally:
+                self._in_flight = 0
         if self._spool.pending and self._is_connected():
             try:
                 await self._spool.drain(self._publish, BATCH)
