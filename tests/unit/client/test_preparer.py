@@ -10,6 +10,7 @@ from ratchet.kernel.outbox import Outbox
 from ratchet.kernel.spool import NoSpool
 from ratchet.messages.trajectory import TaskContext
 from tests.support.messages import trajectory
+from tests.support.waiting import eventually
 
 CONTRACTS = Contracts.load()
 
@@ -67,4 +68,8 @@ async def test_closing_gives_up_at_its_deadline_and_counts_the_rest() -> None:
     assert not await preparer.wait(0)
     preparer.start()
     await preparer.close(0)
-    assert outbox.pending + preparer.overflowed == 3
+
+    async def all_accounted_for() -> bool:  # one message may still be in the worker's hands when closing gives up
+        return outbox.pending + preparer.overflowed == 3
+
+    assert await eventually(all_accounted_for)
