@@ -41,16 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RatchetError as error:
         sys.stderr.write(f"ratchet demo: {error} (logs in {options.directory / 'logs'})\n")
         return 1
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except KeyboardInterrupt:
         return 130
     return 0 if ending.closed else 1
 
 
 async def watch(plan: Plan, directory: Path, console: Console) -> Ending:
     """Close the loop, show it, and print what came of it."""
-    current = asyncio.current_task()
-    assert current is not None  # noqa: S101 - a coroutine runs in a task
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, current.cancel)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
     progress = Progress(listen=console.print if plain(console) else None)
     screen = Screen(progress)
     with shown(screen, console):
