@@ -49,6 +49,7 @@ class ChildRun:
         self._losses: list[float] = []
         self._step_at = self._told_at = time.monotonic()
         self._step_s = 0.0
+        self._untold: Progressed | None = None
 
     def emit(self, event: Event) -> None:
         """Tell the worker."""
@@ -82,18 +83,16 @@ class ChildRun:
         if not all(math.isfinite(value) for value in metrics.values()):
             raise Diverged(f"train step {step.number} is no longer finite: {metrics}")
         self._losses.append(metrics["loss"])
+        self._untold = Progressed(
+            step=step.number,
+            total_steps=step.total,
+            epoch=step.epoch,
+            total_epochs=step.total_epochs,
+            eta_s=self._step_s * (step.total - step.number),
+            metrics=metrics,
+        )
         if now - self._told_at >= PROGRESS_S or step.number == step.total:
-            self._told_at = now
-            self.emit(
-                Progressed(
-                    step=step.number,
-                    total_steps=step.total,
-                    epoch=step.epoch,
-                    total_epochs=step.total_epochs,
-                    eta_s=self._step_s * (step.total - step.number),
-                    metrics=metrics,
-                )
-            )
+            self._tell_progress()
 
     def stop_requested(self) -> bool:
         """See `Run`."""
@@ -108,4 +107,11 @@ class ChildRun:
         score = -statistics.fmean(self._losses) if self._losses else 0.0
         self._losses.clear()
         checkpoint = self._store.save(step, score, write)
+        # A checkpoint is never ahead of the progress that was told.
+        self._tell_progress()
         self.emit(Saved(directory=str(checkpoint.directory), step=step))
+
+    def _tell_progress(self) -> None:
+        if self._untold is not None:
+            self.emit(self._untold)
+            self._untold, self._told_at = None, time.monotonic()
