@@ -1,17 +1,8 @@
-"""The `ratchet` command.
-
-Exit codes, the same for every command:
-
-    0    it worked
-    1    it did not, and one line on standard error says why
-    2    the command line itself is wrong
-    3    it worked in part: some records were skipped, something is not ready
-    4    there is no running stack (`status`)
-    130  interrupted
-"""
+"""The `ratchet` command: its groups of commands, and what becomes of an error."""
 
 from __future__ import annotations
 
+import json
 import sys
 
 import typer
@@ -27,13 +18,14 @@ from ratchet.cli import (
     stack_commands,
     status_commands,
 )
+from ratchet.cli.exit_codes import ExitCode, exit_code_of
 from ratchet.kernel.errors import RatchetError
 
 app = typer.Typer(
     name="ratchet",
     help="The learning loop for LLM agents in production: collect, reward, train, canary, roll back.",
+    epilog="Exit codes: " + "; ".join(f"{code.value} {code.meaning}" for code in ExitCode) + ".",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -52,15 +44,32 @@ app.add_typer(deadletter_commands.app, name="deadletters")
 
 
 def main() -> int:
-    """Run the command of `sys.argv`; an error that we know is one line, never a traceback."""
+    """Run the command of `sys.argv`; an error that we know is one line, or one document, never a traceback."""
     try:
-        app()
-    except RatchetError as error:
-        sys.stderr.write(f"ratchet: {error}\n")
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+        result: object = app(standalone_mode=False)
+    except typer.TyperException as error:
+        return _wrong_usage(error)
+    except typer.Abort:
+        return ExitCode.INTERRUPTED
+    except (RatchetError, OSError) as error:
+        return _failed(str(error), exit_code_of(error))
+    return result if isinstance(result, int) else ExitCode.DONE
+
+
+def _wrong_usage(error: typer.TyperException) -> int:
+    """A group without a command has shown its help by now, and has nothing more to say."""
+    context: typer.Context | None = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "ratchet"
+    message = error.format_message().rstrip(".")
+    return _failed(f"{message}; see `{path} --help`", error.exit_code) if message else error.exit_code
+
+
+def _failed(message: str, code: int) -> int:
+    """Say what is wrong: a line for people and, where it was asked for, the document for programs."""
+    if "--json" in sys.argv[1:]:
+        sys.stdout.write(json.dumps({"error": {"message": message, "exit_code": int(code)}}) + "\n")
+    sys.stderr.write(f"ratchet: {message}\n")
+    return code
 
 
 if __name__ == "__main__":

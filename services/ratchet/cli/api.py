@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -17,17 +18,23 @@ Json = Any
 """A decoded answer."""
 
 
-def call(endpoints: Endpoints, short: str, method: str, path: str, body: Json = None) -> Json:
-    """The decoded answer. Raises `Unavailable`, `NotFound` or `Rejected` with what the service said."""
+def call(
+    endpoints: Endpoints, short: str, method: str, path: str, body: Json = None, *, timeout_s: float = TIMEOUT_S
+) -> Json:
+    """The decoded answer. Raises `NoStack`, `Unavailable`, `NotFound` or `Rejected` with what the service said."""
     url = endpoints.url(short)
     try:
-        response = httpx.request(method, f"{url}{path}", json=body, timeout=TIMEOUT_S, trust_env=False)
-    except httpx.HTTPError as error:
-        hint = "" if endpoints.record else "; is the stack running? `ratchet up` starts it"
-        raise Unavailable(f"the {short} does not answer at {url} ({error or type(error).__name__}){hint}") from error
+        response = httpx.request(method, f"{url}{path}", json=body, timeout=timeout_s, trust_env=False)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise Unavailable(f"the {short} does not answer at {url} ({error or type(error).__name__})") from error
     if response.is_success:
         return _decoded(response)
     raise refusal(short, response.status_code, response.content)
+
+
+def segment(name: str) -> str:
+    """`name` as one segment of a path."""
+    return quote(name, safe="")
 
 
 def refusal(short: str, status: int, content: bytes) -> RatchetError:

@@ -1,20 +1,32 @@
-"""Where the running system is: from the environment, else from the stack's `stack.json`, else the default ports."""
+"""Where the running system is: from the environment, else from the stack's `stack.json`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ratchet.cli.exit_codes import NoStack
+from ratchet.cli.output import follow_up
 from ratchet.embedded.catalog import SERVICES
-from ratchet.embedded.orphans import is_running
+from ratchet.embedded.orphans import is_running, living
 from ratchet.embedded.plan import kernel_of
 from ratchet.embedded.state import StackRecord, read_record
 
 if TYPE_CHECKING:
     from ratchet.kernel.settings import KernelSettings
+
+
+ADDRESSES = (
+    "RATCHET_NATS_URL",
+    "RATCHET_CLICKHOUSE_URL",
+    "RATCHET_S3_ENDPOINT",
+    *(spec.url_variable for spec in SERVICES if spec.port is not None),
+)
+"""Any of these in the environment says that there is a system, wherever it runs; what they leave open is on the usual
+ports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +37,44 @@ class Endpoints:
     record: StackRecord | None
     """None when no stack runs in the directory."""
     env: Mapping[str, str]
+    orphans: Mapping[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """Members whose supervisor is gone, with the pids that still run."""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to talk to."""
+        return self.record is not None or any(name in self.env for name in ADDRESSES)
 
     @property
     def kernel(self) -> KernelSettings:
+        """Where the servers are. Raises `NoStack`."""
+        self.require()
         return kernel_of(self.env)
 
     def url(self, short: str) -> str:
-        """Base url of a service by its short name, such as `coordinator`."""
+        """Base url of a service by its short name, such as `coordinator`. Raises `NoStack`."""
+        self.require()
         spec = next(spec for spec in SERVICES if spec.short == short)
         return self.env.get(spec.url_variable, f"http://127.0.0.1:{spec.port}").rstrip("/")
+
+    def require(self) -> None:
+        """Raise `NoStack` unless there is something to talk to."""
+        if not self.known:
+            raise NoStack(self.absence())
+
+    def absence(self) -> str:
+        """Why there is nothing to talk to, and what to do."""
+        if self.orphans:
+            pids = ", ".join(f"{name} {' '.join(map(str, pids))}" for name, pids in self.orphans.items())
+            down = follow_up("down", directory=self.directory)
+            return f"the supervisor of {self.directory} is gone, its processes still run ({pids}): `{down}` ends them"
+        return f"no stack runs in {self.directory}: `{follow_up('up', directory=self.directory)}` starts one"
 
 
 def locate(directory: Path) -> Endpoints:
     """Look for the stack of `directory`."""
-    record = read_record(directory)
+    record, orphans = read_record(directory), dict[str, list[int]]()
     if record is not None and not is_running(record.pid, record.started_at):
-        record = None
+        record, orphans = None, living(record)
     own = {name: value for name, value in os.environ.items() if name.startswith("RATCHET_")}
-    return Endpoints(directory, record, {**(record.env if record else {}), **own})
+    return Endpoints(directory, record, {**(record.env if record else {}), **own}, orphans)

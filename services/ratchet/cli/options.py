@@ -1,15 +1,50 @@
-"""Options that several commands share."""
+"""Options that several commands share.
+
+The conventions of every command:
+
+- `--json` prints exactly one JSON document on standard output, for an error `{"error": {"message", "exit_code"}}`;
+- `--dry-run`, where something would be created or changed, checks everything that can be checked, prints what would be
+  sent (`output.print_dry_run`) and sends nothing;
+- whatever the command says about its own progress goes to standard error (`output.progress`);
+- a printed follow-up command can be pasted as it is (`output.follow_up`).
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ratchet.cli.completion import complete_role
+from ratchet.kernel.errors import Rejected
+
+ROLE = re.compile(r"[a-z0-9_-]{1,64}")
+"""What a role's name looks like, as in the contracts."""
+
+
+def checked_role(context: typer.Context, role: str | None) -> str | None:
+    """The role as it is. Raises `Rejected` for what can be no role's name."""
+    if role is not None and not context.resilient_parsing and not ROLE.fullmatch(role):
+        raise Rejected(f"{role!r} is not a role's name: lower-case letters, digits, _ and -, at most 64")
+    return role
+
+
+DEFAULT_DIRECTORY = Path(".ratchet")
+
 Directory = Annotated[
     Path, typer.Option("--dir", help="State directory of the stack.", envvar="RATCHET_DIR", show_default=True)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
-
-DEFAULT_DIRECTORY = Path(".ratchet")
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words and tables.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check, print what would be sent, and send nothing.")]
+RoleOption = Annotated[
+    str, typer.Option("--role", help="The role.", callback=checked_role, autocompletion=complete_role)
+]
+OptionalRole = Annotated[
+    str | None, typer.Option("--role", help="Only this role.", callback=checked_role, autocompletion=complete_role)
+]
+RoleArgument = Annotated[str, typer.Argument(help="The role.", callback=checked_role, autocompletion=complete_role)]
+OptionalRoleArgument = Annotated[
+    str | None, typer.Argument(help="One role; all when absent.", callback=checked_role, autocompletion=complete_role)
+]

@@ -1,19 +1,29 @@
-"""What commands print: tables for people, JSON for programs."""
+"""What commands print: tables for people, JSON for programs; progress on standard error."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from ratchet.cli.options import DEFAULT_DIRECTORY
+
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
 """As wide as the terminal; a file or a pipe takes whole lines."""
+
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+"""For progress and warnings, so that standard output holds the answer alone."""
 
 STYLES = {
     "ready": "green",
@@ -39,8 +49,42 @@ STYLES = {
 
 
 def print_json(value: object) -> None:
-    """`value` as indented JSON."""
+    """`value` as the one, indented JSON document of a command."""
     console.out(msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), highlight=False)
+
+
+def print_dry_run(action: str, body: object, as_json: bool) -> None:
+    """What would be done, such as `POST http://.../v1/jobs`, and with which document."""
+    if as_json:
+        print_json({"dry_run": True, "action": action, "body": body})
+        return
+    console.print(f"would {action}", markup=False)
+    print_json(body)
+
+
+def follow_up(*words: str, directory: Path) -> str:
+    """A `ratchet` command that can be pasted: it finds the same stack from the same shell."""
+    where = () if directory == DEFAULT_DIRECTORY and "RATCHET_DIR" not in os.environ else ("--dir", str(directory))
+    return shlex.join(("ratchet", *words, *where))
+
+
+class Bar(Protocol):
+    """Told how far the work is."""
+
+    def __call__(self, done: float, total: float | None = None, note: str = "") -> None: ...
+
+
+@contextmanager
+def progress(what: str, *, quiet: bool = False) -> Generator[Bar]:
+    """A bar on standard error while work goes on; nothing when `quiet` (`--json`) or where that is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True, disable=quiet or not errors.is_terminal) as shown:
+        task: TaskID = shown.add_task(what, total=None, note="")
+
+        def tell(done: float, total: float | None = None, note: str = "") -> None:
+            shown.update(task, completed=done, total=total, note=note)
+
+        yield tell
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:

@@ -30,9 +30,15 @@ def is_running(pid: int, started_at: float) -> bool:
         return False
 
 
+def living(record: StackRecord) -> dict[str, list[int]]:
+    """The members of the recorded stack that still run, with the pids of their groups."""
+    found = _groups(record)
+    return {name: [process.pid for process in group] for name, group in found.items() if group}
+
+
 def end_orphans(record: StackRecord) -> list[str]:
     """End every process of the recorded stack that still runs, with its group; returns the names of the members."""
-    found = {name: list(_group(member, record.stack_id)) for name, member in record.services.items()}
+    found = _groups(record)
     processes = [process for group in found.values() for process in group]
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -43,6 +49,10 @@ def end_orphans(record: StackRecord) -> list[str]:
             process.kill()
     psutil.wait_procs(left, timeout=GRACE_S)
     return [name for name, group in found.items() if group]
+
+
+def _groups(record: StackRecord) -> dict[str, list[psutil.Process]]:
+    return {name: list(_group(member, record.stack_id)) for name, member in record.services.items()}
 
 
 def _group(member: MemberRecord, stack_id: str) -> Iterator[psutil.Process]:

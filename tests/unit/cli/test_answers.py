@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from ratchet.cli.api import refusal
-from ratchet.cli.endpoints import locate
+from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.status import ServiceStatus, StatusReport
 from ratchet.cli.training_request import hyperparameters, read_request
 from ratchet.embedded.state import StackRecord, write_record
@@ -71,7 +72,20 @@ def test_a_running_stack_says_where_its_services_are(tmp_path: Path):
 def test_a_stack_whose_supervisor_is_gone_does_not_count(tmp_path: Path):
     write_record(tmp_path, record(psutil.Process().create_time() - 1000))
     assert locate(tmp_path).record is None
-    assert locate(tmp_path).url("gateway") == "http://127.0.0.1:8080"
+    with pytest.raises(NoStack, match=rf"no stack runs in {tmp_path}: `ratchet up --dir {tmp_path}` starts one"):
+        locate(tmp_path).url("gateway")
+
+
+def test_an_address_in_the_environment_stands_for_a_system_elsewhere(tmp_path: Path):
+    given = Endpoints(tmp_path, None, {"RATCHET_NATS_URL": "nats://broker:4222"})
+    assert given.kernel.nats_url == "nats://broker:4222"
+    assert given.url("gateway") == "http://127.0.0.1:8080"
+
+
+def test_processes_without_their_supervisor_are_named_with_their_pids(tmp_path: Path):
+    left = Endpoints(tmp_path, None, {}, {"nats": [11], "gateway": [12, 13]})
+    with pytest.raises(NoStack, match=rf"nats 11, gateway 12 13\): `ratchet down --dir {tmp_path}` ends them"):
+        left.require()
 
 
 def report(running: bool, state: str, errors: dict[str, str]) -> StatusReport:
