@@ -10,7 +10,7 @@ import structlog
 
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain.announcements import Facts, registration
-from ratchet.canary_deployer.domain.registry import Origin, deployable, fenced, new_version
+from ratchet.canary_deployer.domain.registry import Announced, Origin, deployable, fenced, new_version
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.kernel.artifacts import BlobStore, read_policy
 from ratchet.kernel.errors import DigestMismatch, NotFound, Rejected
@@ -52,9 +52,9 @@ class Handlers:
             log.info("status of a fenced attempt", job=status.training_job_id, attempt=status.attempt)
             return ()
         origin = await asyncio.to_thread(self._origin, status)
-        now = self._now()
+        now, announced = self._now(), Announced(status, job, received.as_cause())
         policy, new = await self._policies.register(
-            status.role, status.training_job_id, lambda version: new_version(status, version, origin, job, now)
+            status.role, status.training_job_id, lambda version: new_version(announced, version, origin, now)
         )
         self._registered(status.role)
         if new:
@@ -77,4 +77,6 @@ class Handlers:
             manifest.dataset_digest,
             manifest.training_samples,
             manifest.final_reward,
+            manifest.algorithm,
+            manifest.metrics,
         )

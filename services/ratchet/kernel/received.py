@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from ratchet.messages import Message
+from ratchet.messages.base import Cause
 
 M_co = TypeVar("M_co", bound=Message, covariant=True)
 
@@ -32,3 +33,7 @@ class Received(Generic[M_co]):
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     body: bytes = b""
     """The plain JSON, members that the schema does not know included."""
+
+    def as_cause(self) -> Cause:
+        """What an answer to this message has to name; small enough to be kept until the answer is published."""
+        return Cause(event_id=self.event_id, correlation_id=self.correlation_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from ratchet.messages.base import JsonObject, Value
+from ratchet.messages.base import Cause, JsonObject, Value
 from ratchet.messages.training import (
     Artifacts,
     CurrentMetrics,
@@ -16,6 +16,22 @@ from ratchet.messages.training import (
 
 POLICIES, ROLLOUTS, JOBS, BASELINES = "policies", "rollouts", "jobs", "baselines"
 """Bucket names."""
+
+STAGING, PRODUCTION, ARCHIVED = "staging", "production", "archived"
+"""Where a policy stands for people: under examination, serving, or history. See `registry_stage`."""
+
+PENDING, TRAINING, READY, FAILED = "pending", "training", "ready", "failed"
+"""Whether a policy can be used. A job that has made none yet is pending or training."""
+
+_STATUS = {
+    "registered": PENDING,
+    "canary": READY,
+    "stable": READY,
+    "archived": READY,
+    "refused": FAILED,
+    "rolled_back": FAILED,
+}
+_JOB_STATUS = {"queued": PENDING, "dispatched": TRAINING, "running": TRAINING, "failed": FAILED, "cancelled": FAILED}
 
 
 class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -43,6 +59,17 @@ class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
     reason: str | None = None
     gate: JsonObject | None = None
     """The evidence of the gates: held-out success of both policies, difference, bound."""
+    algorithm: str | None = None
+    """What it was trained with; None for one whose manifest could not be read."""
+    metrics: dict[str, float] | None = None
+    """What its trainer measured at the end."""
+    cause: Cause | None = None
+    """The status that announced it."""
+
+    @property
+    def status(self) -> str:
+        """`ready` once the gates let it through and as long as it was not taken back; else `pending` or `failed`."""
+        return _STATUS.get(self.stage, PENDING)
 
 
 class ServedPolicy(Value, frozen=True, kw_only=True):
@@ -82,6 +109,13 @@ class Route(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Hash of the role's last rollout decision."""
 
 
+def registry_stage(policy: PolicyVersion, route: Route | None) -> str:
+    """`production` for what the route serves, `staging` for what may come to serve, `archived` for all others."""
+    if route is not None and route.stable is not None and route.stable.version == policy.version:
+        return PRODUCTION
+    return STAGING if policy.stage in ("registered", "canary") else ARCHIVED
+
+
 class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     """A training job, key `<training_job_id>` in bucket `jobs`; written by the coordinator only."""
 
@@ -113,3 +147,8 @@ class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The role's rewarded trajectories when the job was accepted: the threshold trigger counts on from here."""
     announced: str | None = None
     """`<attempt>:<state>` that was last told on the bus: a coordinator that died in between tells it again."""
+
+    @property
+    def policy_status(self) -> str | None:
+        """Status of the policy that this job is to make; None once it made one, which has its own."""
+        return _JOB_STATUS.get(self.state)

@@ -13,6 +13,7 @@ from ratchet.kernel.artifacts import PolicyManifest, encode_manifest
 from ratchet.kernel.errors import DigestMismatch, NotFound, ObjectsUnavailable, Unavailable
 from ratchet.kernel.received import Received
 from ratchet.messages import ModelDeployed, TrainingRequest, TrainingStatus, named_id
+from ratchet.messages.base import Cause
 from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route
 from ratchet.messages.training import Artifacts, Dataset, Hyperparameters, TrainingConfig
 from tests.support.fake_bus import FakeBus
@@ -28,6 +29,8 @@ MANIFEST = PolicyManifest(
     created_at=START,
     training_samples=64,
     final_reward=0.7,
+    algorithm="rloo",
+    metrics={"loss": 0.5},
 )
 
 
@@ -106,6 +109,8 @@ async def test_a_completed_job_becomes_the_next_version():
     policy = await desk.policies.version("support", 5)
     assert (policy.name, policy.stage, policy.parent) == (f"support@5-{DIGEST[:8]}", "registered", 4)
     assert (policy.base_model, policy.training_samples, policy.final_reward) == (MANIFEST.base_model, 64, 0.7)
+    assert (policy.algorithm, policy.metrics, policy.status) == ("rloo", {"loss": 0.5}, "pending")
+    assert policy.cause == Cause(event_id=status().event_id, correlation_id=status().event_id)
     assert (event.state, event.policy_version, event.adapter_digest) == ("registered", 5, DIGEST)
     route = await desk.policies.route("support")
     assert route is not None
@@ -160,7 +165,7 @@ async def test_a_broken_manifest_is_registered_for_the_gates_to_refuse(fault: Ex
     await desk.bus.bucket(JOBS, Job).put(JOB, job())
     await desk.deliver(status())
     policy = await desk.policies.version("support", 1)
-    assert (policy.base_model, policy.training_samples) == ("s3://b/m.json", None)
+    assert (policy.base_model, policy.training_samples, policy.algorithm) == ("s3://b/m.json", None, "rloo")
 
 
 async def test_an_object_store_that_is_away_is_a_reason_to_retry():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from ratchet.canary_deployer.domain.serving import REGISTERED
 from ratchet.messages import TrainingStatus
+from ratchet.messages.base import Cause
 from ratchet.messages.routing import parse_model, policy_name
 from ratchet.messages.state import Job, PolicyVersion
 
@@ -23,6 +25,8 @@ class Origin:
     dataset_digest: str | None
     training_samples: int | None
     final_reward: float | None
+    algorithm: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def deployable(status: TrainingStatus) -> bool:
@@ -38,10 +42,19 @@ def fenced(status: TrainingStatus, job: Job | None) -> bool:
     return job is not None and job.attempt > status.attempt
 
 
-def new_version(
-    status: TrainingStatus, version: int, origin: Origin | None, job: Job | None, now: datetime
-) -> PolicyVersion:
-    """The next version of the role. Without a readable manifest only what the status says is known."""
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """A completed job as the deployer hears of it."""
+
+    status: TrainingStatus
+    job: Job | None
+    cause: Cause
+    """The status' own event."""
+
+
+def new_version(announced: Announced, version: int, origin: Origin | None, now: datetime) -> PolicyVersion:
+    """The next version of the role. Without a readable manifest only what status and job say is known."""
+    status, job = announced.status, announced.job
     artifacts = status.artifacts
     assert artifacts is not None  # noqa: S101 - `deployable` was asked first
     digest = artifacts.digest or ""
@@ -60,6 +73,9 @@ def new_version(
         dataset_digest=status.dataset_digest or (origin.dataset_digest if origin else None),
         training_samples=origin.training_samples if origin else None,
         final_reward=origin.final_reward if origin else None,
+        algorithm=(origin.algorithm if origin else None) or (job.algorithm if job else None),
+        metrics=dict(origin.metrics) if origin and origin.metrics else None,
+        cause=announced.cause,
     )
 
 
