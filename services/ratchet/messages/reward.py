@@ -115,6 +115,11 @@ class Preference(Message, frozen=True, kw_only=True, omit_defaults=True):
     confidence: float | None = None
     domain: str | None = None
     labels: JsonObject | None = None
+    tools: list[JsonObject] | None = None
+    """The tools that were offered with the prompt, in OpenAI's form."""
+    chosen_trajectory_id: str | None = None
+    rejected_trajectory_id: str | None = None
+    group_key: str | None = None
 
     @property
     def subject(self) -> str:
