@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -26,8 +27,8 @@ def ratchet(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def assert_one_clear_line(done: subprocess.CompletedProcess[str], said: str) -> None:
-    assert done.returncode == 1
+def assert_one_clear_line(done: subprocess.CompletedProcess[str], said: str, code: int = 1) -> None:
+    assert done.returncode == code
     assert done.stderr.startswith("ratchet: ")
     assert done.stderr.count("\n") == 1
     assert said in done.stderr
@@ -59,9 +60,50 @@ def test_an_unknown_service_or_port_is_one_clear_line(tmp_path: Path):
 
 
 def test_a_wrong_setting_is_one_clear_line(tmp_path: Path):
-    assert_one_clear_line(
-        ratchet("deadletters", "list", "--dir", str(tmp_path), RATCHET_REPLICAS="x"), "RATCHET_REPLICAS"
-    )
+    env = {"RATCHET_REPLICAS": "x", "RATCHET_NATS_URL": "nats://127.0.0.1:1"}
+    assert_one_clear_line(ratchet("deadletters", "list", "--dir", str(tmp_path), **env), "RATCHET_REPLICAS")
+
+
+@pytest.mark.parametrize("command", ["status", "down", "jobs", "deadletters list"])
+def test_a_directory_without_a_stack_says_so(tmp_path: Path, command: str):
+    done = ratchet(*command.split(), "--dir", str(tmp_path), "--json")
+    assert_one_clear_line(done, f"no stack runs in {tmp_path}", code=4)
+    assert json.loads(done.stdout)["error"]["exit_code"] == 4
+
+
+def test_a_refused_start_and_a_dry_run_leave_no_file(tmp_path: Path):
+    directory = tmp_path / "state"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for how in ((), ("--detach",)):
+            refused = ratchet(
+                "up", "--dir", str(directory), "--only", "clickhouse", "--port", f"clickhouse={port}", *how
+            )
+            assert_one_clear_line(refused, f"port {port} for clickhouse is taken")
+    planned = ratchet("up", "--dir", str(directory), "--free-ports", "--dry-run", "--json")
+    assert list(json.loads(planned.stdout)["services"])[:3] == ["nats", "s3", "clickhouse"]
+    assert not directory.exists()
+
+
+@pytest.mark.timeout(120)
+def test_what_a_killed_supervisor_left_is_named_and_can_be_ended(tmp_path: Path):
+    directory = ("--dir", str(tmp_path / "state"))
+    up = ratchet("up", *directory, "--free-ports", "--only", "nats", "--detach", "--json")
+    assert up.returncode == 0, up.stderr
+    record = read_record(tmp_path / "state")
+    assert record is not None
+    assert json.loads(up.stdout)["pid"] == record.pid
+    psutil.Process(record.pid).kill()
+    psutil.wait_procs([psutil.Process(record.pid)], timeout=10)
+    broker = record.services["nats"].pid
+    try:
+        assert_one_clear_line(ratchet("status", *directory), f"still run (nats {broker})", code=4)
+    finally:
+        down = ratchet("down", *directory, "--json")
+    assert json.loads(down.stdout)["orphans"] == ["nats"]
+    assert not psutil.pid_exists(broker)
 
 
 @pytest.mark.timeout(300)

@@ -9,11 +9,14 @@ import sys
 import time
 from pathlib import Path
 
-from ratchet.cli.output import console
+from ratchet.cli.exit_codes import NoStack
+from ratchet.cli.output import console, follow_up, print_json, print_table, progress
 from ratchet.embedded.orphans import end_orphans, is_running
+from ratchet.embedded.plan import make_plan
 from ratchet.embedded.process import log_tail
+from ratchet.embedded.program import Program
 from ratchet.embedded.settings import StackSettings
-from ratchet.embedded.state import StackRecord, read_record, remove_record
+from ratchet.embedded.state import StackRecord, already_running, read_record, remove_record
 from ratchet.kernel.errors import RatchetError, Unavailable
 
 POLL_S = 0.2
@@ -21,9 +24,20 @@ STOP_S = 60.0
 """Longer than every member's own deadline together can take, for they stop side by side."""
 
 
-def start_background(settings: StackSettings) -> int:
+def show_plan(settings: StackSettings, as_json: bool) -> None:
+    """What `up` would start. Raises what it would refuse with."""
+    programs = _checked(settings)
+    if as_json:
+        members = {one.name: {"url": one.url, "command": one.command} for one in programs}
+        print_json({"dry_run": True, "action": "start", "directory": str(settings.directory), "services": members})
+        return
+    console.print(f"would start in {settings.directory}", markup=False)
+    print_table(("", "url"), [(one.name, one.url) for one in programs], "nothing")
+
+
+def start_background(settings: StackSettings, as_json: bool) -> None:
     """Start a supervisor of its own; return when every member is ready, or when it has given up."""
-    directory = settings.directory
+    directory, members = settings.directory, _checked(settings)
     log = directory / "logs" / "up.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:  # a refused second start must not cut off the first one's log
@@ -34,37 +48,67 @@ def start_background(settings: StackSettings) -> int:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    while (record := _ready_record(directory, supervisor.pid)) is None:
-        if supervisor.poll() is not None:
-            raise Unavailable(_last_words(log))
-        time.sleep(POLL_S)
-    for name, member in record.services.items():
-        console.print(f"{name:22} {member.state:10} {member.url}")
-    console.print(
-        f"running in the background (pid {record.pid}); `ratchet down` stops it, logs in {directory / 'logs'}"
-    )
-    return 0
+    with progress("starting", quiet=as_json) as bar:
+        while (record := _own_record(directory, supervisor.pid)) is None or not record.ready:
+            if supervisor.poll() is not None:
+                raise Unavailable(_last_words(log))
+            states = [one.state for one in record.services.values()] if record is not None else []
+            bar(states.count("ready"), len(members), f"{states.count('ready')} of {len(members)} ready")
+            time.sleep(POLL_S)
+    _say_started(settings, record, as_json)
 
 
-def stop_stack(directory: Path) -> int:
-    """Stop the stack of `directory`, also what a killed supervisor has left behind."""
+def stop_stack(directory: Path, as_json: bool) -> None:
+    """Stop the stack of `directory`, also what a killed supervisor has left behind. Raises `NoStack`."""
     record = read_record(directory)
     if record is None:
-        console.print(f"no stack is running in {directory}")
-        return 0
-    if not is_running(record.pid, record.started_at):
-        ended = end_orphans(record)
+        raise NoStack(f"no stack runs in {directory}: there is nothing to stop")
+    orphans: list[str] | None = None
+    if is_running(record.pid, record.started_at):
+        _stop_supervisor(record)
+    else:
+        orphans = end_orphans(record)
         remove_record(directory)
-        console.print(f"the supervisor was gone; ended {', '.join(ended) or 'nothing'}")
-        return 0
+    if as_json:
+        print_json({"directory": str(directory), "stopped": True, "orphans": orphans or []})
+    elif orphans is None:
+        console.print("stopped")
+    else:
+        console.print(f"the supervisor was gone; ended {', '.join(orphans) or 'nothing'}")
+
+
+def _stop_supervisor(record: StackRecord) -> None:
     os.kill(record.pid, signal.SIGTERM)
     until = time.monotonic() + STOP_S
     while is_running(record.pid, record.started_at):
         if time.monotonic() > until:
             raise RatchetError(f"the stack (pid {record.pid}) has not stopped after {STOP_S:g} s")
         time.sleep(POLL_S)
-    console.print("stopped")
-    return 0
+
+
+def _checked(settings: StackSettings) -> tuple[Program, ...]:
+    """What will be started. Raises what the supervisor would refuse with, before anything is made."""
+    record = read_record(settings.directory)
+    if record is not None and is_running(record.pid, record.started_at):
+        raise already_running(settings.directory, record)
+    return make_plan(settings).programs
+
+
+def _say_started(settings: StackSettings, record: StackRecord, as_json: bool) -> None:
+    if as_json:
+        print_json(started_document(settings.directory, record))
+        return
+    for name, member in record.services.items():
+        console.print(f"{name:22} {member.state:10} {member.url}")
+    down = follow_up("down", directory=settings.directory)
+    logs = settings.directory / "logs"
+    console.print(f"running in the background (pid {record.pid}); `{down}` stops it, logs in {logs}", markup=False)
+
+
+def started_document(directory: Path, record: StackRecord) -> dict[str, object]:
+    """What `up --json` says once everything is ready."""
+    services = {name: {"state": member.state, "url": member.url} for name, member in record.services.items()}
+    return {"directory": str(directory), "pid": record.pid, "services": services}
 
 
 def _command(settings: StackSettings) -> list[str]:
@@ -75,9 +119,9 @@ def _command(settings: StackSettings) -> list[str]:
     return command
 
 
-def _ready_record(directory: Path, pid: int) -> StackRecord | None:
+def _own_record(directory: Path, pid: int) -> StackRecord | None:
     record = read_record(directory)
-    return record if record is not None and record.pid == pid and record.ready else None
+    return record if record is not None and record.pid == pid else None
 
 
 def _last_words(log: Path) -> str:

@@ -12,24 +12,28 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from ratchet.cli.output import console, table
+from ratchet.cli.background import started_document
+from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.output import console, print_json, table
 from ratchet.embedded.member import Member, MemberState
 from ratchet.embedded.settings import StackSettings
 from ratchet.embedded.stack import Stack
+from ratchet.embedded.state import read_record
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run_foreground(settings: StackSettings) -> int:
-    """Run until a signal; returns the exit code."""
-    return asyncio.run(_Foreground(settings).run())
+def run_foreground(settings: StackSettings, *, as_json: bool) -> int:
+    """Run until a signal; returns the exit code. With `as_json` it prints one document, once everything is ready."""
+    return asyncio.run(_Foreground(settings, as_json).run())
 
 
 class _Foreground:
-    def __init__(self, settings: StackSettings) -> None:
+    def __init__(self, settings: StackSettings, as_json: bool) -> None:
         self._began = time.monotonic()
-        self._live = console.is_terminal
-        self._stack = Stack(settings, None if self._live else self._line)
+        self._as_json = as_json
+        self._live = console.is_terminal and not as_json
+        self._stack = Stack(settings, None if self._live or as_json else self._line)
         self._stopping = asyncio.Event()
         self._phase = "starting"
 
@@ -44,10 +48,11 @@ class _Foreground:
                 async with self._stack:
                     self._say_orphans()
                     self._enter("running; Ctrl-C stops")
+                    self._say_started()
                     await self._stopping.wait()
                     self._enter("stopping")
         self._print("stopped")
-        return 0 if self._phase != "starting" else 130
+        return ExitCode.DONE if self._phase != "starting" else ExitCode.INTERRUPTED
 
     def _on_signal(self, main: asyncio.Task[int]) -> None:
         """The first signal asks for an orderly end, the second does not wait for it."""
@@ -65,13 +70,18 @@ class _Foreground:
         if self._stack.ended_orphans:
             self._print(f"ended what an earlier stack had left: {', '.join(self._stack.ended_orphans)}")
 
+    def _say_started(self) -> None:
+        record = read_record(self._stack.settings.directory)
+        if self._as_json and record is not None:
+            print_json(started_document(self._stack.settings.directory, record))
+
     def _line(self, member: Member) -> None:
         if member.state is not MemberState.STARTING:
             where = f" on {member.program.url}" if member.state is MemberState.READY else ""
             self._print(f"{member.name} {member.state}{where}{f': {member.reason}' if member.reason else ''}")
 
     def _print(self, text: str) -> None:
-        if not self._live:
+        if not self._live and not self._as_json:
             console.print(f"{time.monotonic() - self._began:6.1f} s  {text}")
 
     def _picture(self) -> AbstractAsyncContextManager[None]:

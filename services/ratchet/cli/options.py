@@ -11,7 +11,6 @@ The conventions of every command:
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +18,7 @@ import typer
 
 from ratchet.cli.completion import complete_role
 from ratchet.kernel.errors import Rejected
-
-ROLE = re.compile(r"[a-z0-9_-]{1,64}")
-"""What a role's name looks like, as in the contracts."""
+from ratchet.messages.routing import ROLE
 
 
 def checked_role(context: typer.Context, role: str | None) -> str | None:

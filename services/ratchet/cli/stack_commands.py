@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ratchet.cli.options import DEFAULT_DIRECTORY, Directory
+from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, DryRun
 
 
 def up(
@@ -17,6 +17,8 @@ def up(
     free_ports: Annotated[bool, typer.Option("--free-ports", help="Use any free ports instead of the usual.")] = False,
     only: Annotated[str, typer.Option("--only", help="Start only these, separated by commas.")] = "",
     detach: Annotated[bool, typer.Option("--detach", help="Start in the background and return when ready.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Start the servers and all services on this machine; Ctrl-C stops them in order."""
     import os
@@ -29,20 +31,21 @@ def up(
         free_ports=free_ports,
         only=tuple(name.strip() for name in only.split(",") if name.strip()),
     )
-    if detach:
-        from ratchet.cli.background import start_background
+    if dry_run or detach:
+        from ratchet.cli.background import show_plan, start_background
 
-        raise typer.Exit(start_background(settings))
+        (show_plan if dry_run else start_background)(settings, as_json)
+        return
     from ratchet.cli.foreground import run_foreground
 
-    raise typer.Exit(run_foreground(settings))
+    raise typer.Exit(run_foreground(settings, as_json=as_json))
 
 
-def down(directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Stop a stack, wherever it was started."""
+def down(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
+    """Stop a stack, wherever it was started, and what a killed supervisor has left. Exit code 4: there is none."""
     from ratchet.cli.background import stop_stack
 
-    raise typer.Exit(stop_stack(directory))
+    stop_stack(directory, as_json)
 
 
 def register(app: typer.Typer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,6 +12,7 @@ from nats.errors import Error as NatsError
 
 from ratchet.cli.broker import connected
 from ratchet.cli.endpoints import Endpoints
+from ratchet.cli.exit_codes import ExitCode
 from ratchet.embedded.process import not_ready
 from ratchet.embedded.state import MemberRecord
 from ratchet.kernel.bus import Bus
@@ -100,11 +102,12 @@ class StatusReport(msgspec.Struct, kw_only=True):
     errors: dict[str, str] = {}
 
     @property
-    def exit_code(self) -> int:
-        """0 when all is well, 3 when something is not, 4 when nothing runs at all."""
+    def exit_code(self) -> ExitCode:
+        """Whether all is well, something is not, or nothing answers at all."""
         if not self.running and len(self.errors) > 1:
-            return 4
-        return 3 if self.errors or any(one.state != "ready" for one in self.services.values()) else 0
+            return ExitCode.NO_STACK
+        amiss = self.errors or any(one.state != "ready" for one in self.services.values())
+        return ExitCode.PARTLY if amiss else ExitCode.DONE
 
 
 async def collect(endpoints: Endpoints) -> StatusReport:
@@ -116,10 +119,9 @@ async def collect(endpoints: Endpoints) -> StatusReport:
         pid=record.pid if record else None,
         services=await _services(record.services if record else {}),
     )
-    await asyncio.gather(
-        _part(report, "clickhouse", lambda: _warehouse_part(endpoints.kernel, report)),
-        _part(report, "nats", lambda: _bus_part(endpoints.kernel, report)),
-    )
+    parts = {"clickhouse": _warehouse_part, "nats": _bus_part}
+    asked = [name for name in parts if record is None or name in record.services]
+    await asyncio.gather(*(_part(report, name, partial(parts[name], endpoints.kernel, report)) for name in asked))
     return report
 
 

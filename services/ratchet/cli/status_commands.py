@@ -16,7 +16,9 @@ def status(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) ->
     from ratchet.cli.status import collect
     from ratchet.cli.status_view import show
 
-    report = asyncio.run(collect(locate(directory)))
+    endpoints = locate(directory)
+    endpoints.require()
+    report = asyncio.run(collect(endpoints))
     if as_json:
         print_json(report)
     else:

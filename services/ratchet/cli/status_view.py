@@ -16,11 +16,9 @@ def show(report: StatusReport) -> None:
     if report.running:
         console.print(f"stack in {report.directory}, supervisor pid {report.pid}")
     else:
-        console.print(f"no stack runs in {report.directory}: `ratchet up` starts one")
+        console.print(f"no stack runs in {report.directory}; this is what the environment's addresses lead to")
     services = [(name, one.state, one.url, one.restarts or None, one.reason) for name, one in report.services.items()]
     _section(("service", "state", "url", "restarts", "reason"), services)
-    if not report.running and report.errors:
-        return
     _section(("stored rows", ""), list(report.rows.items()))
     _section(("stream", "messages", "MB", "consumer", "lag", "unacked"), _streams(report))
     _section(

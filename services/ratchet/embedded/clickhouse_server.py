@@ -15,7 +15,6 @@ def clickhouse_server(data_dir: Path, port: int) -> Program:
     """The warehouse."""
     if find_spec("chdb") is None:
         raise MissingExtra("embedded", "the local stack (chdb)")
-    data_dir.mkdir(parents=True, exist_ok=True)
     return Program(
         name="clickhouse",
         command=(
@@ -28,4 +27,5 @@ def clickhouse_server(data_dir: Path, port: int) -> Program:
         ready_url=f"http://{LOOPBACK}:{port}/ping",
         url=f"http://{LOOPBACK}:{port}",
         port=port,
+        directories=(data_dir,),
     )

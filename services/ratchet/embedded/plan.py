@@ -39,7 +39,7 @@ class StackPlan:
 
 
 def make_plan(settings: StackSettings) -> StackPlan:
-    """Decide. Raises `ConfigError` for a taken port and `MissingExtra` for a part that is not installed."""
+    """Decide, and touch nothing. Raises `ConfigError` for a taken port, `MissingExtra` for what is not installed."""
     servers, services = chosen(settings.only)
     names = [name for name in default_ports() if owner_of(name) in {*servers, *(spec.name for spec in services)}]
     ports = choose_ports(settings, names, is_taken)
@@ -115,7 +115,6 @@ def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[st
         # training job may still ask for more, which then sleep instead.
         own["OMP_NUM_THREADS"] = "1"
         own["OMP_WAIT_POLICY"] = "passive"
-    (data / spec.name).mkdir(parents=True, exist_ok=True)
     port = health_port if spec.port is None else ports[spec.short]
     return Program(
         name=spec.name,
@@ -126,6 +125,7 @@ def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[st
         port=port,
         health_port=health_port,
         env={**env, **own},
+        directories=(data / spec.name,),
     )
 
 

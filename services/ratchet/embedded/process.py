@@ -46,6 +46,7 @@ class Process:
     @classmethod
     def start(cls, program: Program, log: Path, env: Mapping[str, str] | None = None) -> Process:
         """Run `program`, its output appended to `log`."""
+        _prepare(program)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             popen = subprocess.Popen(  # noqa: S603 - the command is ours
@@ -101,6 +102,15 @@ class Process:
     def _tail(self) -> str:
         lines = log_tail(self.log)
         return "".join(f"\n  | {line}" for line in lines) or f" (nothing in {self.log})"
+
+
+def _prepare(program: Program) -> None:
+    """Make the directories and files that it expects."""
+    for directory in program.directories:
+        directory.mkdir(parents=True, exist_ok=True)
+    for path, text in program.files.items():
+        path.touch(mode=0o600)
+        path.write_text(text)
 
 
 def not_ready(url: str, timeout_s: float = 4.0) -> str | None:

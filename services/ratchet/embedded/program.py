@@ -25,6 +25,10 @@ class Program:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Added to the environment of this process."""
     cwd: Path | None = None
+    directories: tuple[Path, ...] = ()
+    """Made before it starts."""
+    files: Mapping[Path, str] = field(default_factory=dict[Path, str])
+    """Written before it starts, readable by this user only."""
     leftovers: tuple[Path, ...] = ()
     """Files that it leaves behind outside its own directory; removed when it has stopped."""
     stop_s: float = 12.0

@@ -28,15 +28,11 @@ OFF = ("-webdav=false", "-admin.ui=false", "-master.telemetry=false", "-s3.port.
 
 
 def seaweed_s3(data_dir: Path, port: int, access_key: str, secret_key: str, excluded: Collection[int] = ()) -> Program:
-    """The object store. Writes its credentials beside its data, readable by this user only.
+    """The object store, its credentials beside its data.
 
     `excluded` are ports that others will use: its inner ports are not among them.
     """
-    blobs = data_dir / "blobs"
-    blobs.mkdir(parents=True, exist_ok=True)
-    credentials = data_dir / "s3.json"
-    credentials.touch(mode=0o600)
-    credentials.write_text(s3_credentials(access_key, secret_key))
+    blobs, credentials = data_dir / "blobs", data_dir / "s3.json"
     inner = dict(zip(INNER_PORTS, free_ports(len(INNER_PORTS), excluded), strict=True))
     return Program(
         name="s3",
@@ -55,6 +51,8 @@ def seaweed_s3(data_dir: Path, port: int, access_key: str, secret_key: str, excl
         url=f"http://{LOOPBACK}:{port}",
         port=port,
         cwd=data_dir,
+        directories=(data_dir, blobs),
+        files={credentials: s3_credentials(access_key, secret_key)},
         leftovers=_sockets({"s3.port": port, **inner}),
         stop_s=4.0,
     )

@@ -56,6 +56,8 @@ class Stack:
         return self._member(name).program.url
 
     async def __aenter__(self) -> Self:
+        if read_record(self.settings.directory) is None:
+            make_plan(self.settings)  # a start that is refused here has not made anything yet
         self._held.enter_context(stack_lock(self.settings.directory))
         try:
             await self._clean_up()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,6 +70,14 @@ def remove_record(directory: Path) -> None:
     (directory / STATE_FILE).unlink(missing_ok=True)
 
 
+def already_running(directory: Path, record: StackRecord | None) -> AlreadyRunning:
+    """The refusal of a second stack in `directory`."""
+    who = f" (pid {record.pid})" if record else ""
+    return AlreadyRunning(
+        f"the stack in {directory} is already running{who}: see `ratchet status --dir {shlex.quote(str(directory))}`"
+    )
+
+
 @contextmanager
 def stack_lock(directory: Path) -> Generator[None]:
     """Hold the directory. The kernel lets go of it when this process dies. Raises `AlreadyRunning`."""
@@ -78,6 +87,5 @@ def stack_lock(directory: Path) -> Generator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             record = read_record(directory)
-            who = f" (pid {record.pid})" if record else ""
-            raise AlreadyRunning(f"the stack in {directory} is already running{who}: see `ratchet status`") from error
+            raise already_running(directory, record) from error
         yield
