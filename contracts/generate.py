@@ -1,7 +1,7 @@
-"""Writes what is made from the contracts: the tables of README.md, and the record of a release.
+"""Writes what is made from the contracts: the tables of README.md, asyncapi.json, and the record of a release.
 
-python contracts/generate.py                 write the tables
-python contracts/generate.py --check         exit 1 when they are not what topics.json says
+python contracts/generate.py                 write the tables and the document
+python contracts/generate.py --check         exit 1 when they are not what topics.json, schemas and examples say
 python contracts/generate.py --release 0.2   record schemas and valid examples as released
 """
 
@@ -11,9 +11,12 @@ import argparse
 import json
 import shutil
 import sys
+import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from asyncapi_document import document
 
 ROOT = Path(__file__).resolve().parent
 BEGIN, END = "<!-- made by generate.py: begin -->", "<!-- made by generate.py: end -->"
@@ -33,7 +36,7 @@ def code(values: Iterable[str]) -> str:
 
 
 def tables(topics: Any) -> str:
-    """The three tables of README.md."""
+    """The tables of README.md."""
     subjects = table(
         ("subject", "what", "schema", "stream", "from", "to"),
         (
@@ -59,7 +62,21 @@ def tables(topics: Any) -> str:
             for name, b in topics["buckets"].items()
         ),
     )
-    return f"### Subjects\n\n{subjects}\n\n### Streams\n\n{streams}\n\n### Buckets\n\n{buckets}"
+    parts = {"Subjects": subjects, "Streams": streams, "Consumers": readers(topics), "Buckets": buckets}
+    return "\n\n".join(f"### {title}\n\n{part}" for title, part in parts.items())
+
+
+def readers(topics: Any) -> str:
+    """The durable consumers and the projections."""
+    durable = (
+        (f"`{name}`", c["service"], f"`{c['stream']}`", code(c["topics"]), f"acks within {c['ack_wait_s']} s")
+        for name, c in topics["consumers"].items()
+    )
+    folding = (
+        (f"`{name}`", p["service"], f"`{p['stream']}`", code(p["topics"]), f"projection into `{p['bucket']}`")
+        for name, p in topics["projections"].items()
+    )
+    return table(("consumer", "service", "stream", "topics", "how"), (*durable, *folding))
 
 
 def bounds(stream: Any) -> tuple[str, str, str]:
@@ -76,8 +93,32 @@ def readme() -> str:
     text = (ROOT / "README.md").read_text()
     head, rest = text.split(BEGIN)
     tail = rest.split(END)[1]
-    made = tables(json.loads((ROOT / "topics.json").read_text()))
-    return f"{head}{BEGIN}\n\n{made}\n\n{END}{tail}"
+    fresh = tables(json.loads((ROOT / "topics.json").read_text()))
+    return f"{head}{BEGIN}\n\n{fresh}\n\n{END}{tail}"
+
+
+def asyncapi() -> str:
+    """asyncapi.json as it should be."""
+    topics = json.loads((ROOT / "topics.json").read_text())
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
+    examples = {topic["schema"]: shown(topic["schema"]) for topic in topics["topics"].values()}
+    return json.dumps(document(topics, examples, project["version"]), indent=2, ensure_ascii=False) + "\n"
+
+
+def shown(schema: str) -> list[Any]:
+    """The shortest and the fullest valid example of a schema, as AsyncAPI wants them."""
+    files = [ROOT / "examples" / schema / "valid" / f"{name}.json" for name in ("minimal", "full")]
+    return [{"name": file.stem, "payload": json.loads(file.read_text())} for file in files]
+
+
+def made() -> dict[Path, str]:
+    """Every file that is made, as it should be."""
+    return {ROOT / "README.md": readme(), ROOT / "asyncapi.json": asyncapi()}
+
+
+def stale() -> list[Path]:
+    """Files that are not as they should be."""
+    return [file for file, text in made().items() if not file.exists() or file.read_text() != text]
 
 
 def release(version: str) -> None:
@@ -93,16 +134,17 @@ def release(version: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write, or check."""
     parser = argparse.ArgumentParser(description="Writes what is made from the contracts.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when README.md is not fresh")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is not fresh")
     parser.add_argument("--release", metavar="VERSION", help="record the contracts as released")
     chosen = parser.parse_args(arguments)
     if chosen.release:
         release(chosen.release)
-    elif chosen.check and readme() != (ROOT / "README.md").read_text():
-        sys.stderr.write("contracts/README.md is not what topics.json says: run `python contracts/generate.py`\n")
-        return 1
-    elif not chosen.check:
-        (ROOT / "README.md").write_text(readme())
+        return 0
+    for file in stale():
+        if chosen.check:
+            sys.stderr.write(f"contracts/{file.name} is not fresh: run `python contracts/generate.py`\n")
+            return 1
+        file.write_text(made()[file])
     return 0
 
 

@@ -88,18 +88,21 @@ def _assembled(settings: Settings, bus: Bus, engine: HttpEngine, now: Callable[[
     facts = functools.partial(Facts, endpoint=office.endpoint, serving_platform=office.serving_platform)
     jobs, objects = bus.bucket(JOBS, Job), Objects(settings.kernel)
     handlers = Handlers(policies, jobs, objects, deployments.registered, facts, now)
-    subscription = Subscription(
-        stream="RL_TRAINING", durable=NAME, handlers={TrainingStatus.TOPIC: each(handlers.on_training_status)}
-    )
     api = Api(deployments, policies, office.rules, now)
     return App(
         name=NAME,
         components=[
             deployments,
-            Consumer(bus, subscription),
+            Consumer(bus, _subscription(handlers)),
             HttpServer(api.app(), settings.kernel.http_host, settings.port),
         ],
         checks={"bus": bus.check, "rollouts": deployments.check},
+    )
+
+
+def _subscription(handlers: Handlers) -> Subscription:
+    return Subscription(
+        stream="RL_TRAINING", durable=NAME, handlers={TrainingStatus.TOPIC: each(handlers.on_training_status)}
     )
 
 

@@ -64,12 +64,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
             now=bus.now,
             patience=timedelta(seconds=settings.patience_s),
         )
-        consumers = [
-            Consumer(
-                bus, _subscription(computer, settings, Trajectory.TOPIC, "RL_TRAJECTORIES", "reward-trajectories")
-            ),
-            Consumer(bus, _subscription(computer, settings, Feedback.TOPIC, "RL_FEEDBACK", "reward-feedback")),
-        ]
+        consumers = [Consumer(bus, subscription) for subscription in _subscriptions(computer, settings)]
         yield App(
             "reward_computer",
             [histories, windows, *consumers],
@@ -78,6 +73,13 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     finally:
         await bus.close()
         await warehouse.close()
+
+
+def _subscriptions(computer: RewardComputer, settings: Settings) -> list[Subscription]:
+    return [
+        _subscription(computer, settings, Trajectory.TOPIC, "RL_TRAJECTORIES", "reward-trajectories"),
+        _subscription(computer, settings, Feedback.TOPIC, "RL_FEEDBACK", "reward-feedback"),
+    ]
 
 
 def _subscription(computer: RewardComputer, settings: Settings, topic: str, stream: str, durable: str) -> Subscription:

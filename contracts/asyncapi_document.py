@@ -1,0 +1,199 @@
+"""The AsyncAPI 3.0 document of the message bus, made from `topics.json`, the schemas and the examples. Pure.
+
+Source: AsyncAPI Specification 3.0.0. What it has no words for (streams, durable consumers, projections, buckets)
+stands under the extension `x-jetstream`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Json = Any
+"""Part of a JSON document."""
+
+PREFIX = "agent.rl."
+ACTIONS = {"producers": "send", "consumers": "receive"}
+SCHEMA_FORMAT = "application/schema+json;version=draft-2020-12"
+
+HEADERS: Json = {
+    "type": "object",
+    "description": (
+        "CloudEvents 1.0 in NATS headers (binary mode). Services of Ratchet send all that have a value. A plain "
+        "publisher may leave out every one of them; without `Nats-Msg-Id` a repeated message is stored twice in the "
+        "stream and recognised only by its consumers."
+    ),
+    "properties": {
+        "Nats-Msg-Id": {
+            "type": "string",
+            "description": "Equal to `ce-id`: the stream drops a second message with the same id for two minutes.",
+            "examples": ["5f0c3c2e-6f0e-5a63-9c1c-0c9f6f0f4b1d"],
+        },
+        "ce-specversion": {"type": "string", "const": "1.0", "description": "Version of CloudEvents."},
+        "ce-id": {
+            "type": "string",
+            "description": "Id of the event: the same logical event has the same id wherever it is made.",
+            "examples": ["5f0c3c2e-6f0e-5a63-9c1c-0c9f6f0f4b1d"],
+        },
+        "ce-type": {"type": "string", "description": "The topic.", "examples": ["agent.rl.trajectory.v1"]},
+        "ce-source": {"type": "string", "description": "Who sent it.", "examples": ["urn:ratchet:reward_computer"]},
+        "ce-time": {"type": "string", "format": "date-time", "description": "When it was sent."},
+        "ce-dataschema": {
+            "type": "string",
+            "description": "`$id` of the schema of the body.",
+            "examples": ["urn:ratchet:schema:trajectory.v1"],
+        },
+        "ce-correlationid": {"type": "string", "description": "Id of the first event of the causal chain."},
+        "ce-causationid": {"type": "string", "description": "Id of the event that this one follows from."},
+        "traceparent": {"type": "string", "description": "W3C trace context of the cause."},
+        "content-type": {"type": "string", "const": "application/json", "description": "Always JSON."},
+        "content-encoding": {
+            "type": "string",
+            "enum": ["zstd"],
+            "description": "Set when the body is compressed, as services do above 16 KiB.",
+        },
+    },
+}
+
+
+def document(topics: Json, examples: Mapping[str, Sequence[Json]], version: str) -> Json:
+    """The whole document. `examples` are AsyncAPI message examples by schema name."""
+    names = topics["topics"]
+    return {
+        "asyncapi": "3.0.0",
+        "id": "urn:ratchet:bus",
+        "info": {
+            "title": "Ratchet's message bus",
+            "version": version,
+            "description": "Every message that processes and agents exchange, and the streams that store them.",
+            "license": {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
+        },
+        "defaultContentType": "application/json",
+        "servers": {
+            "local": {
+                "host": "127.0.0.1:4222",
+                "protocol": "nats",
+                "description": "The broker of `ratchet up` at its usual port; `ratchet status` says which it is.",
+            }
+        },
+        "channels": {
+            key: _channel(topics, name, address) for name in names for key, address in _channels(topics, name)
+        },
+        "operations": {key: operation for name in names for key, operation in _operations(topics, name)},
+        "components": {
+            "messages": {_short(name): _message(topic, examples) for name, topic in names.items()},
+            "messageTraits": {"cloudevent": _trait()},
+            "schemas": {"CloudEventsHeaders": HEADERS},
+            "parameters": {key: _parameter(spec) for key, spec in topics["parameters"].items()},
+        },
+        "x-jetstream": _jetstream(topics),
+    }
+
+
+def _short(topic: str) -> str:
+    return topic.removeprefix(PREFIX)
+
+
+def _named_parameters(template: str) -> list[str]:
+    return re.findall(r"<(\w+)>", template)
+
+
+def _address(template: str) -> str:
+    return re.sub(r"<(\w+)>", r"{\1}", template)
+
+
+def _channels(topics: Json, name: str) -> Iterator[tuple[str, str]]:
+    """(key, template) of every channel of a topic: one for the bare subject, one for that with parameters."""
+    for template in topics["topics"][name]["subjects"]:
+        yield ".".join([_short(name), *_named_parameters(template)]), template
+
+
+def _channel(topics: Json, name: str, template: str) -> Json:
+    topic = topics["topics"][name]
+    made = {
+        "address": _address(template),
+        "description": topic["description"],
+        "messages": {_short(name): {"$ref": f"#/components/messages/{_short(name)}"}},
+        "x-jetstream": {"stream": topic["stream"]},
+    }
+    used = _named_parameters(template)
+    if used:
+        made["parameters"] = {key: {"$ref": f"#/components/parameters/{key}"} for key in used}
+    return made
+
+
+def _operations(topics: Json, name: str) -> Iterator[tuple[str, Json]]:
+    """What each service does with a topic, on each of its channels."""
+    for kind, action in ACTIONS.items():
+        for service in topics["topics"][name][kind]:
+            for channel, _ in _channels(topics, name):
+                yield f"{service}.{action}.{channel}", _operation(topics, name, channel, (service, action))
+
+
+def _operation(topics: Json, name: str, channel: str, who: tuple[str, str]) -> Json:
+    service, action = who
+    made: Json = {
+        "action": action,
+        "channel": {"$ref": f"#/channels/{channel}"},
+        "messages": [{"$ref": f"#/channels/{channel}/messages/{_short(name)}"}],
+        "tags": [{"name": service}],
+    }
+    reading = _readers(topics, name, service) if action == "receive" else {}
+    return {**made, **({"x-jetstream": reading} if reading else {})}
+
+
+def _readers(topics: Json, name: str, service: str) -> Json:
+    """The durable consumers and projections with which a service reads a topic; empty for ordered or direct reads."""
+    found = {
+        kind: [key for key, spec in topics[kind].items() if spec["service"] == service and name in spec["topics"]]
+        for kind in ("consumers", "projections")
+    }
+    return {kind: names for kind, names in found.items() if names}
+
+
+def _message(topic: Json, examples: Mapping[str, Sequence[Json]]) -> Json:
+    schema = topic["schema"]
+    return {
+        "name": schema,
+        "title": topic["description"].rstrip("."),
+        "traits": [{"$ref": "#/components/messageTraits/cloudevent"}],
+        "payload": {"schemaFormat": SCHEMA_FORMAT, "schema": {"$ref": f"schemas/agent-rl/{schema}.schema.json"}},
+        "examples": list(examples[schema]),
+    }
+
+
+def _trait() -> Json:
+    return {
+        "headers": {"$ref": "#/components/schemas/CloudEventsHeaders"},
+        "contentType": "application/json",
+        "correlationId": {
+            "description": "Id of the first event of the causal chain.",
+            "location": "$message.header#/ce-correlationid",
+        },
+    }
+
+
+def _parameter(spec: Json) -> Json:
+    return {"description": spec["description"], "x-pattern": spec["pattern"]}
+
+
+def _jetstream(topics: Json) -> Json:
+    """Streams, readers and buckets as they are made, by name."""
+    return {
+        "description": (
+            "Streams and buckets are made by `ratchet up` and by every service that starts. Durable consumers are "
+            "pull consumers with explicit acks and no limit of deliveries at the broker (`max_deliver: -1`): after "
+            "`max_deliveries` failures the reader itself copies the message to the dead letters. Projections are "
+            "ordered readers that store what they have folded in a bucket, with the sequence they have reached."
+        ),
+        "streams": topics["streams"],
+        "consumers": {name: _consumer(topics, spec) for name, spec in topics["consumers"].items()},
+        "projections": topics["projections"],
+        "buckets": topics["buckets"],
+    }
+
+
+def _consumer(topics: Json, spec: Json) -> Json:
+    named = spec.get("subjects") or [s for topic in spec["topics"] for s in topics["topics"][topic]["subjects"]]
+    return {**spec, "subjects": [_address(subject) for subject in named], "ack_policy": "explicit", "max_deliver": -1}

@@ -1,0 +1,126 @@
+"""`asyncapi.json`: legal by the official schema of AsyncAPI 3.0, whole, and true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import jsonschema_rs
+import msgspec
+import pytest
+
+from ratchet.kernel.envelope import seal
+from ratchet.kernel.received import Received
+from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, TOPIC_OF, example, fast
+
+SPECIFICATION = ROOT.parent / "examples/node/node_modules/@asyncapi/specs/schemas/3.0.0-without-$id.json"
+"""The official JSON Schema, from the npm package of the AsyncAPI initiative (`make setup` installs it)."""
+
+DOCUMENT: Any = json.loads((ROOT / "asyncapi.json").read_text())
+OFFICIAL = jsonschema_rs.Draft7Validator(json.loads(SPECIFICATION.read_text()))
+
+
+def references(part: Any) -> Iterator[str]:
+    """Every `$ref` inside `part`."""
+    if isinstance(part, dict):
+        if isinstance(part.get("$ref"), str):
+            yield part["$ref"]
+        for value in part.values():
+            yield from references(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from references(value)
+
+
+def found(reference: str) -> Any:
+    """What a reference stands for: a part of the document, or a file beside it."""
+    if not reference.startswith("#/"):
+        return json.loads((ROOT / Path(reference)).read_text())
+    part = DOCUMENT
+    for key in reference.removeprefix("#/").split("/"):
+        part = part[key]
+    return found(part["$ref"]) if "$ref" in part else part
+
+
+def address(subject: str) -> str:
+    """A subject template in AsyncAPI's words."""
+    return subject.replace("<", "{").replace(">", "}")
+
+
+def test_the_official_schema_takes_it():
+    assert [f"{error.instance_path}: {error.message}" for error in OFFICIAL.iter_errors(DOCUMENT)] == []
+
+
+@pytest.mark.parametrize("member", ["addres", "adress"])
+def test_the_official_schema_would_notice_a_mistake(member: str):
+    channel = {**DOCUMENT["channels"]["reward.v1"], member: "agent.rl.reward.v1"}
+    assert not OFFICIAL.is_valid({**DOCUMENT, "channels": {**DOCUMENT["channels"], "reward.v1": channel}})
+
+
+def test_every_reference_leads_somewhere():
+    everything = set(references(DOCUMENT))
+    assert any(reference.startswith("schemas/") for reference in everything)
+    assert all(found(reference) for reference in everything)
+
+
+def test_channels_are_the_subjects_with_their_parameters():
+    templates = {
+        subject.replace("<", "{").replace(">", "}") for t in CONTRACTS.topics.values() for subject in t.subjects
+    }
+    assert {channel["address"] for channel in DOCUMENT["channels"].values()} == templates
+    role = DOCUMENT["channels"]["turn.v1.role"]
+    assert (role["address"], set(role["parameters"])) == ("agent.rl.turn.v1.{role}", {"role"})
+    assert "parameters" not in DOCUMENT["channels"]["turn.v1"]
+
+
+def test_every_producer_sends_and_every_consumer_receives_on_every_channel_of_its_topic():
+    listed = {
+        (tag["name"], operation["action"], found(operation["channel"]["$ref"])["address"])
+        for operation in DOCUMENT["operations"].values()
+        for tag in operation["tags"]
+    }
+    wanted = {
+        (service, action, address(subject))
+        for topic in CONTRACTS.topics.values()
+        for action, services in (("send", topic.producers), ("receive", topic.consumers))
+        for service in services
+        for subject in topic.subjects
+    }
+    assert listed == wanted
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_the_payload_of_a_message_is_its_schema_and_its_examples_keep_it(name: str):
+    message = DOCUMENT["components"]["messages"][name]
+    assert found(message["payload"]["schema"]["$ref"]) == SCHEMAS[name]
+    assert [shown["name"] for shown in message["examples"]] == ["minimal", "full"]
+    assert all(fast(name).is_valid(shown["payload"]) for shown in message["examples"])
+
+
+def cause() -> Received[Any]:
+    """An event that another one follows from."""
+    message = msgspec.convert(example("trajectory.v1"), TOPIC_OF["trajectory.v1"].type)
+    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    return Received(message, message.subject, "RL_TRAJECTORIES", 1, 1, message.event_id, at, "first", headers=trace)
+
+
+def test_the_headers_are_those_that_services_send():
+    message = msgspec.convert(example("reward.v1"), TOPIC_OF["reward.v1"].type)
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    headers, _ = seal(message, b"x" * 20_000, source="urn:ratchet:x", schema="urn:y", now=now, cause=cause())
+    described = found("#/components/schemas/CloudEventsHeaders")
+    assert set(headers) == set(described["properties"])
+    jsonschema.Draft7Validator(described, format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER).validate(headers)
+
+
+def test_streams_and_buckets_are_those_that_are_made():
+    jetstream = DOCUMENT["x-jetstream"]
+    assert {name: spec["max_msgs"] for name, spec in jetstream["streams"].items()} == {
+        stream.name: stream.max_msgs for stream in CONTRACTS.streams.values()
+    }
+    assert set(jetstream["buckets"]) == set(CONTRACTS.buckets)
