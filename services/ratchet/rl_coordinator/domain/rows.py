@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ratchet.messages.base import JsonObject
-from ratchet.messages.chat import ChatError, chat_messages, chat_of_turns
+from ratchet.messages.chat import ChatError
+from ratchet.messages.recorded import is_captured, lacks_turns, offered_tools, recorded_chat, told_turns
 from ratchet.messages.trajectory import Trajectory
 from ratchet.messages.turn import Turn
-from ratchet.rl_coordinator.domain.calls import Call, calls_of, in_call_order
+from ratchet.rl_coordinator.domain.calls import Call, calls_of
 
 TRANSFORMS: Mapping[str, Callable[[float], float]] = {
     "identity": lambda reward: reward,
@@ -62,15 +62,13 @@ class Recipe:
 
 def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, recipe: Recipe) -> Row | str:
     """The row, or the reason (a token) why there can be none."""
-    told = frozenset(turn.turn_ref for turn in trajectory.turns if turn.turn_ref)
-    captured = _is_captured(trajectory, turns)
-    if captured and told - {turn.turn_id for turn in turns}:
+    if lacks_turns(trajectory, turns):
         return TURNS_NOT_STORED
-    calls = calls_of(turns, told if captured else None)
+    calls = calls_of(turns, told_turns(trajectory) if is_captured(trajectory, turns) else None)
     if recipe.needs_calls and not any(call.trainable for call in calls):
         return NO_TRAINABLE_CALL
     try:
-        messages = chat_of_turns(turns) if captured else chat_messages(trajectory)
+        messages = recorded_chat(trajectory, turns)
     except ChatError:
         return UNREADABLE_CHAT
     return Row(
@@ -83,16 +81,9 @@ def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, recipe
         policy_version=_policy_version(trajectory, calls),
         source=trajectory.metadata.source or "client",
         messages=_json(messages),
-        tools=_json(_tools(trajectory, turns)),
+        tools=_json(offered_tools(trajectory, turns)),
         calls=_json(calls),
     )
-
-
-def _is_captured(trajectory: Trajectory, turns: Sequence[Turn]) -> bool:
-    """Whether the trajectory was assembled from gateway turns, so that these tell it best."""
-    assembled = trajectory.metadata.source == "assembled"
-    refs = {turn.turn_ref for turn in trajectory.turns}
-    return assembled or any(turn.turn_id in refs for turn in turns)
 
 
 def _success(trajectory: Trajectory) -> bool | None:
@@ -104,12 +95,6 @@ def _policy_version(trajectory: Trajectory, calls: Sequence[Call]) -> int | None
     if calls:
         return calls[0].policy_version
     return trajectory.policy.version if trajectory.policy else None
-
-
-def _tools(trajectory: Trajectory, turns: Sequence[Turn]) -> list[JsonObject]:
-    """The tools that were offered last."""
-    offered = [turn.tools for turn in in_call_order(turns) if turn.tools is not None]
-    return offered[-1] if offered else trajectory.task_context.tools or []
 
 
 def _json(value: object) -> str:

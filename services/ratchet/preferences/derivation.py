@@ -1,0 +1,180 @@
+"""Preference pairs from tries of the same task. Pure: the same tries in any order give the same pairs.
+
+The prompt of a pair is the longest beginning that both tries share, message by message, and that ends before a message
+of the assistant in both; what follows are the chosen and the rejected answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from ratchet.messages import Preference, named_id
+from ratchet.messages.base import JsonObject
+from ratchet.messages.chat import text_of
+from ratchet.preferences.rules.base import Chat, Rule, Try, Verdict
+
+MAX_PER_TASK = 4
+"""Pairs of one task: enough for two successes against two failures, and no task outweighs the others."""
+
+IDENTICAL = "identical"
+EMPTY = "empty"
+NO_COMMON_PROMPT = "no_common_prompt"
+DUPLICATE = "duplicate"
+OPPOSITE_ORDER = "opposite_order"
+BEYOND = "beyond_max_per_task"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One try preferred over another; they are one up to message `start`."""
+
+    chosen: Try
+    rejected: Try
+    start: int
+    source: str
+    verdict: Verdict
+
+    @property
+    def preference_id(self) -> str:
+        """The same two tries in the same order under the same test: the same pair, wherever it is derived."""
+        return named_id("preference", self.verdict.rater, self.chosen.trajectory_id, self.rejected.trajectory_id)
+
+    def preference(self) -> Preference:
+        """The message that tells it."""
+        return Preference(
+            preference_id=self.preference_id,
+            role=self.chosen.role,
+            prompt=self.chosen.messages[: self.start],
+            chosen=self.chosen.messages[self.start :],
+            rejected=self.rejected.messages[self.start :],
+            source=self.source,
+            rater=self.verdict.rater,
+            confidence=self.verdict.confidence,
+            domain=self.chosen.domain,
+            tools=self.chosen.tools or self.rejected.tools or None,
+            chosen_trajectory_id=self.chosen.trajectory_id,
+            rejected_trajectory_id=self.rejected.trajectory_id,
+            group_key=self.chosen.group_key,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """The pairs, ordered by role, task and strength, and what became of every comparison that is no pair."""
+
+    pairs: Sequence[Pair]
+    skipped: Mapping[str, int]
+    tasks: int
+    """Tasks with at least one try."""
+    comparisons: int
+    """Two tries of one task, each two once: `len(pairs) + sum(skipped.values())`."""
+
+
+def derive_pairs(tries: Iterable[Try], rule: Rule, max_per_task: int = MAX_PER_TASK) -> Derivation:
+    """Compare all tries of each task of each role. Trajectory ids are unique."""
+    pairs: list[Pair] = []
+    skipped: Counter[str] = Counter()
+    tasks = _tasks(tries)
+    comparisons = 0
+    for tried in tasks:
+        found = _compare(tried, rule, skipped)
+        pairs += _bounded(_consistent(found, skipped), max_per_task, skipped)
+        comparisons += len(tried) * (len(tried) - 1) // 2
+    return Derivation(pairs, dict(+skipped), len(tasks), comparisons)
+
+
+def common_prompt(one: Chat, other: Chat) -> int:
+    """How many messages both answer: see the top of this file. 0 when there are none."""
+    length = min(len(one), len(other))
+    shared = next((n for n in range(length) if _canonical(one[n]) != _canonical(other[n])), length)
+    ends = [n for n in range(1, min(shared + 1, length)) if _speaks(one[n]) and _speaks(other[n])]
+    return ends[-1] if ends else 0
+
+
+def _tasks(tries: Iterable[Try]) -> list[list[Try]]:
+    """Tries of one task of one role together, all in an order that does not depend on how they came."""
+    tasks: dict[tuple[str, str], list[Try]] = {}
+    for tried in sorted(tries, key=lambda tried: (tried.role, tried.task_key, tried.trajectory_id)):
+        tasks.setdefault((tried.role, tried.task_key), []).append(tried)
+    return list(tasks.values())
+
+
+def _compare(tried: Sequence[Try], rule: Rule, skipped: Counter[str]) -> list[Pair]:
+    """Every pair that the rule and the texts allow."""
+    pairs: list[Pair] = []
+    for one, other in combinations(tried, 2):
+        pair = _pair(one, other, rule)
+        if isinstance(pair, Pair):
+            pairs.append(pair)
+        else:
+            skipped[pair] += 1
+    return pairs
+
+
+def _pair(one: Try, other: Try, rule: Rule) -> Pair | str:
+    verdict = rule.judge(one, other)
+    if isinstance(verdict, str):
+        return verdict
+    chosen, rejected = (one, other) if verdict.first else (other, one)
+    start = common_prompt(chosen.messages, rejected.messages)
+    answers = [_said(tried.messages[start:]) for tried in (chosen, rejected)]
+    if not all(map(_says_something, answers)):
+        return EMPTY
+    if [*map(_canonical, answers[0])] == [*map(_canonical, answers[1])]:
+        return IDENTICAL
+    return Pair(chosen, rejected, start, rule.source, verdict) if start else NO_COMMON_PROMPT
+
+
+def _consistent(pairs: Sequence[Pair], skipped: Counter[str]) -> list[Pair]:
+    """Strongest first, each text once; two texts preferred over each other say nothing."""
+    kept: dict[tuple[str, str, str], Pair] = {}
+    for pair in sorted(pairs, key=_strongest_first):
+        if kept.setdefault(_texts(pair), pair) is not pair:
+            skipped[DUPLICATE] += 1
+    opposed = {(prompt, chosen, rejected) for prompt, chosen, rejected in kept if (prompt, rejected, chosen) in kept}
+    skipped[OPPOSITE_ORDER] += len(opposed)
+    return [pair for texts, pair in kept.items() if texts not in opposed]
+
+
+def _bounded(pairs: Sequence[Pair], limit: int, skipped: Counter[str]) -> list[Pair]:
+    """At most `limit`, spread over the tries so that one lucky try is not in every pair, strong ones first."""
+    used: Counter[str] = Counter()
+    rest, chosen = list(pairs), list[Pair]()
+    while rest and len(chosen) < limit:
+        best = min(rest, key=lambda pair: max(used[pair.chosen.trajectory_id], used[pair.rejected.trajectory_id]))
+        rest.remove(best)
+        chosen.append(best)
+        used.update((best.chosen.trajectory_id, best.rejected.trajectory_id))
+    skipped[BEYOND] += len(rest)
+    return sorted(chosen, key=_strongest_first)
+
+
+def _strongest_first(pair: Pair) -> tuple[float, str, str]:
+    return -pair.verdict.strength, pair.chosen.trajectory_id, pair.rejected.trajectory_id
+
+
+def _texts(pair: Pair) -> tuple[str, str, str]:
+    chosen, rejected = pair.chosen.messages, pair.rejected.messages
+    return _canonical(chosen[: pair.start]), _canonical(chosen[pair.start :]), _canonical(rejected[pair.start :])
+
+
+def _canonical(value: JsonObject | Chat) -> str:
+    """Equal for equal JSON, whatever the order of members."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _speaks(message: JsonObject) -> bool:
+    return message.get("role") == "assistant"
+
+
+def _said(messages: Chat) -> Chat:
+    """What the policy wrote: nobody learns from the rest."""
+    return [message for message in messages if _speaks(message)]
+
+
+def _says_something(said: Chat) -> bool:
+    return any(text_of(message.get("content")).strip() or message.get("tool_calls") for message in said)

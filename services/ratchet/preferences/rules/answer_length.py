@@ -1,0 +1,50 @@
+"""A rule of thumb where nothing better is known: the answer whose length is reasonable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ratchet.messages.chat import text_of
+from ratchet.preferences.rules.base import ROUNDING, Chat, Try, Verdict
+
+INCONCLUSIVE = "inconclusive"
+CONTRADICTED = "contradicted_by_reward"
+RATER = "answer-length"
+SHORTEST, LONGEST = 20, 2000
+"""Characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLength:
+    """Prefers the try whose last answer is within bounds when the other one's is not."""
+
+    shortest: int = SHORTEST
+    longest: int = LONGEST
+    source: str = "heuristic"
+
+    def judge(self, one: Try, other: Try) -> Verdict | str:
+        """See `Rule`. What is known to be worse is never preferred for its length."""
+        fits, other_fits = self._fits(one), self._fits(other)
+        if fits == other_fits:
+            return INCONCLUSIVE
+        better, worse = (one, other) if fits else (other, one)
+        if _is_known_to_be_worse(better, worse):
+            return CONTRADICTED
+        return Verdict(first=fits, rater=RATER, strength=0.0)
+
+    def _fits(self, tried: Try) -> bool:
+        return self.shortest <= len(last_answer(tried.messages)) <= self.longest
+
+
+def last_answer(messages: Chat) -> str:
+    """Text of the last message that the policy wrote."""
+    said = [message for message in messages if message.get("role") == "assistant"]
+    return text_of(said[-1].get("content")) if said else ""
+
+
+def _is_known_to_be_worse(better: Try, worse: Try) -> bool:
+    if better.success is False and worse.success is True:
+        return True
+    if better.reward is None or worse.reward is None:
+        return False
+    return better.reward + ROUNDING < worse.reward
