@@ -33,12 +33,12 @@ for group in (
     stack_commands,
     status_commands,
     job_commands,
-    policy_commands,
     feedback_commands,
     demo_commands,
 ):
     group.register(app)
 app.add_typer(import_commands.app, name="import")
+app.add_typer(policy_commands.app, name="policies")
 app.add_typer(rollout_commands.app, name="rollout")
 app.add_typer(deadletter_commands.app, name="deadletters")
 

@@ -3,96 +3,79 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory
+from ratchet.cli.completion import complete_job
+from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, DryRun, OptionalRole, RoleArgument
+
+Samples = Annotated[int, typer.Option(min=1, help="Most trajectories to train on.")]
+MinReward = Annotated[float | None, typer.Option(help="Only trajectories with at least this reward.")]
+Sources = Annotated[
+    list[str] | None, typer.Option(help="Only trajectories from this source, repeatable: import:tau-bench.")
+]
+BaseModel = Annotated[
+    str, typer.Option(help="`stable`, the s3:// uri of a policy's manifest, or a model's directory or name.")
+]
+Parameters = Annotated[
+    list[str] | None, typer.Option("--set", help="Hyperparameter NAME=VALUE, repeatable: learning_rate=1e-5.")
+]
+Request = Annotated[Path | None, typer.Option(help="JSON file with a whole request instead of these options.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Return when the job has ended; exit code 3 unless it completed.")]
+JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=complete_job)]
+State = Annotated[str | None, typer.Option(help="Only jobs in this state: queued, running, completed, failed, ...")]
 
 
 def train(
-    role: Annotated[str, typer.Argument(help="Whose policy to train.")] = "default",
-    algorithm: Annotated[str, typer.Option(help="sft, rloo, ppo, ...")] = "rloo",
-    base_model: Annotated[str, typer.Option(help="`stable`, a manifest's s3:// uri, or a model's name.")] = "stable",
-    samples: Annotated[int, typer.Option(min=1, help="Most trajectories to train on.")] = 1000,
-    min_reward: Annotated[float | None, typer.Option(help="Only trajectories with at least this reward.")] = None,
-    source: Annotated[
-        list[str] | None, typer.Option(help="Only trajectories from this source, repeatable: import:tau-bench.")
-    ] = None,
+    role: RoleArgument = "default",
+    algorithm: Annotated[str, typer.Option(help="sft, rloo, ppo, dpo, ...: what the workers offer.")] = "rloo",
+    base_model: BaseModel = "stable",
+    samples: Samples = 1000,
+    min_reward: MinReward = None,
+    source: Sources = None,
     priority: Annotated[str, typer.Option(help="low, normal, high or urgent.")] = "normal",
-    parameter: Annotated[
-        list[str] | None, typer.Option("--set", help="Hyperparameter NAME=VALUE, repeatable: learning_rate=1e-5.")
-    ] = None,
-    request: Annotated[
-        Path | None, typer.Option(help="JSON file with a whole request instead of these options.")
-    ] = None,
+    parameter: Parameters = None,
+    request: Request = None,
+    wait: Wait = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Start a training job."""
-    from ratchet.cli.api import call
-    from ratchet.cli.endpoints import locate
-    from ratchet.cli.output import console, print_json
-    from ratchet.cli.training_request import hyperparameters, read_request
+    from ratchet.cli.training import Asked, submit
+    from ratchet.cli.training_request import dataset, hyperparameters, read_request, request_body
 
     if request is not None:
         body = read_request(request)
     else:
-        chosen = {"min_reward": min_reward, "sources": source}
-        body = {
-            "algorithm": algorithm,
-            "role": role,
-            "base_model": base_model,
-            "dataset": {
-                "sample_size": samples,
-                "filter": {name: value for name, value in chosen.items() if value is not None},
-            },
-            "hyperparameters": hyperparameters(parameter or []),
-            "priority": priority,
-            "requester": "ratchet train",
-        }
-    job = call(locate(directory), "coordinator", "POST", "/v1/jobs", body)
-    if as_json:
-        print_json(job)
-    else:
-        console.print(
-            f"job {job['training_job_id']} is {job['state']}; `ratchet jobs {job['training_job_id']}` follows it"
-        )
+        body = request_body(role, algorithm, base_model, hyperparameters(parameter or []))
+        body["dataset"] = dataset(samples, min_reward=min_reward, sources=source)
+        body["priority"] = priority
+    submit(directory, body, Asked(wait=wait, dry_run=dry_run, as_json=as_json))
 
 
 def jobs(
-    job_id: Annotated[str | None, typer.Argument(help="One job, in full.")] = None,
-    role: Annotated[str | None, typer.Option(help="Only jobs of this role.")] = None,
+    job_id: Annotated[str | None, typer.Argument(help="One job, in full.", autocompletion=complete_job)] = None,
+    role: OptionalRole = None,
+    state: State = None,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """List training jobs, or show one."""
-    from ratchet.cli.api import call
-    from ratchet.cli.endpoints import locate
-    from ratchet.cli.output import print_json, print_table
+    """List training jobs, newest first, or show one."""
+    from ratchet.cli.training import list_jobs, show_job
 
-    endpoints = locate(directory)
     if job_id is not None:
-        print_json(call(endpoints, "coordinator", "GET", f"/v1/jobs/{job_id}"))
-        return
-    found = call(endpoints, "coordinator", "GET", f"/v1/jobs?role={role}" if role else "/v1/jobs")["jobs"]
-    if as_json:
-        print_json(found)
-        return
-    columns = ("job", "role", "algorithm", "state", "%", "reward", "created", "error")
-    print_table(columns, [_row(job) for job in found], "no jobs yet")
+        show_job(directory, job_id, as_json)
+    else:
+        list_jobs(directory, {"role": role, "state": state}, as_json)
 
 
-def cancel(
-    job_id: Annotated[str, typer.Argument(help="The job to cancel.")], directory: Directory = DEFAULT_DIRECTORY
-) -> None:
+def cancel(job_id: JobId, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Cancel a job; a running one stops within seconds."""
-    from ratchet.cli.api import call
-    from ratchet.cli.endpoints import locate
-    from ratchet.cli.output import console
+    from ratchet.cli.training import cancel_job
 
-    job = call(locate(directory), "coordinator", "POST", f"/v1/jobs/{job_id}/cancel")
-    console.print(f"job {job_id} is {job['state']}{', cancel requested' if job.get('cancel_requested') else ''}")
+    cancel_job(directory, job_id, as_json)
 
 
 def register(app: typer.Typer) -> None:
@@ -100,19 +83,3 @@ def register(app: typer.Typer) -> None:
     app.command()(train)
     app.command()(jobs)
     app.command()(cancel)
-
-
-def _row(job: dict[str, Any]) -> tuple[object, ...]:
-    from ratchet.cli.output import when
-
-    progress, metrics, error = job.get("progress") or {}, job.get("metrics") or {}, job.get("error") or {}
-    return (
-        job["training_job_id"],
-        job["role"],
-        job["algorithm"],
-        job["state"],
-        progress.get("percent_complete"),
-        metrics.get("reward_mean"),
-        when(job["created_at"]),
-        error.get("message"),
-    )

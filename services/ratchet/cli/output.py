@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 from rich.console import Console
@@ -93,6 +93,24 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
         console.print(empty)
         return
     console.print(table(columns, rows))
+
+
+def print_facts(facts: Mapping[str, object], indent: int = 0) -> None:
+    """One line for each fact that there is; nested ones as `outer.inner`."""
+    made = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, indent))
+    made.add_column(no_wrap=True, style="bold")
+    made.add_column(overflow="fold")
+    for name, value in _flat(facts):
+        made.add_row(name, cell(value))
+    console.print(made)
+
+
+def _flat(facts: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            yield from _flat(cast("dict[str, object]", value), f"{prefix}{name}.")
+        elif value is not None:
+            yield f"{prefix}{name}", value
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:

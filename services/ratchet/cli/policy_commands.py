@@ -1,37 +1,78 @@
-"""`ratchet policies`: every registered policy and what became of it."""
+"""`ratchet policies`: every registered policy, where it comes from, and its files."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory
+from ratchet.cli.completion import complete_policy
+from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, DryRun, OptionalRoleArgument
+
+app = typer.Typer(help="Registered policies.", no_args_is_help=True)
+
+Policy = Annotated[
+    str,
+    typer.Argument(help="`support@3`, its full name, or a role: what serves it now.", autocompletion=complete_policy),
+]
 
 
-def policies(
-    role: Annotated[str | None, typer.Argument(help="Only this role.")] = None,
+@app.command("list")
+def list_policies(
+    role: OptionalRoleArgument = None, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY
+) -> None:
+    """List policies, newest last."""
+    from ratchet.cli.endpoints import locate
+    from ratchet.cli.output import print_json
+    from ratchet.cli.policies import read_roles
+    from ratchet.cli.policy_view import show_list
+
+    answer = read_roles(locate(directory), role)
+    if as_json:
+        print_json(answer)
+    else:
+        show_list(answer["roles"])
+
+
+@app.command()
+def show(policy: Policy, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Show a policy and what it was made of: job, snapshot, trajectories and their rewards."""
+    from ratchet.cli.endpoints import locate
+    from ratchet.cli.output import print_json
+    from ratchet.cli.policies import find_policy, read_lineage
+    from ratchet.cli.policy_view import show_lineage
+
+    endpoints = locate(directory)
+    found = find_policy(endpoints, policy)
+    lineage = read_lineage(endpoints, found)
+    if as_json:
+        print_json(lineage)
+    else:
+        show_lineage(found, lineage, directory)
+
+
+@app.command()
+def export(
+    policy: Policy,
+    target: Annotated[Path, typer.Argument(help="A directory that does not exist yet, or is empty.")],
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """List policies, newest last."""
-    from ratchet.cli.api import call
+    """Copy a policy's files and manifest out of the object store, each verified by its digest."""
     from ratchet.cli.endpoints import locate
-    from ratchet.cli.output import print_json, print_table, when
+    from ratchet.cli.output import console, print_dry_run, print_json, progress
+    from ratchet.cli.policies import export_policy, find_policy
 
-    answer = call(locate(directory), "deployer", "GET", f"/v1/policies/{role}" if role else "/v1/policies")
-    if as_json:
-        print_json(answer)
+    endpoints = locate(directory)
+    found = find_policy(endpoints, policy)
+    if dry_run:
+        print_dry_run(f"write {found['name']} to {target}", {"uri": found["uri"], "digest": found["digest"]}, as_json)
         return
-    columns = ("role", "policy", "stage", "kind", "samples", "created", "reason")
-    found = [policy for one in (answer["roles"] if role is None else [answer]) for policy in one["policies"]]
-    rows = [
-        (p["role"], p["name"], p["stage"], p["kind"], p.get("training_samples"), when(p["created_at"]), p.get("reason"))
-        for p in found
-    ]
-    print_table(columns, rows, "no policies yet")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(policies)
+    with progress(f"exporting {found['name']}", quiet=as_json) as bar:
+        files = export_policy(endpoints, found, target, bar)
+    if as_json:
+        print_json({"policy": found["name"], "directory": str(target), "files": files})
+    else:
+        console.print(f"{found['name']}: {len(files)} files in {target}", markup=False)

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import getpass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory
+from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument
 
 app = typer.Typer(help="Look at rollouts and steer them.", no_args_is_help=True)
 
-Role = Annotated[str, typer.Argument(help="The role whose rollout it is.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept in the audit log.")]
 Actor = Annotated[str | None, typer.Option("--actor", help="Who; your user name when absent.")]
+Version = Annotated[int, typer.Argument(min=1, help="The policy version to roll out.")]
 
 
 @app.command()
 def status(
-    role: Annotated[str | None, typer.Argument(help="One role; all when absent.")] = None,
-    as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    role: OptionalRoleArgument = None, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY
 ) -> None:
     """Show where rollouts stand: stage, weight, evidence."""
-    from ratchet.cli.api import call
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import print_json
     from ratchet.cli.rollout_view import show, show_one
+    from ratchet.cli.rollouts import read
 
-    answer = call(locate(directory), "deployer", "GET", f"/v1/rollouts/{role}" if role else "/v1/rollouts")
+    answer = read(locate(directory), role)
     if as_json:
         print_json(answer)
     elif role is None:
@@ -39,56 +37,91 @@ def status(
 
 @app.command()
 def start(
-    role: Role,
-    version: Annotated[int, typer.Argument(help="The policy version to roll out.")],
+    role: RoleArgument,
+    version: Version,
     override: Annotated[bool, typer.Option("--override", help="Even though a gate refused it.")] = False,
     reason: Reason = "started by hand",
     actor: Actor = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Start a rollout of a registered policy."""
-    _act(directory, role, "start", {"version": version, "override": override, **_who(actor, reason)})
+    _act(directory, f"{role}/start", _order(actor, reason, version=version, override=override), dry_run, as_json)
 
 
 @app.command()
 def pause(
-    role: Role, reason: Reason = "paused by hand", actor: Actor = None, directory: Directory = DEFAULT_DIRECTORY
+    role: RoleArgument,
+    reason: Reason = "paused by hand",
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Hold the rollout at its present weight."""
-    _act(directory, role, "pause", _who(actor, reason))
+    _act(directory, f"{role}/pause", _order(actor, reason), dry_run, as_json)
 
 
 @app.command()
 def resume(
-    role: Role, reason: Reason = "resumed by hand", actor: Actor = None, directory: Directory = DEFAULT_DIRECTORY
+    role: RoleArgument,
+    reason: Reason = "resumed by hand",
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Let a paused or held rollout go on."""
-    _act(directory, role, "resume", _who(actor, reason))
+    _act(directory, f"{role}/resume", _order(actor, reason), dry_run, as_json)
 
 
 @app.command()
 def promote(
-    role: Role, reason: Reason = "promoted by hand", actor: Actor = None, directory: Directory = DEFAULT_DIRECTORY
+    role: RoleArgument,
+    reason: Reason = "promoted by hand",
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Make the canary the stable policy now."""
-    _act(directory, role, "promote", _who(actor, reason))
+    _act(directory, f"{role}/promote", _order(actor, reason), dry_run, as_json)
 
 
 @app.command()
 def abort(
-    role: Role, reason: Reason = "aborted by hand", actor: Actor = None, directory: Directory = DEFAULT_DIRECTORY
+    role: RoleArgument,
+    reason: Reason = "aborted by hand",
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Take the canary's traffic back now."""
-    _act(directory, role, "abort", _who(actor, reason))
+    _act(directory, f"{role}/abort", _order(actor, reason), dry_run, as_json)
 
 
-def _who(actor: str | None, reason: str) -> dict[str, str]:
-    return {"actor": actor or getpass.getuser(), "reason": reason}
+def _order(actor: str | None, reason: str, **wanted: object) -> dict[str, Any]:
+    import getpass
+
+    return {**wanted, "actor": actor or getpass.getuser(), "reason": reason}
 
 
-def _act(directory: Any, role: str, act: str, body: dict[str, Any]) -> None:
-    from ratchet.cli.api import call
+def _act(directory: Path, order: str, body: dict[str, Any], dry_run: bool, as_json: bool) -> None:
+    """Send the order, or show it together with what is true now."""
     from ratchet.cli.endpoints import locate
+    from ratchet.cli.output import print_dry_run, print_json
     from ratchet.cli.rollout_view import show
+    from ratchet.cli.rollouts import act, check
 
-    show([call(locate(directory), "deployer", "POST", f"/v1/rollouts/{role}/{act}", body)])
+    endpoints = locate(directory)
+    if dry_run:
+        check(endpoints, order, body)
+        print_dry_run(f"POST {endpoints.url('deployer')}/v1/rollouts/{order}", body, as_json)
+        return
+    done = act(endpoints, order, body)
+    if as_json:
+        print_json(done)
+    else:
+        show([done])

@@ -21,8 +21,27 @@ def hyperparameters(options: list[str]) -> dict[str, Any]:
         target = made
         for part in path:
             target = target.setdefault(part, {})
+            if not isinstance(target, dict):
+                raise Rejected(f"--set {option}: {part} already has a value of its own")
         target[last] = _value(value)
     return made
+
+
+def request_body(role: str, algorithm: str, base_model: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    """The heart of a request. A directory here is named by its whole path: the workers stand elsewhere."""
+    path = Path(base_model)
+    return {
+        "algorithm": algorithm,
+        "role": role,
+        "base_model": str(path.resolve()) if path.is_dir() else base_model,
+        "hyperparameters": chosen,
+        "requester": "ratchet train",
+    }
+
+
+def dataset(samples: int, **chosen: object) -> dict[str, Any]:
+    """Which trajectories to train on; what is None is not said."""
+    return {"sample_size": samples, "filter": {name: value for name, value in chosen.items() if value is not None}}
 
 
 def read_request(path: Path) -> dict[str, Any]:

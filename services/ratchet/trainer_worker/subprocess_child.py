@@ -20,6 +20,8 @@ from ratchet.trainer_worker.job import LOG_FILE, Event, JobSpec, decode_event, w
 log = structlog.get_logger()
 
 LINE_LIMIT = 1 << 22
+HUB_VARIABLE = "RATCHET_HUB"
+"""`1`: a base model that is no directory may be fetched from a hub; otherwise the local cache must hold it."""
 """Bytes of one event; a traceback and metrics are far smaller."""
 
 
@@ -90,11 +92,14 @@ class Child:
 
 
 def child_environment(environment: Mapping[str, str], spec: JobSpec) -> dict[str, str]:
-    """Our environment without our own settings and secrets, with the thread count and without downloads."""
+    """Our environment without our own settings and secrets, with the thread count and, unless asked for, no hub.
+
+    A hub that cannot be reached takes minutes to say so; a model that the machine does not have fails at once.
+    """
     kept = {name: value for name, value in environment.items() if not name.startswith("RATCHET_")}
     kept |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(spec.threads))
     kept |= {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    if Path(spec.base).is_dir():
+    if Path(spec.base).is_dir() or environment.get(HUB_VARIABLE) != "1":
         kept["HF_HUB_OFFLINE"] = "1"
     return kept
 

@@ -1,0 +1,68 @@
+"""Finds policies, walks their lineage and copies their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ratchet.cli.api import call, segment
+from ratchet.cli.endpoints import Endpoints
+from ratchet.cli.output import Bar
+from ratchet.cli.roles import no_such_role
+from ratchet.kernel.artifacts import read_policy
+from ratchet.kernel.errors import NotFound, Rejected
+from ratchet.kernel.objects import Objects
+from ratchet.messages.routing import parse_model
+
+Json = dict[str, Any]
+"""A decoded answer."""
+
+MANIFEST = "ratchet-policy.json"
+"""The exported manifest, byte for byte: its sha256 is the policy's digest."""
+
+
+def read_roles(endpoints: Endpoints, role: str | None) -> Json:
+    """`{"roles": [{role, route, policies}]}` of one role or of all. Raises `NotFound`."""
+    if role is None:
+        return call(endpoints, "deployer", "GET", "/v1/policies")
+    return {"roles": [call(endpoints, "deployer", "GET", f"/v1/policies/{segment(role)}")]}
+
+
+def find_policy(endpoints: Endpoints, name: str) -> Json:
+    """The policy that `support@3`, `support@3-1a2b3c4d` or `support` (what serves it) names. Raises `NotFound`."""
+    try:
+        wanted = parse_model(name)
+    except ValueError as error:
+        raise Rejected(str(error)) from error
+    try:
+        (answer,) = read_roles(endpoints, wanted.role)["roles"]
+    except NotFound as error:
+        raise no_such_role(wanted.role) from error
+    stable = (answer["route"] or {}).get("stable") or {}
+    version = wanted.version if wanted.version is not None else stable.get("version")
+    if version is None:
+        raise NotFound(f"no policy serves {wanted.role} yet; name one: {wanted.role}@VERSION")
+    for policy in answer["policies"]:
+        if policy["version"] == version and policy["digest"].startswith(wanted.digest or ""):
+            return policy
+    raise NotFound(f"no such policy: {name}")
+
+
+def read_lineage(endpoints: Endpoints, policy: Json) -> Json:
+    """Everything that the policy was made of, as the coordinator walks it."""
+    return call(endpoints, "coordinator", "GET", f"/v1/models/{policy['role']}/{policy['version']}/lineage")
+
+
+def export_policy(endpoints: Endpoints, policy: Json, target: Path, bar: Bar) -> list[str]:
+    """The names of the files written to `target`. Raises `Rejected` when there is something already."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise Rejected(f"{target} is there already, and not an empty directory")
+    objects = Objects(endpoints.kernel)
+    found = read_policy(objects, policy["uri"], policy["digest"])
+    target.mkdir(parents=True, exist_ok=True)
+    files = found.manifest.files
+    for done, file in enumerate(files):
+        bar(done, len(files), file.name)
+        objects.get_file(file.uri, target / file.name, file.sha256)
+    (target / MANIFEST).write_bytes(objects.get(found.uri, found.digest))
+    return [*(file.name for file in files), MANIFEST]

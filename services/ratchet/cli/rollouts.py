@@ -1,0 +1,53 @@
+"""Reads rollouts from the deployer and sends it orders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ratchet.cli.api import call
+from ratchet.cli.endpoints import Endpoints
+from ratchet.cli.policies import read_roles
+from ratchet.cli.roles import no_such_role
+from ratchet.kernel.errors import NotFound
+
+Json = dict[str, Any]
+"""A decoded answer, or a body."""
+
+
+def read(endpoints: Endpoints, role: str | None) -> Json:
+    """One role's newest rollout, or `{"rollouts": [...]}` of all. Raises `NotFound`."""
+    if role is None:
+        return call(endpoints, "deployer", "GET", "/v1/rollouts")
+    try:
+        return call(endpoints, "deployer", "GET", f"/v1/rollouts/{role}")
+    except NotFound:
+        _require_role(endpoints, role)
+        raise
+
+
+def act(endpoints: Endpoints, order: str, body: Json) -> Json:
+    """Send `<role>/<verb>`; the rollout as it is then. Raises `NotFound`, or `Rejected` in the wrong state."""
+    try:
+        return call(endpoints, "deployer", "POST", f"/v1/rollouts/{order}", body)
+    except NotFound:
+        _require_role(endpoints, order.partition("/")[0])
+        raise
+
+
+def check(endpoints: Endpoints, order: str, body: Json) -> None:
+    """What can be known of an order without giving it. Raises `NotFound`."""
+    role, _, verb = order.partition("/")
+    policies = _require_role(endpoints, role)
+    if verb != "start":
+        read(endpoints, role)
+    elif body["version"] not in [policy["version"] for policy in policies]:
+        raise NotFound(f"{role} has no policy of version {body['version']}")
+
+
+def _require_role(endpoints: Endpoints, role: str) -> list[Json]:
+    """The role's policies. Raises `NotFound` for a role without any."""
+    try:
+        (found,) = read_roles(endpoints, role)["roles"]
+    except NotFound as error:
+        raise no_such_role(role) from error
+    return found["policies"]
