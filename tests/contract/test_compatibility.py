@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from ratchet.kernel import compatibility
 from ratchet.kernel.contracts import Contracts, load_schema, open_view
 from tests.support.contract_files import ROOT, SCHEMAS, Example, examples
 
@@ -32,6 +33,13 @@ def test_readers_of_today_take_released_messages(version: str):
     root = ROOT / "released" / version
     for topic in Contracts.load(root).topics.values():
         assert breaks(SCHEMAS[topic.schema], examples("valid", topic.schema, root)) == []
+
+
+@pytest.mark.parametrize("version", RELEASED)
+def test_no_released_schema_was_changed_in_a_way_that_breaks_readers_or_writers(version: str):
+    root = ROOT / "released" / version
+    released = {topic.schema: load_schema(root, topic.schema) for topic in Contracts.load(root).topics.values()}
+    assert {name: found for name, old in released.items() if (found := compatibility.breaks(old, SCHEMAS[name]))} == {}
 
 
 @pytest.mark.parametrize("version", RELEASED)

@@ -8,6 +8,7 @@ import sys
 import typer
 
 from ratchet.cli import (
+    contract_commands,
     deadletter_commands,
     demo_commands,
     feedback_commands,
@@ -41,6 +42,7 @@ app.add_typer(import_commands.app, name="import")
 app.add_typer(policy_commands.app, name="policies")
 app.add_typer(rollout_commands.app, name="rollout")
 app.add_typer(deadletter_commands.app, name="deadletters")
+app.add_typer(contract_commands.app, name="contract")
 
 
 def main() -> int:

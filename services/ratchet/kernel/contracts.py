@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import jsonschema_rs
 import msgspec
 
-from ratchet.kernel.errors import InvalidMessage, UnknownSubject
+from ratchet.kernel.errors import InvalidMessage, Rejected, UnknownSubject
 from ratchet.kernel.resources import resource_dir
 from ratchet.messages import MESSAGES, Message, encode
 
@@ -114,13 +114,13 @@ class Contracts:
         """The JSON body of `message`. Raises `UnknownSubject`, or `InvalidMessage` unless the strict view takes it."""
         topic = self.topic_of(message.subject)
         body = encode(message)
-        _refuse(self._strict[topic.schema], _parse(body))
+        _refuse(self._strict[topic.schema], parse(body))
         return body
 
     def check_strict_json(self, topic: str, body: bytes) -> Message:
         """Read a body at an edge, by the strict view. Raises `UnknownSubject` or `InvalidMessage`."""
         found = self._named(topic)
-        parsed = _parse(body)
+        parsed = parse(body)
         _refuse(self._strict[found.schema], parsed)
         return _typed(parsed, found)
 
@@ -131,7 +131,7 @@ class Contracts:
         Raises `UnknownSubject` or `InvalidMessage`.
         """
         topic = self.topic_of(subject)
-        parsed = _parse(body)
+        parsed = parse(body)
         strict = self._strict[topic.schema]
         unknown = 0
         if not strict.is_valid(parsed):
@@ -146,6 +146,36 @@ class Contracts:
         if topic not in self.topics:
             raise UnknownSubject(f"no topic is named {topic!r}")
         return self.topics[topic]
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """Where and why a message breaks a schema, and by which view: `open` (readers refuse it) or `strict` only."""
+
+    view: str
+    path: str
+    reason: str
+
+
+class Views:
+    """Both views of one schema, to hold messages against a schema that is not in force."""
+
+    def __init__(self, schema: Json) -> None:
+        """Raises `Rejected` unless it is a JSON Schema."""
+        try:
+            self._strict = _validator(schema)
+            self._open = _validator(open_view(schema))
+        except (ValueError, TypeError) as error:
+            raise Rejected(f"not a JSON Schema: {str(error).splitlines()[0]}") from error
+
+    def breach(self, parsed: Json) -> Breach | None:
+        """What is wrong with a message; None when the strict view takes it, which the open one then does too."""
+        for name, view in (("open", self._open), ("strict", self._strict)):
+            try:
+                _refuse(view, parsed)
+            except InvalidMessage as error:
+                return Breach(name, error.path, error.reason)
+        return None
 
 
 def load_schema(root: Path, name: str) -> Json:
@@ -197,7 +227,8 @@ def _validator(schema: Json) -> jsonschema_rs.Draft202012Validator:
     return jsonschema_rs.Draft202012Validator(schema, validate_formats=True, offline=True, mask="value")
 
 
-def _parse(body: bytes) -> Json:
+def parse(body: bytes) -> Json:
+    """A body as JSON. Raises `InvalidMessage`."""
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as error:

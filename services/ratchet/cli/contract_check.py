@@ -1,0 +1,214 @@
+"""Holds a proposed schema against the contract in force and against what the stream really holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from nats.aio.msg import Msg
+
+from ratchet.cli.broker import connected
+from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.compatibility import Break, breaks
+from ratchet.kernel.contracts import Breach, Contracts, Topic, Views, load_schema, parse
+from ratchet.kernel.envelope import unseal
+from ratchet.kernel.errors import InvalidMessage, NotFound, Rejected, UnknownSubject
+from ratchet.kernel.replay import Replay
+from ratchet.kernel.resources import resource_dir
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import DEFAULT_ROLE
+
+Json = Any
+"""A JSON document."""
+
+Told = Callable[[int, int], None]
+"""Told how many messages of how many were looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One message of the stream that the proposed schema does not take."""
+
+    sequence: int
+    event_id: str | None
+    """None when neither headers nor body name one."""
+    subject: str
+    role: str
+    stored_at: datetime
+    view: str
+    """`open`: readers would refuse it. `strict`: only the edges would."""
+    path: str
+    reason: str
+    fails_today: bool
+    """Whether the schema in force does not take it either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """Whether the proposal may follow the contract within its major version."""
+
+    changes: list[Break]
+    """Changes that break the rule, against the schema in force and every released one."""
+    examples: list[str]
+    """Valid examples that readers with the proposed schema would refuse."""
+
+    @property
+    def compatible(self) -> bool:
+        return not self.changes and not self.examples
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a replay found; at most `most` failures are kept, all are counted."""
+
+    most: int
+    messages: int = 0
+    failed: int = 0
+    failed_open: int = 0
+    failed_today: int = 0
+    failures: list[Failure] = field(default_factory=list[Failure])
+
+    def add(self, failure: Failure | None) -> None:
+        """Count one message."""
+        self.messages += 1
+        if failure is None:
+            return
+        self.failed += 1
+        self.failed_open += failure.view == "open"
+        self.failed_today += failure.fails_today
+        if len(self.failures) < self.most:
+            self.failures.append(failure)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A schema that somebody wants, and the topic it is for."""
+
+    topic: Topic
+    schema: Json
+    today: Json
+    views: Views
+    views_today: Views
+
+
+def read_proposal(file: Path, subject: str | None) -> Proposal:
+    """Read and compile a schema file. Raises `NotFound`, `Rejected` or `UnknownSubject`."""
+    try:
+        schema = json.loads(file.read_text())
+    except OSError as error:
+        raise NotFound(f"cannot read {file}: {error.strerror}") from error
+    except ValueError as error:
+        raise Rejected(f"{file} is not JSON: {error}") from error
+    contracts = Contracts.load()
+    topic = contracts.topic_of(subject) if subject else _topic_named_by(contracts, schema, file)
+    today = load_schema(resource_dir("contracts"), topic.schema)
+    return Proposal(topic, schema, today, Views(schema), Views(today))
+
+
+def _topic_named_by(contracts: Contracts, schema: Json, file: Path) -> Topic:
+    named = schema.get("$id", "") if isinstance(schema, dict) else ""
+    for topic in contracts.topics.values():
+        if named == f"urn:ratchet:schema:{topic.schema}":
+            return topic
+    raise UnknownSubject(f"{file} does not say by its $id which topic it is for: name one with --subject")
+
+
+def compatibility(proposal: Proposal) -> Compatibility:
+    """Against the contract in force, and against every released version of it."""
+    root, name = resource_dir("contracts"), proposal.topic.schema
+    versions = [root, *sorted((root / "released").iterdir())]
+    known = [version for version in versions if (version / "schemas" / "agent-rl" / f"{name}.schema.json").exists()]
+    changes = {change: None for version in known for change in breaks(load_schema(version, name), proposal.schema)}
+    refused = [
+        str(file.relative_to(root))
+        for version in known
+        for file in sorted((version / "examples" / name / "valid").glob("*.json"))
+        if _refused_by_readers(proposal.views, json.loads(file.read_text()))
+    ]
+    return Compatibility(list(changes), refused)
+
+
+def _refused_by_readers(views: Views, document: Json) -> bool:
+    breach = views.breach(document)
+    return breach is not None and breach.view == "open"
+
+
+async def replay(settings: KernelSettings, proposal: Proposal, days: float, most: int, told: Told) -> Findings:
+    """Hold the last `days` of the live stream against the proposal. Raises `BusUnavailable` or `Rejected`."""
+    findings = Findings(most)
+    async with connected(settings) as bus:
+        reading = _reading(bus, proposal.topic, utc_now() - timedelta(days=days))
+        async for batch in reading.batches():
+            for message in batch:
+                findings.add(failure_of(proposal, bus.contracts, message))
+            told(findings.messages, reading.total)
+    return findings
+
+
+def _reading(bus: Bus, topic: Topic, since: datetime) -> Replay:
+    if bus.contracts.streams[topic.stream].retention == "workqueue":
+        raise Rejected(f"{topic.stream} is a work queue: its messages belong to the workers and cannot be read again")
+    return Replay(bus, topic.stream, bus.contracts.subjects(topic.name), since)
+
+
+def failure_of(proposal: Proposal, contracts: Contracts, message: Msg) -> Failure | None:
+    """What the proposal has against one message of the stream; None when it takes it."""
+    headers = dict(message.headers or {})
+    try:
+        parsed = parse(unseal(headers, message.data))
+    except InvalidMessage as error:
+        return _failure(message, headers, None, (Breach("open", error.path, error.reason), True))
+    breach = proposal.views.breach(parsed)
+    if breach is None:
+        return None
+    today = proposal.views_today.breach(parsed)
+    already = today is not None and (today.view == "open" or breach.view == "strict")
+    return _failure(message, headers, _own_id(contracts, message.subject, parsed), (breach, already))
+
+
+def _failure(message: Msg, headers: dict[str, str], own_id: str | None, verdict: tuple[Breach, bool]) -> Failure:
+    breach, already = verdict
+    return Failure(
+        sequence=message.metadata.sequence.stream,
+        event_id=headers.get("ce-id") or headers.get("Nats-Msg-Id") or own_id,
+        subject=message.subject,
+        role=_role(message.subject),
+        stored_at=message.metadata.timestamp,
+        view=breach.view,
+        path=breach.path,
+        reason=breach.reason,
+        fails_today=already,
+    )
+
+
+def _own_id(contracts: Contracts, subject: str, parsed: Json) -> str | None:
+    """The id that readers give to a message without headers; none for one that they cannot read."""
+    try:
+        return contracts.read(subject, json.dumps(parsed).encode())[0].event_id
+    except InvalidMessage:
+        return None
+
+
+def _role(subject: str) -> str:
+    head, _, last = subject.rpartition(".v1")
+    return last.removeprefix(".") or DEFAULT_ROLE if head else DEFAULT_ROLE
+
+
+def lines(findings: Findings, verdict: Compatibility, days: float) -> Iterator[str]:
+    """The answer in words, the tables left out."""
+    if verdict.compatible:
+        yield "compatible: older readers take its messages, and it takes theirs"
+    else:
+        yield "not compatible: this change needs a new version of the subject (contracts/README.md)"
+        yield from (f"  {change.path or '/'}: {change.what}" for change in verdict.changes)
+        yield from (f"  refuses the valid example {name}" for name in verdict.examples)
+    yield f"{findings.messages} messages of the last {days:g} days: {findings.failed} would fail"
+    if findings.failed:
+        yield (
+            f"  {findings.failed_open} would be refused by readers, {findings.failed - findings.failed_open} only at "
+            f"the edges; {findings.failed_today} fail today too"
+        )

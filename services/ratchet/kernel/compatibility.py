@@ -1,0 +1,114 @@
+"""Whether one schema may follow another within a major version. Pure.
+
+The rule: every strict message of each must pass the open view of the other. What is found here breaks it, or may: for
+the keywords that our schemas use, a schema with no finding keeps the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Json = Any
+"""Part of a schema."""
+
+_LIMITS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "minItems", "maxItems")
+_SAME = (*_LIMITS, "format", "pattern", "const", "default", "if", "then", "allOf")
+"""Keywords whose values must stay: narrower, old messages are refused; wider, old readers refuse new messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """One change that a reader or writer of the other version would notice."""
+
+    path: str
+    """The member, such as `/turns/[]/result`; empty for the whole message."""
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A schema and the document that its references are looked up in."""
+
+    schema: Json
+    root: Json
+
+    def child(self, schema: Json) -> _Node:
+        """A part of this schema, its reference followed."""
+        if not isinstance(schema, dict) or "$ref" not in schema:
+            return _Node(schema, self.root)
+        reference: str = schema["$ref"]
+        found = self.root["$defs"][reference.rsplit("/" if reference.startswith("#") else ":", 1)[1]]
+        return _Node(found, found if "$id" in found else self.root).child(found)
+
+    def types(self) -> set[str]:
+        """The JSON types it names, every integer being a number; empty when it names none."""
+        named = self.schema.get("type", [])
+        types = {named} if isinstance(named, str) else set(named)
+        return types | {"integer"} if "number" in types else types
+
+
+def breaks(old: Json, new: Json) -> list[Break]:
+    """Every change from `old` to `new` that breaks the rule."""
+    return list(_compared(_Node(old, old), _Node(new, new), ""))
+
+
+def _compared(old: _Node, new: _Node, path: str) -> Iterator[Break]:
+    if not isinstance(old.schema, dict) or not isinstance(new.schema, dict):
+        if old.schema != new.schema:
+            yield Break(path, "was rewritten")
+        return
+    yield from _types(old, new, path)
+    for keyword in _SAME:
+        if old.schema.get(keyword) != new.schema.get(keyword):
+            yield Break(path, f"{keyword} {_shown(old, keyword)} became {_shown(new, keyword)}")
+    gone = [value for value in old.schema.get("enum", []) if value not in new.schema.get("enum", [value])]
+    if gone:
+        yield Break(path, f"no longer lists {', '.join(map(str, gone))}")
+    yield from _members(old, new, path)
+    yield from _parts(old, new, path)
+
+
+def _shown(node: _Node, keyword: str) -> str:
+    value = node.schema.get(keyword)
+    return "none" if value is None else "a condition" if isinstance(value, (dict, list)) else str(value)
+
+
+def _types(old: _Node, new: _Node, path: str) -> Iterator[Break]:
+    was, now = old.types(), new.types()
+    if was - now:
+        yield Break(path, f"no longer takes {', '.join(sorted(was - now))}")
+    if now - was:
+        yield Break(path, f"takes {', '.join(sorted(now - was))}, which older readers refuse")
+
+
+def _members(old: _Node, new: _Node, path: str) -> Iterator[Break]:
+    was, now = old.schema.get("properties", {}), new.schema.get("properties", {})
+    required, requires = set(old.schema.get("required", [])), set(new.schema.get("required", []))
+    for name in sorted(was.keys() - now.keys()):
+        yield Break(f"{path}/{name}", "was removed")
+    for name in sorted(requires - required):
+        yield Break(f"{path}/{name}", "became required")
+    for name in sorted((required - requires) & now.keys()):
+        yield Break(f"{path}/{name}", "became optional, and older readers need it")
+    if now.keys() - was.keys() and old.schema.get("additionalProperties", True) is not False:
+        names = ", ".join(sorted(now.keys() - was.keys()))
+        yield Break(path, f"gives a meaning to {names}, which were anybody's to use")
+    for name in sorted(was.keys() & now.keys()):
+        yield from _compared(old.child(was[name]), new.child(now[name]), f"{path}/{name}")
+
+
+def _parts(old: _Node, new: _Node, path: str) -> Iterator[Break]:
+    """Elements of arrays, values of maps, alternatives."""
+    for keyword, step in (("items", "[]"), ("additionalProperties", "{}")):
+        was, now = old.schema.get(keyword), new.schema.get(keyword)
+        if isinstance(was, dict) and isinstance(now, dict):
+            yield from _compared(old.child(was), new.child(now), f"{path}/{step}")
+        elif isinstance(was, dict) or isinstance(now, dict):
+            yield Break(f"{path}/{step}", "was rewritten")
+    was, now = old.schema.get("oneOf", []), new.schema.get("oneOf", [])
+    if len(was) != len(now):
+        yield Break(path, f"has {len(now)} alternatives instead of {len(was)}")
+    for one, other in zip(was, now, strict=False):
+        yield from _compared(old.child(one), new.child(other), path)

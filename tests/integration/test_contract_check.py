@@ -1,0 +1,130 @@
+"""`ratchet contract check`: a proposed schema against a real stream."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratchet.cli.contract_check import Findings, read_proposal, replay
+from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.errors import Rejected
+from ratchet.kernel.replay import Replay
+from ratchet.kernel.settings import KernelSettings
+from tests.support.contract_files import SCHEMAS
+from tests.support.messages import trajectory
+from tests.support.running import connected
+from tests.support.servers import RunningServer
+
+STREAM, SUBJECT = "RL_TRAJECTORIES", "agent.rl.trajectory.v1"
+
+
+@pytest.fixture
+def settings(nats: RunningServer) -> KernelSettings:
+    return KernelSettings(nats_url=nats.url)
+
+
+def proposed(tmp_path: Path, edit: Any = lambda schema: None, name: str = "trajectory.v1") -> Path:
+    schema = copy.deepcopy(SCHEMAS[name])
+    edit(schema)
+    file = tmp_path / "proposed.json"
+    file.write_text(json.dumps(schema))
+    return file
+
+
+def group_key_required(schema: Any) -> None:
+    schema["$defs"]["task_context"].setdefault("required", []).append("group_key")
+
+
+async def ratchet(settings: KernelSettings, *arguments: object) -> tuple[int, str, str]:
+    """Run the command; exit code, standard output, standard error."""
+    command = [sys.executable, "-m", "ratchet.cli", "contract", *map(str, arguments)]
+    env = {**os.environ, "RATCHET_NATS_URL": settings.nats_url}
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=False, env=env, timeout=60
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+async def publish(bus: Bus, count: int) -> None:
+    """Trajectories of the role `support`, and one body that is none."""
+    await bus.publish_all([trajectory(str(number)) for number in range(count)])
+    await bus.nc.jetstream().publish(SUBJECT, b'{"hello": 1}')
+
+
+async def test_todays_schema_takes_todays_messages(settings: KernelSettings, tmp_path: Path) -> None:
+    async with connected(settings) as bus:
+        await bus.publish_all([trajectory(str(number)) for number in range(3)])
+        code, out, _ = await ratchet(settings, "check", proposed(tmp_path))
+    assert code == 0
+    assert "compatible: older readers" in out
+    assert "3 messages of the last 7 days: 0 would fail" in out
+
+
+async def test_messages_that_would_fail_are_listed_with_place_and_reason(
+    settings: KernelSettings, tmp_path: Path
+) -> None:
+    async with connected(settings) as bus:
+        await publish(bus, 3)
+        file = proposed(tmp_path, group_key_required)
+        code, out, _ = await ratchet(settings, "check", file, "--json", "--most", "2")
+    answer = json.loads(out)
+    found = answer["replay"]
+    assert code == 3
+    assert (found["messages"], found["failed"], found["failed_open"], found["failed_today"]) == (4, 4, 4, 1)
+    first, second = found["failures"]
+    assert (first["sequence"], first["role"], first["event_id"]) == (1, "support", trajectory("0").event_id)
+    assert (first["path"], first["reason"]) == ("/task_context", '"group_key" is a required property')
+    assert (second["sequence"], second["view"], second["fails_today"]) == (2, "open", False)
+    assert not answer["compatibility"]["compatible"]
+    assert {"path": "/task_context/group_key", "what": "became required"} in answer["compatibility"]["changes"]
+
+
+async def test_what_only_the_edges_refuse_is_told_apart(settings: KernelSettings, tmp_path: Path) -> None:
+    def without_labels(schema: Any) -> None:
+        del schema["properties"]["labels"]
+
+    async with connected(settings) as bus:
+        await bus.publish(trajectory("labelled", labels={"a": "b"}))
+        code, out, _ = await ratchet(settings, "check", proposed(tmp_path, without_labels))
+    assert code == 3
+    assert "/labels: was removed" in out
+    assert "0 would be refused by readers, 1 only at the edges" in out
+
+
+async def test_only_the_asked_days_are_read_and_no_consumer_stays(settings: KernelSettings, tmp_path: Path) -> None:
+    async with connected(settings) as bus:
+        await publish(bus, 1)
+        proposal = read_proposal(proposed(tmp_path), None)
+        told: list[tuple[int, int]] = []
+        found = await replay(settings, proposal, 1.0, 10, lambda done, total: told.append((done, total)))
+        later = Replay(bus, STREAM, [SUBJECT], utc_now() + timedelta(hours=1))
+        assert [batch async for batch in later.batches()] == []
+        assert await bus.nc.jetstream().consumers_info(STREAM) == []
+    assert (found.messages, found.failed, found.failed_today) == (2, 1, 1)
+    assert told[-1] == (2, 2)
+    assert isinstance(found, Findings)
+
+
+async def test_a_work_queue_cannot_be_read_again(settings: KernelSettings, tmp_path: Path) -> None:
+    proposal = read_proposal(proposed(tmp_path, name="training.dispatch.v1"), None)
+    async with connected(settings):
+        with pytest.raises(Rejected, match="work queue"):
+            await replay(settings, proposal, 1.0, 10, lambda done, total: None)
+
+
+async def test_topics_are_listed_and_shown(settings: KernelSettings) -> None:
+    code, out, _ = await ratchet(settings, "list", "--json")
+    assert (code, {topic["name"] for topic in json.loads(out)} >= {SUBJECT}) == (0, True)
+    code, out, _ = await ratchet(settings, "show", "trajectory.v1", "--json")
+    assert (code, json.loads(out)["schema"]) == (0, SCHEMAS["trajectory.v1"])
+    code, _, err = await ratchet(settings, "show", "nonsense.v1")
+    assert (code, "no topic has the subject" in err) == (1, True)
