@@ -28,20 +28,27 @@ from ratchet.kernel.runtime import App, Component, Periodic
 from ratchet.kernel.warehouse import Warehouse
 from ratchet.messages import Reward, TrainingRequest, TrainingStatus
 from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route
+from ratchet.messages.training_rules import LABELS, PAIRS
+from ratchet.rl_coordinator.clickhouse_lineage import History
+from ratchet.rl_coordinator.clickhouse_preferences import Preferences
 from ratchet.rl_coordinator.clickhouse_trajectories import Trajectories
 from ratchet.rl_coordinator.dispatcher import Dispatcher
 from ratchet.rl_coordinator.domain.jobs import Limits
 from ratchet.rl_coordinator.domain.recipes import Recipe, read_recipes
 from ratchet.rl_coordinator.domain.requests import Abilities
 from ratchet.rl_coordinator.domain.triggers import count_one_more, counted_role
+from ratchet.rl_coordinator.drafts import Drafts
 from ratchet.rl_coordinator.exporter import Exporter
 from ratchet.rl_coordinator.handlers import Coordinator, House
 from ratchet.rl_coordinator.http_api import Parts, http_app
+from ratchet.rl_coordinator.http_registry import Registry
 from ratchet.rl_coordinator.intake import Intake
 from ratchet.rl_coordinator.keeper import Keeper
 from ratchet.rl_coordinator.kv_jobs import KvJobs
 from ratchet.rl_coordinator.kv_policies import KvPolicies
 from ratchet.rl_coordinator.overview import Overview
+from ratchet.rl_coordinator.provenance import Provenance
+from ratchet.rl_coordinator.s3_manifests import Manifests
 from ratchet.rl_coordinator.s3_snapshots import Snapshots
 from ratchet.rl_coordinator.settings import Settings
 from ratchet.rl_coordinator.triggers import ThresholdTrigger
@@ -97,7 +104,7 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: M
         intake=intake,
         coordinator=coordinator,
         store=store,
-        policies=policies,
+        registry=Registry(policies, _provenance(settings, stores, policies, store), store.all),
         overview=Overview(store, policies, house, counter.states, recipes),
         checks=stores.checks(),
         training_enabled=settings.training_enabled,
@@ -133,9 +140,18 @@ def _counting() -> Fold[int]:
 
 
 def _exporter(settings: Settings, stores: Stores) -> Exporter:
-    trajectories = Trajectories(stores.warehouse, settings.history_limit)
+    drafts = Drafts(
+        Trajectories(stores.warehouse, settings.history_limit),
+        Preferences(stores.warehouse, settings.history_limit),
+        minimum={PAIRS: settings.minimum_pairs, LABELS: settings.minimum_labels},
+    )
     snapshots = Snapshots(stores.objects, settings.kernel.s3_bucket)
-    return Exporter(trajectories, snapshots, settings.chunk, stores.bus.now)
+    return Exporter(drafts, snapshots, settings.chunk, stores.bus.now)
+
+
+def _provenance(settings: Settings, stores: Stores, policies: KvPolicies, jobs: KvJobs) -> Provenance:
+    manifests = Manifests(stores.objects, settings.kernel.s3_bucket)
+    return Provenance(policies, jobs, manifests, History(stores.warehouse))
 
 
 def _house(settings: Settings) -> House:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,15 +22,12 @@ from ratchet.rl_coordinator.http_models import (
     JobIn,
     JobOut,
     JobsOut,
-    PoliciesOut,
-    PolicyOut,
     StatusOut,
     job_out,
-    policy_out,
 )
+from ratchet.rl_coordinator.http_registry import Registry, registry_routes
 from ratchet.rl_coordinator.intake import Intake
 from ratchet.rl_coordinator.kv_jobs import KvJobs
-from ratchet.rl_coordinator.kv_policies import KvPolicies
 from ratchet.rl_coordinator.overview import Overview
 
 STATUS_OF: Sequence[tuple[type[RatchetError], int]] = (
@@ -51,7 +47,7 @@ class Parts:
     intake: Intake
     coordinator: Coordinator
     store: KvJobs
-    policies: KvPolicies
+    registry: Registry
     overview: Overview
     checks: Mapping[str, Check]
     training_enabled: bool
@@ -69,7 +65,7 @@ def http_app(parts: Parts) -> FastAPI:
     app.include_router(_health_routes(parts))
     app.include_router(_job_commands(parts))
     app.include_router(_job_queries(parts))
-    app.include_router(_model_routes(parts))
+    app.include_router(registry_routes(parts.registry))
     app.add_exception_handler(RatchetError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     return app
@@ -129,25 +125,6 @@ def _job_queries(parts: Parts) -> APIRouter:
     async def get_job(job_id: str) -> JobOut:
         """One job."""
         return job_out(await parts.store.get(job_id))
-
-    return routes
-
-
-def _model_routes(parts: Parts) -> APIRouter:
-    routes = APIRouter(prefix="/v1/models", tags=["models"])
-
-    @routes.get("")
-    async def list_models(role: Annotated[str | None, Query()] = None) -> PoliciesOut:
-        """Registered policies by role and version."""
-        roles = [role] if role is not None else await parts.policies.roles()
-        found = await asyncio.gather(*(parts.policies.of(each) for each in roles))
-        versions = [policies.versions[number] for policies in found for number in sorted(policies.versions)]
-        return PoliciesOut(models=[policy_out(policy) for policy in versions])
-
-    @routes.get("/{role}/{version}", responses={404: {"model": ErrorOut}})
-    async def get_model(role: str, version: int) -> PolicyOut:
-        """One registered policy."""
-        return policy_out(await parts.policies.version(role, version))
 
     return routes
 

@@ -10,7 +10,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from ratchet.messages.base import DEFAULT_ROLE, encode, named_id
-from ratchet.messages.state import Job, PolicyVersion
+from ratchet.messages.state import Job
 from ratchet.messages.training import RequestMetadata, TrainingConfig, TrainingRequest
 
 Integer = Annotated[int, Strict()]
@@ -75,6 +75,8 @@ class HyperparametersIn(Closed):
     gae_lambda: Share | None = None
     beta: NotNegative | None = None
     label_smoothing: Share | None = None
+    desirable_weight: NotNegative | None = None
+    undesirable_weight: NotNegative | None = None
     kl_beta: NotNegative | None = None
     seed: Integer | None = None
     lora: LoraIn | None = None
@@ -193,31 +195,6 @@ class JobsOut(BaseModel):
     jobs: list[JobOut]
 
 
-class PolicyOut(BaseModel):
-    """A registered policy."""
-
-    role: str
-    version: int
-    name: str
-    digest: str
-    uri: str
-    kind: str
-    base_model: str
-    created_at: datetime
-    stage: Literal["registered", "refused", "canary", "stable", "archived", "rolled_back"] | str
-    parent: int | None = None
-    training_job_id: str | None = None
-    dataset_digest: str | None = None
-    training_samples: int | None = None
-    final_reward: float | None = None
-    reason: str | None = None
-    gate: dict[str, Any] | None = None
-
-
-class PoliciesOut(BaseModel):
-    models: list[PolicyOut]
-
-
 class SlotsOut(BaseModel):
     used: int
     total: int
@@ -255,8 +232,3 @@ class ErrorOut(BaseModel):
 def job_out(job: Job) -> JobOut:
     """A job for people and programs outside."""
     return JobOut.model_validate_json(encode(job))
-
-
-def policy_out(policy: PolicyVersion) -> PolicyOut:
-    """A policy for people and programs outside."""
-    return PolicyOut.model_validate_json(encode(policy))

@@ -1,0 +1,97 @@
+"""The HTTP routes of the model registry: versions, where they stand, and where they come from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+
+from ratchet.kernel.errors import NotFound
+from ratchet.messages.routing import ROLE
+from ratchet.messages.state import Job
+from ratchet.rl_coordinator.http_models import ErrorOut
+from ratchet.rl_coordinator.http_registry_models import (
+    LineageOut,
+    ModelOut,
+    ModelsOut,
+    RoleModelsOut,
+    Stage,
+    Status,
+    model_out,
+    role_models_out,
+)
+from ratchet.rl_coordinator.kv_policies import KvPolicies
+from ratchet.rl_coordinator.provenance import Page, Provenance
+
+Role = Annotated[str, Path(pattern=f"^{ROLE.pattern}$")]
+Version = Annotated[int, Path(ge=1)]
+UNKNOWN: dict[int | str, dict[str, Any]] = {404: {"model": ErrorOut, "description": "There is no such role or policy."}}
+
+
+@dataclass(frozen=True)
+class Registry:
+    """What the routes work with."""
+
+    policies: KvPolicies
+    provenance: Provenance
+    jobs: Callable[[], list[Job]]
+    """All jobs, oldest first."""
+
+    async def models(self, role: str | None) -> list[ModelOut]:
+        """Policies by role and version."""
+        roles = [role] if role is not None else await self.policies.roles()
+        found = await asyncio.gather(*(self.policies.of(each) for each in roles))
+        return [model_out(one.versions[number], one.route) for one in found for number in sorted(one.versions)]
+
+
+def registry_routes(registry: Registry) -> APIRouter:
+    """`/v1/models` and what is under it."""
+    routes = APIRouter(prefix="/v1/models", tags=["models"])
+
+    @routes.get("")
+    async def list_models(
+        role: Annotated[str | None, Query()] = None,
+        stage: Annotated[Stage | None, Query()] = None,
+        status: Annotated[Status | None, Query()] = None,
+        algorithm: Annotated[str | None, Query()] = None,
+    ) -> ModelsOut:
+        """Registered policies by role and version."""
+        wanted = {"stage": stage, "status": status, "algorithm": algorithm}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        found = [
+            model
+            for model in await registry.models(role)
+            if all(getattr(model, name) == value for name, value in given.items())
+        ]
+        return ModelsOut(models=found)
+
+    @routes.get("/{role}", responses=UNKNOWN)
+    async def get_role(role: Role) -> RoleModelsOut:
+        """One role: what serves it, its versions, and trainings that have made none."""
+        found = await registry.policies.of(role)
+        jobs = [job for job in registry.jobs() if job.role == role]
+        if found.route is None and not found.versions and not jobs:
+            raise NotFound(f"no such role: {role}")
+        return role_models_out(role, found.route, found.versions, jobs[::-1])
+
+    @routes.get("/{role}/{version}", responses=UNKNOWN)
+    async def get_model(role: Role, version: Version) -> ModelOut:
+        """One registered policy."""
+        policy = await registry.policies.version(role, version)
+        return model_out(policy, (await registry.policies.of(role)).route)
+
+    @routes.get("/{role}/{version}/lineage", responses=UNKNOWN)
+    async def get_lineage(
+        role: Role,
+        version: Version,
+        offset: Annotated[int, Query(ge=0, description="First trajectory and preference to list.")] = 0,
+        limit: Annotated[int, Query(ge=0, le=500, description="How many of each to list.")] = 20,
+        parents: Annotated[int, Query(ge=0, le=20, description="So many ancestors are walked as well.")] = 0,
+    ) -> LineageOut:
+        """Where a policy comes from: job, snapshot, trajectories, rewards, people."""
+        return await registry.provenance.of(role, version, Page(offset, limit, parents))
+
+    return routes

@@ -1,0 +1,167 @@
+"""From a policy back to the trajectories and people behind it, and the causal chain by event ids."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.objects import Objects
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Feedback, Message
+from ratchet.messages.base import Cause, named_id
+from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
+from ratchet.messages.training import Artifacts
+from tests.support.coordinator import ROLE, Workshop, coordinating, played, stored, tid
+from tests.support.running import connected, migrated, prepared_objects
+from tests.support.training import NOON, after
+
+
+@pytest.fixture
+async def bus(kernel_settings: KernelSettings) -> AsyncIterator[Bus]:
+    prepared_objects(kernel_settings)
+    async with migrated(kernel_settings), connected(kernel_settings) as bus:
+        yield bus
+
+
+def rated(name: str, rater: str) -> Feedback:
+    """Somebody's thumb up."""
+    said = named_id("feedback", name, rater)
+    return Feedback(
+        feedback_id=said, trajectory_id=tid(name), kind="thumbs", at=NOON, role=ROLE, value=True, rater=rater
+    )
+
+
+def facts(*names: str) -> list[Message]:
+    """Finished trajectories, the later ones better."""
+    return [message for n, name in enumerate(names) for message in played(name, 0.2 * n, seconds=n)]
+
+
+async def trained(workshop: Workshop, version: int, **body: Any) -> PolicyVersion:
+    """Train a policy as far as the registry can see it."""
+    asked = await workshop.ask(dataset={"sample_size": 10}, **body)
+    dispatch = await workshop.dispatched(asked["training_job_id"])
+    await workshop.say(dispatch, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/x.json"))
+    job = await workshop.until(asked["training_job_id"], "completed")
+    return PolicyVersion(
+        role=ROLE,
+        version=version,
+        name=f"{ROLE}@{version}-dddddddd",
+        digest="d" * 64,
+        uri=f"s3://b/policies/{version}.json",
+        kind="adapter",
+        base_model="org/model",
+        created_at=after(version),
+        stage="registered",
+        algorithm="rloo",
+        training_job_id=asked["training_job_id"],
+        dataset_digest=job["snapshot"]["digest"],
+        cause=Cause(event_id=named_id("completed", version), correlation_id=named_id("request", version)),
+    )
+
+
+async def put(bus: Bus, *policies: PolicyVersion, stable: int | None = None) -> None:
+    """Register policies as the deployer does."""
+    for policy in policies:
+        await bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.{policy.version}", policy)
+    served = [ServedPolicy(version=p.version, name=p.name, digest=p.digest) for p in policies if p.version == stable]
+    await bus.bucket(POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served[0] if served else None))
+
+
+async def lineage(workshop: Workshop, version: int, **query: int) -> dict[str, Any]:
+    answer = await workshop.api.get(f"/v1/models/{ROLE}/{version}/lineage", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_a_policy_is_walked_back_to_its_trajectories_rewards_and_raters(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
+    opinions = [rated("a", "ann"), rated("b", "ann"), rated("b", "bob")]
+    async with (
+        stored(kernel_settings, bus, [*facts("a", "b", "c"), *opinions]),
+        coordinating(kernel_settings, bus) as workshop,
+    ):
+        policy = await trained(workshop, 1)
+        await put(bus, policy, stable=1)
+        found = await lineage(workshop, 1, limit=2, offset=1)
+        assert found["missing"] == []
+        assert (found["policy"]["name"], found["policy"]["stage"]) == (policy.name, "production")
+        assert found["job"]["training_job_id"] == policy.training_job_id
+        assert (found["job"]["algorithm"], found["job"]["requester"]) == ("rloo", "api")
+        assert set(found["job"]["events"]) == {"request", "dispatch", "completed"}
+        assert (found["snapshot"]["rows"], found["snapshot"]["format"]) == (3, "trajectories")
+        page = found["trajectories"]
+        assert (page["total"], page["offset"]) == (3, 1)
+        assert [item["trajectory_id"] for item in page["items"]] == [tid("b"), tid("c")]
+        assert page["items"][1]["reward"]["total"] == pytest.approx(0.4)
+        assert page["items"][1]["reward"]["event_id"] == named_id("reward", tid("c"), 0)
+        (function,) = found["rewards"]
+        assert (function["trajectories"], function["mean"]) == (3, pytest.approx(0.2))
+        assert [(one["rater"], one["count"]) for one in found["feedback"]] == [("ann", 2), ("bob", 1)]
+        assert found["parent"] is None
+
+
+async def test_parents_are_walked_when_asked_for(kernel_settings: KernelSettings, bus: Bus) -> None:
+    async with stored(kernel_settings, bus, facts("a", "b")), coordinating(kernel_settings, bus) as workshop:
+        first = await trained(workshop, 1)
+        second = await trained(workshop, 2)
+        await put(bus, first, changed_parent(second, 1), stable=2)
+        found = await lineage(workshop, 2, parents=3)
+        assert found["parent"]["policy"]["name"] == first.name
+        assert found["parent"]["parent"] is None
+        assert found["parent"]["trajectories"]["total"] == 2
+        await put(bus, changed_parent(second, 9), stable=2)
+        assert "support@9 is not registered any more" in (await lineage(workshop, 2, parents=1))["missing"][0]
+
+
+def changed_parent(policy: PolicyVersion, parent: int) -> PolicyVersion:
+    return PolicyVersion(**{name: getattr(policy, name) for name in policy.__struct_fields__} | {"parent": parent})
+
+
+async def test_what_is_gone_is_named_and_the_rest_is_shown(kernel_settings: KernelSettings, bus: Bus) -> None:
+    async with stored(kernel_settings, bus, facts("a")), coordinating(kernel_settings, bus) as workshop:
+        policy = await trained(workshop, 1)
+        await put(bus, policy)
+        assert policy.training_job_id is not None
+        assert policy.dataset_digest is not None
+        await bus.bucket(JOBS, Job).delete(policy.training_job_id)
+        delete(Objects(kernel_settings), kernel_settings, policy.dataset_digest)
+        found = await lineage(workshop, 1)
+        assert found["missing"] == [f"snapshot {policy.dataset_digest} is not in the object store any more"]
+        assert (found["job"]["from_history"], found["job"]["algorithm"]) == (True, "rloo")
+        assert found["trajectories"] == {"total": 0, "offset": 0, "items": []}
+
+
+def delete(objects: Objects, kernel: KernelSettings, digest: str) -> None:
+    """A lifecycle rule of the store removed a manifest."""
+    objects._client.delete_object(Bucket=kernel.s3_bucket, Key=f"snapshots/{digest}.json")
+
+
+async def test_an_unknown_policy_is_one_line(kernel_settings: KernelSettings, bus: Bus) -> None:
+    async with coordinating(kernel_settings, bus) as workshop:
+        for path in (f"{ROLE}/7/lineage", f"{ROLE}/7", "nobody"):
+            answer = await workshop.api.get(f"/v1/models/{path}")
+            assert answer.status_code == 404
+            assert answer.json()["detail"].startswith("no such ")
+
+
+async def test_the_registry_lists_and_filters_versions(kernel_settings: KernelSettings, bus: Bus) -> None:
+    async with stored(kernel_settings, bus, facts("a")), coordinating(kernel_settings, bus) as workshop:
+        first = await trained(workshop, 1)
+        second = await trained(workshop, 2)
+        waiting = await workshop.ask()
+        await put(bus, first, second, stable=1)
+        models = (await workshop.api.get("/v1/models", params={"stage": "staging"})).json()["models"]
+        assert [(model["version"], model["status"], model["state"]) for model in models] == [
+            (2, "pending", "registered")
+        ]
+        models = (await workshop.api.get("/v1/models", params={"algorithm": "dpo"})).json()["models"]
+        assert models == []
+        role = (await workshop.api.get(f"/v1/models/{ROLE}")).json()
+        assert (role["production"], [model["version"] for model in role["versions"]]) == (first.name, [1, 2])
+        assert [(job["training_job_id"], job["algorithm"]) for job in role["training"]] == [
+            (waiting["training_job_id"], "rloo")
+        ]

@@ -1,0 +1,140 @@
+"""A running coordinator in a test, the facts it works with, and a listener in the place of its workers."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pyarrow.parquet as pq
+
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.consumer import Consumer, Done, Subscription
+from ratchet.kernel.http import HttpServer
+from ratchet.kernel.objects import Objects
+from ratchet.kernel.received import Received
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Message, TrainingDispatch, TrainingStatus
+from ratchet.messages.base import named_id
+from ratchet.messages.training import StatusMetadata
+from ratchet.messages.trajectory import PolicyClaim, TaskContext
+from ratchet.rl_coordinator.app import build
+from ratchet.rl_coordinator.settings import Settings
+from ratchet.trajectory_collector.app import build as build_collector
+from ratchet.trajectory_collector.settings import Settings as CollectorSettings
+from tests.support.running import migrated, running, running_app
+from tests.support.training import after, conversation, reward, trajectory
+from tests.support.waiting import eventually
+
+ROLE = "support"
+
+
+@dataclass
+class Workshop:
+    """A running coordinator, and what surrounds it."""
+
+    bus: Bus
+    api: httpx.AsyncClient
+    objects: Objects
+    dispatches: list[TrainingDispatch]
+
+    async def ask(self, **body: Any) -> dict[str, Any]:
+        answer = await self.api.post(
+            "/v1/jobs", json={"algorithm": "rloo", "base_model": "org/model", "role": ROLE, **body}
+        )
+        assert answer.status_code in (200, 201), answer.text
+        return answer.json()
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        return (await self.api.get(f"/v1/jobs/{job_id}")).json()
+
+    async def until(self, job_id: str, state: str) -> dict[str, Any]:
+        async def reached() -> dict[str, Any] | None:
+            job = await self.job(job_id)
+            return job if job.get("state") == state else None
+
+        return await eventually(reached)
+
+    async def dispatched(self, job_id: str, attempt: int = 1) -> TrainingDispatch:
+        async def there() -> TrainingDispatch | None:
+            found = [d for d in self.dispatches if (d.training_job_id, d.attempt) == (job_id, attempt)]
+            return found[0] if found else None
+
+        return await eventually(there)
+
+    async def say(self, dispatch: TrainingDispatch, status: str, **changes: Any) -> None:
+        """Speak as the worker of a dispatch."""
+        values = {
+            "training_job_id": dispatch.training_job_id,
+            "timestamp": self.bus.now(),
+            "status": status,
+            "role": dispatch.request.role,
+            "attempt": dispatch.attempt,
+            "metadata": StatusMetadata(worker="w1"),
+        }
+        await self.bus.publish(TrainingStatus(**{**values, **changes}))
+
+    def rows(self, uri: str, digest: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Manifest and rows of a snapshot, verified."""
+        manifest = json.loads(self.objects.get(uri, digest))
+        file = manifest["parquet"]
+        return manifest, pq.read_table(io.BytesIO(self.objects.get(file["uri"], file["sha256"]))).to_pylist()
+
+
+@asynccontextmanager
+async def coordinating(kernel: KernelSettings, bus: Bus, **chosen: Any) -> AsyncIterator[Workshop]:
+    """The coordinator and a listener that takes what it dispatches."""
+    dispatches: list[TrainingDispatch] = []
+
+    async def take(batch: Sequence[Received[TrainingDispatch]]) -> list[Done]:
+        dispatches.extend(received.message for received in batch)
+        return [Done() for _ in batch]
+
+    jobs = Subscription(stream="RL_JOBS", durable="workers", handlers={TrainingDispatch.TOPIC: take})
+    settings = Settings(kernel=kernel, port=0, tick_s=0.05, trigger_tick_s=0.05, **chosen)
+    async with running_app(build(settings)) as app, running(Consumer(bus, jobs)):
+        server = next(part for part in app.components if isinstance(part, HttpServer))
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as api:
+            yield Workshop(bus, api, Objects(kernel), dispatches)
+
+
+@asynccontextmanager
+async def stored(kernel: KernelSettings, bus: Bus, facts: Sequence[Message]) -> AsyncIterator[None]:
+    """Publish facts and wait until the collector has stored them all."""
+    async with running_app(build_collector(CollectorSettings(kernel=kernel, linger_s=0.01))):
+        await bus.publish_all(facts)
+        async with migrated(kernel) as warehouse:
+
+            async def all_there() -> bool:
+                counts = await warehouse.rows(
+                    "SELECT (SELECT uniqExact(event_id) FROM trajectories) + (SELECT uniqExact(event_id) FROM turns)"
+                    " + (SELECT uniqExact(event_id) FROM rewards) + (SELECT uniqExact(event_id) FROM feedback) AS n"
+                )
+                return counts[0]["n"] == len({fact.event_id for fact in facts})
+
+            await eventually(all_there)
+        yield
+
+
+def tid(name: str) -> str:
+    return named_id("trajectory", name)
+
+
+def played(
+    name: str, total: float, *, seconds: float = 0, task: str = "task", calls: int = 2, **claim: Any
+) -> list[Message]:
+    """A finished trajectory with its turns and its reward."""
+    arm = {"role": ROLE, "version": 1, "digest": "d" * 64, "arm": "stable", "weight": 0.0, **claim}
+    turns, _ = conversation(tid(name), [3, 3], policy=PolicyClaim(**arm))
+    told = trajectory(
+        tid(name),
+        turns=turns,
+        success=total > 0.5,
+        at=after(seconds),
+        task_context=TaskContext(task_id=task, instructions="Help."),
+    )
+    return [*turns, told, reward(told, total, at=after(seconds))]
