@@ -8,7 +8,7 @@ from typing import Any
 from ratchet.cli.api import call, segment
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.output import Bar
-from ratchet.cli.roles import no_such_role
+from ratchet.cli.roles import require_role
 from ratchet.kernel.artifacts import read_policy
 from ratchet.kernel.errors import NotFound, Rejected
 from ratchet.kernel.objects import Objects
@@ -22,10 +22,19 @@ MANIFEST = "ratchet-policy.json"
 
 
 def read_roles(endpoints: Endpoints, role: str | None) -> Json:
-    """`{"roles": [{role, route, policies}]}` of one role or of all. Raises `NotFound`."""
+    """`{"roles": [{role, route, policies}]}` of one role or of all. Raises `NotFound` for a role nothing knows."""
     if role is None:
         return call(endpoints, "deployer", "GET", "/v1/policies")
-    return {"roles": [call(endpoints, "deployer", "GET", f"/v1/policies/{segment(role)}")]}
+    return {"roles": [read_role(endpoints, role)]}
+
+
+def read_role(endpoints: Endpoints, role: str) -> Json:
+    """`{role, route, policies}`, without policies while the role has none. Raises `NotFound`."""
+    try:
+        return call(endpoints, "deployer", "GET", f"/v1/policies/{segment(role)}")
+    except NotFound:
+        require_role(endpoints, role)
+        return {"role": role, "route": None, "policies": []}
 
 
 def find_policy(endpoints: Endpoints, name: str) -> Json:
@@ -34,10 +43,7 @@ def find_policy(endpoints: Endpoints, name: str) -> Json:
         wanted = parse_model(name)
     except ValueError as error:
         raise Rejected(str(error)) from error
-    try:
-        (answer,) = read_roles(endpoints, wanted.role)["roles"]
-    except NotFound as error:
-        raise no_such_role(wanted.role) from error
+    answer = read_role(endpoints, wanted.role)
     stable = (answer["route"] or {}).get("stable") or {}
     version = wanted.version if wanted.version is not None else stable.get("version")
     if version is None:

@@ -7,12 +7,7 @@ from ratchet.cli.endpoints import Endpoints
 from ratchet.kernel.errors import NotFound
 
 
-def no_such_role(role: str) -> NotFound:
-    """The error for a role without policies, jobs and rewards."""
-    return NotFound(f"no such role: {role}")
-
-
 def require_role(endpoints: Endpoints, role: str) -> None:
     """Raise `NotFound` unless the role has a policy, a job or rewards."""
     if role not in call(endpoints, "coordinator", "GET", "/v1/status")["roles"]:
-        raise no_such_role(role)
+        raise NotFound(f"no such role: {role}")

@@ -6,8 +6,8 @@ from typing import Any
 
 from ratchet.cli.api import call
 from ratchet.cli.endpoints import Endpoints
-from ratchet.cli.policies import read_roles
-from ratchet.cli.roles import no_such_role
+from ratchet.cli.policies import read_role
+from ratchet.cli.roles import require_role
 from ratchet.kernel.errors import NotFound
 
 Json = dict[str, Any]
@@ -21,7 +21,7 @@ def read(endpoints: Endpoints, role: str | None) -> Json:
     try:
         return call(endpoints, "deployer", "GET", f"/v1/rollouts/{role}")
     except NotFound:
-        _require_role(endpoints, role)
+        require_role(endpoints, role)
         raise
 
 
@@ -30,24 +30,15 @@ def act(endpoints: Endpoints, order: str, body: Json) -> Json:
     try:
         return call(endpoints, "deployer", "POST", f"/v1/rollouts/{order}", body)
     except NotFound:
-        _require_role(endpoints, order.partition("/")[0])
+        require_role(endpoints, order.partition("/")[0])
         raise
 
 
 def check(endpoints: Endpoints, order: str, body: Json) -> None:
     """What can be known of an order without giving it. Raises `NotFound`."""
     role, _, verb = order.partition("/")
-    policies = _require_role(endpoints, role)
+    policies = read_role(endpoints, role)["policies"]
     if verb != "start":
         read(endpoints, role)
     elif body["version"] not in [policy["version"] for policy in policies]:
         raise NotFound(f"{role} has no policy of version {body['version']}")
-
-
-def _require_role(endpoints: Endpoints, role: str) -> list[Json]:
-    """The role's policies. Raises `NotFound` for a role without any."""
-    try:
-        (found,) = read_roles(endpoints, role)["roles"]
-    except NotFound as error:
-        raise no_such_role(role) from error
-    return found["policies"]

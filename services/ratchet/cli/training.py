@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from urllib.parse import urlencode
 
 import typer
 
-from ratchet.cli.api import call, segment
+from ratchet.cli.api import call
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.output import (
@@ -24,8 +25,10 @@ from ratchet.cli.output import (
     when,
 )
 from ratchet.cli.roles import require_role
+from ratchet.kernel.errors import NotFound
 
 POLL_S = 0.5
+JOB_ID = re.compile(r"[0-9A-Za-z_.-]+")
 ENDED = frozenset({"completed", "failed", "cancelled"})
 
 Job = dict[str, Any]
@@ -63,13 +66,12 @@ def submit(directory: Path, body: dict[str, Any], asked: Asked) -> None:
 
 def wait_for(endpoints: Endpoints, job: Job, *, quiet: bool) -> Job:
     """The job once it has ended. Interrupting the wait does not cancel the job."""
-    path = f"/v1/jobs/{segment(job['training_job_id'])}"
     with progress(f"{job['algorithm']} of {job['role']}", quiet=quiet) as bar:
         while job["state"] not in ENDED:
             percent = (job.get("progress") or {}).get("percent_complete")
             bar(percent or 0, None if percent is None else 100, job["state"])
             time.sleep(POLL_S)
-            job = call(endpoints, "coordinator", "GET", path)
+            job = call(endpoints, "coordinator", "GET", _path(job["training_job_id"]))
     return job
 
 
@@ -89,7 +91,7 @@ def list_jobs(directory: Path, chosen: dict[str, str | None], as_json: bool) -> 
 
 def show_job(directory: Path, job_id: str, as_json: bool) -> None:
     """One job in full."""
-    job = call(locate(directory), "coordinator", "GET", f"/v1/jobs/{segment(job_id)}")
+    job = call(locate(directory), "coordinator", "GET", _path(job_id))
     if as_json:
         print_json(job)
     else:
@@ -98,11 +100,18 @@ def show_job(directory: Path, job_id: str, as_json: bool) -> None:
 
 def cancel_job(directory: Path, job_id: str, as_json: bool) -> None:
     """Cancel; the coordinator refuses what has ended."""
-    job = call(locate(directory), "coordinator", "POST", f"/v1/jobs/{segment(job_id)}/cancel")
+    job = call(locate(directory), "coordinator", "POST", f"{_path(job_id)}/cancel")
     if as_json:
         print_json(job)
     else:
         console.print(f"job {job_id} is {job['state']}{', cancel requested' if job.get('cancel_requested') else ''}")
+
+
+def _path(job_id: str) -> str:
+    """Where the job is. Raises `NotFound` for what can be no job's id."""
+    if not JOB_ID.fullmatch(job_id):
+        raise NotFound(f"no such job: {job_id}")
+    return f"/v1/jobs/{job_id}"
 
 
 def _show(job: Job, directory: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,6 +18,26 @@ class Sink(Protocol):
         ...
 
 
+class Stored(Protocol):
+    """What is already there: the warehouse."""
+
+    async def roles(self, trajectory_ids: Sequence[str]) -> Mapping[str, str]:
+        """The role of each of these trajectories that is stored."""
+        ...
+
+
+class NothingStored:
+    """Stands in for the warehouse where nobody can look."""
+
+    async def roles(self, trajectory_ids: Sequence[str]) -> Mapping[str, str]:
+        del trajectory_ids
+        return {}
+
+
+Told = Callable[[int, int], None]
+"""Told how many records are done, and of how many."""
+
+
 @dataclass(frozen=True, slots=True)
 class Malformed:
     """A record that was left out, and why."""
@@ -29,12 +49,16 @@ class Malformed:
 
 @dataclass
 class ImportReport:
-    """The records of one import. What an earlier import published is published again, and stored once."""
+    """What became of the records of one import."""
 
     records: int = 0
     published: int = 0
     repeated: int = 0
     """Records that stand in the same file twice: published once."""
+    present: int = 0
+    """Records that an earlier import has stored: left alone."""
+    elsewhere: Counter[str] = field(default_factory=Counter[str])
+    """Records that are stored under another role, by that role: a trajectory has one role, so they are left alone."""
     malformed: list[Malformed] = field(default_factory=list[Malformed])
     redactions: Counter[str] = field(default_factory=Counter[str])
     """What was redacted in the published records, by kind."""

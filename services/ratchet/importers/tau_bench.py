@@ -22,7 +22,7 @@ from typing import cast
 
 import msgspec
 
-from ratchet.importers.report import ImportReport, Malformed, Sink
+from ratchet.importers.report import ImportReport, Malformed, NothingStored, Sink, Stored, Told
 from ratchet.kernel.errors import InvalidMessage, NotFound, Rejected
 from ratchet.kernel.redaction import Redactor
 from ratchet.messages import DEFAULT_ROLE, JsonObject, Outcome, Trajectory, encode, named_id
@@ -61,19 +61,40 @@ class _MalformedRecord(ValueError):
     """Why a record cannot become a trajectory."""
 
 
-async def import_tau_bench(sink: Sink, path: Path, options: ImportOptions | None = None) -> ImportReport:
-    """Publish every readable record of the file, and report the others one by one.
+async def import_tau_bench(
+    sink: Sink,
+    path: Path,
+    options: ImportOptions | None = None,
+    stored: Stored | None = None,
+    told: Told | None = None,
+) -> ImportReport:
+    """Publish every readable record of the file that is not stored yet, and report the others one by one.
 
     Raises `NotFound` when there is no such file, `Rejected` when it is not JSON at all, and what the sink raises while
     the broker is away: importing again goes on where that happened.
     """
-    report = ImportReport()
-    chunk: dict[int, Trajectory] = {}
-    seen: set[str] = set()
-    for index, record in enumerate(read_records(path)):
-        report.records += 1
+    report, seen = ImportReport(), set[str]()
+    records = read_records(path)
+    for begin in range(0, len(records), CHUNK):
+        chunk = dict(enumerate(records[begin : begin + CHUNK], begin))
+        readable = _readable(chunk, options or ImportOptions(), seen, report)
+        missing = await _not_stored(readable, stored or NothingStored(), report)
+        await _publish(sink, missing, report)
+        report.records += len(chunk)
+        if told is not None:
+            told(report.records, len(records))
+    report.malformed.sort(key=lambda malformed: malformed.index)
+    return report
+
+
+def _readable(
+    records: dict[int, object], options: ImportOptions, seen: set[str], report: ImportReport
+) -> dict[int, Trajectory]:
+    """The trajectories among the records, each once."""
+    found: dict[int, Trajectory] = {}
+    for index, record in records.items():
         try:
-            trajectory = trajectory_of(record, options or ImportOptions())
+            trajectory = trajectory_of(record, options)
         except (_MalformedRecord, ChatError, Rejected, UnicodeError) as error:
             report.malformed.append(Malformed(index, str(error)))
             continue
@@ -81,13 +102,23 @@ async def import_tau_bench(sink: Sink, path: Path, options: ImportOptions | None
             report.repeated += 1
             continue
         seen.add(trajectory.trajectory_id)
-        chunk[index] = trajectory
-        if len(chunk) == CHUNK:
-            await _publish(sink, chunk, report)
-            chunk = {}
-    await _publish(sink, chunk, report)
-    report.malformed.sort(key=lambda malformed: malformed.index)
-    return report
+        found[index] = trajectory
+    return found
+
+
+async def _not_stored(chunk: dict[int, Trajectory], stored: Stored, report: ImportReport) -> dict[int, Trajectory]:
+    """Those that are new; the others are counted, by role where theirs is another."""
+    roles = await stored.roles([trajectory.trajectory_id for trajectory in chunk.values()])
+    missing: dict[int, Trajectory] = {}
+    for index, trajectory in chunk.items():
+        role = roles.get(trajectory.trajectory_id)
+        if role is None:
+            missing[index] = trajectory
+        elif role == trajectory.role:
+            report.present += 1
+        else:
+            report.elsewhere[role] += 1
+    return missing
 
 
 async def _publish(sink: Sink, chunk: dict[int, Trajectory], report: ImportReport) -> None:
@@ -110,10 +141,14 @@ def read_records(path: Path) -> list[object]:
     """The records of a file: a JSON list, one object, or JSON lines."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (FileNotFoundError, IsADirectoryError) as error:
+    except FileNotFoundError as error:
         raise NotFound(f"no such file: {path}") from error
+    except IsADirectoryError as error:
+        raise Rejected(f"{path} is a directory, not a file") from error
     except (OSError, UnicodeError) as error:
         raise Rejected(f"cannot read {path}: {error}") from error
+    if not text.strip():
+        raise Rejected(f"{path} is empty")
     try:
         parsed: object = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -236,7 +236,7 @@ async def test_json_lines_and_a_single_record_are_read(tmp_path: Path) -> None:
     assert (await import_tau_bench(Published(), single)).published == 1
 
 
-@pytest.mark.parametrize("text", ["", "not json", "[{}", '{\n "task_id": 3,\n'])
+@pytest.mark.parametrize("text", ["not json", "[{}", '{\n "task_id": 3,\n'])
 async def test_a_file_that_is_no_json_at_all_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "results.json"
     path.write_text(text)
@@ -245,6 +245,8 @@ async def test_a_file_that_is_no_json_at_all_is_refused(tmp_path: Path, text: st
 
 
 async def test_a_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(Rejected, match="is a directory"):
+        await import_tau_bench(Published(), tmp_path)
     with pytest.raises(NotFound, match="no such file"):
         await import_tau_bench(Published(), tmp_path / "none.json")
 
@@ -277,3 +279,31 @@ def test_every_real_chat_can_be_read_back_from_its_trajectory() -> None:
                 assert after["content"] == before["content"]
                 called = [call["function"] for call in before.get("tool_calls", [])]
                 assert [call["function"] for call in after.get("tool_calls", [])] == called
+
+
+class Holding:
+    """A warehouse that holds trajectories of these tasks' ids under these roles."""
+
+    def __init__(self, roles: dict[str, str]) -> None:
+        self._roles = roles
+
+    async def roles(self, trajectory_ids: Sequence[str]) -> dict[str, str]:
+        return {one: self._roles[one] for one in trajectory_ids if one in self._roles}
+
+
+async def test_what_is_stored_is_counted_and_keeps_its_role(tmp_path: Path) -> None:
+    stored = Holding({imported(record()).trajectory_id: "default", imported(record(trial=2)).trajectory_id: "airline"})
+    bus, told = Published(), []
+    path = written(tmp_path, record(), record(trial=2), record(trial=3))
+    report = await import_tau_bench(bus, path, None, stored, lambda done, total: told.append((done, total)))
+    assert (report.records, report.published, report.present) == (3, 1, 1)
+    assert report.elsewhere == {"airline": 1}
+    assert [message.session_id for message in bus.messages] == ["tau-bench/retail/3/3"]
+    assert told == [(3, 3)]
+
+
+@pytest.mark.parametrize("text", [" \n"])
+async def test_an_empty_file_is_said_to_be_empty(tmp_path: Path, text: str) -> None:
+    (tmp_path / "empty.json").write_text(text)
+    with pytest.raises(Rejected, match=r"empty\.json is empty"):
+        await import_tau_bench(Published(), tmp_path / "empty.json")

@@ -1,0 +1,115 @@
+"""Runs an import against the broker, with the warehouse to tell what is stored already; shows what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ratchet.cli.broker import connected
+from ratchet.cli.endpoints import Endpoints
+from ratchet.cli.output import console
+from ratchet.importers.report import ImportReport, NothingStored, Sink, Stored
+from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.errors import WarehouseUnavailable
+from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.warehouse import Warehouse
+from ratchet.messages import Message
+
+Import = Callable[[Sink, Stored], Awaitable[ImportReport]]
+"""One format's import."""
+
+ROLES = """
+SELECT trajectory_id, any(role) AS role FROM trajectories
+WHERE trajectory_id IN {ids:Array(String)} GROUP BY trajectory_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A finished import."""
+
+    report: ImportReport
+    dry_run: bool
+    unchecked: str | None
+    """Why nobody looked for what is stored already, None when somebody did."""
+
+    @property
+    def left_out(self) -> bool:
+        """Whether records of the file are not, and will not be, in the role that was asked for."""
+        return bool(self.report.malformed or self.report.elsewhere)
+
+    def document(self) -> dict[str, Any]:
+        """The report for programs."""
+        found: dict[str, Any] = msgspec.to_builtins(self.report)
+        return {**found, "present": None if self.unchecked else self.report.present, "dry_run": self.dry_run}
+
+    def show(self) -> None:
+        """The report for people: what was left out, then one line of counts."""
+        report = self.report
+        for one in report.malformed:
+            console.print(f"record {one.index}: {one.reason}", markup=False)
+        for role, count in sorted(report.elsewhere.items()):
+            console.print(f"{count} records are stored under the role {role} and stay there", markup=False)
+        said = {
+            "malformed": len(report.malformed),
+            "already present": report.present,
+            "repeated": report.repeated,
+            **{f"{kind} redacted": count for kind, count in sorted(report.redactions.items())},
+        }
+        counts = "".join(f", {count} {what}" for what, count in said.items() if count or what == "malformed")
+        verb = "would be published" if self.dry_run else "published"
+        console.print(f"{report.published} of {report.records} records {verb}{counts}")
+
+
+class CheckOnly:
+    """A sink for dry runs: refuses what the bus would refuse, and keeps nothing."""
+
+    def __init__(self) -> None:
+        self._contracts = Contracts.load()
+
+    async def publish_all(self, messages: Sequence[Message]) -> None:
+        """Raise `InvalidMessage` for a message that breaks its contract."""
+        for message in messages:
+            self._contracts.check_strict(message)
+
+
+class WarehouseRoles:
+    """What the warehouse holds."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+
+    async def roles(self, trajectory_ids: Sequence[str]) -> Mapping[str, str]:
+        """The role of each of these trajectories that is stored."""
+        rows = await self._warehouse.rows(ROLES, {"ids": list(trajectory_ids)})
+        return {row["trajectory_id"]: row["role"] for row in rows}
+
+
+async def run_import(endpoints: Endpoints, work: Import, dry_run: bool) -> Imported:
+    """Import, or go through the motions. Raises `NoStack` and `BusUnavailable`, but for a dry run."""
+    if dry_run and not endpoints.known:
+        return Imported(await work(CheckOnly(), NothingStored()), dry_run, endpoints.absence())
+    settings = endpoints.kernel
+    async with _stored(settings) as (stored, unchecked):
+        if dry_run:
+            return Imported(await work(CheckOnly(), stored), dry_run, unchecked)
+        async with connected(settings) as bus:
+            return Imported(await work(bus, stored), dry_run, unchecked)
+
+
+@asynccontextmanager
+async def _stored(settings: KernelSettings) -> AsyncGenerator[tuple[Stored, str | None]]:
+    """What is stored; an import does not wait for a warehouse that is away, as nothing is ever stored twice."""
+    try:
+        warehouse = await Warehouse.connect(settings)
+    except WarehouseUnavailable as error:
+        yield NothingStored(), str(error)
+        return
+    try:
+        yield WarehouseRoles(warehouse), None
+    finally:
+        await warehouse.close()
