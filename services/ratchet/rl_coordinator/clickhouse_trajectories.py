@@ -106,7 +106,7 @@ def _candidate(row: Row) -> Candidate:
     return Candidate(
         trajectory_id=row["trajectory_id"],
         task_key=row["task_key"],
-        ended_at=_utc(row["ended_at"]),
+        ended_at=utc(row["ended_at"]),
         reward=row["reward"],
         confidence=row["confidence"],
         source=row["source"],
@@ -118,6 +118,6 @@ def _candidate(row: Row) -> Candidate:
     )
 
 
-def _utc(value: Any) -> datetime:
+def utc(value: Any) -> datetime:
     """The driver gives instants of a UTC column without a zone."""
     return value if value.tzinfo else value.replace(tzinfo=UTC)

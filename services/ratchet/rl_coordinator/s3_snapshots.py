@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,28 +19,65 @@ from ratchet.kernel.errors import Rejected
 from ratchet.kernel.objects import Objects
 from ratchet.messages.base import JsonObject, Value
 from ratchet.messages.training import SnapshotRef
-from ratchet.rl_coordinator.domain.rows import Row
+from ratchet.messages.training_rules import LABELS, PAIRS, TRAJECTORIES
+from ratchet.rl_coordinator.domain.rows import Provenance
+from ratchet.rl_coordinator.drafts import Learned, SnapshotRow
 
 # pyarrow ships no types: its members are unknown to the type checker.
 _ARROW: Any = pa
 _PARQUET: Any = pq
 
-SCHEMA = _ARROW.schema(
-    [
-        _ARROW.field("trajectory_id", _ARROW.string(), nullable=False),
-        _ARROW.field("task_key", _ARROW.string(), nullable=False),
-        _ARROW.field("reward", _ARROW.float64(), nullable=False),
-        _ARROW.field("raw_reward", _ARROW.float64(), nullable=False),
-        _ARROW.field("baseline", _ARROW.float64()),
-        _ARROW.field("success", _ARROW.bool_()),
-        _ARROW.field("policy_version", _ARROW.int64()),
-        _ARROW.field("source", _ARROW.string(), nullable=False),
-        _ARROW.field("messages", _ARROW.string(), nullable=False),
-        _ARROW.field("tools", _ARROW.string(), nullable=False),
-        _ARROW.field("calls", _ARROW.string(), nullable=False),
-    ]
-)
-"""One row per trajectory; `messages`, `tools` and `calls` are JSON lists."""
+_TEXT, _REAL = _ARROW.string(), _ARROW.float64()
+
+
+def _schema(**columns: Any) -> Any:
+    """Columns in order; a list of one type is a column without gaps. `Any`: see above."""
+    return _ARROW.schema(
+        [
+            _ARROW.field(name, kind[0], nullable=False) if isinstance(kind, list) else _ARROW.field(name, kind)
+            for name, kind in columns.items()
+        ]
+    )
+
+
+SCHEMAS: Mapping[str, Any] = {
+    TRAJECTORIES: _schema(
+        trajectory_id=[_TEXT],
+        task_key=[_TEXT],
+        reward=[_REAL],
+        raw_reward=[_REAL],
+        baseline=_REAL,
+        success=_ARROW.bool_(),
+        policy_version=_ARROW.int64(),
+        source=[_TEXT],
+        messages=[_TEXT],
+        tools=[_TEXT],
+        calls=[_TEXT],
+    ),
+    PAIRS: _schema(
+        preference_id=[_TEXT],
+        prompt=[_TEXT],
+        chosen=[_TEXT],
+        rejected=[_TEXT],
+        tools=[_TEXT],
+        source=[_TEXT],
+        rater=_TEXT,
+        confidence=_REAL,
+        domain=_TEXT,
+        chosen_trajectory_id=_TEXT,
+        rejected_trajectory_id=_TEXT,
+        group_key=_TEXT,
+    ),
+    LABELS: _schema(
+        trajectory_id=[_TEXT],
+        prompt=[_TEXT],
+        completion=[_TEXT],
+        label=[_ARROW.bool_()],
+        tools=[_TEXT],
+        source=[_TEXT],
+    ),
+}
+"""By format, one row per trajectory or pair; messages, prompts, answers, tools and calls are JSON lists."""
 
 PREFIX = "snapshots"
 
@@ -71,8 +109,17 @@ class Manifest(Value, frozen=True, kw_only=True):
     left_out: dict[str, int]
     """Trajectories that were not taken, by reason."""
     trajectories: list[str]
+    """Those of the rows; of pairs, those that both answers come from."""
     rows: int
     parquet: ParquetFile
+    format: str = TRAJECTORIES
+    """`trajectories`, `pairs` or `labels`: which columns the rows have."""
+    preferences: list[str] | None = None
+    """Ids of the pairs."""
+    raters: dict[str, int] | None = None
+    """Pairs by who, or which rule, preferred."""
+    sources: dict[str, int] | None = None
+    """Rows by where they come from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +141,14 @@ class Origin:
 class SnapshotWriter:
     """Writes rows to a local file, then publishes it. For use in a `with` block; blocking: run it in a thread."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, kind: str) -> None:
+        """`kind`: the format."""
         self._objects = objects
+        self._kind = kind
         self._directory = tempfile.TemporaryDirectory(prefix="ratchet-snapshot-")
         self._path = Path(self._directory.name) / "rows.parquet"
-        self._writer = _PARQUET.ParquetWriter(self._path, SCHEMA, compression="zstd")
-        self._ids: list[str] = []
+        self._writer = _PARQUET.ParquetWriter(self._path, SCHEMAS[kind], compression="zstd")
+        self._written: list[Provenance] = []
 
     def __enter__(self) -> SnapshotWriter:
         return self
@@ -113,13 +162,15 @@ class SnapshotWriter:
     @property
     def rows(self) -> int:
         """Rows written so far."""
-        return len(self._ids)
+        return len(self._written)
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add(self, rows: Sequence[SnapshotRow]) -> None:
         """Append rows as one row group."""
         if rows:
-            self._writer.write_table(_ARROW.Table.from_pylist([asdict(row) for row in rows], schema=SCHEMA))
-            self._ids.extend(row.trajectory_id for row in rows)
+            self._writer.write_table(
+                _ARROW.Table.from_pylist([asdict(row) for row in rows], schema=SCHEMAS[self._kind])
+            )
+            self._written.extend(row.provenance for row in rows)
 
     def publish(self, origin: Origin, left_out: dict[str, int]) -> SnapshotRef:
         """Store the file, then the manifest: a snapshot is visible only when it is complete."""
@@ -128,7 +179,11 @@ class SnapshotWriter:
         manifest = Manifest(
             kind="snapshot",
             parquet=ParquetFile(uri=file.uri, sha256=file.sha256, size=file.size),
-            trajectories=self._ids,
+            format=self._kind,
+            trajectories=list(dict.fromkeys(one for row in self._written for one in row.trajectories)),
+            preferences=[row.preference for row in self._written if row.preference] or None,
+            raters=Counter(row.rater for row in self._written if row.rater) or None,
+            sources=Counter(row.source for row in self._written),
             rows=self.rows,
             left_out=left_out,
             **asdict(origin),
@@ -143,11 +198,11 @@ class Snapshots:
     def __init__(self, objects: Objects, bucket: str) -> None:
         self._objects = objects
         self._bucket = bucket
-        self._ids: dict[str, frozenset[str]] = {}
+        self._learned: dict[str, Learned] = {}
 
-    def writer(self) -> SnapshotWriter:
-        """For a new snapshot."""
-        return SnapshotWriter(self._objects)
+    def writer(self, kind: str) -> SnapshotWriter:
+        """For a new snapshot of the format `kind`."""
+        return SnapshotWriter(self._objects, kind)
 
     def manifest(self, ref: SnapshotRef) -> Manifest:
         """A verified manifest. Raises `NotFound`, `DigestMismatch`, or `Rejected` when it is none."""
@@ -160,9 +215,12 @@ class Snapshots:
             raise Rejected(f"{ref.uri} is a {manifest.kind!r} manifest, not a snapshot")
         return manifest
 
-    def trajectory_ids(self, digest: str) -> frozenset[str]:
-        """Ids in the snapshot with this digest."""
-        if digest not in self._ids:
+    def learned(self, digest: str) -> Learned:
+        """What whoever learned from the snapshot with this digest has learned from."""
+        if digest not in self._learned:
             ref = SnapshotRef(uri=f"s3://{self._bucket}/{PREFIX}/{digest}.json", digest=digest)
-            self._ids[digest] = frozenset(self.manifest(ref).trajectories)
-        return self._ids[digest]
+            manifest = self.manifest(ref)
+            trajectories = frozenset(manifest.trajectories)
+            labelled = trajectories if manifest.format == LABELS else frozenset[str]()
+            self._learned[digest] = Learned(trajectories, frozenset(manifest.preferences or ()), labelled)
+        return self._learned[digest]

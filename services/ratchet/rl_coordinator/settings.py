@@ -48,5 +48,10 @@ class Settings(BaseSettings):
     """JSON file with more recipes; those in `recipes` come first."""
     history_limit: int = 200_000
     """Most recent trajectories of a role that a snapshot is selected from, and its baselines are computed over."""
+    minimum_pairs: int = 8
+    """A job that learns from preference pairs and has fewer is refused. A floor against nothing at all: below some 500
+    pairs, DPO shows little."""
+    minimum_labels: int = 8
+    """The same for a job that learns from thumbs; it needs both kinds of them."""
     chunk: int = 250
     """Trajectories that are read from the warehouse at a time while a snapshot is written."""

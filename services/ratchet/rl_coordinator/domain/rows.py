@@ -25,6 +25,16 @@ UNREADABLE_CHAT = "unreadable_chat"
 
 
 @dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a row of any format comes from, as the manifest tells it."""
+
+    trajectories: tuple[str, ...]
+    source: str
+    preference: str | None = None
+    rater: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """The columns of a snapshot, in order; lists are JSON text."""
 
@@ -40,6 +50,11 @@ class Row:
     messages: str
     tools: str
     calls: str
+
+    @property
+    def provenance(self) -> Provenance:
+        """What the manifest says of it."""
+        return Provenance((self.trajectory_id,), self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +95,9 @@ def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, recipe
         success=_success(trajectory),
         policy_version=_policy_version(trajectory, calls),
         source=trajectory.metadata.source or "client",
-        messages=_json(messages),
-        tools=_json(offered_tools(trajectory, turns)),
-        calls=_json(calls),
+        messages=json_text(messages),
+        tools=json_text(offered_tools(trajectory, turns)),
+        calls=json_text(calls),
     )
 
 
@@ -97,5 +112,6 @@ def _policy_version(trajectory: Trajectory, calls: Sequence[Call]) -> int | None
     return trajectory.policy.version if trajectory.policy else None
 
 
-def _json(value: object) -> str:
+def json_text(value: object) -> str:
+    """A value as it stands in a column."""
     return msgspec.json.encode(value).decode()

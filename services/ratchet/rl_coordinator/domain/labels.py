@@ -1,0 +1,83 @@
+"""Answers with a thumb, for a snapshot of the format `labels`: whose word counts, and one row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ratchet.messages.base import JsonObject
+from ratchet.messages.chat import ChatError
+from ratchet.messages.recorded import lacks_turns, offered_tools, recorded_chat
+from ratchet.messages.trajectory import Trajectory
+from ratchet.messages.turn import Turn
+from ratchet.rl_coordinator.domain.rows import TURNS_NOT_STORED, UNREADABLE_CHAT, Provenance, json_text
+
+THUMBS = "thumbs"
+NO_PROMPT = "no_prompt"
+CONTRADICTED = "contradicted"
+
+
+@dataclass(frozen=True, slots=True)
+class Thumb:
+    """One thumb up or down; thumbs are given oldest first."""
+
+    trajectory_id: str
+    up: bool
+    rater: str | None
+    """Who gave it, where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRow:
+    """The columns of a snapshot of labels, in order; prompt, completion and tools are JSON lists."""
+
+    trajectory_id: str
+    prompt: str
+    completion: str
+    label: bool
+    tools: str
+    source: str
+
+    @property
+    def provenance(self) -> Provenance:
+        """What the manifest says of it."""
+        return Provenance((self.trajectory_id,), self.source)
+
+
+def labels(thumbs: Iterable[Thumb]) -> Mapping[str, bool | None]:
+    """By trajectory: what most say, each with their last word; None where as many say the opposite."""
+    last: dict[str, dict[str, bool]] = {}
+    for number, thumb in enumerate(thumbs):
+        last.setdefault(thumb.trajectory_id, {})[thumb.rater or f"unnamed {number}"] = thumb.up
+    return {trajectory_id: _majority(words.values()) for trajectory_id, words in last.items()}
+
+
+def label_row(trajectory: Trajectory, turns: Sequence[Turn], label: bool) -> LabelRow | str:
+    """The row, or the reason (a token) why there can be none. All that was said after the first prompt was judged."""
+    if lacks_turns(trajectory, turns):
+        return TURNS_NOT_STORED
+    try:
+        chat = recorded_chat(trajectory, turns)
+    except ChatError:
+        return UNREADABLE_CHAT
+    start = _first_answer(chat)
+    if not start:
+        return NO_PROMPT
+    return LabelRow(
+        trajectory_id=trajectory.trajectory_id,
+        prompt=json_text(chat[:start]),
+        completion=json_text(chat[start:]),
+        label=label,
+        tools=json_text(offered_tools(trajectory, turns)),
+        source=THUMBS,
+    )
+
+
+def _majority(words: Iterable[bool]) -> bool | None:
+    counted = Counter(words)
+    return None if counted[True] == counted[False] else counted[True] > counted[False]
+
+
+def _first_answer(chat: Sequence[JsonObject]) -> int:
+    return next((index for index, message in enumerate(chat) if message.get("role") == "assistant"), 0)

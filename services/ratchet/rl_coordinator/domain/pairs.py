@@ -1,0 +1,188 @@
+"""Preference pairs for a snapshot: which of the stored preferences count, and one row of the format `pairs`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from ratchet.messages import Preference
+from ratchet.messages.base import JsonObject
+from ratchet.messages.chat import text_of
+from ratchet.messages.training import DatasetFilter
+from ratchet.rl_coordinator.domain.rows import Provenance, json_text
+
+UNNAMED = "unnamed"
+"""The rater of a preference that names none, in a manifest's count."""
+EMPTY, IDENTICAL, NOT_AN_ANSWER = "empty", "identical", "not_an_answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """A stored preference, as far as choosing needs to know it; the texts only by digest."""
+
+    preference_id: str
+    source: str
+    rater: str | None
+    domain: str | None
+    at: datetime
+    """When it was stored."""
+    sequence: int
+    """Its place in the stream: later ones are newer."""
+    prompt: str
+    chosen: str
+    rejected: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairRules:
+    """What a preference must be like."""
+
+    filter: DatasetFilter
+    consumed: frozenset[str]
+    """Preferences the lineage has already learned from."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairSelection:
+    """The chosen ones, oldest first, and how many were left out for which reason."""
+
+    chosen: Sequence[Opinion]
+    left_out: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """The columns of a snapshot of pairs, in order; prompt, answers and tools are JSON lists."""
+
+    preference_id: str
+    prompt: str
+    chosen: str
+    rejected: str
+    tools: str
+    source: str
+    rater: str | None
+    confidence: float | None
+    domain: str | None
+    chosen_trajectory_id: str | None
+    rejected_trajectory_id: str | None
+    group_key: str | None
+
+    @property
+    def provenance(self) -> Provenance:
+        """What the manifest says of it."""
+        ids = tuple(one for one in (self.chosen_trajectory_id, self.rejected_trajectory_id) if one is not None)
+        return Provenance(ids, self.source, self.preference_id, self.rater or UNNAMED)
+
+
+def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int) -> PairSelection:
+    """The newest pairs, up to `sample_size`. Where several judged the same two answers, the majority counts, once."""
+    left_out: Counter[str] = Counter()
+    eligible: list[Opinion] = []
+    for opinion in opinions:
+        reason = reason_against(opinion, rules)
+        if reason is None:
+            eligible.append(opinion)
+        else:
+            left_out[reason] += 1
+    decided = _decided(_newest_words(eligible, left_out), left_out)
+    newest = sorted(decided, key=lambda opinion: (opinion.sequence, opinion.preference_id))[-sample_size:]
+    left_out["beyond_sample_size"] += len(decided) - len(newest)
+    return PairSelection(newest, dict(+left_out))
+
+
+def reason_against(opinion: Opinion, rules: PairRules) -> str | None:
+    """The first rule the preference breaks, as a token; None when it may be learned from."""
+    return next((reason for reason, breaks in _RULES.items() if breaks(opinion, rules)), None)
+
+
+def pair_row(preference: Preference) -> PairRow | str:
+    """The row, or the reason (a token) why there can be none."""
+    prompt = _messages(preference.prompt, "user")
+    chosen, rejected = (_messages(answer, "assistant") for answer in (preference.chosen, preference.rejected))
+    if not prompt or not any(_holds_something(message) for message in prompt):
+        return EMPTY
+    for answer in (chosen, rejected):
+        said = [message for message in answer if message.get("role") == "assistant"]
+        if not said:
+            return NOT_AN_ANSWER
+        if not any(_holds_something(message) for message in said):
+            return EMPTY
+    if chosen == rejected:
+        return IDENTICAL
+    return PairRow(
+        preference_id=preference.preference_id,
+        prompt=json_text(prompt),
+        chosen=json_text(chosen),
+        rejected=json_text(rejected),
+        tools=json_text(preference.tools or []),
+        source=preference.source,
+        rater=preference.rater,
+        confidence=preference.confidence,
+        domain=preference.domain,
+        chosen_trajectory_id=preference.chosen_trajectory_id,
+        rejected_trajectory_id=preference.rejected_trajectory_id,
+        group_key=preference.group_key,
+    )
+
+
+def _newest_words(opinions: Iterable[Opinion], left_out: Counter[str]) -> list[Opinion]:
+    """What each rater said last of two answers; who gives no name is somebody else every time."""
+    last: dict[tuple[str, ...], Opinion] = {}
+    for opinion in sorted(opinions, key=lambda opinion: opinion.sequence):
+        rater = (opinion.source, opinion.rater) if opinion.rater else (opinion.source, "", opinion.preference_id)
+        key = (*rater, opinion.prompt, *sorted((opinion.chosen, opinion.rejected)))
+        left_out["superseded"] += key in last
+        last[key] = opinion
+    return list(last.values())
+
+
+def _decided(opinions: Sequence[Opinion], left_out: Counter[str]) -> list[Opinion]:
+    """One opinion for every two answers that a majority tells apart."""
+    asked: dict[tuple[str, ...], list[Opinion]] = {}
+    for opinion in opinions:
+        asked.setdefault((opinion.prompt, *sorted((opinion.chosen, opinion.rejected))), []).append(opinion)
+    kept: list[Opinion] = []
+    for votes in asked.values():
+        ((winner, number), *others) = Counter(vote.chosen for vote in votes).most_common()
+        if others and others[0][1] == number:
+            left_out["contradicted"] += len(votes)
+            continue
+        agreeing = [vote for vote in votes if vote.chosen == winner]
+        kept.append(agreeing[-1])
+        left_out["duplicate"] += len(agreeing) - 1
+        left_out["outvoted"] += len(votes) - len(agreeing)
+    return kept
+
+
+def _messages(text: str | list[JsonObject], role: str) -> list[JsonObject]:
+    """A plain text is one message of `role`."""
+    return [{"role": role, "content": text}] if isinstance(text, str) else text
+
+
+def _holds_something(message: JsonObject) -> bool:
+    content = message.get("content")
+    parts = isinstance(content, list) and bool(content)
+    return bool(text_of(content).strip()) or parts or bool(message.get("tool_calls"))
+
+
+def _outside_dates(opinion: Opinion, rules: PairRules) -> bool:
+    dates = rules.filter.date_range
+    if dates is None:
+        return False
+    too_old = dates.start is not None and opinion.at < dates.start
+    return too_old or (dates.end is not None and opinion.at >= dates.end)
+
+
+def _not_in(value: str | None, allowed: list[str] | None) -> bool:
+    return allowed is not None and value not in allowed
+
+
+_RULES: Mapping[str, Callable[[Opinion, PairRules], bool]] = {
+    "consumed_by_lineage": lambda o, r: o.preference_id in r.consumed,
+    "outside_date_range": _outside_dates,
+    "source": lambda o, r: _not_in(o.source, r.filter.sources),
+    "task_domain": lambda o, r: _not_in(o.domain, r.filter.task_domains),
+}
+"""Reason -> whether a preference is left out for it, in the order in which reasons are reported."""

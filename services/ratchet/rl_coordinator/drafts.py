@@ -1,0 +1,182 @@
+"""What a snapshot of each format would hold: chosen ids and reasons first, rows only when they are asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ratchet.messages.training import Dataset, DatasetFilter
+from ratchet.messages.training_rules import DATASET_FORMATS, LABELS, PAIRS, TRAJECTORIES
+from ratchet.rl_coordinator.clickhouse_preferences import Preferences
+from ratchet.rl_coordinator.clickhouse_trajectories import Trajectories
+from ratchet.rl_coordinator.domain.baselines import baselines
+from ratchet.rl_coordinator.domain.labels import CONTRADICTED, LabelRow, label_row, labels
+from ratchet.rl_coordinator.domain.pairs import PairRow, PairRules, pair_row, select_pairs
+from ratchet.rl_coordinator.domain.requests import uses_policy_gradient
+from ratchet.rl_coordinator.domain.rows import TRANSFORMS, Recipe, Row, Scored, row_of
+from ratchet.rl_coordinator.domain.selection import LEFT_OUT_ARMS, Candidate, Rules, age_order, select
+
+SnapshotRow = Row | PairRow | LabelRow
+"""A row of any format: its fields are the columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What the lineage has already learned from."""
+
+    trajectories: frozenset[str] = frozenset()
+    preferences: frozenset[str] = frozenset()
+    labelled: frozenset[str] = frozenset()
+    """Trajectories of its snapshots of labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The data that a job asks for."""
+
+    role: str
+    algorithm: str
+    dataset: Dataset
+    learned: Learned
+
+    @property
+    def filter(self) -> DatasetFilter:
+        return self.dataset.filter or DatasetFilter()
+
+    @property
+    def format(self) -> str:
+        return DATASET_FORMATS[self.algorithm]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What was chosen, and why the rest was left out."""
+
+    ids: Sequence[str]
+    left_out: Mapping[str, int]
+    nouns: tuple[str, str]
+    """What is chosen from, one and many, for people."""
+    rows: Callable[[Sequence[str]], Awaitable[Sequence[SnapshotRow | str]]]
+    """The rows of some of the ids; a reason (a token) where there can be none."""
+    watermarks: Mapping[str, int]
+    reward_function: str = ""
+    minimum: int = 1
+    """Less is refused."""
+    problem: str | None = None
+    """Why these cannot be learned from, however many there are."""
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """What a preview says of the chosen ones: how many from each source."""
+
+
+class Drafts:
+    """Chooses from the warehouse."""
+
+    def __init__(self, trajectories: Trajectories, preferences: Preferences, minimum: Mapping[str, int]) -> None:
+        """`minimum`: by format, how many rows a job needs."""
+        self._trajectories = trajectories
+        self._preferences = preferences
+        self._minimum = minimum
+
+    async def draft(self, wanted: Wanted) -> Draft:
+        """The draft of the format that the job's algorithm learns from."""
+        by_format = {TRAJECTORIES: self._draft_trajectories, PAIRS: self._draft_pairs, LABELS: self._draft_labels}
+        return await by_format[wanted.format](wanted)
+
+    async def _draft_trajectories(self, wanted: Wanted) -> Draft:
+        recipe = recipe_of(wanted)
+        catalogue = await self._trajectories.catalogue(wanted.role)
+        consumed = wanted.learned.trajectories if recipe.needs_calls else frozenset[str]()
+        rules = Rules(filter=wanted.filter, needs_calls=recipe.needs_calls, consumed=consumed)
+        selection = select(catalogue.candidates, rules, wanted.dataset.sample_size)
+        scores = _scores(catalogue.candidates, recipe.transform)
+
+        async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
+            found = await self._trajectories.trajectories(wanted.role, ids)
+            turns = await self._trajectories.turns(wanted.role, ids)
+            return await asyncio.to_thread(
+                lambda: [row_of(found[key], turns[key], scores[key], recipe) for key in ids if key in found]
+            )
+
+        return Draft(
+            ids=[candidate.trajectory_id for candidate in selection.chosen],
+            left_out=selection.left_out,
+            nouns=("trajectory with a reward", "rewarded trajectories"),
+            rows=rows,
+            watermarks=catalogue.watermarks,
+            reward_function=catalogue.reward_function,
+            minimum=self._minimum.get(TRAJECTORIES, 1),
+            counts=Counter(candidate.source for candidate in selection.chosen),
+        )
+
+    async def _draft_pairs(self, wanted: Wanted) -> Draft:
+        watermark = await self._preferences.watermark(wanted.role, "preferences")
+        opinions = await self._preferences.opinions(wanted.role)
+        rules = PairRules(filter=wanted.filter, consumed=wanted.learned.preferences)
+        selection = select_pairs(opinions, rules, wanted.dataset.sample_size)
+
+        async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
+            found = await self._preferences.preferences(wanted.role, ids)
+            return await asyncio.to_thread(lambda: [pair_row(found[key]) for key in ids if key in found])
+
+        return Draft(
+            ids=[opinion.preference_id for opinion in selection.chosen],
+            left_out=selection.left_out,
+            nouns=("preference", "preferences"),
+            rows=rows,
+            watermarks={"RL_FEEDBACK": watermark},
+            minimum=self._minimum.get(PAIRS, 1),
+            counts=Counter(opinion.source for opinion in selection.chosen),
+        )
+
+    async def _draft_labels(self, wanted: Wanted) -> Draft:
+        watermark = await self._preferences.watermark(wanted.role, "feedback")
+        said = labels(await self._preferences.thumbs(wanted.role))
+        catalogue = await self._trajectories.catalogue(wanted.role)
+        judged = [one for one in catalogue.candidates if said.get(one.trajectory_id) is not None]
+        rules = Rules(filter=wanted.filter, needs_calls=False, consumed=wanted.learned.labelled)
+        selection = select(judged, rules, wanted.dataset.sample_size)
+        chosen = {one.trajectory_id: bool(said[one.trajectory_id]) for one in selection.chosen}
+
+        async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
+            found = await self._trajectories.trajectories(wanted.role, ids)
+            turns = await self._trajectories.turns(wanted.role, ids)
+            return await asyncio.to_thread(
+                lambda: [label_row(found[key], turns[key], chosen[key]) for key in ids if key in found]
+            )
+
+        undecided = sum(label is None for label in said.values())
+        ups = sum(chosen.values())
+        return Draft(
+            ids=list(chosen),
+            left_out=+Counter({**selection.left_out, CONTRADICTED: undecided}),
+            nouns=("trajectory with a reward and thumbs", "trajectories with thumbs"),
+            rows=rows,
+            watermarks={**catalogue.watermarks, "RL_FEEDBACK": watermark},
+            reward_function=catalogue.reward_function,
+            minimum=self._minimum.get(LABELS, 1),
+            problem=_one_sided(ups, len(chosen)),
+            counts=+Counter({"thumbs up": ups, "thumbs down": len(chosen) - ups}),
+        )
+
+
+def recipe_of(wanted: Wanted) -> Recipe:
+    """How rows of trajectories are made for the job."""
+    transform = wanted.dataset.reward_transform or "identity"
+    return Recipe(transform=transform, needs_calls=uses_policy_gradient(wanted.algorithm))
+
+
+def _scores(candidates: Sequence[Candidate], transform: str) -> Mapping[str, Scored]:
+    """Reward and baseline of every candidate. Baselines are folded over all of the role's own traffic, oldest first."""
+    transformed = TRANSFORMS[transform]
+    counted = [candidate for candidate in candidates if not candidate.arms & LEFT_OUT_ARMS]
+    history = [(c.trajectory_id, c.task_key, transformed(c.reward)) for c in sorted(counted, key=age_order)]
+    known = baselines(history)
+    return {c.trajectory_id: Scored(c.task_key, c.reward, known.get(c.trajectory_id)) for c in candidates}
+
+
+def _one_sided(ups: int, number: int) -> str | None:
+    if number and ups in (0, number):
+        return f"all {number} thumbs are {'up' if ups else 'down'}: there is nothing to tell apart"
+    return None
