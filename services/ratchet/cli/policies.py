@@ -54,11 +54,6 @@ def find_policy(endpoints: Endpoints, name: str) -> Json:
     raise NotFound(f"no such policy: {name}")
 
 
-def read_lineage(endpoints: Endpoints, policy: Json) -> Json:
-    """Everything that the policy was made of, as the coordinator walks it."""
-    return call(endpoints, "coordinator", "GET", f"/v1/models/{policy['role']}/{policy['version']}/lineage")
-
-
 def export_policy(endpoints: Endpoints, policy: Json, target: Path, bar: Bar) -> list[str]:
     """The names of the files written to `target`. Raises `Rejected` when there is something already."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

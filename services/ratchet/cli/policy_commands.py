@@ -36,20 +36,27 @@ def list_policies(
 
 
 @app.command()
-def show(policy: Policy, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Show a policy and what it was made of: job, snapshot, trajectories and their rewards."""
+def show(
+    policy: Policy,
+    trajectories: Annotated[
+        int, typer.Option(min=0, max=500, help="List at most so many trajectories and preferences.")
+    ] = 5,
+    parents: Annotated[int, typer.Option(min=0, max=20, help="Also walk to so many of its ancestors.")] = 0,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Show a policy and what it was made of: job, snapshot, trajectories, rewards, raters. --json has the event ids."""
     from ratchet.cli.endpoints import locate
-    from ratchet.cli.output import print_json
-    from ratchet.cli.policies import find_policy, read_lineage
-    from ratchet.cli.policy_view import show_lineage
+    from ratchet.cli.lineage import lineage_tree, read_lineage
+    from ratchet.cli.output import console, print_json
+    from ratchet.cli.policies import find_policy
 
     endpoints = locate(directory)
-    found = find_policy(endpoints, policy)
-    lineage = read_lineage(endpoints, found)
+    lineage = read_lineage(endpoints, find_policy(endpoints, policy), trajectories, parents)
     if as_json:
         print_json(lineage)
     else:
-        show_lineage(found, lineage, directory)
+        console.print(lineage_tree(lineage))
 
 
 @app.command()
