@@ -91,6 +91,33 @@ def write_snapshot(path: Path, trajectories: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
+def write_pairs(path: Path, pairs: Sequence[dict[str, Any]]) -> Path:
+    """A snapshot of preference pairs; absent columns get plain values."""
+    texts = ("preference_id", "prompt", "chosen", "rejected", "tools", "source", "rater", "domain")
+    ids = ("chosen_trajectory_id", "rejected_trajectory_id", "group_key")
+    schema = pa.schema([(name, pa.string()) for name in (*texts, *ids)] + [("confidence", pa.float64())])
+    pq.write_table(pa.Table.from_pylist([_pair_record(n, one) for n, one in enumerate(pairs)], schema=schema), path)
+    return path
+
+
+def write_labels(path: Path, labels: Sequence[dict[str, Any]]) -> Path:
+    """A snapshot of answers with thumbs; absent columns get plain values."""
+    texts = ("trajectory_id", "prompt", "completion", "tools", "source")
+    schema = pa.schema([(name, pa.string()) for name in texts] + [("label", pa.bool_())])
+    records = [
+        {"trajectory_id": f"t{number}", "source": "thumbs", "label": one["label"]}
+        | {name: json.dumps(one.get(name, [])) for name in ("prompt", "completion", "tools")}
+        for number, one in enumerate(labels)
+    ]
+    pq.write_table(pa.Table.from_pylist(records, schema=schema), path)
+    return path
+
+
+def _pair_record(number: int, one: dict[str, Any]) -> dict[str, Any]:
+    lists = {name: json.dumps(one.get(name, [])) for name in ("prompt", "chosen", "rejected", "tools")}
+    return {"preference_id": f"p{number}", "source": "derived", "group_key": one.get("group_key"), **lists}
+
+
 def _record(number: int, one: dict[str, Any]) -> dict[str, Any]:
     plain = {
         "trajectory_id": f"t{number}",

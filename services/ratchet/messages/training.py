@@ -59,6 +59,8 @@ class Hyperparameters(Value, frozen=True, kw_only=True, omit_defaults=True):
     gae_lambda: float | None = None
     beta: float | None = None
     label_smoothing: float | None = None
+    desirable_weight: float | None = None
+    undesirable_weight: float | None = None
     kl_beta: float | None = None
     seed: int | None = None
     lora: Lora | None = None

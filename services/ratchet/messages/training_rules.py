@@ -32,14 +32,30 @@ MEANINGFUL: Mapping[str, frozenset[str]] = {
     "grpo": COMMON | GROUPED,
     "reinforce": COMMON | GROUPED,
     "ppo": COMMON | CLIPPED | {"gamma", "gae_lambda"},
+    "dpo": COMMON | {"beta", "label_smoothing"},
+    "kto": COMMON | {"beta", "desirable_weight", "undesirable_weight"},
 }
 """By algorithm: the hyperparameters that it has."""
+
+TRAJECTORIES, PAIRS, LABELS = "trajectories", "pairs", "labels"
+"""Formats of a snapshot: one row per trajectory, per preference pair, or per answer with a thumb."""
+
+DATASET_FORMATS: Mapping[str, str] = dict.fromkeys(MEANINGFUL, TRAJECTORIES) | {"dpo": PAIRS, "kto": LABELS}
+"""By algorithm: the format it learns from."""
 
 NORMALIZATIONS = ("trajectory", "token", "constant")
 
 _POSITIVE = ("learning_rate", "batch_size", "epochs", "max_steps", "gradient_accumulation", "max_length")
-_POSITIVE_REALS = ("max_grad_norm", "importance_cap")
-_NOT_NEGATIVE = ("clip_epsilon", "clip_epsilon_high", "kl_beta", "warmup_steps", "negative_advantage_scale")
+_POSITIVE_REALS = ("max_grad_norm", "importance_cap", "beta")
+_NOT_NEGATIVE = (
+    "clip_epsilon",
+    "clip_epsilon_high",
+    "kl_beta",
+    "warmup_steps",
+    "negative_advantage_scale",
+    "desirable_weight",
+    "undesirable_weight",
+)
 _FRACTIONS = ("gamma", "gae_lambda")
 
 
@@ -83,6 +99,10 @@ def _contradictions(hyper: Hyperparameters) -> Iterator[str]:
         yield "full_finetune trains every weight: it goes with no lora"
     if hyper.lora is not None and (hyper.lora.r < 1 or not 0 <= hyper.lora.dropout < 1):
         yield "lora needs r of at least 1 and a dropout in 0..1"
+    if hyper.label_smoothing is not None and not 0 <= hyper.label_smoothing < 0.5:
+        yield f"label_smoothing must lie in 0..0.5, 0.5 not included, not {hyper.label_smoothing:g}"
+    if hyper.desirable_weight == 0 and hyper.undesirable_weight == 0:
+        yield "desirable_weight and undesirable_weight are both 0: nothing would be learnt"
     window = hyper.rejection_window
     if window is not None and (len(window) != 2 or not 0 <= window[0] < 1 < window[1]):
         yield f"rejection_window must be [low, high] around 1, not {window}"

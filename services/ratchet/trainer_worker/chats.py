@@ -25,6 +25,9 @@ from ratchet.trainer_worker.learner.rows import Row
 VERBATIM_TOOL_FORMAT = "call_token"
 """`ratchet_tool_format` of tokenizers whose template renders a call's arguments as the text that the policy wrote."""
 
+MAX_LENGTH = 4096
+"""Default length of a row in tokens."""
+
 SAMPLES = 8
 """Conversations on which the quick search must agree with the careful one before it is used."""
 
@@ -36,6 +39,8 @@ class Conversation:
     trajectory_id: str
     messages: Sequence[JsonObject]
     tools: Sequence[JsonObject] = ()
+    learn_from: int = 0
+    """Index of the first message that may learn; what the assistant said before it is context."""
 
 
 @dataclass(slots=True)
@@ -48,6 +53,14 @@ class ChatCounts:
     """Rendered differently as history than when written: one row per assistant message."""
     unrenderable: Counter[str] = field(default_factory=Counter[str])
     truncated: int = 0
+
+    def metrics(self) -> dict[str, float]:
+        """As a job reports them."""
+        return {
+            "split_conversations": self.split,
+            "unrenderable_conversations": sum(self.unrenderable.values()),
+            "truncated_rows": self.truncated,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +84,13 @@ class ChatRows:
         self._verbatim = self._tokenizer.init_kwargs.get("ratchet_tool_format") == VERBATIM_TOOL_FORMAT
         self.counts = ChatCounts()
         if not self._tokenizer.chat_template:
-            raise DataUnusable("the base model's tokenizer has no chat template, which sft needs")
+            raise DataUnusable("the base model's tokenizer has no chat template, which training on chats needs")
         if not self._tokenizer.is_fast:
             raise DataUnusable("the base model's tokenizer cannot tell where its tokens lie in the text")
+
+    def afresh(self) -> ChatRows:
+        """The same, with counts of its own."""
+        return ChatRows(self._tokenizer, self._max_length)
 
     def rows(self, conversations: Sequence[Conversation]) -> list[Row]:
         """Rows in which something learns, in order. Raises `DataUnusable` when there is none."""
@@ -95,7 +112,8 @@ class ChatRows:
         return kept
 
     def _prepared(self, one: Conversation) -> Conversation:
-        return Conversation(one.trajectory_id, [_shaped(m, self._verbatim) for m in one.messages], one.tools)
+        messages = [_shaped(message, self._verbatim) for message in one.messages]
+        return Conversation(one.trajectory_id, messages, one.tools, one.learn_from)
 
     def _render(
         self, conversations: Sequence[Sequence[JsonObject]], tools: Sequence[JsonObject], ask: bool
@@ -108,8 +126,8 @@ class ChatRows:
         )
 
     def _careful(self, one: Conversation) -> list[Row]:
-        """Rows by rendering the conversation up to and with every assistant message."""
-        places = [index for index, message in enumerate(one.messages) if message["role"] == "assistant"]
+        """Rows by rendering the conversation up to and with every assistant message that learns."""
+        places = [index for index in _assistant_places(one) if index >= one.learn_from]
         if not places:
             self.counts.unrenderable["no assistant message"] += 1
             return []
@@ -139,7 +157,8 @@ class ChatRows:
         encoded = self._tokenizer.apply_chat_template(
             list(one.messages), tools=list(one.tools) or None, return_dict=True, return_assistant_tokens_mask=True
         )
-        return [_row(one.trajectory_id, encoded["input_ids"], [bool(mask) for mask in encoded["assistant_masks"]])]
+        mask = _without_first([bool(learns) for learns in encoded["assistant_masks"]], _answers_before(one))
+        return [_row(one.trajectory_id, encoded["input_ids"], mask)]
 
     def _row(self, trajectory_id: str, text: str, spans: Sequence[tuple[int, int]]) -> Row:
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -167,13 +186,11 @@ class ChatRows:
         frame = frames.pop()
         if frame is None or frame.header[0] not in self._special or frame.end not in self._special:
             return None
-        alike = all(
-            _search(row.token_ids, frame, _answers(one)) == row.loss_mask for one, rows in samples for row in rows
-        )
+        alike = all(_search(row.token_ids, frame, one) == row.loss_mask for one, rows in samples for row in rows)
         return frame if alike else None
 
     def _frame(self, one: Conversation, row: Row) -> _Frame | None:
-        first = next(index for index, message in enumerate(one.messages) if message["role"] == "assistant")
+        first = _assistant_places(one)[0]
         asked, plain = (self._render([one.messages[:first]], one.tools, ask)[0] for ask in (True, False))
         header: list[int] = self._tokenizer(asked[len(plain) :], add_special_tokens=False)["input_ids"]
         learns = [*row.loss_mask, False]
@@ -188,7 +205,7 @@ class ChatRows:
             texts = self._texts(block)
             encoded = self._tokenizer([text or "" for text in texts], add_special_tokens=False)["input_ids"]
             for one, text, ids in zip(block, texts, encoded, strict=True):
-                mask = None if text is None else _search(ids, frame, _answers(one))
+                mask = None if text is None else _search(ids, frame, one)
                 self.counts.quick += mask is not None
                 rows += self._careful(one) if mask is None else [_row(one.trajectory_id, ids, mask)]
         return rows
@@ -204,9 +221,16 @@ class ChatRows:
             return [None] * len(block)
 
 
-def _search(ids: Sequence[int], frame: _Frame, answers: int) -> list[bool] | None:
-    """Mask of what lies between each header and its end, or None unless there are exactly `answers` of them."""
+def chat_length(model: Any, wanted: int | None) -> int:
+    """The longest row: what a job asks for, at most the positions that the model (`Any`: wrapped or not) has."""
+    positions = getattr(model.config, "max_position_embeddings", None) or MAX_LENGTH
+    return min(wanted or MAX_LENGTH, positions)
+
+
+def _search(ids: Sequence[int], frame: _Frame, one: Conversation) -> list[bool] | None:
+    """Mask of what lies between each header and its end, or None unless there is one for every assistant message."""
     mask = [False] * len(ids)
+    skipped = _answers_before(one)
     width, found, index = len(frame.header), 0, 0
     while index + width <= len(ids):
         if ids[index] != frame.header[0] or tuple(ids[index : index + width]) != frame.header:
@@ -215,17 +239,32 @@ def _search(ids: Sequence[int], frame: _Frame, answers: int) -> list[bool] | Non
         found += 1
         index += width
         while index < len(ids):
-            mask[index] = True
+            mask[index] = found > skipped
             index += 1
             if ids[index - 1] == frame.end:
                 break
         else:
             return None
-    return mask if found == answers else None
+    return mask if found == len(_assistant_places(one)) else None
 
 
-def _answers(one: Conversation) -> int:
-    return sum(message["role"] == "assistant" for message in one.messages)
+def _assistant_places(one: Conversation) -> list[int]:
+    return [index for index, message in enumerate(one.messages) if message["role"] == "assistant"]
+
+
+def _answers_before(one: Conversation) -> int:
+    """How many assistant messages are context only."""
+    return sum(index < one.learn_from for index in _assistant_places(one))
+
+
+def _without_first(mask: Sequence[bool], runs: int) -> list[bool]:
+    """`mask` without its first `runs` runs of learning tokens."""
+    kept, found, before = list(mask), 0, False
+    for index, learns in enumerate(mask):
+        found += learns and not before
+        before = learns
+        kept[index] = learns and found > runs
+    return kept
 
 
 def _row(trajectory_id: str, ids: list[int], mask: list[bool]) -> Row:

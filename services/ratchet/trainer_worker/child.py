@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 from typing import BinaryIO
 
+from ratchet.messages.training_rules import DATASET_FORMATS
 from ratchet.trainer_worker.errors import error_code
 from ratchet.trainer_worker.job import RESULT, Event, Failed, Finished, JobSpec, Stopped, encode_event, read_job
 
@@ -46,17 +47,17 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
     from ratchet.trainer_worker.child_run import ChildRun  # noqa: PLC0415
     from ratchet.trainer_worker.policy import load_policy, save_policy  # noqa: PLC0415
     from ratchet.trainer_worker.probe import probe_policy  # noqa: PLC0415
-    from ratchet.trainer_worker.snapshot import read_snapshot  # noqa: PLC0415
+    from ratchet.trainer_worker.snapshot import READERS  # noqa: PLC0415
 
     torch.set_num_threads(spec.threads)
     torch.manual_seed(spec.config.hyperparameters.seed or 0)
     algorithm = load_algorithm(spec.config.algorithm)
     run = ChildRun(spec, directory, events, stop)
-    trajectories = read_snapshot(Path(spec.dataset))
+    examples = READERS[DATASET_FORMATS[spec.config.algorithm]](Path(spec.dataset))
     if stop.is_set():
         return Stopped(step=0)
     policy = load_policy(spec)
-    outcome = algorithm(spec, policy, trajectories, run)
+    outcome = algorithm(spec, policy, examples, run)
     if outcome.stopped_at is not None:
         return Stopped(step=outcome.stopped_at)
     result = directory / RESULT
@@ -73,6 +74,7 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
         gpus=1 if policy.device.type == "cuda" else 0,
         final_reward=outcome.final_reward,
         probe=probe_policy(policy, outcome.probe_prompt),
+        evaluation=outcome.evaluation,
     )
 
 

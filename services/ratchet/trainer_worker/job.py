@@ -8,7 +8,7 @@ import msgspec
 
 from ratchet.kernel.artifacts import Probe
 from ratchet.messages.base import Value
-from ratchet.messages.training import TrainingConfig
+from ratchet.messages.training import EvaluationResults, TrainingConfig
 
 JOB_FILE, METRICS_FILE, LOG_FILE = "job.json", "metrics.jsonl", "child.log"
 CHECKPOINTS, RESULT = "checkpoints", "result"
@@ -35,6 +35,8 @@ class JobSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Directory of the checkpoint to resume from."""
     policy_version: int | None = None
     """Version of the policy that is trained; tells how stale a call is."""
+    holdout: float = 0.0
+    """Fraction of the preference pairs that are held out to judge the result on."""
 
 
 class Started(Value, frozen=True, kw_only=True, omit_defaults=True, tag="started"):
@@ -76,6 +78,8 @@ class Finished(Value, frozen=True, kw_only=True, omit_defaults=True, tag="finish
     gpus: int = 0
     final_reward: float | None = None
     probe: Probe | None = None
+    evaluation: EvaluationResults | None = None
+    """On what was held out."""
 
 
 class Stopped(Value, frozen=True, kw_only=True, omit_defaults=True, tag="stopped"):

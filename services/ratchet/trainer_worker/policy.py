@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from ratchet.kernel.artifacts import ADAPTER, MODEL
 from ratchet.kernel.errors import Rejected
+from ratchet.messages.base import JsonObject
 from ratchet.messages.training import Lora
 from ratchet.trainer_worker.job import JobSpec
 
@@ -35,6 +36,23 @@ class TrainedPolicy:
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.model.parameters()).device
+
+    def effective(self) -> JsonObject:
+        """What learns, as it was put on the model."""
+        if self.kind == MODEL:
+            return {"full_finetune": True, "lora": None}
+        model: Any = self.model
+        config = model.peft_config["default"]
+        modules = config.target_modules
+        return {
+            "full_finetune": False,
+            "lora": {
+                "r": config.r,
+                "alpha": config.lora_alpha,
+                "dropout": config.lora_dropout,
+                "target_modules": modules if isinstance(modules, str) else sorted(modules),
+            },
+        }
 
     def trainable(self) -> list[nn.Parameter]:
         """The parameters that learn."""
@@ -116,6 +134,8 @@ def _with_adapter(base: Any, spec: JobSpec, lora: Lora | None) -> nn.Module:
         return get_peft_model(base, config)
     model = PeftModel.from_pretrained(base, spec.adapter, is_trainable=True)
     present: Any = model.peft_config["default"]
+    # PEFT looks here whether the vocabulary was resized; the name in the adapter is the base's elsewhere.
+    present.base_model_name_or_path = spec.base
     if lora is not None and (lora.r, float(lora.alpha)) != (present.r, float(present.lora_alpha)):
         raise Rejected(
             f"the adapter to continue has r {present.r} and alpha {present.lora_alpha}; "

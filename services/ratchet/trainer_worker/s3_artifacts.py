@@ -27,6 +27,7 @@ from ratchet.kernel.artifacts import (
 from ratchet.kernel.errors import Rejected
 from ratchet.messages.base import Value
 from ratchet.messages.training import Artifacts, TrainingDispatch
+from ratchet.messages.training_rules import DATASET_FORMATS, TRAJECTORIES
 from ratchet.trainer_worker.checkpoints import MANIFEST
 from ratchet.trainer_worker.domain import version_of
 from ratchet.trainer_worker.job import METRICS_FILE, Finished, JobSpec
@@ -53,6 +54,7 @@ class _Parquet(Value, frozen=True, kw_only=True):
 class _Snapshot(Value, frozen=True, kw_only=True):
     parquet: _Parquet
     kind: str = ""
+    format: str = TRAJECTORIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ def fetch_inputs(objects: BlobStore, dispatch: TrainingDispatch, directory: Path
         adapter=str(base.adapter.directory) if base.adapter else None,
         resume=_fetch_checkpoint(objects, dispatch, directory),
         policy_version=version_of(dispatch.parent),
+        holdout=_holdout(dispatch),
     )
     return Inputs(spec, base)
 
@@ -186,9 +189,19 @@ def _fetch_dataset(objects: BlobStore, dispatch: TrainingDispatch, directory: Pa
         snapshot = msgspec.json.decode(body, type=_Snapshot)
     except msgspec.DecodeError as error:
         raise Rejected(f"{reference.uri} is not a snapshot: {error}") from error
+    algorithm = dispatch.request.training_config.algorithm
+    wanted = DATASET_FORMATS[algorithm]
+    if snapshot.format != wanted:
+        raise Rejected(f"{algorithm} learns from {wanted}; the snapshot {reference.uri} holds {snapshot.format}")
     path = directory / DATASET
     objects.get_file(snapshot.parquet.uri, path, snapshot.parquet.sha256)
     return path
+
+
+def _holdout(dispatch: TrainingDispatch) -> float:
+    """The fraction that is held out; none unless it is asked for."""
+    evaluation = dispatch.request.evaluation
+    return 0.0 if evaluation is None or evaluation.enabled is False else evaluation.holdout_size or 0.0
 
 
 def _fetch_checkpoint(objects: BlobStore, dispatch: TrainingDispatch, directory: Path) -> str | None:

@@ -1,20 +1,26 @@
-"""Reading a dataset snapshot: one Parquet row per trajectory."""
+"""Reading a dataset snapshot: one Parquet row per trajectory, per preference pair, or per labelled answer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.messages.base import JsonObject, Value
+from ratchet.messages.training_rules import LABELS, PAIRS, TRAJECTORIES
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.learner.rows import Call
 
-_COLUMNS = ["trajectory_id", "task_key", "reward", "baseline", "success", "messages", "tools", "calls"]
+_TRAJECTORY_COLUMNS = ["trajectory_id", "task_key", "reward", "baseline", "success", "messages", "tools", "calls"]
+_PAIR_COLUMNS = ["preference_id", "prompt", "chosen", "rejected", "tools", "group_key"]
+_LABEL_COLUMNS = ["trajectory_id", "prompt", "completion", "label", "tools"]
+
+T = TypeVar("T")
 
 
 class LoggedCall(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,16 +63,66 @@ class LoggedTrajectory:
     calls: list[Call]
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedPair:
+    """Two answers to one prompt, the better one first."""
+
+    preference_id: str
+    prompt: list[JsonObject]
+    chosen: list[JsonObject]
+    rejected: list[JsonObject]
+    tools: list[JsonObject]
+    group_key: str | None
+    """Pairs of one task have the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedLabel:
+    """One answer, and whether it was liked."""
+
+    trajectory_id: str
+    prompt: list[JsonObject]
+    completion: list[JsonObject]
+    label: bool
+    tools: list[JsonObject]
+
+
 def read_snapshot(path: Path) -> list[LoggedTrajectory]:
     """All trajectories, in the file's order. Raises `DataUnusable` when the file is not a snapshot, or empty."""
+    return _read(path, _TRAJECTORY_COLUMNS, _trajectory, "trajectory")
+
+
+def read_pairs(path: Path) -> list[LoggedPair]:
+    """All preference pairs; see `read_snapshot`."""
+    return _read(path, _PAIR_COLUMNS, _pair, "preference pair")
+
+
+def read_labels(path: Path) -> list[LoggedLabel]:
+    """All labelled answers; see `read_snapshot`."""
+    return _read(path, _LABEL_COLUMNS, _label, "labelled answer")
+
+
+READERS: Mapping[str, Callable[[Path], Sequence[Any]]] = {
+    TRAJECTORIES: read_snapshot,
+    PAIRS: read_pairs,
+    LABELS: read_labels,
+}
+"""By the `format` of a snapshot's manifest. `Any`: each has its own type."""
+
+
+def _read(path: Path, columns: list[str], make: Callable[[dict[str, Any]], T], what: str) -> list[T]:
     try:
-        table: Any = pq.read_table(str(path), columns=_COLUMNS)  # pyright: ignore[reportUnknownMemberType] - no types
-        trajectories = [_trajectory(record) for record in table.to_pylist()]
+        table: Any = pq.read_table(str(path), columns=columns)  # pyright: ignore[reportUnknownMemberType] - no types
+        found = [make(record) for record in table.to_pylist()]
     except (pa.ArrowException, KeyError, msgspec.DecodeError) as error:
         raise DataUnusable(f"the snapshot cannot be read: {error}") from error
-    if not trajectories:
-        raise DataUnusable("the snapshot holds no trajectory")
-    return trajectories
+    if not found:
+        raise DataUnusable(f"the snapshot holds no {what}")
+    return found
+
+
+def _objects(column: str | None) -> list[JsonObject]:
+    return msgspec.json.decode(column or b"[]", type=list[JsonObject])
 
 
 def _trajectory(record: dict[str, Any]) -> LoggedTrajectory:
@@ -76,7 +132,28 @@ def _trajectory(record: dict[str, Any]) -> LoggedTrajectory:
         reward=float(record["reward"] or 0.0),
         baseline=record["baseline"],
         success=record["success"],
-        messages=msgspec.json.decode(record["messages"] or b"[]", type=list[JsonObject]),
-        tools=msgspec.json.decode(record["tools"] or b"[]", type=list[JsonObject]),
+        messages=_objects(record["messages"]),
+        tools=_objects(record["tools"]),
         calls=[logged.call() for logged in msgspec.json.decode(record["calls"] or b"[]", type=list[LoggedCall])],
+    )
+
+
+def _pair(record: dict[str, Any]) -> LoggedPair:
+    return LoggedPair(
+        preference_id=record["preference_id"],
+        prompt=_objects(record["prompt"]),
+        chosen=_objects(record["chosen"]),
+        rejected=_objects(record["rejected"]),
+        tools=_objects(record["tools"]),
+        group_key=record["group_key"],
+    )
+
+
+def _label(record: dict[str, Any]) -> LoggedLabel:
+    return LoggedLabel(
+        trajectory_id=record["trajectory_id"],
+        prompt=_objects(record["prompt"]),
+        completion=_objects(record["completion"]),
+        label=bool(record["label"]),
+        tools=_objects(record["tools"]),
     )

@@ -25,7 +25,17 @@ def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (config("dpo"), "unknown algorithm 'dpo'; known are sft, rloo, grpo, reinforce, ppo"),
+        (config("best"), "unknown algorithm 'best'; known are sft, rloo, grpo, reinforce, ppo, dpo, kto"),
+        (config("dpo", kl_beta=0.1), "dpo has no hyperparameter kl_beta"),
+        (config("dpo", desirable_weight=2.0), "dpo has no hyperparameter desirable_weight"),
+        (config("kto", label_smoothing=0.1), "kto has no hyperparameter label_smoothing"),
+        (config("dpo", beta=0.0), "beta must be above 0, not 0"),
+        (config("dpo", label_smoothing=0.5), "label_smoothing must lie in 0..0.5, 0.5 not included, not 0.5"),
+        (config("kto", undesirable_weight=-1.0), "undesirable_weight must not be negative, not -1"),
+        (
+            config("kto", desirable_weight=0.0, undesirable_weight=0.0),
+            "desirable_weight and undesirable_weight are both 0: nothing would be learnt",
+        ),
         (config("sft", gamma=0.9), "sft has no hyperparameter gamma"),
         (config("rloo", gae_lambda=0.9), "rloo has no hyperparameter gae_lambda"),
         (config("ppo", advantage_floor=0.2), "ppo has no hyperparameter advantage_floor"),

@@ -14,6 +14,8 @@ ALGORITHMS: dict[str, str] = {
     "grpo": "ratchet.trainer_worker.algorithms.grpo",
     "reinforce": "ratchet.trainer_worker.algorithms.reinforce",
     "ppo": "ratchet.trainer_worker.algorithms.ppo",
+    "dpo": "ratchet.trainer_worker.algorithms.dpo",
+    "kto": "ratchet.trainer_worker.algorithms.kto",
 }
 
 

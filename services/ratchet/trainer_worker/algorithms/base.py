@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from ratchet.messages.base import JsonObject
+from ratchet.messages.training import EvaluationResults
 from ratchet.trainer_worker.checkpoints import Checkpoint
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.policy import TrainedPolicy
-from ratchet.trainer_worker.snapshot import LoggedTrajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Outcome:
     """How a training ended."""
 
     samples: int
-    """Trajectories that were learnt from."""
+    """Trajectories, pairs or labels that were learnt from."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     stopped_at: int | None = None
     """The train step after which it was stopped on request; None when it is complete."""
@@ -65,11 +66,15 @@ class Outcome:
     """A real prompt of the dataset, to probe the policy with."""
     extra_files: Callable[[Path], None] | None = None
     """Writes files that belong to the policy beside its weights."""
+    effective: JsonObject = field(default_factory=dict[str, Any])
+    """The hyperparameters as they reached what trained, defaults filled in."""
+    evaluation: EvaluationResults | None = None
+    """On what was held out."""
 
 
 class Algorithm(Protocol):
     """One way of learning from a snapshot. Changes `policy` in place."""
 
-    def __call__(
-        self, spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[LoggedTrajectory], run: Run
-    ) -> Outcome: ...
+    def __call__(self, spec: JobSpec, policy: TrainedPolicy, examples: Sequence[Any], run: Run, /) -> Outcome:
+        """`examples`: rows of the format that `training_rules.DATASET_FORMATS` names (`Any`: each has its own type)."""
+        ...

@@ -38,6 +38,11 @@ class Row:
         """Number of tokens that learn."""
         return sum(self.loss_mask)
 
+    @property
+    def prompt(self) -> list[int]:
+        """What precedes the first token that learns."""
+        return self.token_ids[: self.loss_mask.index(True)]
+
     def add(self, context: Sequence[int], call: Call) -> None:
         """Append what the policy was shown and what it answered."""
         learns = _can_learn(call)

@@ -43,9 +43,7 @@ def score_start(
     The reference is the base with the adapter disabled. While the policy is `fresh` it *is* its reference: a new
     adapter changes nothing yet, and a full fine-tune is compared with where it started.
     """
-    difference = verify_head(scorer, min(rows, key=lambda row: len(row.token_ids)))
-    if difference > HEAD_TOLERANCE:
-        raise DataUnusable(f"the model changes its logits in a way the learner does not know ({difference:.3f} nats)")
+    check_head(scorer, rows)
     proximal, entropy, values = _passes(scorer, rows, critic)
     if not reference or fresh:
         return StartScores(proximal, proximal if reference else None, values, entropy)
@@ -53,6 +51,13 @@ def score_start(
     with model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext():
         base, _, _ = _passes(scorer, rows, None)
     return StartScores(proximal, base, values, entropy)
+
+
+def check_head(scorer: Scorer, rows: Sequence[Row]) -> None:
+    """Raise `DataUnusable` when `scorer` and the model itself disagree on the shortest of `rows`."""
+    difference = verify_head(scorer, min(rows, key=lambda row: len(row.token_ids)))
+    if difference > HEAD_TOLERANCE:
+        raise DataUnusable(f"the model changes its logits in a way the learner does not know ({difference:.3f} nats)")
 
 
 def check_off_policy(rows: Sequence[Row], start: StartScores, window: tuple[float, float] | None) -> float:

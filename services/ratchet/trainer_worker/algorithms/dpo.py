@@ -1,0 +1,179 @@
+"""Direct preference optimization on TRL's loop, from pairs, on assistant tokens only (arXiv:2305.18290).
+
+The reference is the policy as the training found it: the starting adapter, the base under a new adapter, or the model of
+a full fine-tune. Its log-probabilities are taken once, before the first train step, and kept with every checkpoint, so
+no second set of weights is held and a resumed training has the very same reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ratchet.messages.training import EvaluationResults
+from ratchet.trainer_worker.algorithms.base import Outcome, Run
+from ratchet.trainer_worker.chats import ChatRows, chat_length
+from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.job import JobSpec
+from ratchet.trainer_worker.learner.holdout import split, wilson
+from ratchet.trainer_worker.learner.logprobs import Scorer
+from ratchet.trainer_worker.learner.pairs import PairRows, RowPair, pair_rows
+from ratchet.trainer_worker.learner.preference_losses import PairLogprobs, dpo_loss
+from ratchet.trainer_worker.learner.sequences import score_all, sequence_logprobs
+from ratchet.trainer_worker.policy import TrainedPolicy
+from ratchet.trainer_worker.snapshot import LoggedPair
+from ratchet.trainer_worker.trl_loop import Defaults, Loss, Trained, Work, run_trl
+
+DEFAULTS = Defaults(adapter_learning_rate=2e-5, full_learning_rate=1e-6)
+BETA = 0.1
+REFERENCE = "reference.safetensors"
+"""Log-probabilities under the reference, in a checkpoint."""
+
+
+def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[LoggedPair], run: Run) -> Outcome:
+    """See `algorithms.base.Algorithm`."""
+    hyper = spec.config.hyperparameters
+    max_length = chat_length(policy.model, hyper.max_length)
+    chats = ChatRows(policy.tokenizer, max_length)
+    made = pair_rows(chats, pairs)
+    learn, held = _split(made.pairs, spec)
+    scorer = Scorer(policy.model, bf16=policy.bf16)
+    reference = _Reference.open(scorer, made.pairs, run)
+    beta = BETA if hyper.beta is None else hyper.beta
+    smoothing = hyper.label_smoothing or 0.0
+    objective = Preference(scorer, [made.pairs[index] for index in learn], reference.of(learn), beta, smoothing)
+    work = Work(objective, len(learn), len(learn), DEFAULTS, keep=reference.save)
+    trained = run_trl(policy, hyper, run, work)
+    if trained.stopped_at is not None:
+        return Outcome(samples=len(learn), stopped_at=trained.stopped_at)
+    return Outcome(
+        samples=len(learn),
+        metrics=_metrics(made, objective, trained) | chats.counts.metrics(),
+        probe_prompt=min((pair.chosen[0].prompt for pair in objective.pairs), key=len),
+        effective=trained.effective | {"max_length": max_length, "beta": beta, "label_smoothing": smoothing},
+        evaluation=evaluate(scorer, [made.pairs[index] for index in held], reference.of(held), beta),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """`trl_loop.Objective`: the DPO loss per pair."""
+
+    scorer: Scorer
+    pairs: Sequence[RowPair]
+    reference: tuple[Tensor, Tensor]
+    """Log-probabilities of chosen and of rejected sides under the reference."""
+    beta: float
+    label_smoothing: float
+
+    def items(self, index: int) -> int:  # noqa: ARG002 - every pair is one term of the mean
+        """One."""
+        return 1
+
+    def loss(self, indices: Sequence[int]) -> Loss:
+        """See `trl_loop.Objective`."""
+        count = len(indices)
+        # Both sides of a pair go through the model together: the prompt that they share is run once.
+        sides = [self.pairs[index].chosen for index in indices] + [self.pairs[index].rejected for index in indices]
+        logprobs, entropy = sequence_logprobs(self.scorer, sides)
+        chosen, rejected = (side[list(indices)].to(logprobs) for side in self.reference)
+        found = dpo_loss(
+            PairLogprobs(logprobs[:count], logprobs[count:], chosen, rejected), self.beta, self.label_smoothing
+        )
+        metrics = {
+            "policy_entropy": entropy,
+            "accuracy": float((found.margin_P > 0).float().mean()),
+            "margin": float(found.margin_P.mean()),
+            "rewards_chosen": float(found.rewards_chosen_P.mean()),
+            "rewards_rejected": float(found.rewards_rejected_P.mean()),
+        }
+        return Loss(found.loss_P.sum(), metrics)
+
+
+def evaluate(
+    scorer: Scorer, pairs: Sequence[RowPair], reference: tuple[Tensor, Tensor], beta: float
+) -> EvaluationResults | None:
+    """What the held-out pairs say; None without any.
+
+    Accuracy: the share of pairs whose chosen side is the likelier one, before (reference) and after. Win rate: the share
+    on which the policy prefers the chosen side more than the reference does (one half where nothing was learnt), with
+    its 95 % interval. Improvement: accuracy after less accuracy before.
+    """
+    if not pairs:
+        return None
+    chosen, rejected = _score(scorer, pairs)
+    before, after = reference[0] - reference[1], chosen - rejected
+    wins = _wins(after - before)
+    low, high = wilson(wins, len(pairs))
+    accuracy_before, accuracy = _wins(before) / len(pairs), _wins(after) / len(pairs)
+    scores = {
+        "holdout_pairs": float(len(pairs)),
+        "holdout_accuracy_before": accuracy_before,
+        "holdout_accuracy": accuracy,
+        "holdout_win_rate": wins / len(pairs),
+        "holdout_win_rate_low": low,
+        "holdout_win_rate_high": high,
+        "holdout_margin": beta * float((after - before).mean()),
+    }
+    return EvaluationResults(benchmark_scores=scores, improvement_over_baseline=accuracy - accuracy_before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """Log-probabilities of every pair under the reference."""
+
+    chosen: Tensor
+    rejected: Tensor
+
+    @classmethod
+    def open(cls, scorer: Scorer, pairs: Sequence[RowPair], run: Run) -> _Reference:
+        """From the checkpoint that is resumed, else by scoring all pairs now."""
+        if run.resume is None:
+            return cls(*_score(scorer, pairs))
+        kept = load_file(run.resume.directory / REFERENCE)
+        if len(kept["chosen"]) != len(pairs):
+            raise DataUnusable(
+                f"the checkpoint was made from {len(kept['chosen'])} pairs, the snapshot has {len(pairs)}"
+            )
+        return cls(kept["chosen"], kept["rejected"])
+
+    def of(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Of some pairs: chosen sides, rejected sides."""
+        return self.chosen[list(indices)], self.rejected[list(indices)]
+
+    def save(self, directory: Path) -> None:
+        """Keep it with a checkpoint."""
+        save_file({"chosen": self.chosen, "rejected": self.rejected}, directory / REFERENCE)
+
+
+def _split(pairs: Sequence[RowPair], spec: JobSpec) -> tuple[list[int], list[int]]:
+    learn, held = split([pair.keys for pair in pairs], spec.holdout, spec.config.hyperparameters.seed or 0)
+    if not learn:
+        raise DataUnusable(f"a holdout_size of {spec.holdout:g} leaves none of {len(pairs)} pairs to learn from")
+    return learn, held
+
+
+def _score(scorer: Scorer, pairs: Sequence[RowPair]) -> tuple[Tensor, Tensor]:
+    sides = score_all(scorer, [side for pair in pairs for side in (pair.chosen, pair.rejected)])
+    return sides[0::2].clone(), sides[1::2].clone()
+
+
+def _wins(margins: Tensor) -> float:
+    """How many are above 0; a tie is half of one."""
+    return float((margins > 0).sum()) + 0.5 * float((margins == 0).sum())
+
+
+def _metrics(made: PairRows, objective: Preference, trained: Trained) -> dict[str, float]:
+    sides = [row for pair in objective.pairs for row in (*pair.chosen, *pair.rejected)]
+    counts = {
+        "pairs": len(objective.pairs),
+        "held_out_pairs": len(made.pairs) - len(objective.pairs),
+        "equal_pairs": made.equal,
+        "unusable_pairs": made.unusable,
+        "trained_tokens": sum(row.trained for row in sides),
+    }
+    return counts | trained.metrics

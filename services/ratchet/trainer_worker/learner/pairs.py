@@ -1,0 +1,77 @@
+"""Preference pairs as rows: rendered with the chat template, only what the assistant says after the prompt learns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ratchet.messages.base import JsonObject
+from ratchet.trainer_worker.chats import ChatRows, Conversation
+from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.learner.rows import Row
+from ratchet.trainer_worker.snapshot import LoggedPair
+
+
+@dataclass(frozen=True, slots=True)
+class RowPair:
+    """Both answers to one prompt."""
+
+    chosen: list[Row]
+    rejected: list[Row]
+    keys: tuple[str, ...]
+    """Names of its prompt and of its group; pairs that share one are never on both sides of a hold-out."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairRows:
+    """What the pairs of a snapshot became."""
+
+    pairs: list[RowPair]
+    equal: int
+    """Left out: both sides are the same tokens."""
+    unusable: int
+    """Left out: one side has nothing to learn, or nothing within the longest row."""
+
+
+def pair_rows(chats: ChatRows, pairs: Sequence[LoggedPair]) -> PairRows:
+    """Rows of every usable pair, in order. Raises `DataUnusable` when there is none."""
+    sides = [side for pair in pairs for side in (pair.chosen, pair.rejected)]
+    whole = [
+        _conversation(str(index), pairs[index // 2].prompt, side, pairs[index // 2].tools)
+        for index, side in enumerate(sides)
+    ]
+    found = rows_by_key(chats.rows(whole))
+    usable: list[RowPair] = []
+    equal = 0
+    for index, pair in enumerate(pairs):
+        chosen, rejected = found.get(str(2 * index)), found.get(str(2 * index + 1))
+        if chosen is None or rejected is None:
+            continue
+        if [row.token_ids for row in chosen] == [row.token_ids for row in rejected]:
+            equal += 1
+            continue
+        usable.append(RowPair(chosen, rejected, _keys(pair)))
+    if not usable:
+        raise DataUnusable(f"none of {len(pairs)} pairs has two different answers that fit and can be learnt from")
+    return PairRows(usable, equal, len(pairs) - len(usable) - equal)
+
+
+def rows_by_key(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows of each conversation, by the id that it was given."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.trajectory_id, []).append(row)
+    return found
+
+
+def _conversation(
+    key: str, prompt: Sequence[JsonObject], answer: Sequence[JsonObject], tools: Sequence[JsonObject]
+) -> Conversation:
+    return Conversation(key, [*prompt, *answer], tools, learn_from=len(prompt))
+
+
+def _keys(pair: LoggedPair) -> tuple[str, ...]:
+    prompt = msgspec.json.encode(pair.prompt, order="sorted").decode()
+    return (f"prompt:{prompt}",) if pair.group_key is None else (f"prompt:{prompt}", f"group:{pair.group_key}")

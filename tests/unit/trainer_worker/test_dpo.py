@@ -1,0 +1,195 @@
+"""Learning from pairs: only the answers learn, the start is the reference, and held-out pairs are told apart better."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace as changed
+
+from ratchet.messages.training import Hyperparameters, Lora
+from ratchet.trainer_worker.algorithms import load_algorithm
+from ratchet.trainer_worker.algorithms.base import Outcome
+from ratchet.trainer_worker.algorithms.dpo import Preference
+from ratchet.trainer_worker.chats import ChatRows
+from ratchet.trainer_worker.checkpoints import open_checkpoint
+from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.learner.logprobs import Scorer
+from ratchet.trainer_worker.learner.pairs import pair_rows
+from ratchet.trainer_worker.learner.sequences import score_all
+from ratchet.trainer_worker.policy import TrainedPolicy, load_policy, save_policy
+from ratchet.trainer_worker.snapshot import LoggedPair, read_pairs
+from tests.support.tiny_models import chat_texts, write_tiny_model
+from tests.support.toy_preferences import parrot_chats, parrot_pairs
+from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, write_pairs
+
+HYPER = Hyperparameters(learning_rate=5e-3, batch_size=8, max_steps=6, full_finetune=True, seed=3, beta=0.5)
+LORA = Hyperparameters(learning_rate=1e-2, batch_size=8, max_steps=4, lora=Lora(r=4, alpha=8), seed=3)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_model(tmp_path_factory.mktemp("base"), chat_texts(parrot_chats()), vocabulary=330))
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[LoggedPair]:
+    return read_pairs(write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.parquet", parrot_pairs()))
+
+
+def trained(
+    run: RecordingRun, base: str, pairs: list[LoggedPair], hyper: Hyperparameters, **job: Any
+) -> tuple[TrainedPolicy, Outcome]:
+    spec = job_spec("dpo", base=base, hyper=hyper, **job)
+    torch.manual_seed(hyper.seed or 0)
+    policy = load_policy(spec)
+    return policy, load_algorithm("dpo")(spec, policy, pairs, run)
+
+
+def test_preferences_are_learnt_and_hold_on_prompts_that_were_held_out(
+    base: str, pairs: list[LoggedPair], tmp_path: Path
+) -> None:
+    run = RecordingRun(tmp_path, "dpo")
+    hyper = changed(HYPER, max_steps=60)
+    _, outcome = trained(run, base, pairs, hyper, holdout=0.25)
+    first, last = run.steps[0].metrics, run.steps[-1].metrics
+    assert first["loss"] == pytest.approx(0.6931, abs=1e-3)
+    assert first["margin"] == pytest.approx(0.0, abs=1e-4)
+    assert last["loss"] < 0.5 * first["loss"]
+    assert last["accuracy"] > 0.8
+    assert last["margin"] == pytest.approx(last["rewards_chosen"] - last["rewards_rejected"], abs=1e-4)
+    assert {"grad_norm", "learning_rate"} <= last.keys()
+    assert outcome.evaluation is not None
+    scores = outcome.evaluation.benchmark_scores
+    assert scores is not None
+    assert scores["holdout_pairs"] == 12
+    assert (outcome.samples, outcome.metrics["held_out_pairs"]) == (36, 12)
+    assert scores["holdout_win_rate"] >= 0.5 + 0.05
+    assert (outcome.evaluation.improvement_over_baseline or 0) >= 0.05
+    assert scores["holdout_accuracy"] - scores["holdout_accuracy_before"] == pytest.approx(
+        outcome.evaluation.improvement_over_baseline
+    )
+    assert scores["holdout_win_rate_low"] < scores["holdout_win_rate"] <= scores["holdout_win_rate_high"]
+
+
+def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
+    base: str, pairs: list[LoggedPair], tmp_path: Path
+) -> None:
+    unbroken = RecordingRun(tmp_path / "whole", "dpo")
+    whole, outcome = trained(unbroken, base, pairs, HYPER, holdout=0.25)
+    broken = RecordingRun(tmp_path / "half", "dpo", stop_after=3)
+    trained(broken, base, pairs, HYPER, holdout=0.25)
+    checkpoint = open_checkpoint(broken.newest().directory, JOB_ID, "dpo")
+    assert checkpoint.manifest.step == 3
+    rest = RecordingRun(tmp_path / "rest", "dpo", resume=checkpoint)
+    resumed, again = trained(rest, base, pairs, HYPER, holdout=0.25)
+    assert [step.number for step in rest.steps] == [4, 5, 6]
+    assert [step.metrics for step in unbroken.steps] == [step.metrics for step in [*broken.steps, *rest.steps]]
+    assert again.evaluation == outcome.evaluation
+    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_starting_adapter_is_the_reference_and_stays_as_it_was(
+    base: str, pairs: list[LoggedPair], tmp_path: Path
+) -> None:
+    first, _ = trained(RecordingRun(tmp_path / "one", "dpo"), base, pairs, LORA)
+    saved = tmp_path / "adapter"
+    save_policy(first, saved, "s3://bucket/policies/base.json")
+    before = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in saved.iterdir()}
+    run = RecordingRun(tmp_path / "two", "dpo", every=2)
+    hyper = Hyperparameters(learning_rate=1e-2, batch_size=8, max_steps=4, seed=3)
+    second, _ = trained(run, base, pairs, hyper, adapter=str(saved))
+    # The first margin is against the adapter, not against the base, which the adapter has already left.
+    assert run.steps[0].metrics["margin"] == pytest.approx(0.0, abs=1e-4)
+    assert preferred(second, pairs) > preferred(first, pairs)
+    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in saved.iterdir()} == before
+    continued = tmp_path / "continued"
+    save_policy(second, continued, "s3://bucket/policies/base.json")
+    assert {path.name for path in continued.iterdir()} == set(before)
+    assert all(path.is_file() for path in run.newest().directory.iterdir())
+
+
+def test_the_reference_of_a_new_adapter_is_the_base(base: str, pairs: list[LoggedPair], tmp_path: Path) -> None:
+    spec = job_spec("dpo", base=base, hyper=LORA)
+    policy = load_policy(spec)
+    model: Any = policy.model
+    before = preferred(policy, pairs)
+    rows = [pair.chosen for pair in pair_rows(ChatRows(policy.tokenizer, 512), pairs[:8]).pairs]
+    with_adapter = score_all(Scorer(policy.model), rows)
+    with model.disable_adapter():
+        assert torch.equal(score_all(Scorer(policy.model), rows), with_adapter)
+    load_algorithm("dpo")(spec, policy, pairs, RecordingRun(tmp_path, "dpo"))
+    with model.disable_adapter():
+        assert torch.equal(score_all(Scorer(policy.model), rows), with_adapter)
+    assert preferred(policy, pairs) > before
+
+
+def preferred(policy: TrainedPolicy, pairs: list[LoggedPair]) -> float:
+    """By how many nats the chosen sides are likelier than the rejected ones, on average."""
+    made = pair_rows(ChatRows(policy.tokenizer, 512), pairs).pairs
+    scores = score_all(Scorer(policy.model), [side for pair in made for side in (pair.chosen, pair.rejected)])
+    return float((scores[0::2] - scores[1::2]).mean())
+
+
+def test_only_what_the_assistant_says_after_the_prompt_learns(base: str) -> None:
+    policy = load_policy(job_spec("dpo", base=base, hyper=HYPER))
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    prompt = [
+        {"role": "user", "content": "Hello."},
+        {"role": "assistant", "content": "Yes?"},
+        {"role": "user", "content": "What colour?"},
+    ]
+    chosen = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "red"},
+        {"role": "assistant", "content": "It is red."},
+    ]
+    rejected = [{"role": "assistant", "content": "Green."}]
+    pair = LoggedPair("p", prompt, chosen, rejected, [], None)
+    (made,) = pair_rows(ChatRows(policy.tokenizer, 512), [pair]).pairs
+    assert [learnt(policy, row) for row in made.chosen] == ["<|call|>look {}<|end|>It is red.<|end|>"]
+    assert [learnt(policy, row) for row in made.rejected] == ["Green.<|end|>"]
+
+
+def learnt(policy: TrainedPolicy, row: Any) -> str:
+    tokenizer: Any = policy.tokenizer
+    return tokenizer.decode([t for t, learns in zip(row.token_ids, row.loss_mask, strict=True) if learns])
+
+
+def test_pairs_without_two_different_usable_answers_are_left_out_and_counted(
+    base: str, pairs: list[LoggedPair], tmp_path: Path
+) -> None:
+    one = pairs[0]
+    equal = LoggedPair("same", one.prompt, one.chosen, one.chosen, [], None)
+    silent = LoggedPair("silent", one.prompt, one.chosen, [{"role": "user", "content": "?"}], [], None)
+    policy = load_policy(job_spec("dpo", base=base, hyper=HYPER))
+    made = pair_rows(ChatRows(policy.tokenizer, 512), [equal, one, silent])
+    assert (len(made.pairs), made.equal, made.unusable) == (1, 1, 1)
+    with pytest.raises(DataUnusable, match="none of 2 pairs has two different answers"):
+        pair_rows(ChatRows(policy.tokenizer, 512), [equal, silent])
+    with pytest.raises(DataUnusable, match="leaves none of 48 pairs"):
+        trained(RecordingRun(tmp_path, "dpo"), base, pairs, HYPER, holdout=1.0)
+
+
+def test_micro_batches_of_pairs_give_the_loss_of_the_whole_batch(
+    base: str, pairs: list[LoggedPair], tmp_path: Path
+) -> None:
+    whole, split = RecordingRun(tmp_path / "a", "dpo"), RecordingRun(tmp_path / "b", "dpo")
+    trained(whole, base, pairs, changed(HYPER, batch_size=48, max_steps=2))
+    trained(split, base, pairs, changed(HYPER, batch_size=12, gradient_accumulation=4, max_steps=2))
+    assert split.losses == pytest.approx(whole.losses, abs=1e-3)
+
+
+def test_the_loss_does_not_depend_on_what_else_is_in_the_batch(base: str, pairs: list[LoggedPair]) -> None:
+    policy = load_policy(job_spec("dpo", base=base, hyper=HYPER))
+    made = pair_rows(ChatRows(policy.tokenizer, 512), pairs).pairs
+    reference = (torch.zeros(len(made)), torch.zeros(len(made)))
+    objective = Preference(Scorer(policy.model), made, reference, 0.01, 0.0)
+    with torch.no_grad():
+        together = float(objective.loss([4, 17, 30]).total)
+        alone = sum(float(objective.loss([index]).total) for index in (4, 17, 30))
+    assert together == pytest.approx(alone, abs=1e-4)

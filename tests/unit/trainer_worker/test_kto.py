@@ -1,0 +1,104 @@
+"""Learning from thumbs: liked answers become likelier and disliked ones less, and a resumed training is the same."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec.structs import replace as changed
+
+from ratchet.messages.training import Hyperparameters
+from ratchet.trainer_worker.algorithms import load_algorithm
+from ratchet.trainer_worker.algorithms.base import Outcome
+from ratchet.trainer_worker.algorithms.kto import labelled_rows, shuffled
+from ratchet.trainer_worker.chats import ChatRows
+from ratchet.trainer_worker.checkpoints import open_checkpoint
+from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.policy import TrainedPolicy, load_policy
+from ratchet.trainer_worker.snapshot import LoggedLabel, read_labels
+from tests.support.tiny_models import chat_texts, write_tiny_model
+from tests.support.toy_preferences import parrot_chats, parrot_labels
+from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, write_labels
+
+HYPER = Hyperparameters(learning_rate=5e-3, batch_size=16, max_steps=4, full_finetune=True, seed=3, beta=0.5)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_model(tmp_path_factory.mktemp("base"), chat_texts(parrot_chats()), vocabulary=330))
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory: pytest.TempPathFactory) -> list[LoggedLabel]:
+    return read_labels(write_labels(tmp_path_factory.mktemp("labels") / "labels.parquet", parrot_labels()))
+
+
+def trained(
+    run: RecordingRun, base: str, labels: list[LoggedLabel], hyper: Hyperparameters
+) -> tuple[TrainedPolicy, Outcome]:
+    spec = job_spec("kto", base=base, hyper=hyper)
+    torch.manual_seed(hyper.seed or 0)
+    policy = load_policy(spec)
+    return policy, load_algorithm("kto")(spec, policy, labels, run)
+
+
+def test_liked_answers_are_rewarded_and_disliked_ones_are_not(
+    base: str, labels: list[LoggedLabel], tmp_path: Path
+) -> None:
+    run = RecordingRun(tmp_path, "kto")
+    _, outcome = trained(run, base, labels, changed(HYPER, max_steps=42))
+    first = run.steps[0].metrics
+    epoch = [step.metrics for step in run.steps[-6:]]
+    last = {name: statistics.fmean(metrics[name] for metrics in epoch) for name in epoch[0]}
+    assert first["loss"] == pytest.approx(0.5, abs=1e-3)
+    assert last["loss"] < 0.8 * first["loss"]
+    assert last["rewards_chosen"] > last["rewards_rejected"]
+    assert last["margin"] > 0.5
+    assert last["accuracy"] > 0.7
+    assert last["kl_divergence"] >= 0
+    assert (outcome.samples, outcome.metrics["liked"], outcome.metrics["disliked"]) == (96, 48, 48)
+
+
+def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
+    base: str, labels: list[LoggedLabel], tmp_path: Path
+) -> None:
+    unbroken = RecordingRun(tmp_path / "whole", "kto")
+    whole, _ = trained(unbroken, base, labels, HYPER)
+    broken = RecordingRun(tmp_path / "half", "kto", stop_after=2)
+    trained(broken, base, labels, HYPER)
+    checkpoint = open_checkpoint(broken.newest().directory, JOB_ID, "kto")
+    rest = RecordingRun(tmp_path / "rest", "kto", resume=checkpoint)
+    resumed, _ = trained(rest, base, labels, HYPER)
+    assert [step.metrics for step in unbroken.steps] == [step.metrics for step in [*broken.steps, *rest.steps]]
+    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_weights_decide_how_much_each_kind_counts(base: str, labels: list[LoggedLabel], tmp_path: Path) -> None:
+    run = RecordingRun(tmp_path, "kto")
+    trained(run, base, labels, changed(HYPER, max_steps=1, batch_size=96, desirable_weight=0.5, undesirable_weight=2.0))
+    # At the start every value is a half: 48 answers at 0.5 and 48 at 2.0.
+    assert run.losses == pytest.approx([0.5 * (0.5 + 2.0) / 2], abs=1e-3)
+
+
+def test_each_answer_is_also_seen_in_the_place_of_another_one_of_its_batch(
+    base: str, labels: list[LoggedLabel]
+) -> None:
+    policy = load_policy(job_spec("kto", base=base, hyper=HYPER))
+    order = shuffled(labels, seed=1)[:7]
+    assert order != labels[:7]
+    made = labelled_rows(ChatRows(policy.tokenizer, 512), order, batch=3)
+    for place, partner in enumerate([1, 2, 0, 4, 5, 3, 5]):
+        own, other, crossed = made[place].rows[0], made[partner].rows[0], made[place].mismatched[0]
+        assert crossed.prompt == own.prompt
+        assert crossed.token_ids[len(crossed.prompt) :] == other.token_ids[len(other.prompt) :]
+        assert crossed.trained == other.trained
+
+
+def test_too_few_answers_are_refused(base: str, labels: list[LoggedLabel], tmp_path: Path) -> None:
+    with pytest.raises(DataUnusable, match="its batch_size must be 2 or more"):
+        trained(RecordingRun(tmp_path, "kto"), base, labels, changed(HYPER, batch_size=1))
+    with pytest.raises(DataUnusable, match="two labelled answers or more"):
+        trained(RecordingRun(tmp_path, "kto"), base, labels[:1], HYPER)
