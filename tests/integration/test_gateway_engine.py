@@ -194,7 +194,7 @@ async def test_a_dead_engine_is_told_clearly_and_a_restarted_one_gets_its_policy
         await asyncio.to_thread(engine.kill)
         with pytest.raises(openai.InternalServerError) as dead:
             await here.ask(OPENING, trajectory)
-        assert dead.value.status_code == 503
+        assert dead.value.status_code == 502
         assert dead.value.code == "engine_unavailable"
         await asyncio.to_thread(engine.start)
         answer = await here.ask(OPENING, trajectory)

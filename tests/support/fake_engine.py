@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,53 +17,62 @@ from tests.support.running import running
 
 @dataclass
 class FakeEngine:
-    """Holds policies by name; answers every chat with what `say` returns."""
+    """Holds policies by name; answers everything with `answer`, or with `tool_calls` where tools are offered."""
 
     resident: set[str] = field(default_factory=set[str])
     loads: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     answer: str = "It arrives today."
+    tool_calls: list[dict[str, Any]] | None = None
     broken: bool = False
+    failing: set[str] = field(default_factory=set[str])
+    """Policies that answer with an error."""
+    at_work: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set: calls are answered. Cleared by a test: they wait."""
+    left: int = 0
+    """Calls whose client went away before the answer."""
+
+    def __post_init__(self) -> None:
+        self.at_work.set()
 
     def find(self, method: str, path: str) -> Handler:
-        routes = {"/v1/chat/completions": self.chat, "/v1/load_lora_adapter": self.load}
+        routes = {
+            "/v1/chat/completions": self.chat,
+            "/v1/completions": self.complete,
+            "/v1/load_lora_adapter": self.load,
+        }
         if method != "POST" or path not in routes:
             raise HttpError(404, path)
         return routes[path]
 
     async def chat(self, request: Request) -> Response:
-        body = request.json_object()
-        self.asked.append(body)
-        if self.broken:
-            raise HttpError(500, "out of memory")
-        if body["model"] not in self.resident:
-            raise HttpError(404, f"no model {body['model']}", code="model_not_found")
-        prompt = list(msgspec.json.encode(body["messages"]))
-        output = list(self.answer.encode())
-        entries = [{"token": chr(token), "logprob": -0.25} for token in output]
+        body = await self._begun(request)
+        message: dict[str, Any] = {"role": "assistant", "content": self.answer}
+        if self.tool_calls and body.get("tools"):
+            message = {"role": "assistant", "content": None, "tool_calls": self.tool_calls}
+        prompt, output = list(msgspec.json.encode(body["messages"])), list(self.answer.encode())
         choice = {
             "index": 0,
-            "message": {"role": "assistant", "content": self.answer},
+            "message": message,
+            "finish_reason": "tool_calls" if message["content"] is None else "stop",
+            "token_ids": output,
+            "logprobs": {"content": [{"token": chr(token), "logprob": -0.25} for token in output]},
+        }
+        return json_response({**_head(body, "chat.completion", prompt, output, choice), "prompt_token_ids": prompt})
+
+    async def complete(self, request: Request) -> Response:
+        body = await self._begun(request)
+        given = body["prompt"]
+        prompt, output = list(given.encode()) if isinstance(given, str) else given, list(self.answer.encode())
+        choice = {
+            "index": 0,
+            "text": self.answer,
             "finish_reason": "stop",
             "token_ids": output,
-            "logprobs": {"content": entries},
+            "prompt_token_ids": prompt,
+            "logprobs": {"tokens": [chr(token) for token in output], "token_logprobs": [-0.25] * len(output)},
         }
-        usage = {
-            "prompt_tokens": len(prompt),
-            "completion_tokens": len(output),
-            "total_tokens": len(prompt) + len(output),
-        }
-        return json_response(
-            {
-                "id": "chatcmpl-1",
-                "object": "chat.completion",
-                "created": 0,
-                "model": body["model"],
-                "choices": [choice],
-                "usage": usage,
-                "prompt_token_ids": prompt,
-            }
-        )
+        return json_response(_head(body, "text_completion", prompt, output, choice))
 
     async def load(self, request: Request) -> Response:
         body = request.json_object()
@@ -70,10 +80,35 @@ class FakeEngine:
         self.resident.add(body["lora_name"])
         return json_response({"status": "loaded"})
 
+    async def _begun(self, request: Request) -> dict[str, Any]:
+        body = request.json_object()
+        self.asked.append(body)
+        try:
+            await self.at_work.wait()
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
+        if self.broken or body["model"] in self.failing:
+            raise HttpError(500, "out of memory")
+        if body["model"] not in self.resident:
+            raise HttpError(404, f"no model {body['model']}", code="model_not_found")
+        return body
+
+
+def _head(
+    body: dict[str, Any], kind: str, prompt: list[int], output: list[int], choice: dict[str, Any]
+) -> dict[str, Any]:
+    usage = {
+        "prompt_tokens": len(prompt),
+        "completion_tokens": len(output),
+        "total_tokens": len(prompt) + len(output),
+    }
+    return {"id": "c-1", "object": kind, "created": 0, "model": body["model"], "choices": [choice], "usage": usage}
+
 
 @asynccontextmanager
 async def serving(engine: FakeEngine) -> AsyncIterator[str]:
     """Serve the engine on a free port; yields its url."""
-    server = HttpServer(JsonApi(engine.find, 1 << 24), "127.0.0.1", 0)
+    server = HttpServer(JsonApi(engine.find, 1 << 24, cancel_on_disconnect=True), "127.0.0.1", 0)
     async with running(server):
         yield f"http://127.0.0.1:{server.port}"

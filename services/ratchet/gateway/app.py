@@ -1,8 +1,11 @@
 """Composition root of the gateway.
 
-agents ── HTTP ── JsonApi ── paths ── handlers.Gateway ── HttpEngine ── engine
-                                         │       └─ kv_routes.Routes ── KV `policies`, file
-                                         └─ Recorder (redacts) ── Outbox ── JetStream, or spool
+agents ── HTTP ── JsonApi ── paths ── handlers.Gateway ── Answering ┬─ AnswerCache
+                               │         │       │                  ├─ PolicyEngine ── engine (vLLM, engine_local)
+                               │         │       │                  └─ OpenAiEngine ── any other server
+                               │         │       └─ kv_routes.Routes ── Broker ── KV `policies`; files
+                               │         └─ Recorder (redacts) ── Outbox ── Broker ── JetStream; spool
+                               └─ Coordinator ── rl_coordinator
 """
 
 from __future__ import annotations
@@ -13,40 +16,48 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
-from ratchet.gateway.domain.chat import split_path
+from aiohttp import ClientSession
+
+from ratchet.gateway.answering import Answering
+from ratchet.gateway.broker import Broker
+from ratchet.gateway.coordinator import Coordinator
+from ratchet.gateway.domain.answer_cache import AnswerCache
+from ratchet.gateway.domain.calls import split_path
 from ratchet.gateway.domain.conversations import Conversations
+from ratchet.gateway.engines import KINDS
+from ratchet.gateway.engines.http_post import Address, HttpPost, open_session
+from ratchet.gateway.engines.policies import PolicyEngine
 from ratchet.gateway.handlers import Gateway
-from ratchet.gateway.http_engine import HttpEngine, open_session
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.settings import Settings
-from ratchet.kernel.asgi import Handler, HttpError, JsonApi, Request, Response
-from ratchet.kernel.bus import Bus
+from ratchet.kernel.asgi import Answer, Handler, HttpError, JsonApi, Request
+from ratchet.kernel.bus import Bus, utc_now
 from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.errors import ConfigError
 from ratchet.kernel.http import HttpServer
 from ratchet.kernel.outbox import Outbox
 from ratchet.kernel.redaction import Redactor
 from ratchet.kernel.runtime import App
 from ratchet.kernel.spool import Spool
-from ratchet.messages.state import POLICIES, PolicyVersion, Route
 from ratchet.messages.turn import EngineInfo
 
 _END = re.compile(r"/v1/trajectories/(?P<trajectory>[^/]+)/end")
 
-Routed = Callable[[Request, str | None], Awaitable[Response]]
+Routed = Callable[[Request, str | None], Awaitable[Answer]]
 
 
 class Publishing:
-    """The outbox as a component: its bus is already connected."""
+    """The outbox as a component."""
 
-    def __init__(self, outbox: Outbox, bus: Bus, close_s: float) -> None:
+    def __init__(self, outbox: Outbox, connect: Callable[[], Awaitable[Bus]], close_s: float) -> None:
         self._outbox = outbox
-        self._bus = bus
+        self._connect = connect
         self._close_s = close_s
 
     async def run(self) -> None:
         """Publish until stopped."""
-        await self._outbox.run(self._connected)
+        await self._outbox.run(self._connect)
 
     async def stop(self) -> None:
         """Publish what is queued, within the deadline; the rest stays in the spool."""
@@ -58,55 +69,75 @@ class Publishing:
         lost = self._outbox.stats.overflowed
         return f"{lost} events lost: the queue or the spool on disk was full" if lost else None
 
-    async def _connected(self) -> Bus:
-        return self._bus
-
 
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncIterator[App]:
-    """Connect, and put the routes together."""
+    """Put everything together. The broker may be away: what is known on disk is served, and turns are spooled."""
     contracts = Contracts.load()
-    bus = await Bus.connect(settings.kernel, name="gateway", contracts=contracts)
+    broker = Broker(lambda: Bus.connect(settings.kernel, name="gateway", contracts=contracts))
     folder = settings.kernel.data_dir / "gateway"
     spool = Spool(folder / "spool", settings.spool_bytes)
     outbox = Outbox(contracts, "gateway", spool, queue_limit=settings.queue_limit)
-    session = open_session(settings.engine_timeout_s)
-    routes = Routes(
-        bus.bucket(POLICIES, Route),
-        bus.bucket(POLICIES, PolicyVersion),
-        folder / "routes.json",
-        lease_s=settings.lease_s,
-        monotonic=time.monotonic,
-    )
+    session = open_session()
+    routes = Routes(broker.bus, folder, lease_s=settings.lease_s, monotonic=time.monotonic)
+    recorder = Recorder(outbox, Redactor())
     gateway = Gateway(
         routes=routes,
-        engine=HttpEngine(session, settings.engine_url),
-        engine_info=EngineInfo(name=settings.engine_name),
-        recorder=Recorder(outbox, Redactor()),
+        answering=Answering(
+            routes,
+            policy_engine(settings, session, routes),
+            [KINDS[upstream.kind](upstream, session) for upstream in settings.upstreams],
+            AnswerCache(settings.cache_bytes),
+            recorder,
+        ),
+        recorder=recorder,
         conversations=Conversations(settings.conversations),
         contracts=contracts,
         user_key=settings.user_key.get_secret_value() if settings.user_key else None,
-        now=bus.now,
+        keep_alive_s=settings.keep_alive_s,
+        now=utc_now,
     )
-    keys = frozenset(key.get_secret_value() for key in settings.api_keys)
-    publishing = Publishing(outbox, bus, settings.close_s)
-    server = HttpServer(JsonApi(paths(gateway, keys), settings.body_limit), settings.kernel.http_host, settings.port)
+    coordinator = Coordinator(session, settings.coordinator_url) if settings.coordinator_url else None
+    publishing = Publishing(outbox, broker.bus, settings.close_s)
+    api = JsonApi(paths(gateway, coordinator, api_keys(settings)), settings.body_limit, cancel_on_disconnect=True)
+    server = HttpServer(api, settings.kernel.http_host, settings.port)
     try:
         yield App(
             "gateway",
-            [publishing, routes, server],
-            {"broker": bus.check, "canary": routes.check, "spool": publishing.check},
+            [broker, publishing, routes, server],
+            {"broker": broker.check, "canary": routes.check, "spool": publishing.check},
         )
     finally:
         await session.close()
-        await bus.close()
         spool.close()
 
 
-def paths(gateway: Gateway, keys: frozenset[str]) -> Callable[[str, str], Handler]:
+def policy_engine(settings: Settings, session: ClientSession, routes: Routes) -> PolicyEngine:
+    """The engine that holds the policies."""
+    address = Address(settings.engine_url, {}, settings.engine_connect_timeout_s, settings.engine_timeout_s)
+    info = EngineInfo(name=settings.engine_name)
+    return PolicyEngine(HttpPost(session, "the engine", address), info, routes.version)
+
+
+def api_keys(settings: Settings) -> frozenset[str]:
+    """The bearer tokens that agents may use, from the setting and from the file. Raises `ConfigError`."""
+    given = [key.get_secret_value() for key in settings.api_keys]
+    if settings.api_keys_file is None:
+        return frozenset(given)
+    try:
+        lines = settings.api_keys_file.read_text().split()
+    except OSError as error:
+        raise ConfigError(f"cannot read the API keys: {error}") from error
+    if not lines:
+        raise ConfigError(f"{settings.api_keys_file} holds no API key: every agent would be let in")
+    return frozenset([*given, *lines])
+
+
+def paths(gateway: Gateway, coordinator: Coordinator | None, keys: frozenset[str]) -> Callable[[str, str], Handler]:
     """Method and path to handler, behind the API keys if there are any."""
     table: dict[tuple[str, str], Routed] = {
         ("POST", "/v1/chat/completions"): gateway.chat,
+        ("POST", "/v1/completions"): gateway.complete,
         ("GET", "/v1/models"): gateway.models,
         ("POST", "/v1/feedback"): gateway.feedback,
     }
@@ -117,6 +148,8 @@ def paths(gateway: Gateway, keys: frozenset[str]) -> Callable[[str, str], Handle
         routed = table.get((method, plain))
         if ended is not None and method == "POST":
             trajectory, routed = ended["trajectory"], gateway.end
+        if coordinator is not None and coordinator.takes(method, plain):
+            routed = partial(_forwarded, coordinator, plain)
         if routed is None:
             known = ended is not None or any(plain == other for _, other in table)
             raise HttpError(405, f"{method} is not allowed here") if known else HttpError(404, f"no such path: {path}")
@@ -125,9 +158,13 @@ def paths(gateway: Gateway, keys: frozenset[str]) -> Callable[[str, str], Handle
     return find
 
 
-async def _guarded(keys: frozenset[str], routed: Routed, trajectory: str | None, request: Request) -> Response:
+async def _guarded(keys: frozenset[str], routed: Routed, trajectory: str | None, request: Request) -> Answer:
     """Ask for an API key where the gateway has some."""
     given = (request.header(b"authorization") or "").removeprefix("Bearer ")
     if keys and given not in keys:
         raise HttpError(401, "incorrect API key", kind="authentication_error", code="invalid_api_key")
     return await routed(request, trajectory)
+
+
+async def _forwarded(coordinator: Coordinator, path: str, request: Request, _: str | None) -> Answer:
+    return await coordinator.forward(request, path)

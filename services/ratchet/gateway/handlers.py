@@ -1,32 +1,40 @@
-"""What happens on each route: find the policy, ask the engine, answer, record."""
+"""What happens on each route: find the policy, have the call answered, answer the agent, record."""
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import hashlib
 import hmac
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import msgspec
-import uuid_utils
+import structlog
 
 from ratchet.gateway import metrics
-from ratchet.gateway.domain.capture import Answer, Asked, answer_of
-from ratchet.gateway.domain.chat import ChatRequest, agent_body, check_trajectory_id, read_chat, upstream_body
+from ratchet.gateway.answering import WENT_AWAY, Answering, Call, new_id
+from ratchet.gateway.domain.calls import CallRequest, agent_body, check_trajectory_id
+from ratchet.gateway.domain.capture import Answer, Asked, cancelled
+from ratchet.gateway.domain.chunks import KEEP_ALIVE, problem_event
 from ratchet.gateway.domain.conversations import Conversation, Conversations, prefix_digests
+from ratchet.gateway.domain.forms import CHAT, TEXT, Form
 from ratchet.gateway.domain.routes import assign, claim_of, pin
-from ratchet.gateway.http_engine import HttpEngine, Reply
+from ratchet.gateway.engines.base import Engine
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
-from ratchet.kernel.asgi import HttpError, Request, Response, json_response, problem_response
+from ratchet.kernel.asgi import Answer as HttpAnswer
+from ratchet.kernel.asgi import EventStream, HttpError, Request, Response, json_response, problem_response
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import InvalidMessage, NotFound
 from ratchet.messages import Feedback, JsonObject, Message, TrajectoryEnd
-from ratchet.messages.routing import Assignment, started_at
-from ratchet.messages.turn import EngineInfo
+from ratchet.messages.routing import Assignment, ModelName, started_at, variant_of
+from ratchet.messages.state import PolicyVersion
+
+log = structlog.get_logger()
 
 TRAJECTORY, SESSION, AGENT = b"x-ratchet-trajectory", b"x-ratchet-session", b"x-ratchet-agent"
 
@@ -36,50 +44,32 @@ class Gateway:
     """The handlers and what they need."""
 
     routes: Routes
-    engine: HttpEngine
-    engine_info: EngineInfo
+    answering: Answering
     recorder: Recorder
     conversations: Conversations
     contracts: Contracts
     user_key: str | None
+    keep_alive_s: float
     now: Callable[[], datetime]
 
-    async def chat(self, request: Request, trajectory: str | None) -> Response:
+    async def chat(self, request: Request, trajectory: str | None) -> HttpAnswer:
         """POST /v1/chat/completions"""
-        chat = read_chat(request.json_object())
-        conversation = self._conversation(request, trajectory)
-        assignment = await self._assignment(chat, conversation)
-        conversation.role = chat.model.role
-        asked = self._asked(request, chat, conversation, assignment)
-        headers = _headers(asked, assignment)
-        started = time.perf_counter()
-        try:
-            reply = await self._ask(chat, assignment)
-        except HttpError as problem:
-            self._failed(conversation, asked, str(problem), started, problem.status)
-            return problem_response(problem, headers)
-        if reply.status != 200:
-            self._failed(conversation, asked, _reason(reply), started, reply.status)
-            return json_response(reply.body, reply.status, headers)
-        try:
-            answer = answer_of(reply.body)
-            shown = agent_body(chat, reply.body)
-        except (KeyError, IndexError, TypeError) as error:
-            problem = HttpError(502, f"the engine's answer lacks {error}", code="engine_invalid")
-            self._failed(conversation, asked, str(problem), started, 502)
-            return problem_response(problem, headers)
-        self._record(conversation, asked, answer, started, 200)
-        return json_response(shown, headers=headers)
+        return await self._completion(CHAT, request, trajectory)
+
+    async def complete(self, request: Request, trajectory: str | None) -> HttpAnswer:
+        """POST /v1/completions"""
+        return await self._completion(TEXT, request, trajectory)
 
     async def models(self, _: Request, __: str | None) -> Response:
         """GET /v1/models"""
-        listed: list[JsonObject] = []
+        listed: list[str] = []
         for role in self.routes.roles():
             route = self.routes.get(role)
             served = [route.stable, route.canary.policy if route.canary else None] if route else []
-            names = [role, *(f"{role}@{policy.version}" for policy in served if policy)]
-            listed += [{"id": name, "object": "model", "created": 0, "owned_by": "ratchet"} for name in names]
-        return json_response({"object": "list", "data": listed})
+            listed += [role, *(f"{role}@{policy.version}" for policy in served if policy)]
+        listed += [role for role in self.answering.upstream_roles if role not in listed]
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": "ratchet"} for name in listed]
+        return json_response({"object": "list", "data": models})
 
     async def end(self, request: Request, trajectory: str | None) -> Response:
         """POST /v1/trajectories/{id}/end"""
@@ -124,88 +114,142 @@ class Gateway:
         self.recorder.event(message)
         return message
 
-    def _conversation(self, request: Request, trajectory: str | None) -> Conversation:
-        named = request.header(TRAJECTORY) or trajectory
-        trajectory_id = check_trajectory_id(named) if named else new_id()
-        return self.conversations.open(trajectory_id, started_at(trajectory_id) or self.now())
+    async def _completion(self, form: Form, request: Request, trajectory: str | None) -> HttpAnswer:
+        call = await self._call(form, request, trajectory)
+        return await (self._streamed(call) if call.request.stream else self._whole(call))
 
-    async def _assignment(self, chat: ChatRequest, conversation: Conversation) -> Assignment:
-        """Which policy answers. Raises `HttpError` 404 for a role or version that is not there."""
-        role, version = chat.model.role, chat.model.version
+    async def _whole(self, call: Call) -> Response:
+        try:
+            body, answer = await self.answering.answer(call)
+        except HttpError as problem:
+            return problem_response(problem, _headers(call))
+        self.answering.record(call, answer, 200)
+        return json_response(agent_body(call.request, body), headers=_headers(call))
+
+    async def _streamed(self, call: Call) -> HttpAnswer:
+        """A stream that has begun can no longer have a status: it begins with the answer, or after a while without one."""
+        working = asyncio.create_task(self.answering.answer(call))
+        try:
+            await asyncio.wait({working}, timeout=self.keep_alive_s)
+        except asyncio.CancelledError:
+            await _ended(working)
+            raise
+        problem = _problem(working) if working.done() else None
+        if problem is not None:
+            return problem_response(problem, _headers(call))
+        return EventStream(self._events(call, working), _headers(call))
+
+    async def _events(self, call: Call, working: asyncio.Task[tuple[Any, Answer]]) -> AsyncGenerator[bytes, None]:
+        """Comments while the engine works, then the whole answer in chunks, or an error in their place.
+
+        It is closed where it stands when the agent goes away: the engine's call is then cancelled, or what it answered
+        is recorded as never received. The turn is recorded before the agent can make its next call.
+        """
+        answer, received = None, False
+        metrics.STREAMS.inc()
+        try:
+            while not working.done():
+                yield KEEP_ALIVE
+                await asyncio.wait({working}, timeout=self.keep_alive_s)
+            problem = _problem(working)
+            if problem is not None:
+                yield problem_event(problem)
+                return
+            body, answer = working.result()
+            *begun, end = call.form.stream(call.request, agent_body(call.request, body))
+            for event in begun:
+                yield event
+            received = True
+            self.answering.record(call, answer, 200)
+            yield end
+        finally:
+            metrics.STREAMS.dec()
+            await _ended(working)
+            if answer is not None and not received:
+                self.answering.record(call, cancelled(answer), WENT_AWAY)
+
+    async def _call(self, form: Form, request: Request, trajectory: str | None) -> Call:
+        """Everything that is known before anybody is asked. Raises `HttpError` 400 or 404."""
+        wanted = await self._resolved(form.read(request.json_object()))
+        conversation = self._conversation(request, trajectory)
+        engine, assignment = await self._assignment(wanted, conversation)
+        conversation.role = wanted.model.role
+        asked = self._asked(request, wanted, conversation, engine, assignment)
+        return Call(form, wanted, conversation, assignment, engine, asked, time.perf_counter())
+
+    async def _resolved(self, wanted: CallRequest) -> CallRequest:
+        """`<role>_<algorithm>` as the version that it stands for. Raises `HttpError` 404 when there is none."""
+        variant = variant_of(wanted.model.role)
+        if variant is None or wanted.model.version is not None or self.routes.get(wanted.model.role) is not None:
+            return wanted
+        role, algorithm = variant
+        newest = await self.routes.newest(role, algorithm)
+        if newest is not None:
+            return dataclasses.replace(wanted, model=ModelName(role, newest.version))
+        if self.routes.get(role) is None:
+            return wanted
+        raise _not_found(wanted, f"{role} has no version trained with {algorithm} that can be used")
+
+    async def _assignment(self, wanted: CallRequest, conversation: Conversation) -> tuple[Engine, Assignment]:
+        """Who answers. Raises `HttpError` 404 for a role or version that is not there."""
+        role, version, policies = wanted.model.role, wanted.model.version, self.answering.policies
         if version is not None:
-            try:
-                found = await self.routes.version(role, version)
-            except NotFound as error:
-                raise HttpError(404, str(error), param="model", code="model_not_found") from error
-            if chat.model.digest not in {None, found.digest[:8]}:
-                raise HttpError(404, f"{role}@{version} has another digest", param="model", code="model_not_found")
-            return pin(found, conversation)
+            return policies, pin(await self._version(wanted, version), conversation)
         route = self.routes.get(role)
         lapsed = self.routes.lapsed(role)
         metrics.LAPSED.labels(role).set(lapsed)
         assignment = assign(route, conversation, lapsed=lapsed) if route else None
-        if assignment is None:
-            raise HttpError(404, f"no policy serves the role {role!r}", param="model", code="model_not_found")
-        return assignment
+        if assignment is not None:
+            return policies, assignment
+        lent = self.answering.first_upstream(role, conversation)
+        if lent is None:
+            raise _not_found(wanted, f"no policy serves the role {role!r}")
+        return lent
 
-    def _asked(self, request: Request, chat: ChatRequest, conversation: Conversation, assignment: Assignment) -> Asked:
-        parent = conversation.parent_of(prefix_digests(chat.messages))
+    async def _version(self, wanted: CallRequest, version: int) -> PolicyVersion:
+        try:
+            found = await self.routes.version(wanted.model.role, version)
+        except NotFound as error:
+            raise _not_found(wanted, str(error)) from error
+        if wanted.model.digest not in {None, found.digest[:8]}:
+            raise _not_found(wanted, f"{wanted.model.role}@{version} has another digest")
+        return found
+
+    def _asked(
+        self, request: Request, wanted: CallRequest, conversation: Conversation, engine: Engine, assignment: Assignment
+    ) -> Asked:
+        parent = conversation.parent_of(prefix_digests(wanted.messages))
         index = parent.index + 1 if parent else 0
-        mixed = conversation.mixed
+        role = wanted.model.role
         return Asked(
             turn_id=new_id(),
             trajectory_id=conversation.trajectory_id,
-            role=chat.model.role,
+            role=role,
             at=self.now(),
             index=index,
             attempt=conversation.next_attempt(parent.turn_id if parent else None, index),
             parent=parent,
-            messages=chat.messages,
-            tools=chat.tools,
-            sampling=chat.sampling,
-            policy=claim_of(chat.model.role, assignment, mixed=mixed),
-            engine=self.engine_info,
+            messages=wanted.messages,
+            tools=wanted.tools,
+            sampling=wanted.sampling,
+            policy=claim_of(role, assignment, mixed=conversation.mixed),
+            engine=engine.info,
             request_digest=hashlib.sha256(request.body).hexdigest(),
             session_id=request.header(SESSION),
             agent_id=request.header(AGENT),
-            user_ref=self._user_ref(chat.body.get("user")),
+            user_ref=self._user_ref(wanted.body.get("user")),
         )
 
-    async def _ask(self, chat: ChatRequest, assignment: Assignment) -> Reply:
-        """Ask the engine; load the policy first if a restart made it forget."""
-        body = upstream_body(chat, assignment.policy.name)
-        reply = await self.engine.chat(body)
-        if not reply.is_unknown_model:
-            return reply
-        version = await self.routes.version(chat.model.role, assignment.policy.version)
-        loaded = await self.engine.load(version.name, version.uri)
-        if loaded.status != 200:
-            raise HttpError(503, f"the engine cannot load {version.name}: {_reason(loaded)}", code="engine_unavailable")
-        return await self.engine.chat(body)
-
-    def _failed(self, conversation: Conversation, asked: Asked, reason: str, started: float, status: int) -> None:
-        """A call the policy failed becomes a turn; one that the agent got wrong does not."""
-        if status >= 500:
-            self._record(conversation, asked, Answer(message=None, error=reason), started, status)
-        else:
-            metrics.CALLS.labels(f"{asked.role}@{asked.policy.version}", asked.policy.arm, str(status)).inc()
-
-    def _record(self, conversation: Conversation, asked: Asked, answer: Answer, started: float, status: int) -> None:
-        spent = time.perf_counter() - started
-        metrics.CALLS.labels(f"{asked.role}@{asked.policy.version}", asked.policy.arm, str(status)).inc()
-        metrics.LATENCY.labels(asked.role).observe(spent)
-        self.recorder.turn(conversation, asked, answer, spent * 1000)
+    def _conversation(self, request: Request, trajectory: str | None) -> Conversation:
+        named = request.header(TRAJECTORY) or trajectory
+        trajectory_id = check_trajectory_id(named) if named else new_id()
+        return self.conversations.open(trajectory_id, started_at(trajectory_id) or self.now())
 
     def _user_ref(self, user: Any) -> str | None:
         """A keyed hash of the agent's `user`; nothing without a key."""
         if not isinstance(user, str) or self.user_key is None:
             return None
         return hmac.new(self.user_key.encode(), user.encode(), hashlib.sha256).hexdigest()
-
-
-def new_id() -> str:
-    """A UUIDv7: the time it carries decides which canary weight was in force."""
-    return str(uuid_utils.uuid7())
 
 
 def _role(body: JsonObject, known: Conversation | None) -> object:
@@ -216,17 +260,30 @@ def _role(body: JsonObject, known: Conversation | None) -> object:
     return role
 
 
-def _headers(asked: Asked, assignment: Assignment) -> list[tuple[bytes, bytes]]:
-    return [
-        (b"x-ratchet-trajectory", asked.trajectory_id.encode()),
-        (b"x-ratchet-turn", asked.turn_id.encode()),
-        (b"x-ratchet-policy", assignment.policy.name.encode()),
-        (b"x-ratchet-arm", asked.policy.arm.encode()),
+def _not_found(wanted: CallRequest, reason: str) -> HttpError:
+    return HttpError(404, reason, param=wanted.named_by, code="model_not_found")
+
+
+def _headers(call: Call) -> list[tuple[bytes, bytes]]:
+    headers = [
+        (b"x-ratchet-trajectory", call.asked.trajectory_id.encode()),
+        (b"x-ratchet-turn", call.asked.turn_id.encode()),
+        (b"x-ratchet-policy", call.assignment.policy.name.encode("latin-1", "replace")),
+        (b"x-ratchet-arm", call.asked.policy.arm.encode()),
     ]
+    return [*headers, (b"x-ratchet-cache", b"hit")] if call.cached else headers
 
 
-def _reason(reply: Reply) -> str:
-    """The engine's own words, when it has some."""
-    error = reply.body.get("error") if isinstance(reply.body, dict) else None
-    message = error.get("message") if isinstance(error, dict) else None
-    return str(message or f"the engine answered {reply.status}")
+def _problem(working: asyncio.Task[tuple[Any, Answer]]) -> HttpError | None:
+    """What went wrong with a call that has ended, as the agent is told it."""
+    error = working.exception()
+    if error is None or isinstance(error, HttpError):
+        return error
+    log.error("call failed", error=repr(error), exc_info=error)
+    return HttpError(500, "internal error; the service's log has the details")
+
+
+async def _ended(working: asyncio.Task[tuple[Any, Answer]]) -> None:
+    """Cancelled if it was still at work; `answer` records that."""
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)

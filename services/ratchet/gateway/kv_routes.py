@@ -3,42 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import structlog
 
 from ratchet.gateway.domain.lease import Lease, has_lapsed, observe
 from ratchet.gateway.domain.routes import without_canary
-from ratchet.kernel.errors import NotFound
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.errors import BusUnavailable, NotFound, Unavailable
 from ratchet.kernel.kv import Bucket
 from ratchet.messages import encode
-from ratchet.messages.state import PolicyVersion, Route
+from ratchet.messages.routing import newest_by
+from ratchet.messages.state import POLICIES, PolicyVersion, Route
 
 log = structlog.get_logger()
 
+V = TypeVar("V", bound=msgspec.Struct)
+
+LISTED_S = 5.0
+"""How long a list of a role's versions is believed: a new one answers to its alias at the latest after this."""
+
 
 class Routes:
-    """Where each role's traffic goes, as far as this process knows."""
+    """Where each role's traffic goes, as far as this process knows. Without a broker: as it was last known."""
 
     def __init__(
         self,
-        routes: Bucket[Route],
-        versions: Bucket[PolicyVersion],
-        file: Path,
+        connect: Callable[[], Awaitable[Bus]],
+        folder: Path,
         *,
         lease_s: float,
         monotonic: Callable[[], float],
     ) -> None:
-        self._bucket = routes
-        self._versions_bucket = versions
-        self._file = file
+        self._connect = connect
+        self._routes_file, self._versions_file = folder / "routes.json", folder / "versions.json"
         self._lease_s = lease_s
         self._monotonic = monotonic
+        self._versions_bucket: Bucket[PolicyVersion] | None = None
         self._routes: dict[str, Route] = {}
         self._leases: dict[str, Lease | None] = {}
         self._versions: dict[str, PolicyVersion] = {}
+        self._listed: dict[str, float] = {}
+        self._stored_versions = 0
         self._stopping = asyncio.Event()
 
     def get(self, role: str) -> Route | None:
@@ -63,51 +73,88 @@ class Routes:
         """A registered version. Raises `NotFound`, or `BusUnavailable` while it cannot be looked up."""
         key = f"{role}.{version}"
         if key not in self._versions:
-            entry = await self._versions_bucket.get(key)
+            entry = await self._bucket().get(key)
             if entry is None:
                 raise NotFound(f"{role} has no version {version}")
             self._versions[key] = entry.value
         return self._versions[key]
 
+    async def newest(self, role: str, algorithm: str) -> PolicyVersion | None:
+        """The newest version of a role that `algorithm` trained and that can be used."""
+        now = self._monotonic()
+        if now - self._listed.get(role, -LISTED_S) >= LISTED_S:
+            with suppress(Unavailable):  # without a broker: among those that are known
+                entries = await self._bucket().items(lambda key: key.startswith(f"{role}."))
+                self._versions |= {key: entry.value for key, entry in entries.items()}
+                self._listed[role] = now
+        return newest_by(algorithm, [one for one in self._versions.values() if one.role == role])
+
     async def run(self) -> None:
         """Follow the bucket until stopped."""
-        self._restore()
+        self._routes = _restored(self._routes_file, Route) | self._routes
+        self._versions = _restored(self._versions_file, PolicyVersion) | self._versions
         following = asyncio.create_task(self._follow())
-        await self._stopping.wait()
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        failed = following.done() and following.exception()
         following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        stopping.cancel()
+        await asyncio.gather(following, stopping, return_exceptions=True)
+        if failed:
+            raise failed
 
     async def stop(self) -> None:
         """Return from `run`."""
         self._stopping.set()
 
     async def _follow(self) -> None:
-        async for key, entry in self._bucket.watch(lambda key: "." not in key):
+        bus = await self._connect()
+        self._versions_bucket = bus.bucket(POLICIES, PolicyVersion)
+        async for key, entry in bus.bucket(POLICIES, Route).watch(lambda key: "." not in key):
             if entry is None:
                 self._routes.pop(key, None)
                 self._leases.pop(key, None)
             else:
                 self._routes[key] = entry.value
                 self._leases[key] = observe(self._leases.get(key), entry.value, self._monotonic())
+                await self._look_up_stable(key)
             self._save()
 
-    def _restore(self) -> None:
-        """Begin with what was known last time: without a broker stable is served all the same."""
-        try:
-            stored = msgspec.json.decode(self._file.read_bytes(), type=dict[str, Route])
-        except FileNotFoundError:
-            return
-        except (OSError, msgspec.MsgspecError) as error:
-            log.warning("stored routes are unreadable", file=str(self._file), reason=str(error))
-            return
-        self._routes = stored | self._routes
+    async def _look_up_stable(self, role: str) -> None:
+        """So that it can be loaded into an engine that lost it while the broker is away too."""
+        stable = self._routes[role].stable
+        if stable is not None:
+            with suppress(NotFound, Unavailable):
+                await self.version(role, stable.version)
+
+    def _bucket(self) -> Bucket[PolicyVersion]:
+        if self._versions_bucket is None:
+            raise BusUnavailable("the broker has not been reached yet")
+        return self._versions_bucket
 
     def _save(self) -> None:
-        kept = {role: msgspec.Raw(encode(without_canary(route))) for role, route in self._routes.items()}
-        staged = self._file.with_suffix(".new")
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            staged.write_bytes(msgspec.json.encode(kept))
-            staged.replace(self._file)
-        except OSError as error:
-            log.warning("routes not stored", file=str(self._file), reason=str(error))
+        _store(self._routes_file, {role: without_canary(route) for role, route in self._routes.items()})
+        if len(self._versions) != self._stored_versions:
+            _store(self._versions_file, self._versions)
+            self._stored_versions = len(self._versions)
+
+
+def _restored(file: Path, kind: type[V]) -> dict[str, V]:
+    """What was known last time."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, kind])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError) as error:
+        log.warning("what was stored is unreadable", file=str(file), reason=str(error))
+        return {}
+
+
+def _store(file: Path, values: dict[str, V]) -> None:
+    staged = file.with_suffix(".new")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        staged.write_bytes(msgspec.json.encode({key: msgspec.Raw(encode(value)) for key, value in values.items()}))
+        staged.replace(file)
+    except OSError as error:
+        log.warning("not stored", file=str(file), reason=str(error))

@@ -2,7 +2,7 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
-CALLS = Counter("ratchet_gateway_calls_total", "Chat calls, by policy, arm and status.", ["policy", "arm", "status"])
+CALLS = Counter("ratchet_gateway_calls_total", "Completions, by policy, arm and status.", ["policy", "arm", "status"])
 LATENCY = Histogram(
     "ratchet_gateway_call_seconds",
     "Time to the answer, the engine's included.",
@@ -13,3 +13,11 @@ LAPSED = Gauge("ratchet_gateway_lease_lapsed", "1 while a role's canary lease ha
 UNPUBLISHED = Counter("ratchet_gateway_unpublished_total", "Events not published, by reason.", ["reason"])
 PENDING = Gauge("ratchet_gateway_pending", "Events that no stream has stored yet, spool included.")
 OVERFLOWED = Gauge("ratchet_gateway_overflowed", "Events lost because queue or spool was full, since the start.")
+FALLBACKS = Counter(
+    "ratchet_gateway_fallbacks_total",
+    "Calls that another one answered than was to, by who was asked next.",
+    ["role", "to"],
+)
+CACHE_LOOKUPS = Counter("ratchet_gateway_cache_lookups_total", "Calls that the answer cache may serve.", ["outcome"])
+CACHE_BYTES = Gauge("ratchet_gateway_cache_bytes", "Size of the answers that are kept.")
+STREAMS = Gauge("ratchet_gateway_open_streams", "Streams that are open.")

@@ -33,7 +33,7 @@ class Recorder:
         self._redactor = redactor
         self._tools: dict[str, Redacted] = {}
 
-    def turn(self, conversation: Conversation, asked: Asked, answer: Answer, latency_ms: float) -> None:
+    def turn(self, conversation: Conversation, asked: Asked, answer: Answer, latency_ms: float | None) -> None:
         """Record a call once the running request has been answered: before the agent can make the next one."""
         asyncio.get_running_loop().call_soon(self._turn, conversation, asked, answer, latency_ms)
 
@@ -43,7 +43,7 @@ class Recorder:
         self._outbox.put(safe)
         self._measure()
 
-    def _turn(self, conversation: Conversation, asked: Asked, answer: Answer, latency_ms: float) -> None:
+    def _turn(self, conversation: Conversation, asked: Asked, answer: Answer, latency_ms: float | None) -> None:
         try:
             turn = self._redacted(turn_of(asked, answer, latency_ms))
             accepted = self._outbox.put(turn)

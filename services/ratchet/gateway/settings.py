@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
-from pydantic import AliasChoices, Field, SecretStr
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ratchet.kernel.settings import KernelSettings
+
+
+class UpstreamSettings(BaseModel):
+    """Another server that answers when a policy cannot, or for a role that has none yet."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"[A-Za-z0-9_.-]{1,64}")
+    """What turns and metrics call it."""
+    kind: Literal["openai"] = "openai"
+    """Whose API it speaks."""
+    base_url: str
+    """Down to `/v1`, as OpenAI's clients take it."""
+    api_key_env: str | None = None
+    """Name of the environment variable with its key; none for a server that asks for none."""
+    models: dict[str, str]
+    """Role to the server's name of a model; `*` stands for every other role."""
+    timeout_s: float = 120.0
+    """Longest wait for one answer."""
+    connect_timeout_s: float = 2.0
+    """Longest wait for one connection."""
 
 
 class Settings(BaseSettings):
@@ -25,8 +49,22 @@ class Settings(BaseSettings):
     """What turns say of the engine that answered."""
     engine_timeout_s: float = 120.0
     """Longest wait for one answer."""
+    engine_connect_timeout_s: float = 2.0
+    """Longest wait for one connection to the engine; a refused or timed-out connection is tried three times."""
+    upstreams: list[UpstreamSettings] = Field(default_factory=list[UpstreamSettings])
+    """Asked in this order when the policy's engine fails, and for roles without a policy. JSON."""
+    coordinator_url: str | None = Field(
+        default=None, validation_alias=AliasChoices("coordinator_url", "RATCHET_COORDINATOR_URL")
+    )
+    """Where `/v1/jobs` and `/v1/status` are forwarded to; without it there are no such routes here."""
+    keep_alive_s: float = 5.0
+    """A stream begins at the latest after this long, and says that it lives as often; an error before has a status."""
+    cache_bytes: int = 0
+    """Size of the cache of answers drawn at temperature 0; 0: no cache."""
     api_keys: list[SecretStr] = Field(default_factory=list[SecretStr])
-    """Bearer tokens that agents may use; without any, the gateway asks for none."""
+    """Bearer tokens that agents may use; without any, here or in the file, the gateway asks for none."""
+    api_keys_file: Path | None = None
+    """File with further bearer tokens, one in a line."""
     user_key: SecretStr | None = None
     """Key of the hash that turns `user` into `user_ref`; without it user ids are dropped."""
     body_limit: int = 8 * 1024 * 1024

@@ -1,11 +1,12 @@
-"""Raw ASGI for the two hot HTTP paths: a bounded request body, JSON answers, errors in OpenAI's shape."""
+"""Raw ASGI for the two hot HTTP paths: a bounded request body, JSON or event streams, errors in OpenAI's shape."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -14,6 +15,7 @@ from ratchet.kernel.errors import RatchetError, Unavailable
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
 Scope = MutableMapping[str, Any]
 """ASGI's own type: its members depend on the kind of scope."""
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -21,6 +23,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
 _JSON = (b"content-type", b"application/json")
+_EVENTS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+DRAINED = 8
+"""A body that is too large is read, and dropped, up to so many times the limit: a client that is still sending when
+the connection closes would never see why."""
 
 
 class HttpError(RatchetError):
@@ -50,6 +56,8 @@ class Request:
     headers: Mapping[bytes, bytes]
     """Lower-case names; the last one wins where a name is repeated."""
     body: bytes
+    query: str = ""
+    """What follows the path's `?`, as it was sent."""
 
     def header(self, name: bytes) -> str | None:
         """The value of a header, None when it is absent or empty."""
@@ -80,7 +88,16 @@ class Response:
     headers: Headers = ()
 
 
-Handler = Callable[[Request], Awaitable[Response]]
+@dataclass(frozen=True, slots=True)
+class EventStream:
+    """An answer in pieces (server-sent events). When the client goes away `events` is closed wherever it stands."""
+
+    events: AsyncGenerator[bytes, None]
+    headers: Headers = ()
+
+
+Answer = Response | EventStream
+Handler = Callable[[Request], Awaitable[Answer]]
 Find = Callable[[str, str], Handler]
 """Method and path to handler. Raises `HttpError` (404, 405)."""
 
@@ -114,15 +131,18 @@ class JsonApi:
         if body is None:
             return
         response = await self._answer(scope, body, receive)
-        if response is not None:
+        if isinstance(response, EventStream):
+            await _until_disconnect(_send_events(send, response), receive)
+        elif response is not None:
             await _send(send, response)
 
-    async def _answer(self, scope: Scope, body: bytes | HttpError, receive: Receive) -> Response | None:
+    async def _answer(self, scope: Scope, body: bytes | HttpError, receive: Receive) -> Answer | None:
         try:
             if isinstance(body, HttpError):
                 raise body
             handler = self._find(scope["method"], scope["path"])
-            request = Request(scope["method"], scope["path"], dict(scope["headers"]), body)
+            query = scope.get("query_string", b"").decode("latin-1")
+            request = Request(scope["method"], scope["path"], dict(scope["headers"]), body, query)
             if self._cancel:
                 return await _until_disconnect(handler(request), receive)
             return await handler(request)
@@ -145,12 +165,13 @@ class JsonApi:
         if not first.get("more_body"):
             return chunk if len(chunk) <= self._body_limit else self._too_large()
         chunks, size, more = [chunk], len(chunk), True
-        while more and size <= self._body_limit:
+        while more and size <= self._body_limit * DRAINED:
             event = await receive()
             if event["type"] != "http.request":
                 return None
-            chunks.append(event.get("body", b""))
-            size += len(chunks[-1])
+            size += len(event.get("body", b""))
+            if size <= self._body_limit:
+                chunks.append(event.get("body", b""))
             more = event.get("more_body", False)
         return b"".join(chunks) if size <= self._body_limit else self._too_large()
 
@@ -158,14 +179,25 @@ class JsonApi:
         return HttpError(413, f"the body is larger than {self._body_limit} bytes", code="body_too_large")
 
 
-async def _until_disconnect(answer: Awaitable[Response], receive: Receive) -> Response | None:
-    working, gone = asyncio.ensure_future(answer), asyncio.ensure_future(receive())
+async def _until_disconnect(work: Awaitable[T], receive: Receive) -> T | None:
+    """What `work` gives, or None when the client went away first: then it is cancelled, and has ended on return."""
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(receive())
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         return working.result() if working.done() else None
     finally:
-        for task in (working, gone):
-            task.cancel()
+        working.cancel()
+        gone.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+async def _send_events(send: Send, stream: EventStream) -> None:
+    headers = [*_EVENTS, *stream.headers]
+    async with aclosing(stream.events) as events:
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for event in events:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 async def _send(send: Send, response: Response) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ratchet.messages.state import Route, ServedPolicy, WeightStep
+from ratchet.messages.state import READY, PolicyVersion, Route, ServedPolicy, WeightStep
 
 STABLE, CANARY, PINNED, MIXED = "stable", "canary", "pinned", "mixed"
 """The arms of `PolicyClaim.arm`."""
 
 ROLE = re.compile(r"[a-z0-9_-]{1,64}")
+VARIANTS = ("dpo",)
+"""Algorithms whose newest policy of a role answers to `<role>_<algorithm>`."""
 _MODEL = re.compile(r"(?P<role>[a-z0-9_-]{1,64})(@(?P<version>[1-9]\d{0,8})(-(?P<digest>[0-9a-f]{8}))?)?")
 
 
@@ -50,6 +52,18 @@ def parse_model(name: str) -> ModelName:
         raise ValueError(f"{name!r} is neither a role nor role@version")
     version = found["version"]
     return ModelName(found["role"], int(version) if version else None, found["digest"])
+
+
+def variant_of(name: str) -> tuple[str, str] | None:
+    """(role, algorithm) of a name like `helpdesk_dpo`; None for any other."""
+    role, _, algorithm = name.rpartition("_")
+    return (role, algorithm) if role and algorithm in VARIANTS else None
+
+
+def newest_by(algorithm: str, versions: Iterable[PolicyVersion]) -> PolicyVersion | None:
+    """The newest version that `algorithm` trained and that can be used; None when there is none."""
+    fitting = [one for one in versions if one.algorithm == algorithm and one.status == READY]
+    return max(fitting, key=lambda one: one.version, default=None)
 
 
 def started_at(trajectory_id: str) -> datetime | None:

@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 from ratchet.gateway.domain.capture import (
     Answer,
     Asked,
-    answer_of,
+    cancelled,
     ids_digest,
     prompt_delta,
     trainable_of,
     turn_of,
+    without_ids,
     without_tokens,
 )
+from ratchet.gateway.domain.chat import chat_answer
+from ratchet.gateway.domain.completions import completion_answer
 from ratchet.gateway.domain.conversations import Conversation, Conversations, PastCall, prefix_digests
 from ratchet.kernel.contracts import Contracts
 from ratchet.messages import JsonObject, PolicyClaim, named_id
@@ -144,7 +147,7 @@ def test_what_was_redacted_carries_no_tokens_and_neither_does_what_continues_it(
 
 
 def test_an_engines_answer_is_taken_apart() -> None:
-    answer = answer_of(
+    answer = chat_answer(
         {
             "prompt_token_ids": [1, 2],
             "choices": [
@@ -160,6 +163,28 @@ def test_an_engines_answer_is_taken_apart() -> None:
     )
     assert (answer.prompt_ids, answer.output_ids, answer.logprobs) == ([1, 2], [3], [-0.5])
     assert answer.usage == Usage(prompt=2, completion=1, cached=1)
+
+
+def test_a_completion_is_taken_apart_as_an_assistants_message() -> None:
+    choice = {"text": " ok", "token_ids": [7], "prompt_token_ids": [1], "logprobs": {"token_logprobs": [-0.5]}}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1}
+    answer = completion_answer({"choices": [{**choice, "finish_reason": "length"}], "usage": usage})
+    assert answer.message == {"role": "assistant", "content": " ok"}
+    assert trainable_of(Sampling(), answer).ok
+
+
+def test_an_answer_that_never_arrived_is_no_error_and_nothing_to_learn_from_or_to_continue() -> None:
+    turn = turn_of(asked(), cancelled(GOOD), None)
+    assert (turn.response, turn.error, turn.finish_reason, turn.latency_ms) == (None, None, "cancelled", None)
+    assert (turn.trainable.ok, turn.trainable.reason, turn.output_token_ids) == (False, "cancelled", None)
+    assert turn.usage == GOOD.usage
+
+
+def test_an_answer_that_is_barred_says_so_and_may_lose_its_tokens() -> None:
+    barred = without_ids(GOOD, "unsearchable_prompt")
+    turn = turn_of(asked(), barred, 1.0)
+    assert (turn.trainable.reason, turn.prompt_token_ids) == ("unsearchable_prompt", None)
+    assert turn.response == GOOD.message
 
 
 def test_the_longest_fitting_call_is_the_parent_and_empty_members_do_not_matter() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ratchet.gateway.domain.chat import agent_body, check_trajectory_id, read_chat, split_path, upstream_body
+from ratchet.gateway.domain.calls import agent_body, check_trajectory_id, provider_body, split_path
+from ratchet.gateway.domain.chat import chat_upstream, read_chat
 from ratchet.kernel.asgi import HttpError
 from ratchet.messages import named_id
 
@@ -32,7 +33,8 @@ def test_a_trajectory_id_is_a_uuid() -> None:
         ({"messages": []}, 400, "messages"),
         ({"messages": "hi"}, 400, "messages"),
         ({"messages": ["hi"]}, 400, "messages"),
-        ({"stream": True}, 400, "stream"),
+        ({"stream": "yes"}, 400, "stream"),
+        ({"stream": True, "stream_options": True}, 400, "stream_options"),
         ({"n": 2}, 400, "n"),
         ({"tools": {}}, 400, "tools"),
         ({"temperature": "hot"}, 400, "temperature"),
@@ -56,12 +58,21 @@ def test_an_adapter_id_pins_a_version_whatever_the_model_says() -> None:
 
 
 def test_the_engine_is_asked_for_tokens_and_never_sees_what_is_ours() -> None:
-    body = upstream_body(read_chat({**BODY, "adapter_id": "support@3", "stream": False, "top_p": 0.9}), "support@3-x")
+    body = chat_upstream(
+        read_chat({**BODY, "adapter_id": "support@3", "stream": True, "stream_options": {}, "top_p": 0.9}),
+        "support@3-x",
+    )
     assert body["model"] == "support@3-x"
     assert body["logprobs"] is True
     assert body["return_token_ids"] is True
     assert (body["temperature"], body["top_p"]) == (1.0, 0.9)
-    assert not {"adapter_id", "stream"} & set(body)
+    assert not {"adapter_id", "stream", "stream_options"} & set(body)
+
+
+def test_another_server_is_asked_in_the_agents_own_words() -> None:
+    asked = {**BODY, "adapter_id": "support@3", "stream": True, "return_token_ids": True, "max_tokens": 5}
+    body = provider_body(read_chat(asked), "gpt-x")
+    assert body == {"model": "gpt-x", "messages": BODY["messages"], "max_tokens": 5}
 
 
 def test_the_agent_gets_only_what_it_asked_for() -> None:

@@ -6,7 +6,7 @@ import hashlib
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 from typing import Any
@@ -17,6 +17,9 @@ from ratchet.gateway.domain.conversations import PastCall
 from ratchet.messages import JsonObject, PolicyClaim, Turn
 from ratchet.messages.turn import EngineInfo, PromptTokens, Sampling, Trainable, Usage
 
+CANCELLED, CACHED, UNSEARCHABLE = "cancelled", "cached", "unsearchable_prompt"
+"""Reasons for which no learner may use a call, whatever came back: the agent went away before it had the answer; no
+policy was asked; the prompt came as token ids, which cannot be searched for what must not be published."""
 PROCESSED = "processed"
 """Log-probabilities after temperature: what the sampler drew from."""
 
@@ -32,6 +35,8 @@ class Answer:
     usage: Usage | None = None
     finish_reason: str | None = None
     error: str | None = None
+    barred: str | None = None
+    """Why no learner may use it, whatever it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,18 @@ class Asked:
     user_ref: str | None = None
 
 
-def turn_of(asked: Asked, answer: Answer, latency_ms: float) -> Turn:
+def cancelled(answer: Answer | None = None) -> Answer:
+    """An answer that never reached its agent: no error of the policy, and nothing that a conversation continues."""
+    usage = answer.usage if answer else None
+    return Answer(message=None, usage=usage, finish_reason=CANCELLED, barred=CANCELLED)
+
+
+def without_ids(answer: Answer, reason: str) -> Answer:
+    """The answer without tokens, which nobody may use for `reason`."""
+    return replace(answer, prompt_ids=None, output_ids=None, logprobs=None, barred=reason)
+
+
+def turn_of(asked: Asked, answer: Answer, latency_ms: float | None) -> Turn:
     """The turn, before redaction."""
     parent = asked.parent
     redacted = parent is not None and parent.redacted
@@ -131,25 +147,16 @@ def tools_digest(tools: Sequence[JsonObject] | None) -> str | None:
     return hashlib.sha256(msgspec.json.encode(tools)).hexdigest() if tools else None
 
 
-def answer_of(body: Mapping[str, Any]) -> Answer:
-    """Take an engine's chat completion apart. `Any`: it is JSON from another process, read member by member."""
-    choice = body["choices"][0]
-    spent = body.get("usage") or {}
+def usage_of(body: Mapping[str, Any]) -> Usage | None:
+    """The tokens that an engine says it spent. `Any`: it is JSON from another process, read member by member."""
+    spent = body.get("usage")
+    if not spent:
+        return None
     details = spent.get("prompt_tokens_details") or {}
-    entries = (choice.get("logprobs") or {}).get("content")
-    return Answer(
-        message=choice["message"],
-        prompt_ids=body.get("prompt_token_ids"),
-        output_ids=choice.get("token_ids"),
-        logprobs=[entry["logprob"] for entry in entries] if entries is not None else None,
-        usage=Usage(
-            prompt=spent.get("prompt_tokens", 0),
-            completion=spent.get("completion_tokens", 0),
-            cached=details.get("cached_tokens"),
-        )
-        if spent
-        else None,
-        finish_reason=choice.get("finish_reason"),
+    return Usage(
+        prompt=spent.get("prompt_tokens", 0),
+        completion=spent.get("completion_tokens", 0),
+        cached=details.get("cached_tokens"),
     )
 
 
@@ -169,6 +176,8 @@ def _with_tokens(turn: Turn, asked: Asked, answer: Answer) -> Turn:
 def _unusable(answer: Answer) -> str | None:
     if answer.error is not None:
         return "error"
+    if answer.barred is not None:
+        return answer.barred
     if not answer.prompt_ids or not answer.output_ids:
         return "no_token_ids"
     if answer.logprobs is None:

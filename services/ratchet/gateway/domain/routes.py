@@ -43,6 +43,29 @@ def pin(version: PolicyVersion, conversation: Conversation) -> Assignment:
     return asked
 
 
+def fall_back(route: Route | None, conversation: Conversation, failed: Assignment) -> Assignment | None:
+    """Stable in the place of a canary that failed, for good; None where stable is what failed, or was not asked for.
+
+    The trajectory is mixed from here on: it counts for no arm and trains nobody.
+    """
+    if failed.arm == PINNED or route is None or route.stable is None or failed.policy == route.stable:
+        return None
+    conversation.mixed = True
+    conversation.assignment = Assignment(STABLE, failed.weight, route.stable)
+    return conversation.assignment
+
+
+def lend(policy: ServedPolicy, conversation: Conversation, failed: Assignment | None) -> Assignment | None:
+    """A model that is no policy of ours, in the place of one that failed, or for a role that has none yet (`failed`
+    is None). None where a version was asked for by name."""
+    if failed is None:
+        return Assignment(STABLE, 0.0, policy)
+    if failed.arm == PINNED:
+        return None
+    conversation.mixed = True
+    return Assignment(failed.arm, failed.weight, policy)
+
+
 def claim_of(role: str, assignment: Assignment, *, mixed: bool) -> PolicyClaim:
     """What the turn says of its policy."""
     policy = assignment.policy

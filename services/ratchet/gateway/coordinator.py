@@ -1,0 +1,59 @@
+"""Training through the same endpoint: jobs and status, forwarded to the coordinator, errors in OpenAI's shape."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from ratchet.kernel.asgi import HttpError, Request, Response, problem_response
+
+_FORWARDED = {
+    "GET": re.compile(r"/v1/(status|jobs(/[A-Za-z0-9_.-]{1,128})?)"),
+    "POST": re.compile(r"/v1/jobs(/[A-Za-z0-9_.-]{1,128}/cancel)?"),
+}
+TIMEOUT_S = 30.0
+
+
+class Coordinator:
+    """Forwards what an agent or a workflow step may ask of training."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url.rstrip("/")
+
+    def takes(self, method: str, path: str) -> bool:
+        """Whether this request is for the coordinator."""
+        return method in _FORWARDED and _FORWARDED[method].fullmatch(path) is not None
+
+    async def forward(self, request: Request, path: str) -> Response:
+        """The coordinator's answer. Raises `HttpError` 502 when it is away, 504 when it takes too long."""
+        url = self._url + path + (f"?{request.query}" if request.query else "")
+        try:
+            async with self._session.request(
+                request.method,
+                url,
+                data=request.body or None,
+                headers={"content-type": "application/json"},
+                timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+            ) as answer:
+                body = await answer.read()
+        except TimeoutError as error:
+            raise HttpError(504, "the coordinator took too long", code="coordinator_timeout") from error
+        except (aiohttp.ClientError, ValueError) as error:
+            raise HttpError(502, "the coordinator is not reachable", code="coordinator_unavailable") from error
+        if answer.status < 400:
+            return Response(answer.status, body)
+        return problem_response(HttpError(answer.status, _detail(body) or f"the coordinator answered {answer.status}"))
+
+
+def _detail(body: bytes) -> str | None:
+    """The coordinator's one line. `Any`: it is JSON from another process."""
+    try:
+        told: Any = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return None
+    detail = told.get("detail") if isinstance(told, dict) else None
+    return detail if isinstance(detail, str) else None

@@ -1,0 +1,172 @@
+"""What an agent may ask of any completion route: model, sampling, streaming; and what it gets to see of the answer."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ratchet.kernel.asgi import HttpError
+from ratchet.messages import JsonObject
+from ratchet.messages.routing import ModelName, parse_model
+from ratchet.messages.turn import Sampling
+
+Body = dict[str, Any]
+"""A request's or answer's JSON object. `Any`: what the members are is checked here, or left to the engine."""
+
+_BASE = re.compile(r"/t/(?P<trajectory>[^/]+)(?P<path>/v1/.*)")
+_OURS = ("adapter_id", "stream", "stream_options")
+"""Members that mean something to the gateway alone: the engine is never asked to stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRequest:
+    """A checked request of an agent."""
+
+    model: ModelName
+    named_by: str
+    """The member that named the model: `model` or `adapter_id`."""
+    messages: list[JsonObject]
+    """The prompt as chat messages: a turn's form."""
+    tools: list[JsonObject] | None
+    sampling: Sampling
+    stream: bool
+    include_usage: bool
+    """A stream ends with a chunk that holds the usage."""
+    wants_logprobs: bool
+    wants_token_ids: bool
+    searchable: bool
+    """Whether the prompt is text: one of token ids cannot be searched for what must not be published."""
+    body: Body
+
+
+def split_path(path: str) -> tuple[str | None, str]:
+    """(trajectory id or None, plain path): a base_url may carry the trajectory as `/t/<id>/v1`."""
+    found = _BASE.fullmatch(path)
+    return (found["trajectory"], found["path"]) if found else (None, path)
+
+
+def check_trajectory_id(text: str) -> str:
+    """The id in its usual form. Raises `HttpError` 400 unless it is a UUID."""
+    try:
+        return str(uuid.UUID(text))
+    except ValueError as error:
+        raise HttpError(400, "a trajectory id must be a UUID", param="x-ratchet-trajectory") from error
+
+
+def read_call(
+    body: Body,
+    messages: list[JsonObject],
+    *,
+    tools: list[JsonObject] | None = None,
+    wants_logprobs: bool = False,
+    searchable: bool = True,
+) -> CallRequest:
+    """What all completion routes have in common. Raises `HttpError` 400, or 404 for a name that no model can have."""
+    if body.get("n") not in {None, 1}:
+        raise HttpError(400, "n must be 1: every answer belongs to one trajectory", param="n")
+    options = body.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise HttpError(400, "stream_options must be an object", param="stream_options")
+    named_by = "adapter_id" if body.get("adapter_id") else "model"
+    return CallRequest(
+        model=_model(body, named_by),
+        named_by=named_by,
+        messages=messages,
+        tools=tools,
+        sampling=_sampling(body),
+        stream=_flag(body, "stream"),
+        include_usage=bool(cast("Body", options or {}).get("include_usage")),
+        wants_logprobs=wants_logprobs,
+        wants_token_ids=_flag(body, "return_token_ids"),
+        searchable=searchable,
+        body=body,
+    )
+
+
+def engine_body(request: CallRequest, policy: str) -> Body:
+    """What an engine that holds policies is asked: the policy by its name, its tokens' ids too."""
+    body = {key: value for key, value in request.body.items() if key not in _OURS}
+    body |= {"model": policy, "return_token_ids": True}
+    body.setdefault("temperature", request.sampling.temperature)
+    return body
+
+
+def provider_body(request: CallRequest, model: str) -> Body:
+    """What any OpenAI-compatible server is asked: the agent's own words under the server's name for the model."""
+    body = {key: value for key, value in request.body.items() if key not in {*_OURS, "return_token_ids"}}
+    return {**body, "model": model}
+
+
+def agent_body(request: CallRequest, answer: Body) -> Body:
+    """What the agent gets: the engine's answer without what only the gateway had asked for."""
+    shown = dict(answer)
+    if not request.wants_token_ids:
+        shown.pop("prompt_token_ids", None)
+    shown["choices"] = [_shown_choice(request, choice) for choice in answer["choices"]]
+    return shown
+
+
+def _shown_choice(request: CallRequest, choice: Mapping[str, Any]) -> Body:
+    hidden = set[str]()
+    if not request.wants_logprobs:
+        hidden.add("logprobs")
+    if not request.wants_token_ids:
+        hidden |= {"token_ids", "prompt_token_ids"}
+    return {key: value for key, value in choice.items() if key not in hidden}
+
+
+def _model(body: Body, named_by: str) -> ModelName:
+    wanted = body.get(named_by)
+    if not isinstance(wanted, str):
+        raise HttpError(400, f"{named_by} must be a string", param=named_by)
+    try:
+        return parse_model(wanted)
+    except ValueError as error:
+        raise HttpError(404, f"unknown model: {error}", param=named_by, code="model_not_found") from error
+
+
+def _sampling(body: Body) -> Sampling:
+    return Sampling(
+        temperature=_number(body, "temperature", 1.0),
+        top_p=_number(body, "top_p", 1.0),
+        top_k=_integer(body, "top_k"),
+        min_p=_maybe(body, "min_p"),
+        presence_penalty=_maybe(body, "presence_penalty"),
+        frequency_penalty=_maybe(body, "frequency_penalty"),
+        repetition_penalty=_maybe(body, "repetition_penalty"),
+        seed=_integer(body, "seed"),
+        max_tokens=_integer(body, "max_completion_tokens") or _integer(body, "max_tokens"),
+    )
+
+
+def _flag(body: Body, name: str) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise HttpError(400, f"{name} must be true or false", param=name)
+    return bool(value)
+
+
+def _maybe(body: Body, name: str) -> float | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise HttpError(400, f"{name} must be a number", param=name)
+    return float(value)
+
+
+def _number(body: Body, name: str, default: float) -> float:
+    value = _maybe(body, name)
+    return default if value is None else value
+
+
+def _integer(body: Body, name: str) -> int | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise HttpError(400, f"{name} must be an integer", param=name)
+    return value

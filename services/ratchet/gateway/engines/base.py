@@ -1,0 +1,67 @@
+"""What the gateway needs of an engine, and the ways in which one fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ratchet.gateway.domain.calls import CallRequest
+from ratchet.gateway.domain.forms import Form
+from ratchet.kernel.asgi import HttpError
+from ratchet.messages.state import ServedPolicy
+from ratchet.messages.turn import EngineInfo
+
+
+class EngineFailed(HttpError):
+    """The engine's fault, not the agent's: somebody else may be asked instead."""
+
+    def __init__(self, status: int, message: str, *, code: str, unreachable: bool = False) -> None:
+        super().__init__(status, message, code=code)
+        self.unreachable = unreachable
+        """Nobody was there: asking this engine for another policy is no use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Status and JSON of an engine's answer. `Any`: it is JSON from another process."""
+
+    status: int
+    body: Any
+
+    @property
+    def reason(self) -> str:
+        """The engine's own words, when it has some: in OpenAI's shape, in Ollama's, or in vLLM's older one."""
+        body: Any = self.body if isinstance(self.body, dict) else {}
+        error = body.get("error", body)
+        message = error.get("message") if isinstance(error, dict) else error
+        return message if isinstance(message, str) and message else f"the engine answered {self.status}"
+
+    def refusal(self) -> HttpError:
+        """What the agent is told of a request that the engine refuses."""
+        body: Any = self.body if isinstance(self.body, dict) else {}
+        error = body.get("error")
+        told: dict[str, Any] = error if isinstance(error, dict) else {}
+        kind, code, param = (told.get(name) for name in ("type", "code", "param"))
+        return HttpError(
+            self.status,
+            self.reason,
+            kind=kind if isinstance(kind, str) else None,
+            code=code if isinstance(code, str) else None,
+            param=param if isinstance(param, str) else None,
+        )
+
+
+class Engine(Protocol):
+    """Answers calls."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What turns say of it."""
+        ...
+
+    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy) -> Any:
+        """The answer's JSON.
+
+        Raises `EngineFailed`, or an `HttpError` below 500 for a request that is wrong in the engine's eyes.
+        """
+        ...

@@ -1,0 +1,53 @@
+"""Any server of OpenAI's API: vLLM with its own models, Ollama, a provider. It knows no policies of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ratchet.gateway.domain.calls import CallRequest, provider_body
+from ratchet.gateway.domain.forms import Form
+from ratchet.gateway.engines.base import EngineFailed
+from ratchet.gateway.engines.http_post import HttpPost
+from ratchet.messages.state import ServedPolicy
+from ratchet.messages.turn import EngineInfo
+
+ANY = "*"
+"""Stands for every role that the map of models does not name."""
+_OUR_FAULT = frozenset({401, 403, 404, 405})
+"""What a wrong key, url or model name gets: nothing that the agent could put right."""
+
+
+class OpenAiEngine:
+    """Answers for the roles that its map of models names."""
+
+    def __init__(self, post: HttpPost, name: str, models: Mapping[str, str]) -> None:
+        self._post = post
+        self._name = name
+        self._models = models
+
+    @property
+    def info(self) -> EngineInfo:
+        """What turns say of it."""
+        return EngineInfo(name=self._name)
+
+    @property
+    def roles(self) -> list[str]:
+        """Roles that are named."""
+        return [role for role in self._models if role != ANY]
+
+    def policy_for(self, role: str) -> ServedPolicy | None:
+        """The model for a role as turns speak of it: version 0, no digest. None when it serves none."""
+        model = self._models.get(role) or self._models.get(ANY)
+        return ServedPolicy(version=0, name=f"{self._name}:{model}", digest="") if model else None
+
+    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy) -> Any:
+        """The answer's JSON. Raises `EngineFailed`, or `HttpError` for a request that the server refuses."""
+        reply = await self._post(form.path, provider_body(request, policy.name.removeprefix(f"{self._name}:")))
+        if reply.status >= 500:
+            raise EngineFailed(502, f"{self._name}: {reply.reason}", code="engine_failed")
+        if reply.status in _OUR_FAULT:
+            raise EngineFailed(502, f"{self._name} refuses the gateway: {reply.reason}", code="engine_refused")
+        if reply.status != 200:
+            raise reply.refusal()
+        return reply.body

@@ -1,0 +1,105 @@
+"""A gateway in this process, in front of a fake engine and on a real broker, for tests with the public clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from ratchet.gateway.app import build
+from ratchet.gateway.settings import Settings
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.runtime import App
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Message
+from ratchet.messages.routing import policy_name
+from ratchet.messages.state import PolicyVersion, Route, ServedPolicy
+from tests.support.fake_engine import FakeEngine, serving
+from tests.support.messages import AT
+from tests.support.running import connected, running_app
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+ROLE = "support"
+
+
+@dataclass
+class Scene:
+    """A running gateway and what stands around it."""
+
+    url: str
+    engine: FakeEngine
+    bus: Bus
+    app: App
+    clients: list[openai.AsyncOpenAI] = field(default_factory=list[openai.AsyncOpenAI])
+
+    def client(self, **options: Any) -> openai.AsyncOpenAI:
+        base_url = options.pop("base_url", f"{self.url}/v1")
+        client = openai.AsyncOpenAI(base_url=base_url, **{"api_key": "none", "max_retries": 0, **options})
+        self.clients.append(client)
+        return client
+
+    async def published(self, kind: type[Message], number: int) -> list[Any]:
+        """The first `number` messages of a kind, waiting for them."""
+
+        async def probe() -> list[Any]:
+            total = (await self.bus.nc.jetstream().stream_info("RL_TURNS")).state.last_seq
+            raw = [await self.bus.nc.jetstream().get_msg("RL_TURNS", n + 1) for n in range(total)]
+            found = [m for m in raw if (m.headers or {})["ce-type"] == kind.TOPIC]
+            return found if len(found) >= number else []
+
+        return [self.bus.contracts.read(m.subject or "", m.data or b"")[0] for m in await eventually(probe)]
+
+
+def version(number: int) -> PolicyVersion:
+    digest = str(number) * 64
+    return PolicyVersion(
+        role=ROLE,
+        version=number,
+        name=policy_name(ROLE, number, digest),
+        digest=digest,
+        uri=f"s3://ratchet/policies/{digest}.json",
+        kind="adapter",
+        base_model="tiny",
+        created_at=AT,
+        stage="stable",
+    )
+
+
+def served(number: int) -> ServedPolicy:
+    return ServedPolicy(version=number, name=version(number).name, digest=version(number).digest)
+
+
+@asynccontextmanager
+async def scene(nats: RunningServer, folder: Path, **options: Any) -> AsyncIterator[Scene]:
+    kernel = KernelSettings(nats_url=nats.url, data_dir=folder)
+    engine = FakeEngine(resident={version(1).name})
+    async with connected(kernel) as bus, serving(engine) as engine_url:
+        for number in (1, 2):
+            await bus.bucket("policies", PolicyVersion).put(f"{ROLE}.{number}", version(number))
+        await bus.bucket("policies", Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=3))
+        settings = Settings(kernel=kernel, port=0, engine_url=engine_url, **options)
+        async with running_app(build(settings)) as app:
+            port: int = app.components[-1].port  # type: ignore[attr-defined]
+            here = Scene(f"http://127.0.0.1:{port}", engine, bus, app)
+            await eventually(lambda: _roles(here, options))
+            try:
+                yield here
+            finally:
+                await asyncio.gather(*(client.close() for client in here.clients))
+
+
+async def _roles(here: Scene, options: dict[str, Any]) -> bool:
+    keys = options.get("api_keys") or ["none"]
+    return bool([model async for model in here.client(api_key=str(keys[0])).models.list()])
+
+
+async def ask(client: openai.AsyncOpenAI, messages: list[Any], **options: Any) -> Any:
+    return await client.chat.completions.with_raw_response.create(
+        model=options.pop("model", ROLE), messages=messages, **options
+    )
