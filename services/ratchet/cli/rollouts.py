@@ -20,9 +20,9 @@ def read(endpoints: Endpoints, role: str | None) -> Json:
         return call(endpoints, "deployer", "GET", "/v1/rollouts")
     try:
         return call(endpoints, "deployer", "GET", f"/v1/rollouts/{role}")
-    except NotFound:
+    except NotFound as error:
         require_role(endpoints, role)
-        raise
+        raise NotFound(f"there was no rollout of {role} yet") from error
 
 
 def act(endpoints: Endpoints, order: str, body: Json) -> Json:
@@ -30,15 +30,15 @@ def act(endpoints: Endpoints, order: str, body: Json) -> Json:
     try:
         return call(endpoints, "deployer", "POST", f"/v1/rollouts/{order}", body)
     except NotFound:
-        require_role(endpoints, order.partition("/")[0])
+        check(endpoints, order, body)
         raise
 
 
 def check(endpoints: Endpoints, order: str, body: Json) -> None:
     """What can be known of an order without giving it. Raises `NotFound`."""
     role, _, verb = order.partition("/")
-    policies = read_role(endpoints, role)["policies"]
+    require_role(endpoints, role)
     if verb != "start":
         read(endpoints, role)
-    elif body["version"] not in [policy["version"] for policy in policies]:
+    elif body["version"] not in [policy["version"] for policy in read_role(endpoints, role)["policies"]]:
         raise NotFound(f"{role} has no policy of version {body['version']}")

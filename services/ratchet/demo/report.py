@@ -50,6 +50,12 @@ class Findings:
         return next((one for one in reversed(self.verdicts(version)) if one.verdict == verdict), None)
 
     @property
+    def first(self) -> int | None:
+        """The version that was the first to serve: promoted over none. A first attempt that failed is not it."""
+        begun = (one.version for one in self.decisions if one.verdict == "promote" and one.from_version is None)
+        return next(begun, None)
+
+    @property
     def promoted(self) -> list[int]:
         """Versions that evidence promoted over another one."""
         return [
@@ -172,7 +178,8 @@ def _promotions(findings: Findings, plan: Plan) -> Claim:
 
 def _improvement(findings: Findings, plan: Plan) -> Claim:
     stable = findings.route.stable
-    first, best = findings.heldout(1), findings.heldout(stable.version) if stable else None
+    first = findings.heldout(findings.first) if findings.first is not None else None
+    best = findings.heldout(stable.version) if stable else None
     if first is None or best is None:
         return Claim("held-out success rose", holds=False, evidence="not measured")
     rose = best.is_above(first) and best.rate >= plan.best_success

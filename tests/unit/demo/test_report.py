@@ -15,6 +15,7 @@ from ratchet.demo.picture import Picture, Traffic, VersionTraffic, heldout_succe
 from ratchet.demo.plan import DEMO
 from ratchet.demo.progress import AGENTS, Progress
 from ratchet.demo.report import Findings, claims, draw_report, seconds_to_roll_back
+from ratchet.demo.report_document import report_document
 from ratchet.demo.scenario import Story
 from ratchet.demo.view import draw, evidence_share
 from ratchet.messages.state import PolicyVersion, Route, ServedPolicy
@@ -109,6 +110,24 @@ def test_overlapping_intervals_are_no_improvement() -> None:
 def test_a_policy_that_was_never_measured_did_not_improve() -> None:
     bare = [a_policy(version, "stable") for version in (1, 2, 3, 4)]
     assert "held-out success rose" in broken(replace(FINDINGS, policies=bare))
+
+
+def test_the_improvement_is_measured_from_the_version_that_served_first() -> None:
+    decisions = [a_decision(1, "refuse", 0), RolloutDecision(2, None, "promote", "first", "canary_deployer", at(1))]
+    policies = [a_policy(1, "refused", measured(0.1, 0.1)), *FINDINGS.policies[1:]]
+    found = replace(FINDINGS, policies=policies, decisions=[*decisions, *FINDINGS.decisions[3:]])
+    assert found.first == 2
+    assert [claim.evidence for claim in claims(found, STORY, DEMO) if claim.text.startswith("held-out success")] == [
+        f"{found.heldout(2)} to {found.heldout(3)}"
+    ]
+
+
+def test_the_document_says_what_the_table_says() -> None:
+    document = report_document(FINDINGS, claims(FINDINGS, STORY, DEMO), STORY)
+    assert document["closed"] is True
+    assert document["rollback"] == {"seconds_since_start": 12.5, "seconds_since_first_harm": 7.5}
+    assert document["policies"][2]["heldout"] == {"successes": 240, "of": 300}
+    assert document["policies"][3]["verdicts"] == ["refuse", "start", "roll_back"]
 
 
 def test_a_bad_policy_that_was_not_offered_was_neither_refused_nor_rolled_back() -> None:

@@ -1,0 +1,36 @@
+"""The final report as a document for programs: the same numbers as the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ratchet.demo.report import Claim, Findings, seconds_to_roll_back
+from ratchet.demo.scenario import Story
+from ratchet.messages.state import PolicyVersion
+
+Document = dict[str, Any]
+"""JSON."""
+
+
+def report_document(findings: Findings, held: Sequence[Claim], story: Story) -> Document:
+    """Claims, policies and the seconds of the rollback."""
+    seconds = seconds_to_roll_back(findings, story.bad_version) if story.bad_version else None
+    since_start, since_harm = seconds or (None, None)
+    return {
+        "closed": all(claim.holds for claim in held),
+        "claims": [{"claim": one.text, "holds": one.holds, "evidence": one.evidence} for one in held],
+        "policies": [_policy(findings, policy) for policy in findings.policies],
+        "rollback": {"seconds_since_start": since_start, "seconds_since_first_harm": since_harm},
+    }
+
+
+def _policy(findings: Findings, policy: PolicyVersion) -> Document:
+    measured, live = findings.heldout(policy.version), findings.by_version.get(policy.version)
+    return {
+        "name": policy.name,
+        "heldout": {"successes": measured.successes, "of": measured.trials} if measured else None,
+        "live_tickets": live.trajectories if live else 0,
+        "mean_reward": live.mean_reward if live else None,
+        "verdicts": [one.verdict for one in findings.verdicts(policy.version)],
+    }
