@@ -44,8 +44,9 @@ class Collector:
     async def store(self, table: Table, batch: Batch) -> Sequence[Outcome]:
         """Insert what is new, account for everything, count what is new."""
         known = await self.facts.known(table.name, [received.event_id for received in batch])
-        duplicates = {r.sequence for r in batch if known.get(r.event_id, r.sequence) != r.sequence}
-        fresh = [r for r in batch if r.event_id not in known]
+        first = {received.event_id: received.sequence for received in reversed(batch)} | known
+        duplicates = {received.sequence for received in batch if first[received.event_id] != received.sequence}
+        fresh = [r for r in batch if r.event_id not in known and r.sequence not in duplicates]
         at = self.now()
         await self.facts.insert(table.name, [row_of(table, received, at) for received in fresh])
         await self._account(batch, duplicates)
