@@ -127,7 +127,7 @@ class Gateway:
         return json_response(agent_body(call.request, body), headers=_headers(call))
 
     async def _streamed(self, call: Call) -> HttpAnswer:
-        """A stream that has begun can no longer have a status: it begins with the answer, or after a while without one."""
+        """A stream that has begun can no longer have a status: it begins with the answer, or some time before it."""
         working = asyncio.create_task(self.answering.answer(call))
         try:
             await asyncio.wait({working}, timeout=self.keep_alive_s)

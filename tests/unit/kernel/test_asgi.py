@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from ratchet.kernel.asgi import Handler, HttpError, JsonApi, Request, Response, json_response
+from ratchet.kernel.asgi import EventStream, Handler, HttpError, JsonApi, Request, Response, json_response
 from ratchet.kernel.errors import BusUnavailable, NotFound
 
 
@@ -32,6 +32,11 @@ class Call:
 
     async def send(self, event: Any) -> None:
         self.sent.append(event)
+
+    @property
+    def unread(self) -> int:
+        """Chunks of the body that nobody has asked for."""
+        return len(self._chunks)
 
     @property
     def status(self) -> int:
@@ -126,3 +131,64 @@ async def test_nothing_is_sent_to_a_client_that_left_before_it_was_heard() -> No
     scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
     await JsonApi(lambda _, __: echo, 100)(scope, call.receive, call.send)
     assert call.sent == []
+
+
+async def test_a_stream_is_sent_piece_by_piece() -> None:
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        yield b"data: 1\n\n"
+        yield b"data: 2\n\n"
+
+    async def handler(_: Request) -> EventStream:
+        return EventStream(pieces(), [(b"x-turn", b"7")])
+
+    start, *bodies = (await called(handler)).sent
+    assert start["status"] == 200
+    assert {(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-turn", b"7")} <= set(start["headers"])
+    assert [body["body"] for body in bodies] == [b"data: 1\n\n", b"data: 2\n\n", b""]
+    assert [body.get("more_body", False) for body in bodies] == [True, True, False]
+
+
+async def test_a_stream_is_closed_where_it_stands_when_its_client_goes_away() -> None:
+    begun, closed = asyncio.Event(), asyncio.Event()
+
+    async def endless() -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                yield b": alive\n\n"
+                begun.set()
+                await asyncio.sleep(0)
+        finally:
+            closed.set()
+
+    async def handler(_: Request) -> EventStream:
+        return EventStream(endless())
+
+    call = Call([b"{}"])
+    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
+    serving = asyncio.create_task(JsonApi(lambda _, __: handler, 100)(scope, call.receive, call.send))
+    await begun.wait()
+    call.gone.set()
+    await serving
+    assert closed.is_set()
+
+
+async def test_a_body_that_is_too_large_is_read_before_it_is_refused_and_only_so_far() -> None:
+    read = Call([b"x" * 60] * 5)
+    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
+    await JsonApi(lambda _, __: echo, 100)(scope, read.receive, read.send)
+    assert read.status == 413
+    assert read.unread == 0
+    endless = Call([b"x" * 60] * 50)
+    await JsonApi(lambda _, __: echo, 100)(scope, endless.receive, endless.send)
+    assert endless.status == 413
+    assert endless.unread > 30
+
+
+async def test_the_query_reaches_the_handler() -> None:
+    async def handler(request: Request) -> Response:
+        return json_response({"query": request.query})
+
+    call = Call([b""])
+    scope = {"type": "http", "method": "GET", "path": "/x", "headers": [], "query_string": b"role=a&limit=2"}
+    await JsonApi(lambda _, __: handler, 100)(scope, call.receive, call.send)
+    assert call.json == {"query": "role=a&limit=2"}

@@ -1,0 +1,176 @@
+"""Streams and text completions, read by the public OpenAI client: it cannot tell that the engine did not stream."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from ratchet.messages import Turn
+from tests.support.gateway_scene import ROLE, Scene, scene, version
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+HI: list[Any] = [{"role": "user", "content": "where is it?"}]
+PARAMETERS = {"type": "object", "properties": {"order_id": {"type": "string"}}}
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "look_up", "parameters": PARAMETERS}}]
+CALLED: list[Any] = [
+    {"id": "call_a", "type": "function", "function": {"name": "look_up", "arguments": '{"order_id": "K47-2026"}'}},
+    {"id": "call_b", "type": "function", "function": {"name": "look_up", "arguments": "{}"}},
+]
+
+
+async def test_a_stream_arrives_in_chunks_with_the_headers_of_its_turn(nats: RunningServer, tmp_path: Path) -> None:
+    trajectory = str(uuid.uuid4())
+    async with scene(nats, tmp_path) as here:
+        here.engine.answer = "It was sent on Monday and arrives today."
+        client = here.client(base_url=f"{here.url}/t/{trajectory}/v1")
+        raw = await client.chat.completions.with_raw_response.create(
+            model=ROLE, messages=HI, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in raw.parse()]
+        (turn,) = await here.published(Turn, 1)
+        said = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
+        assert len([piece for piece in said if piece]) > 2
+        assert "".join(piece or "" for piece in said) == here.engine.answer
+        assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.completion_tokens == len(here.engine.answer)
+        assert raw.headers["content-type"].startswith("text/event-stream")
+        assert raw.headers["x-ratchet-trajectory"] == trajectory == turn.trajectory_id
+        assert raw.headers["x-ratchet-turn"] == turn.turn_id
+        assert raw.headers["x-ratchet-policy"] == version(1).name
+        assert turn.trainable.ok
+        assert turn.response["content"] == here.engine.answer
+        assert not here.engine.asked[0].get("stream")
+
+
+async def test_tool_calls_stream_and_the_next_call_continues_the_turn(nats: RunningServer, tmp_path: Path) -> None:
+    headers = {"x-ratchet-trajectory": str(uuid.uuid4())}
+    async with scene(nats, tmp_path) as here:
+        here.engine.tool_calls = CALLED
+        client = here.client(default_headers=headers)
+        async with client.chat.completions.stream(model=ROLE, messages=HI, tools=TOOLS) as stream:
+            message = (await stream.get_final_completion()).choices[0].message
+        assert [call.model_dump(exclude={"index"}) for call in message.tool_calls or []] == [
+            {**call, "function": {**call["function"], "parsed_arguments": None}} for call in CALLED
+        ]
+        said = {"role": "assistant", "content": None, "tool_calls": CALLED}
+        results = [{"role": "tool", "tool_call_id": call["id"], "content": "sent"} for call in CALLED]
+        here.engine.tool_calls = None
+        stream = await client.chat.completions.create(
+            model=ROLE, messages=[*HI, said, *results], tools=TOOLS, stream=True
+        )
+        assert [chunk async for chunk in stream]
+        first, second = await here.published(Turn, 2)
+        assert (second.index, second.parent_turn_id) == (1, first.turn_id)
+        assert first.finish_reason == "tool_calls"
+
+
+def test_the_synchronous_client_streams_too(nats: RunningServer, tmp_path: Path) -> None:
+    def read(url: str) -> str:
+        with (
+            openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+            client.chat.completions.create(model=ROLE, messages=HI, stream=True) as stream,
+        ):
+            return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+
+    async def played() -> None:
+        async with scene(nats, tmp_path) as here:
+            assert await asyncio.to_thread(read, here.url) == here.engine.answer
+
+    asyncio.run(played())
+
+
+async def test_an_error_has_its_status_before_the_stream_and_an_event_within_it(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    async with scene(nats, tmp_path, keep_alive_s=0.05) as here:
+        here.engine.broken = True
+        with pytest.raises(openai.InternalServerError) as early:
+            await _streamed(here)
+        assert (early.value.status_code, early.value.code) == (502, "engine_failed")
+        here.engine.at_work.clear()
+        stream = await _streamed(here)
+        here.engine.at_work.set()
+        with pytest.raises(openai.APIError, match="out of memory"):
+            assert [chunk async for chunk in stream]
+        turns = await here.published(Turn, 2)
+        assert {turn.error for turn in turns} == {"out of memory"}
+
+
+async def test_a_stream_says_that_it_lives_while_the_engine_works(nats: RunningServer, tmp_path: Path) -> None:
+    async with scene(nats, tmp_path, keep_alive_s=0.02) as here, httpx.AsyncClient() as http:
+        here.engine.at_work.clear()
+        body = {"model": ROLE, "messages": HI, "stream": True}
+        async with http.stream("POST", f"{here.url}/v1/chat/completions", json=body) as answer:
+            lines = answer.aiter_lines()
+            comments = [line for _ in range(6) if (line := await anext(lines)).startswith(":")]
+            here.engine.at_work.set()
+            rest = [line async for line in lines if line and not line.startswith(":")]
+    assert len(comments) == 3
+    assert rest[-1] == "data: [DONE]"
+
+
+async def test_an_agent_that_goes_away_in_mid_stream_ends_the_engines_call(nats: RunningServer, tmp_path: Path) -> None:
+    async with scene(nats, tmp_path, keep_alive_s=0.02) as here:
+        here.engine.at_work.clear()
+        stream = await _streamed(here)
+        await stream.close()
+
+        async def left() -> bool:
+            return here.engine.left == 1
+
+        await eventually(left)
+        (turn,) = await here.published(Turn, 1)
+        assert (turn.response, turn.error, turn.finish_reason) == (None, None, "cancelled")
+        assert (turn.trainable.ok, turn.trainable.reason) == (False, "cancelled")
+        here.engine.at_work.set()
+        assert [chunk async for chunk in await _streamed(here)]
+
+
+async def test_an_agent_that_goes_away_before_a_plain_answer_ends_the_engines_call_too(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    async with scene(nats, tmp_path) as here:
+        here.engine.at_work.clear()
+        client = here.client(timeout=0.3)
+        with pytest.raises(openai.APITimeoutError):
+            await client.chat.completions.create(model=ROLE, messages=HI)
+
+        async def left() -> bool:
+            return here.engine.left == 1
+
+        await eventually(left)
+        (turn,) = await here.published(Turn, 1)
+        assert turn.trainable.reason == "cancelled"
+
+
+async def test_text_completions_are_answered_streamed_and_captured(nats: RunningServer, tmp_path: Path) -> None:
+    trajectory = str(uuid.uuid4())
+    async with scene(nats, tmp_path) as here:
+        client = here.client(base_url=f"{here.url}/t/{trajectory}/v1")
+        plain = await client.completions.create(model=ROLE, prompt="Once upon a time")
+        assert plain.choices[0].text == here.engine.answer
+        assert plain.choices[0].logprobs is None
+        stream = await client.completions.create(model=ROLE, prompt=["Once"], stream=True, logprobs=0)
+        assert "".join([chunk.choices[0].text async for chunk in stream]) == here.engine.answer
+        ids = await client.completions.create(model=ROLE, prompt=[5, 6, 7])
+        assert ids.usage is not None
+        assert ids.usage.prompt_tokens == 3
+        text, streamed, by_ids = await here.published(Turn, 3)
+        assert {turn.trajectory_id for turn in (text, streamed, by_ids)} == {trajectory}
+        assert text.messages == [{"role": "user", "content": "Once upon a time"}]
+        assert text.response == {"role": "assistant", "content": here.engine.answer}
+        assert text.prompt_token_ids.suffix == list(b"Once upon a time")
+        assert (text.trainable.ok, streamed.trainable.ok) == (True, True)
+        assert (by_ids.trainable.reason, by_ids.prompt_token_ids) == ("unsearchable_prompt", None)
+
+
+async def _streamed(here: Scene) -> Any:
+    return await here.client().chat.completions.create(model=ROLE, messages=HI, stream=True)
