@@ -8,10 +8,18 @@ from typing import Any
 
 import msgspec
 
+from ratchet.kernel.received import Received
 from ratchet.messages.base import named_id
 from ratchet.messages.reward import Reward, RewardComponent, RewardFunction, RewardMetadata
 from ratchet.messages.state import Job
-from ratchet.messages.training import Dataset, DatasetFilter, Hyperparameters, TrainingConfig, TrainingRequest
+from ratchet.messages.training import (
+    Dataset,
+    DatasetFilter,
+    Hyperparameters,
+    TrainingConfig,
+    TrainingDispatch,
+    TrainingRequest,
+)
 from ratchet.messages.trajectory import (
     Action,
     Observation,
@@ -57,6 +65,20 @@ def job(name: str = "job", *, state: str = "queued", attempt: int = 1, announced
     fresh = accept(asked, pool="default", rewarded=0, now=changes.pop("created_at", NOON))
     told = f"{attempt}:{state}" if announced else None
     return msgspec.structs.replace(fresh, state=state, attempt=attempt, announced=told, **changes)
+
+
+def received(dispatch: TrainingDispatch) -> Received[TrainingDispatch]:
+    """A dispatch as it comes off the work queue."""
+    return Received(
+        message=dispatch,
+        subject=dispatch.subject,
+        stream="RL_JOBS",
+        sequence=1,
+        delivered=1,
+        event_id=dispatch.event_id,
+        time=dispatch.timestamp,
+        correlation_id=dispatch.request.event_id,
+    )
 
 
 def turn(

@@ -38,7 +38,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     objects = Objects(settings.kernel)
     jobs = bus.bucket(JOBS, Job)
     tools = Tools(bus.publish, jobs, objects, settings, bus.now)
-    slots = Slots(settings.slots, lambda dispatch: Attempt(dispatch, tools))
+    slots = Slots(settings.slots, lambda received: Attempt(received, tools))
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
     components: list[Component] = [slots]
     if not missing:

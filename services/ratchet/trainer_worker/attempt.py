@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from ratchet.kernel.errors import ContractError, RatchetError, Rejected, Unavailable
 from ratchet.kernel.kv import Bucket
 from ratchet.kernel.objects import Objects
+from ratchet.kernel.received import Received
 from ratchet.messages import Message, TrainingDispatch, TrainingStatus
 from ratchet.messages.state import Job
 from ratchet.messages.training import Artifacts, TrainingError
@@ -56,11 +57,17 @@ RETRY_S = 1.0
 """Pause after the broker or the object store did not answer."""
 
 
+class Publish(Protocol):
+    """`kernel.bus.Bus.publish`: store a message as the answer to the one that caused it."""
+
+    def __call__(self, message: Message, *, cause: Received[Message] | None = None) -> Awaitable[None]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Tools:
     """What attempts work with."""
 
-    publish: Callable[[Message], Awaitable[None]]
+    publish: Publish
     jobs: Bucket[Job]
     objects: Objects
     settings: Settings
@@ -70,8 +77,9 @@ class Tools:
 class Attempt:
     """Runs once. `launched` is set when the child runs, or when it is clear that it never will."""
 
-    def __init__(self, dispatch: TrainingDispatch, tools: Tools) -> None:
-        self.dispatch = dispatch
+    def __init__(self, received: Received[TrainingDispatch], tools: Tools) -> None:
+        self.dispatch = dispatch = received.message
+        self._cause = received
         self.launched = asyncio.Event()
         self._tools = tools
         self._report = Report()
@@ -107,7 +115,7 @@ class Attempt:
 
     async def run(self) -> None:
         """Train, and say how it ended. Whatever goes wrong becomes the final status."""
-        helpers = [asyncio.create_task(work()) for work in (self._beat, self._watch, self._end_child)]
+        beside = [asyncio.create_task(work()) for work in (self._beat, self._watch, self._end_child)]
         log.info("training begins", job=self.dispatch.training_job_id, attempt=self.dispatch.attempt)
         try:
             final = await self._train()
@@ -115,9 +123,9 @@ class Attempt:
             final = self._failure(error)
         finally:
             self.launched.set()
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             if self._child is not None:
                 self._child.kill()
         if final is not None:
@@ -210,9 +218,10 @@ class Attempt:
         return self._final(Conclusion(FAILED, failure), None)
 
     def _final(self, conclusion: Conclusion, artifacts: Artifacts | None) -> TrainingStatus:
-        status = self._frame.status(
-            conclusion.status, self._report, self._tools.now(), artifacts, error=conclusion.error
-        )
+        last = self._report.last
+        evaluation = last.evaluation if isinstance(last, Finished) and conclusion.status == COMPLETED else None
+        more = {"error": conclusion.error, "evaluation_results": evaluation}
+        status = self._frame.status(conclusion.status, self._report, self._tools.now(), artifacts, **more)
         metrics.JOBS.labels(status.status).inc()
         log.info("training ended", job=status.training_job_id, status=status.status, error=conclusion.error)
         return status
@@ -229,10 +238,11 @@ class Attempt:
     async def _publish_status(self, status: TrainingStatus) -> None:
         """Publish; a figure that breaks the contract must not silence the attempt, so then it goes without figures."""
         try:
-            await self._tools.publish(status)
+            await self._tools.publish(status, cause=self._cause)
         except ContractError as error:
             log.error("status refused, sent without metrics", job=status.training_job_id, reason=str(error))
-            await self._tools.publish(replace(status, metrics=None, progress=None))
+            bare = replace(status, metrics=None, progress=None, evaluation_results=None)
+            await self._tools.publish(bare, cause=self._cause)
 
     async def _patiently(self, work: Callable[[], T]) -> T:
         """Run blocking `work` in a thread, again while the object store is away; a stop ends the patience."""

@@ -26,9 +26,10 @@ class Dispatches:
 
     async def on_dispatches(self, batch: Sequence[Received[TrainingDispatch]]) -> Sequence[Outcome]:
         """One outcome for each."""
-        return [await self._on_dispatch(received.message) for received in batch]
+        return [await self._on_dispatch(received) for received in batch]
 
-    async def _on_dispatch(self, dispatch: TrainingDispatch) -> Outcome:
+    async def _on_dispatch(self, received: Received[TrainingDispatch]) -> Outcome:
+        dispatch = received.message
         if self._slots.known(dispatch):
             return Done()
         job = await self._jobs.get(dispatch.training_job_id)
@@ -36,7 +37,7 @@ class Dispatches:
             return Done()
         if not self._slots.free():
             return Retry("no free slot", delay_s=BUSY_S)
-        attempt = self._slots.start(dispatch)
+        attempt = self._slots.start(received)
         await attempt.launched.wait()
         # An attempt that failed before its child ran has spoken for itself.
         return Done([attempt.running_status()] if attempt.has_child else [])

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from ratchet.kernel.received import Received
 from ratchet.messages import TrainingDispatch
 from ratchet.trainer_worker import metrics
 from ratchet.trainer_worker.attempt import Attempt
@@ -25,7 +26,7 @@ def key_of(dispatch: TrainingDispatch) -> Key:
 class Slots:
     """A component: `run` lasts until `stop`, which lets running trainings save what they have."""
 
-    def __init__(self, count: int, make: Callable[[TrainingDispatch], Attempt]) -> None:
+    def __init__(self, count: int, make: Callable[[Received[TrainingDispatch]], Attempt]) -> None:
         self._count = count
         self._make = make
         self._running: dict[Key, Attempt] = {}
@@ -41,10 +42,10 @@ class Slots:
         """Whether another training fits."""
         return len(self._running) < self._count and not self._stopping.is_set()
 
-    def start(self, dispatch: TrainingDispatch) -> Attempt:
+    def start(self, received: Received[TrainingDispatch]) -> Attempt:
         """Begin an attempt in a free slot."""
-        key = key_of(dispatch)
-        attempt = self._make(dispatch)
+        key = key_of(received.message)
+        attempt = self._make(received)
         self._running[key] = attempt
         metrics.BUSY.set(len(self._running))
         task = asyncio.create_task(attempt.run())

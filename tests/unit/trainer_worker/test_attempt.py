@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ratchet.kernel.errors import BusUnavailable, InvalidMessage
+from ratchet.kernel.received import Received
 from ratchet.kernel.settings import KernelSettings
 from ratchet.messages import Message, TrainingDispatch, TrainingStatus
 from ratchet.messages.state import JOBS, Job
@@ -18,7 +19,7 @@ from ratchet.trainer_worker.domain import StopReason
 from ratchet.trainer_worker.settings import Settings
 from tests.support.blobs import MemoryBlobs
 from tests.support.fake_bus import FakeBus
-from tests.support.training import request
+from tests.support.training import received, request
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -28,11 +29,13 @@ class Publisher:
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
+        self.causes: list[str | None] = []
         self.offered: list[TrainingStatus] = []
         self.published: list[TrainingStatus] = []
 
-    async def __call__(self, message: Message) -> None:
+    async def __call__(self, message: Message, *, cause: Received[Message] | None = None) -> None:
         assert isinstance(message, TrainingStatus)
+        self.causes.append(cause.event_id if cause else None)
         self.offered.append(message)
         if self.errors:
             raise self.errors.pop(0)
@@ -49,7 +52,7 @@ def attempt(tmp_path: Path, publisher: Publisher, **hyper: Any) -> Attempt:
     settings = Settings(kernel=KernelSettings(data_dir=tmp_path), worker="w1")
     blobs: Any = MemoryBlobs()
     jobs: Any = FakeBus().bucket(JOBS, Job)
-    return Attempt(dispatch, Tools(publisher, jobs, blobs, settings, lambda: NOW))
+    return Attempt(received(dispatch), Tools(publisher, jobs, blobs, settings, lambda: NOW))
 
 
 async def test_an_impossible_request_fails_before_anything_is_downloaded(tmp_path: Path) -> None:
@@ -84,6 +87,13 @@ async def test_the_end_is_reported_when_the_broker_is_back(tmp_path: Path) -> No
     publisher = Publisher(BusUnavailable("away"))
     await attempt(tmp_path, publisher, gamma=0.9).run()
     assert [said.status for said in publisher.published] == ["failed"]
+
+
+async def test_every_status_names_the_dispatch_as_its_cause(tmp_path: Path) -> None:
+    publisher = Publisher(InvalidMessage("refused", "/metrics"))
+    one = attempt(tmp_path, publisher, gamma=0.9)
+    await one.run()
+    assert publisher.causes == [one.dispatch.event_id] * 2
 
 
 async def test_an_attempt_that_is_cancelled_before_it_begins_is_cancelled(tmp_path: Path) -> None:

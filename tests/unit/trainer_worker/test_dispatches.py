@@ -15,7 +15,7 @@ from ratchet.trainer_worker.domain import StopReason
 from ratchet.trainer_worker.handlers import Dispatches
 from ratchet.trainer_worker.slots import Slots
 from tests.support.fake_bus import FakeBus
-from tests.support.training import job, request
+from tests.support.training import job, received, request
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -23,8 +23,8 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 class FakeAttempt:
     """Trains until it is asked to stop."""
 
-    def __init__(self, dispatch: TrainingDispatch) -> None:
-        self.dispatch = dispatch
+    def __init__(self, given: Received[TrainingDispatch]) -> None:
+        self.dispatch = given.message
         self.launched = asyncio.Event()
         self.stopping = asyncio.Event()
         self.reason: StopReason | None = None
@@ -52,8 +52,8 @@ class Bench:
         self.jobs: Any = FakeBus().bucket(JOBS, Job)
         self.dispatches = Dispatches(self.slots, self.jobs, "w1")
 
-    def _make(self, dispatch: TrainingDispatch) -> Attempt:
-        attempt = FakeAttempt(dispatch)
+    def _make(self, given: Received[TrainingDispatch]) -> Attempt:
+        attempt = FakeAttempt(given)
         self.started.append(attempt)
         return cast("Attempt", attempt)
 
@@ -62,17 +62,7 @@ class Bench:
         dispatch = TrainingDispatch(
             training_job_id=asked.training_job_id, attempt=attempt, pool="default", timestamp=NOW, request=asked
         )
-        received = Received(
-            message=dispatch,
-            subject=dispatch.subject,
-            stream="RL_JOBS",
-            sequence=1,
-            delivered=1,
-            event_id=dispatch.event_id,
-            time=NOW,
-            correlation_id="c",
-        )
-        (outcome,) = await self.dispatches.on_dispatches([received])
+        (outcome,) = await self.dispatches.on_dispatches([received(dispatch)])
         return outcome
 
 

@@ -40,7 +40,7 @@ def test_the_dpo_loss_and_its_rewards_are_those_worked_out_by_hand() -> None:
     # 0.5 * (-10 + 11), 0.5 * (-12 + 11.5); 0.5 * (-4 + 4), 0.5 * (-3 + 5)
     assert found.rewards_chosen_P.tolist() == pytest.approx([0.5, 0.0], abs=1e-12)
     assert found.rewards_rejected_P.tolist() == pytest.approx([-0.25, 1.0], abs=1e-12)
-    assert found.margin_P.tolist() == pytest.approx([0.75, -1.0], abs=1e-12)
+    assert found.margins.tolist() == pytest.approx([0.75, -1.0], abs=1e-12)
     # log(1 + exp(-0.75)), log(1 + exp(1))
     assert found.loss_P.tolist() == pytest.approx([0.3868703, 1.3132617], abs=1e-6)
 
@@ -54,7 +54,7 @@ def test_beta_scales_the_rewards_and_label_smoothing_mixes_in_the_opposite_prefe
     margin = beta * 1.5
     expected = -(1 - smoothing) * math.log(sigmoid(margin)) - smoothing * math.log(sigmoid(-margin))
     assert found.loss_P.item() == pytest.approx(expected, abs=1e-6)
-    assert found.margin_P.item() == pytest.approx(margin, abs=1e-9)
+    assert found.margins.item() == pytest.approx(margin, abs=1e-9)
 
 
 def test_the_kto_loss_is_the_one_worked_out_by_hand() -> None:

@@ -1,8 +1,8 @@
 """Direct preference optimization on TRL's loop, from pairs, on assistant tokens only (arXiv:2305.18290).
 
-The reference is the policy as the training found it: the starting adapter, the base under a new adapter, or the model of
-a full fine-tune. Its log-probabilities are taken once, before the first train step, and kept with every checkpoint, so
-no second set of weights is held and a resumed training has the very same reference.
+The reference is the policy as the training found it: the starting adapter, the base under a new adapter, or the model
+of a full fine-tune. Its log-probabilities are taken once, before the first train step, and kept with every checkpoint,
+so no second set of weights is held and a resumed training has the very same reference.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Preference:
         )
         metrics = {
             "policy_entropy": entropy,
-            "accuracy": float((found.margin_P > 0).float().mean()),
-            "margin": float(found.margin_P.mean()),
+            "accuracy": float((found.margins > 0).float().mean()),
+            "margin": float(found.margins.mean()),
             "rewards_chosen": float(found.rewards_chosen_P.mean()),
             "rewards_rejected": float(found.rewards_rejected_P.mean()),
         }
@@ -99,9 +99,9 @@ def evaluate(
 ) -> EvaluationResults | None:
     """What the held-out pairs say; None without any.
 
-    Accuracy: the share of pairs whose chosen side is the likelier one, before (reference) and after. Win rate: the share
-    on which the policy prefers the chosen side more than the reference does (one half where nothing was learnt), with
-    its 95 % interval. Improvement: accuracy after less accuracy before.
+    Accuracy: the share of pairs whose chosen side is the likelier one, before (reference) and after. Win rate: the
+    share on which the policy prefers the chosen side more than the reference does (one half where nothing was learnt),
+    with its 95 % interval. Improvement: accuracy after less accuracy before.
     """
     if not pairs:
         return None

@@ -31,7 +31,7 @@ class PairLoss:
     rewards_rejected_P: Tensor
 
     @property
-    def margin_P(self) -> Tensor:
+    def margins(self) -> Tensor:
         """By how much the chosen side is rewarded more."""
         return self.rewards_chosen_P - self.rewards_rejected_P
 
