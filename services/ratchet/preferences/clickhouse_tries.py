@@ -1,0 +1,142 @@
+"""Stored tries: which tasks were tried more than once, how the tries ended, and their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from ratchet.kernel.warehouse import Row, Warehouse
+from ratchet.messages import Trajectory, Turn, decode
+from ratchet.messages.chat import ChatError
+from ratchet.messages.recorded import lacks_turns, offered_tools, recorded_chat
+from ratchet.messages.routing import MIXED, PINNED
+from ratchet.preferences.rules.base import Try
+
+_TRIES = """
+SELECT
+    t.trajectory_id AS trajectory_id,
+    t.task_key AS task_key,
+    t.group_key AS group_key,
+    t.domain AS domain,
+    t.outcome AS outcome,
+    t.verified_by AS verified_by,
+    t.arm AS claimed_arm,
+    t.rag AS rag,
+    r.rewarded AS rewarded,
+    r.reward AS reward,
+    r.confidence AS confidence,
+    u.arms AS arms
+FROM (
+    SELECT
+        * EXCEPT body,
+        coalesce(group_key, task_id) AS task_key,
+        JSONExtractRaw(body, 'labels', 'rag') AS rag
+    FROM trajectories FINAL WHERE role = {role:String}
+) AS t
+LEFT JOIN (
+    SELECT
+        w.trajectory_id AS trajectory_id,
+        1 AS rewarded,
+        argMax(w.total, (w.at, w.revision)) AS reward,
+        argMax(coalesce(w.confidence, 1), (w.at, w.revision)) AS confidence
+    FROM rewards AS w WHERE w.role = {role:String} GROUP BY w.trajectory_id
+) AS r ON r.trajectory_id = t.trajectory_id
+LEFT JOIN (
+    SELECT c.trajectory_id AS trajectory_id, groupUniqArray(toString(c.arm)) AS arms
+    FROM turns AS c WHERE c.role = {role:String} GROUP BY c.trajectory_id
+) AS u ON u.trajectory_id = t.trajectory_id
+ORDER BY t.ended_at DESC, t.trajectory_id DESC
+LIMIT {limit:UInt32}
+"""
+"""Trajectories of a role, newest first. A reward computed again later replaces the earlier one."""
+_BODIES = "SELECT body FROM {table} FINAL WHERE role = {{role:String}} AND trajectory_id IN {{ids:Array(String)}}"
+_ROLES = "SELECT DISTINCT role FROM trajectories ORDER BY role"
+
+M = TypeVar("M", Trajectory, Turn)
+
+HISTORY = 200_000
+"""Newest trajectories of a role that are looked at."""
+TRIES_PER_TASK = 32
+"""Newest tries of a task that are compared: comparisons grow with the square."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Tries of one role, without texts, task by task."""
+
+    tasks: Sequence[Sequence[Try]]
+    """Only tasks with at least two tries."""
+    tries: int
+    """All of them, those of tasks that were tried once included."""
+    left_out: int
+    """Evaluation traffic, tries whose policy changed in flight, and old tries of a task that has many."""
+
+
+class Tries:
+    """Queries over the trajectories of one role at a time."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+
+    async def roles(self) -> list[str]:
+        """Every role that has trajectories."""
+        return [row["role"] for row in await self._warehouse.rows(_ROLES)]
+
+    async def listing(self, role: str) -> Listing:
+        """What can be compared."""
+        rows = await self._warehouse.rows(_TRIES, {"role": role, "limit": HISTORY})
+        own = [row for row in rows if not {row["claimed_arm"], *row["arms"]} & {MIXED, PINNED}]
+        tasks: dict[str, list[Try]] = {}
+        for row in own:
+            tasks.setdefault(row["task_key"], []).append(_try(row, role))
+        compared = [tried[:TRIES_PER_TASK] for tried in tasks.values() if len(tried) > 1]
+        old = sum(max(0, len(tried) - TRIES_PER_TASK) for tried in tasks.values())
+        return Listing(compared, len(rows), len(rows) - len(own) + old)
+
+    async def with_texts(self, role: str, tries: Sequence[Try]) -> tuple[list[Try], int]:
+        """The tries with their chats and tools, and how many cannot be read (their turns are not stored yet)."""
+        ids = [tried.trajectory_id for tried in tries]
+        found = {one.trajectory_id: one for one in await self._bodies("trajectories", role, ids, Trajectory)}
+        turns: dict[str, list[Turn]] = {key: [] for key in ids}
+        for turn in await self._bodies("turns", role, ids, Turn):
+            turns[turn.trajectory_id].append(turn)
+        told = [
+            _told(tried, found[tried.trajectory_id], turns[tried.trajectory_id])
+            for tried in tries
+            if tried.trajectory_id in found
+        ]
+        readable = [tried for tried in told if tried is not None]
+        return readable, len(tries) - len(readable)
+
+    async def _bodies(self, table: str, role: str, ids: Sequence[str], kind: type[M]) -> list[M]:
+        rows = await self._warehouse.rows(_BODIES.format(table=table), {"role": role, "ids": list(ids)})
+        return [decode(row["body"].encode(), kind) for row in rows]
+
+
+def _try(row: Row, role: str) -> Try:
+    return Try(
+        trajectory_id=row["trajectory_id"],
+        role=role,
+        task_key=row["task_key"],
+        group_key=row["group_key"],
+        domain=row["domain"],
+        reward=row["reward"] if row["rewarded"] and row["confidence"] > 0 else None,
+        success=_verified(row["outcome"], row["verified_by"]),
+        rag={"true": True, "false": False}.get(str(row["rag"]).strip('"').lower()),
+    )
+
+
+def _verified(outcome: str | None, verified_by: str | None) -> bool | None:
+    """What is known of the outcome; an agent's word about itself is none."""
+    return {"success": True, "failure": False}.get(outcome or "") if verified_by else None
+
+
+def _told(tried: Try, trajectory: Trajectory, turns: Sequence[Turn]) -> Try | None:
+    if lacks_turns(trajectory, turns):
+        return None
+    try:
+        chat = recorded_chat(trajectory, turns)
+    except ChatError:
+        return None
+    return replace(tried, messages=chat, tools=offered_tools(trajectory, turns))

@@ -1,0 +1,90 @@
+"""From stored tries to published preferences: reads task by task, compares, publishes what is new."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ratchet.preferences.clickhouse_tries import Listing, Tries
+from ratchet.preferences.derivation import MAX_PER_TASK, derive_pairs
+from ratchet.preferences.publishing import Known, Published, Sink, publish
+from ratchet.preferences.rules.base import Rule, Try
+
+AT_A_TIME = 250
+"""Tries whose texts are read together; a task is never split."""
+
+
+@dataclass
+class DerivationReport:
+    """What was compared and what came of it."""
+
+    source: str
+    roles: list[str] = field(default_factory=list[str])
+    tries: int = 0
+    left_out: int = 0
+    """Evaluation traffic, mixed arms, old tries of tasks with many, tries whose text cannot be read."""
+    tasks: int = 0
+    """Tasks with two tries or more."""
+    comparisons: int = 0
+    pairs: int = 0
+    by_rater: Counter[str] = field(default_factory=Counter[str])
+    by_task: Counter[str] = field(default_factory=Counter[str])
+    """Pairs by role and task; tasks without a pair are not in it."""
+    skipped: Counter[str] = field(default_factory=Counter[str])
+    """Comparisons that are no pair, by reason."""
+    done: Published = field(default_factory=Published)
+
+
+@dataclass(frozen=True, slots=True)
+class Deriver:
+    """Everything that deriving works with."""
+
+    tries: Tries
+    stored: Known
+    sink: Sink
+    rule: Rule
+    max_per_task: int = MAX_PER_TASK
+
+    async def derive(self, roles: Sequence[str], tell: Callable[[float, float], None]) -> DerivationReport:
+        """Go through the tasks of the roles; `tell` hears how many tries of how many were compared."""
+        report = DerivationReport(source=self.rule.source, roles=list(roles))
+        listings = {role: await self.tries.listing(role) for role in roles}
+        total = sum(len(task) for listing in listings.values() for task in listing.tasks)
+        compared = 0
+        for role, listing in listings.items():
+            _note(report, listing)
+            for chunk in _chunks(listing.tasks):
+                await self._derive(role, chunk, report)
+                compared += len(chunk)
+                tell(compared, total)
+        return report
+
+    async def _derive(self, role: str, tries: Sequence[Try], report: DerivationReport) -> None:
+        told, unreadable = await self.tries.with_texts(role, tries)
+        found = derive_pairs(told, self.rule, self.max_per_task)
+        report.left_out += unreadable
+        report.comparisons += found.comparisons
+        report.pairs += len(found.pairs)
+        report.by_rater.update(pair.verdict.rater for pair in found.pairs)
+        report.by_task.update(f"{role}/{pair.chosen.task_key}" for pair in found.pairs)
+        report.skipped.update(found.skipped)
+        await publish(self.sink, self.stored, [pair.preference() for pair in found.pairs], report.done)
+
+
+def _note(report: DerivationReport, listing: Listing) -> None:
+    report.tries += listing.tries
+    report.left_out += listing.left_out
+    report.tasks += len(listing.tasks)
+
+
+def _chunks(tasks: Sequence[Sequence[Try]]) -> Iterator[list[Try]]:
+    """Whole tasks, about `AT_A_TIME` tries at a time."""
+    chunk: list[Try] = []
+    for task in tasks:
+        chunk.extend(task)
+        if len(chunk) >= AT_A_TIME:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

@@ -1,0 +1,79 @@
+"""A file of JSON lines that many processes append to at once, and none of them loses a line."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ratchet.kernel.errors import NotFound, Rejected
+from ratchet.messages.base import JsonObject
+
+PRIVATE = 0o600
+"""What people wrote to an agent is nobody else's business."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a file: its number from 1, and what it holds or why that cannot be read."""
+
+    number: int
+    record: object = None
+    problem: str | None = None
+
+
+def append(path: Path, records: Sequence[JsonObject]) -> None:
+    """Add the records as lines at the end, all or none of them as far as any reader that takes the lock can see.
+
+    Writers take turns by a lock on the file, and each writes where the file then ends (`O_APPEND`). A line that a
+    crash cut short is closed first, so that it spoils no other. Raises `OSError`.
+    """
+    if not records:
+        return
+    lines = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+    with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as descriptor:
+        size = os.fstat(descriptor).st_size
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        _write_all(descriptor, b"\n" + lines if torn else lines)
+        os.fsync(descriptor)
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """The lines that hold something. Raises `NotFound` or `Rejected`."""
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise NotFound(f"no such file: {path}") from error
+    except OSError as error:
+        raise Rejected(f"cannot read {path}: {error}") from error
+    for number, line in enumerate(text.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if line.strip():
+            yield _line(number, line)
+
+
+def _line(number: int, line: bytes) -> Line:
+    try:
+        return Line(number, msgspec.json.decode(line))
+    except (msgspec.DecodeError, RecursionError) as error:
+        return Line(number, problem=f"not JSON: {error}")
+
+
+@contextmanager
+def _locked(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags, PRIVATE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, blob: bytes) -> None:
+    """One call is enough but on a full disk or an interrupted network file system."""
+    while blob:
+        blob = blob[os.write(descriptor, blob) :]

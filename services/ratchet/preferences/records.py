@@ -1,0 +1,90 @@
+"""A preference as a record of a file, `{prompt, chosen, rejected, metadata}`, and back. Pure.
+
+A person's choice may also be told as it was made: `{prompt, a, b, choice, metadata}` with the choice `a` or `b`.
+Members of `metadata` that a preference has are taken as such (`rater`, `confidence`, `domain`, `source`, ...), others
+become labels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from ratchet.kernel.errors import Rejected
+from ratchet.messages import DEFAULT_ROLE, JsonObject, Preference, named_id
+
+SOURCES = ("human", "teacher", "heuristic", "derived", "rag")
+CHOICES = ("a", "b")
+ANSWERS = ("prompt", "chosen", "rejected")
+FIELDS = tuple(name for name in Preference.__struct_fields__ if name not in (*ANSWERS, "labels"))
+"""What `metadata` can say of a preference."""
+
+
+def preference_of(record: object, role: str | None) -> Preference:
+    """The preference that a record tells; the same record always has the same id.
+
+    `role`: whose it is; by default what the metadata say. Raises `Rejected` with what is wrong.
+    """
+    fields = _object(record, "the record")
+    texts = _chosen(fields) if "choice" in fields or "a" in fields or "b" in fields else _plain(fields)
+    metadata = _object(fields.get("metadata") or {}, "metadata")
+    said = {name: value for name, value in metadata.items() if name in FIELDS and value is not None}
+    labels = _object(metadata.get("labels") or {}, "metadata.labels")
+    more = {name: value for name, value in metadata.items() if name not in (*FIELDS, "labels")}
+    if role is not None and said.get("role", role) != role:
+        raise Rejected(f"belongs to the role {said['role']!r}, not to {role!r}")
+    values = {"source": "human", "role": role or DEFAULT_ROLE, **said, **texts, "labels": {**labels, **more} or None}
+    if values["source"] not in SOURCES:
+        raise Rejected(f"source must be one of {', '.join(SOURCES)}, not {values['source']!r}")
+    values.setdefault("preference_id", _id(values))
+    try:
+        return msgspec.convert(values, Preference)
+    except msgspec.ValidationError as error:
+        raise Rejected(str(error)) from error
+
+
+def record_of(preference: Preference) -> JsonObject:
+    """The record of a preference; `preference_of` gives the same preference back."""
+    whole: JsonObject = msgspec.to_builtins(preference)
+    metadata = {name: value for name, value in whole.items() if name not in ANSWERS and value is not None}
+    return {**{name: whole[name] for name in ANSWERS}, "metadata": {"role": preference.role, **metadata}}
+
+
+def _plain(fields: JsonObject) -> JsonObject:
+    _only(fields, (*ANSWERS, "metadata"))
+    texts = {name: fields[name] for name in ANSWERS}
+    if texts["chosen"] == texts["rejected"]:
+        raise Rejected("chosen and rejected are the same")
+    return texts
+
+
+def _chosen(fields: JsonObject) -> JsonObject:
+    """A choice between `a` and `b`. A tie, or any other word, tells no preference."""
+    _only(fields, ("prompt", "a", "b", "choice", "metadata"))
+    choice = fields["choice"]
+    if choice not in CHOICES:
+        raise Rejected(f"choice must be a or b, not {choice!r}")
+    other = "b" if choice == "a" else "a"
+    return _plain({"prompt": fields["prompt"], "chosen": fields[choice], "rejected": fields[other]})
+
+
+def _only(fields: JsonObject, names: tuple[str, ...]) -> None:
+    missing = [name for name in names if name != "metadata" and fields.get(name) is None]
+    if missing:
+        raise Rejected(f"has no {', '.join(missing)}")
+    unknown = sorted(set(fields) - set(names))
+    if unknown:
+        raise Rejected(f"has {', '.join(unknown)}, which nothing is known about; more about a pair goes into metadata")
+
+
+def _object(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Rejected(f"{what} is not an object")
+    return cast("dict[str, Any]", value)
+
+
+def _id(values: JsonObject) -> str:
+    """The same words of the same rater are the same preference."""
+    said = [values.get(name) for name in ("role", "source", "rater", *ANSWERS)]
+    return named_id("preference", msgspec.json.encode(said, order="sorted").decode())
