@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check lint type imports generated format test test-unit test-contract test-integration test-e2e \
-	unit-with-torch unit-without-torch demo up down constraints
+	unit-with-torch unit-without-torch demo up down constraints docs
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ imports: $(STAMP)
 
 generated: $(STAMP)
 	@$(BIN)/python contracts/generate.py --check
+	@$(BIN)/python docs/generate_cli.py --check
+
+docs: $(STAMP) ## write docs/cli.md from the parser
+	@$(BIN)/python docs/generate_cli.py
 
 format: $(STAMP)
 	@$(BIN)/ruff check --fix .

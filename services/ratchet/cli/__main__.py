@@ -8,6 +8,7 @@ import sys
 import typer
 
 from ratchet.cli import (
+    completion_commands,
     contract_commands,
     deadletter_commands,
     demo_commands,
@@ -15,6 +16,7 @@ from ratchet.cli import (
     import_commands,
     job_commands,
     policy_commands,
+    preferences_commands,
     rollout_commands,
     stack_commands,
     status_commands,
@@ -36,10 +38,12 @@ for group in (
     job_commands,
     feedback_commands,
     demo_commands,
+    completion_commands,
 ):
     group.register(app)
 app.add_typer(import_commands.app, name="import")
 app.add_typer(policy_commands.app, name="policies")
+app.add_typer(preferences_commands.app, name="preferences")
 app.add_typer(rollout_commands.app, name="rollout")
 app.add_typer(deadletter_commands.app, name="deadletters")
 app.add_typer(contract_commands.app, name="contract")
@@ -48,7 +52,7 @@ app.add_typer(contract_commands.app, name="contract")
 def main() -> int:
     """Run the command of `sys.argv`; an error that we know is one line, or one document, never a traceback."""
     try:
-        result: object = app(standalone_mode=False)
+        result: object = app(standalone_mode=False, prog_name="ratchet")
     except typer.TyperException as error:
         return _wrong_usage(error)
     except typer.Abort:

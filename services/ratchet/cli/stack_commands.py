@@ -12,7 +12,7 @@ from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, DryRun
 def up(
     directory: Directory = DEFAULT_DIRECTORY,
     port: Annotated[
-        list[str] | None, typer.Option("--port", help="NAME=PORT, repeatable; also RATCHET_PORT_<NAME>.")
+        list[str] | None, typer.Option("--port", help="NAME=PORT, repeatable; also RATCHET_PORT_NAME=PORT.")
     ] = None,
     free_ports: Annotated[bool, typer.Option("--free-ports", help="Use any free ports instead of the usual.")] = False,
     only: Annotated[str, typer.Option("--only", help="Start only these, separated by commas.")] = "",

@@ -1,0 +1,92 @@
+"""Finds every `ratchet ...` in texts, and holds it against the parser."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from ratchet.cli.__main__ import app
+
+FENCE = re.compile(r"^[ \t]*```[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`((?:ratchet|\.venv/bin/ratchet)(?:\s[^`]*)?)`")
+CALL = re.compile(r"(?:^|&&|\|\||;|\$\(|<\(|\| )\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?(ratchet(?: [^\n]*)?)$")
+ENDS = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>"})
+PLACEHOLDER = re.compile(r"[A-Z_]{2,}\d?|\.\.\.|<.*>|\[.*")
+
+
+@dataclass(frozen=True)
+class Mention:
+    """A command line in a text."""
+
+    where: str
+    line: str
+
+
+def mentions(path: Path, text: str) -> Iterator[Mention]:
+    """Command lines in code blocks, and those in line with the words."""
+    for block in FENCE.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            found = CALL.search(line)
+            if found:
+                yield Mention(path.name, found[1])
+    yield from inline(path, FENCE.sub("", text))
+
+
+def inline(path: Path, text: str) -> Iterator[Mention]:
+    """Command lines between backticks, also where they are wrapped."""
+    for found in INLINE.findall(text):
+        yield Mention(path.name, " ".join(found.split()).removeprefix(".venv/bin/"))
+
+
+def complaint(line: str) -> str | None:
+    """What the parser does not know in a command line; None when it knows everything."""
+    words = _words(line)
+    if "|" in (alternatives := words[2] if len(words) > 2 else ""):
+        told = (complaint(shlex.join([*words[:2], one, *words[3:]])) for one in alternatives.split("|"))
+        return next((one for one in told if one), None)
+    return _walk(get_command(app), words[1:], line)
+
+
+def _walk(command: Any, words: list[str], line: str) -> str | None:  # `Any`: a command of typer's own parser
+    """Follow the words through groups; check the options of the command they lead to."""
+    while words:
+        word, words = words[0], words[1:]
+        if word.startswith("-") and word != "-":
+            if word == "--help":
+                continue
+            option = _option(command, word)
+            if option is None:
+                return f"{line!r}: no option {word}"
+            words = words if option.is_flag or "=" in word else words[1:]
+            continue
+        below = getattr(command, "commands", None)
+        if below is None or PLACEHOLDER.fullmatch(word):
+            continue
+        if word not in below:
+            return f"{line!r}: no command {word}"
+        command = below[word]
+    return None
+
+
+def _option(command: Any, word: str) -> Any:
+    """The option that the word names, with or without a value; None when the command has none such."""
+    name = word.partition("=")[0]
+    known = [one for one in command.params if one.param_type_name == "option"]
+    return next((one for one in known if name in (*one.opts, *one.secondary_opts)), None)
+
+
+def _words(line: str) -> list[str]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&><")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in lexer:
+        if word in ENDS:
+            break
+        words.append(word.strip("[]()").rstrip(",") if not word.startswith("[") else word.strip("[]"))
+    return [word for word in words if word]
