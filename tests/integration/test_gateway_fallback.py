@@ -1,0 +1,242 @@
+"""Who answers when an engine fails, what is recorded of it, and answers that need no engine."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import openai
+import pytest
+
+from ratchet.embedded.ports import free_ports
+from ratchet.gateway.settings import UpstreamSettings
+from ratchet.kernel.asgi import HttpError
+from ratchet.messages import Turn
+from ratchet.messages.state import CanaryRoute, PolicyVersion, Route, WeightStep
+from tests.support.fake_provider import FakeProvider, providing
+from tests.support.gateway_scene import ROLE, Scene, ask, scene, served, version
+from tests.support.messages import AT
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+HI: list[Any] = [{"role": "user", "content": "where is it?"}]
+KEY_VARIABLE = "RATCHET_TEST_PROVIDER_KEY"
+CANARY = CanaryRoute(rollout_id="r", policy=served(2), salt="salt", schedule=[WeightStep(at=AT, weight=1.0)], lease=1)
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(KEY_VARIABLE, "provider-key")
+    return "provider-key"
+
+
+def upstream(url: str, **models: str) -> UpstreamSettings:
+    return UpstreamSettings(name="provider", base_url=url, api_key_env=KEY_VARIABLE, models=models)
+
+
+async def routed(here: Scene, **members: Any) -> None:
+    """Change the role's route, and wait until the gateway has seen it."""
+    bucket = here.bus.bucket("policies", Route)
+    changed = await bucket.change(ROLE, lambda old: msgspec.structs.replace(old or Route(role=ROLE), **members))
+    wanted = {
+        policy.version for policy in (changed.stable, changed.canary.policy if changed.canary else None) if policy
+    }
+
+    async def seen() -> bool:
+        names = [model.id async for model in here.client().models.list()]
+        return wanted <= {int(name.partition("@")[2]) for name in names if "@" in name}
+
+    await eventually(seen)
+
+
+async def test_a_canary_that_fails_is_replaced_by_stable_and_both_are_told(nats: RunningServer, tmp_path: Path) -> None:
+    trajectory = {"x-ratchet-trajectory": str(uuid.uuid4())}
+    async with scene(nats, tmp_path) as here:
+        await routed(here, canary=CANARY)
+        here.engine.resident.add(version(2).name)
+        here.engine.failing = {version(2).name}
+        answer = await ask(here.client(), HI, extra_headers=trajectory)
+        assert answer.headers["x-ratchet-policy"] == version(1).name
+        assert answer.headers["x-ratchet-arm"] == "mixed"
+        here.engine.failing = set()
+        again = await ask(here.client(), HI, extra_headers=trajectory)
+        assert again.headers["x-ratchet-policy"] == version(1).name
+        failed, answered, later = await here.published(Turn, 3)
+        assert (failed.policy.version, failed.policy.arm, failed.error) == (2, "canary", "out of memory")
+        assert (answered.policy.version, answered.policy.arm, answered.error) == (1, "mixed", None)
+        assert answered.turn_id == answer.headers["x-ratchet-turn"] != failed.turn_id
+        assert (failed.attempt, answered.attempt) == (1, 2)
+        assert (later.policy.version, later.policy.arm) == (1, "mixed")
+
+
+async def test_another_server_answers_when_stable_fails_too_and_leaves_training(
+    nats: RunningServer, tmp_path: Path, key: str
+) -> None:
+    provider = FakeProvider(key)
+    async with (
+        providing(provider) as url,
+        scene(nats, tmp_path, upstreams=[upstream(url, support="big-model")]) as here,
+    ):
+        await routed(here, canary=CANARY)
+        here.engine.broken = True
+        answer = await ask(here.client(), HI)
+        assert answer.parse().choices[0].message.content == provider.answer
+        assert answer.headers["x-ratchet-policy"] == "provider:big-model"
+        first, second, third = await here.published(Turn, 3)
+        assert [turn.policy.arm for turn in (first, second, third)] == ["canary", "mixed", "mixed"]
+        assert [turn.policy.version for turn in (first, second, third)] == [2, 1, 0]
+        assert [turn.attempt for turn in (first, second, third)] == [1, 2, 3]
+        assert (third.engine.name, third.policy.digest, third.trainable.reason) == ("provider", "", "no_token_ids")
+        assert provider.asked == [{"model": "big-model", "messages": HI}]
+
+
+async def test_an_engine_that_is_not_there_is_not_asked_for_stable_as_well(
+    nats: RunningServer, tmp_path: Path, key: str
+) -> None:
+    (nobody,) = free_ports(1)
+    provider = FakeProvider(key)
+    async with providing(provider) as url:
+        options = {"upstreams": [upstream(url, **{"*": "big-model"})], "engine_url": f"http://127.0.0.1:{nobody}"}
+        async with scene(nats, tmp_path, **options) as here:
+            await routed(here, canary=CANARY)
+            await ask(here.client(), HI)
+            unreachable, answered = await here.published(Turn, 2)
+            assert (unreachable.policy.arm, unreachable.error) == ("canary", "the engine is not reachable")
+            assert answered.engine.name == "provider"
+
+
+async def test_a_version_asked_for_by_name_is_never_replaced(nats: RunningServer, tmp_path: Path, key: str) -> None:
+    provider = FakeProvider(key)
+    async with (
+        providing(provider) as url,
+        scene(nats, tmp_path, upstreams=[upstream(url, support="big-model")]) as here,
+    ):
+        here.engine.broken = True
+        with pytest.raises(openai.InternalServerError) as failed:
+            await ask(here.client(), HI, model=f"{ROLE}@2")
+        assert failed.value.status_code == 502
+        assert provider.asked == []
+
+
+async def test_a_role_without_a_policy_is_served_by_another_server(
+    nats: RunningServer, tmp_path: Path, key: str
+) -> None:
+    async with (
+        providing(FakeProvider(key)) as url,
+        scene(nats, tmp_path, upstreams=[upstream(url, newcomer="big-model")]) as here,
+    ):
+        assert "newcomer" in [model.id async for model in here.client().models.list()]
+        client = here.client()
+        stream = await client.chat.completions.create(model="newcomer", messages=HI, stream=True)
+        assert [chunk async for chunk in stream]
+        (turn,) = await here.published(Turn, 1)
+        assert (turn.role, turn.policy.version, turn.policy.arm) == ("newcomer", 0, "stable")
+        with pytest.raises(openai.NotFoundError) as missing:
+            await ask(client, HI, model="nobody")
+        assert missing.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "code"),
+    [
+        (HttpError(400, "too long", code="context_length_exceeded"), 400, "context_length_exceeded"),
+        (HttpError(429, "slow down", code="rate_limited"), 429, "rate_limited"),
+        (HttpError(401, "who are you", code="invalid_api_key"), 502, "engine_refused"),
+        (HttpError(503, "busy"), 502, "engine_failed"),
+    ],
+)
+async def test_what_another_server_refuses_is_the_agents_fault_or_ours(
+    nats: RunningServer, tmp_path: Path, key: str, refusal: HttpError, status: int, code: str
+) -> None:
+    provider = FakeProvider(key, refusing=refusal)
+    async with (
+        providing(provider) as url,
+        scene(nats, tmp_path, upstreams=[upstream(url, newcomer="big-model")]) as here,
+    ):
+        with pytest.raises(openai.APIStatusError) as told:
+            await ask(here.client(), HI, model="newcomer")
+        assert (told.value.status_code, told.value.code) == (status, code)
+
+
+async def test_an_engine_that_takes_too_long_is_told_as_a_time_out(nats: RunningServer, tmp_path: Path) -> None:
+    async with scene(nats, tmp_path, engine_timeout_s=0.2) as here:
+        here.engine.at_work.clear()
+        with pytest.raises(openai.APIStatusError) as late:
+            await ask(here.client(), HI)
+        assert (late.value.status_code, late.value.code) == (504, "engine_timeout")
+        (turn,) = await here.published(Turn, 1)
+        assert turn.error == "the engine took too long"
+        here.engine.at_work.set()
+
+
+async def test_a_kept_answer_needs_no_engine_trains_nobody_and_does_not_outlive_its_policy(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    async with scene(nats, tmp_path, cache_bytes=1 << 20) as here:
+        client = here.client()
+        await ask(client, HI, temperature=0)
+        kept = await ask(client, HI, temperature=0)
+        assert kept.headers["x-ratchet-cache"] == "hit"
+        assert kept.parse().choices[0].message.content == here.engine.answer
+        stream = await client.chat.completions.create(model=ROLE, messages=HI, temperature=0, stream=True)
+        assert [chunk async for chunk in stream]
+        await ask(client, HI)
+        await ask(client, HI)
+        first, second, streamed, *drawn = await here.published(Turn, 5)
+        assert (first.trainable.reason, first.engine.name) == ("greedy", "engine_local")
+        assert (second.trainable.reason, second.engine.name, second.latency_ms) == ("cached", "cache", None)
+        assert streamed.engine.name == "cache"
+        assert [turn.engine.name for turn in drawn] == ["engine_local", "engine_local"]
+        asked = len(here.engine.asked)
+        here.engine.resident.add(version(2).name)
+        await routed(here, stable=served(2), previous=served(1))
+        promoted = await ask(client, HI, temperature=0)
+        assert "x-ratchet-cache" not in promoted.headers
+        assert len(here.engine.asked) == asked + 1
+
+
+async def test_the_newest_policy_of_an_algorithm_answers_to_its_alias(nats: RunningServer, tmp_path: Path) -> None:
+    async with scene(nats, tmp_path) as here:
+        versions = here.bus.bucket("policies", PolicyVersion)
+        for number, stage, algorithm in ((3, "archived", "dpo"), (4, "refused", "dpo"), (5, "archived", "grpo")):
+            made = msgspec.structs.replace(version(number), stage=stage, algorithm=algorithm)
+            await versions.put(f"{ROLE}.{number}", made)
+        answer = await ask(here.client(), HI, model=f"{ROLE}_dpo")
+        assert answer.headers["x-ratchet-policy"] == version(3).name
+        assert answer.headers["x-ratchet-arm"] == "pinned"
+        (turn,) = await here.published(Turn, 1)
+        assert (turn.role, turn.policy.version, turn.policy.arm) == (ROLE, 3, "pinned")
+
+
+async def test_an_alias_without_a_policy_is_not_found(nats: RunningServer, tmp_path: Path) -> None:
+    async with scene(nats, tmp_path) as here:
+        with pytest.raises(openai.NotFoundError, match="no version trained with dpo") as missing:
+            await ask(here.client(), HI, model=f"{ROLE}_dpo")
+        assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
+
+
+async def test_keys_may_come_from_a_file_and_guard_every_route(nats: RunningServer, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("first-key\nsecond-key\n")
+    async with scene(nats, tmp_path, api_keys=["setting-key"], api_keys_file=keys) as here:
+        for good in ("first-key", "second-key", "setting-key"):
+            await ask(here.client(api_key=good), HI)
+        async with httpx.AsyncClient(base_url=here.url, headers={"authorization": "Bearer wrong"}) as http:
+            for path in ("/v1/chat/completions", "/v1/completions", "/v1/feedback", "/v1/jobs"):
+                answer = await http.post(path, json={})
+                expected = 404 if path == "/v1/jobs" else 401
+                assert answer.status_code == expected
+                assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_an_oversized_body_is_refused_in_words_even_when_it_is_much_too_large(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    async with scene(nats, tmp_path, body_limit=500_000) as here:
+        huge = [{"role": "user", "content": "x" * 3_000_000}]
+        with pytest.raises(openai.APIStatusError) as refused:
+            await ask(here.client(), huge)
+        assert (refused.value.status_code, refused.value.code) == (413, "body_too_large")

@@ -1,0 +1,58 @@
+"""Who may answer in the place of a policy that failed, and what a rollout's statistics make of it."""
+
+from __future__ import annotations
+
+from ratchet.canary_deployer.domain.outcomes import Call, Compared, Rules, Watch, fold
+from ratchet.gateway.domain.conversations import Conversation
+from ratchet.gateway.domain.routes import claim_of, fall_back, lend
+from ratchet.messages import named_id
+from ratchet.messages.routing import Assignment
+from ratchet.messages.state import Route, ServedPolicy
+from tests.support.messages import AT
+
+OLD = ServedPolicy(version=1, name="support@1-aaaaaaaa", digest="a" * 64)
+NEW = ServedPolicy(version=2, name="support@2-bbbbbbbb", digest="b" * 64)
+OTHER = ServedPolicy(version=0, name="provider:big", digest="")
+ROUTE = Route(role="support", stable=OLD)
+CANARY = Assignment("canary", 0.5, NEW)
+
+
+def talk() -> Conversation:
+    return Conversation(named_id("trajectory", "f"), AT)
+
+
+def test_stable_takes_the_place_of_a_canary_for_good_and_mixes_the_trajectory() -> None:
+    conversation = talk()
+    assert fall_back(ROUTE, conversation, CANARY) == Assignment("stable", 0.5, OLD)
+    assert conversation.assignment == Assignment("stable", 0.5, OLD)
+    assert conversation.mixed is True
+
+
+def test_stable_is_not_asked_twice_and_never_in_the_place_of_a_version_asked_for_by_name() -> None:
+    for failed in (Assignment("stable", 0.0, OLD), Assignment("pinned", 0.0, NEW)):
+        conversation = talk()
+        assert fall_back(ROUTE, conversation, failed) is None
+        assert conversation.mixed is False
+    assert fall_back(None, talk(), CANARY) is None
+
+
+def test_another_server_mixes_a_trajectory_unless_the_role_never_had_a_policy() -> None:
+    conversation = talk()
+    lent = lend(OTHER, conversation, CANARY)
+    assert lent is not None
+    assert claim_of("support", lent, mixed=conversation.mixed).arm == "mixed"
+    fresh = talk()
+    assert lend(OTHER, fresh, None) == Assignment("stable", 0.0, OTHER)
+    assert fresh.mixed is False
+    assert lend(OTHER, fresh, Assignment("pinned", 0.0, NEW)) is None
+
+
+def test_the_failure_counts_against_the_canary_and_the_answer_in_its_place_for_nobody() -> None:
+    def call(arm: str, version: int, *, error: bool) -> Call:
+        return Call(named_id("t"), 1.0, first=True, arm=arm, version=version, weight=0.5, error=error, latency_ms=None)
+
+    calls = [call("canary", 2, error=True), call("mixed", 1, error=False)]
+    watch = fold(Watch(), calls, Compared(stable_version=1, canary_version=2), Rules(stages=()))
+    assert (watch.statistics.canary.calls, watch.statistics.canary.errors) == (1, 1)
+    assert (watch.statistics.stable.calls, watch.statistics.mixed) == (0, 1)
+    assert watch.pending == {}
