@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from ratchet.canary_deployer.app import build as build_deployer
+from ratchet.canary_deployer.settings import Settings as DeployerSettings
+from ratchet.embedded.ports import free_ports
+from ratchet.kernel.artifacts import PolicyManifest, publish_policy
 from ratchet.kernel.bus import Bus
+from ratchet.kernel.http import HttpServer
 from ratchet.kernel.objects import Objects
 from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Feedback, Message
+from ratchet.kernel.warehouse import Warehouse
+from ratchet.messages import Feedback, Message, Reward
 from ratchet.messages.base import Cause, named_id
 from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
 from ratchet.messages.training import Artifacts
+from ratchet.reward_computer.app import build as build_rewards
+from ratchet.reward_computer.settings import Settings as RewardSettings
+from ratchet.trajectory_collector.app import build as build_collector
+from ratchet.trajectory_collector.settings import Settings as CollectorSettings
+from tests.support.canary_traffic import SmallEngine
 from tests.support.coordinator import ROLE, Workshop, coordinating, played, stored, tid
-from tests.support.running import connected, migrated, prepared_objects
+from tests.support.running import connected, migrated, prepared_objects, running, running_app
 from tests.support.training import NOON, after
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -138,6 +154,121 @@ async def test_what_is_gone_is_named_and_the_rest_is_shown(kernel_settings: Kern
 def delete(objects: Objects, kernel: KernelSettings, digest: str) -> None:
     """A lifecycle rule of the store removed a manifest."""
     objects._client.delete_object(Bucket=kernel.s3_bucket, Key=f"snapshots/{digest}.json")
+
+
+TABLES = ("trajectories", "rewards", "training_requests", "training_statuses", "deployments", "rollouts")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An event as the history has it."""
+
+    table: str
+    event_id: str
+    causation_id: str | None
+    correlation_id: str
+    body: dict[str, Any]
+
+
+async def event(warehouse: Warehouse, event_id: str) -> Stored | None:
+    """Look an event up by its id alone."""
+    for table in TABLES:
+        rows = await warehouse.rows(
+            f"SELECT event_id, causation_id, correlation_id, body FROM {table} FINAL WHERE event_id = {{id:String}}",
+            {"id": event_id},
+        )
+        if rows:
+            return Stored(table, **{**rows[0], "body": json.loads(rows[0]["body"])})
+    return None
+
+
+@asynccontextmanager
+async def deploying(kernel: KernelSettings) -> AsyncIterator[None]:
+    """The deployer with an engine that loads everything."""
+    engine = HttpServer(SmallEngine().app, "127.0.0.1", 0)
+    settings = DeployerSettings(
+        kernel=kernel, port=free_ports(1)[0], engine_url=f"http://127.0.0.1:{engine.port}", tick_s=0.1
+    )
+    async with running(engine), running_app(build_deployer(settings)):
+        yield
+
+
+def policy_of(objects: Objects, job_id: str) -> Artifacts:
+    """A policy that a job could have made."""
+    manifest = PolicyManifest(
+        kind="adapter", base_model="org/model", files=[], role=ROLE, created_at=NOON, training_job_id=job_id
+    )
+    made = publish_policy(objects, manifest)
+    return Artifacts(final_checkpoint=made.uri, digest=made.digest, kind="adapter")
+
+
+@pytest.mark.timeout(120)
+async def test_the_chain_is_walked_from_a_deployment_to_a_trajectory_by_ids_alone(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
+    # Ended a while ago by the clock: the reward computer looks at the time that it was stored only.
+    played_only = [message for message in played("a", 1.0) if not isinstance(message, Reward)]
+    async with (
+        migrated(kernel_settings) as warehouse,
+        running_app(build_collector(CollectorSettings(kernel=kernel_settings, linger_s=0.01))),
+        running_app(build_rewards(RewardSettings(kernel=kernel_settings))),
+        deploying(kernel_settings),
+        coordinating(kernel_settings, bus) as workshop,
+    ):
+        await bus.publish_all(played_only)
+
+        async def rewarded() -> bool:
+            return bool(await warehouse.rows("SELECT 1 FROM rewards"))
+
+        await eventually(rewarded)
+        asked = await workshop.ask(dataset={"sample_size": 10})
+        dispatch = await workshop.dispatched(asked["training_job_id"])
+        made = await asyncio.to_thread(policy_of, workshop.objects, asked["training_job_id"])
+        await workshop.say(dispatch, "completed", artifacts=made)
+
+        async def promoted() -> str | None:
+            rows = await warehouse.rows("SELECT event_id FROM deployments WHERE state = 'promoted'")
+            return rows[0]["event_id"] if rows else None
+
+        last = await event(warehouse, await eventually(promoted, 30))
+        assert last is not None
+        walked = [last]
+        while walked[-1].causation_id is not None:
+            before = await event(warehouse, walked[-1].causation_id)
+            if before is None:
+                break
+            walked.append(before)
+        assert [one.table for one in walked] == ["deployments", "rollouts", "deployments", "training_statuses"]
+        # A dispatch is a command in a work queue: it is gone when it was taken. Its own cause is the chain's beginning.
+        assert walked[-1].causation_id == dispatch.event_id
+        request = await event(warehouse, walked[-1].correlation_id)
+        assert request is not None
+        assert workshop.causes[dispatch.event_id].correlation_id == request.event_id
+        assert (request.table, request.causation_id) == ("training_requests", None)
+        assert {one.correlation_id for one in walked} == {request.event_id}
+        queued = await warehouse.rows("SELECT causation_id FROM training_statuses WHERE status = 'queued'")
+        assert [row["causation_id"] for row in queued] == [request.event_id]
+
+        version = walked[0].body["policy_version"]
+        found = await lineage(workshop, version)
+        assert found["job"]["events"] == {
+            "request": request.event_id,
+            "dispatch": dispatch.event_id,
+            "completed": walked[-1].event_id,
+        }
+        assert [one["event_id"] for one in found["told"]] == [
+            walked[2].event_id,
+            walked[1].event_id,
+            walked[0].event_id,
+        ]
+        assert request.body["training_job_id"] == asked["training_job_id"]
+        (item,) = found["trajectories"]["items"]
+        reward = await event(warehouse, item["reward"]["event_id"])
+        assert reward is not None
+        trajectory = await event(warehouse, item["event_id"])
+        assert trajectory is not None
+        assert (reward.causation_id, reward.correlation_id) == (trajectory.event_id, trajectory.correlation_id)
+        assert trajectory.body["trajectory_id"] == tid("a")
 
 
 async def test_an_unknown_policy_is_one_line(kernel_settings: KernelSettings, bus: Bus) -> None:

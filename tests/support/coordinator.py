@@ -19,7 +19,7 @@ from ratchet.kernel.objects import Objects
 from ratchet.kernel.received import Received
 from ratchet.kernel.settings import KernelSettings
 from ratchet.messages import Message, TrainingDispatch, TrainingStatus
-from ratchet.messages.base import named_id
+from ratchet.messages.base import Cause, named_id
 from ratchet.messages.training import StatusMetadata
 from ratchet.messages.trajectory import PolicyClaim, TaskContext
 from ratchet.rl_coordinator.app import build
@@ -41,6 +41,8 @@ class Workshop:
     api: httpx.AsyncClient
     objects: Objects
     dispatches: list[TrainingDispatch]
+    causes: dict[str, Cause]
+    """By the dispatch's event id: what a worker's word on it answers."""
 
     async def ask(self, **body: Any) -> dict[str, Any]:
         answer = await self.api.post(
@@ -76,7 +78,7 @@ class Workshop:
             "attempt": dispatch.attempt,
             "metadata": StatusMetadata(worker="w1"),
         }
-        await self.bus.publish(TrainingStatus(**{**values, **changes}))
+        await self.bus.publish(TrainingStatus(**{**values, **changes}), cause=self.causes[dispatch.event_id])
 
     def rows(self, uri: str, digest: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Manifest and rows of a snapshot, verified."""
@@ -89,9 +91,11 @@ class Workshop:
 async def coordinating(kernel: KernelSettings, bus: Bus, **chosen: Any) -> AsyncIterator[Workshop]:
     """The coordinator and a listener that takes what it dispatches."""
     dispatches: list[TrainingDispatch] = []
+    causes: dict[str, Cause] = {}
 
     async def take(batch: Sequence[Received[TrainingDispatch]]) -> list[Done]:
         dispatches.extend(received.message for received in batch)
+        causes.update({received.event_id: received.as_cause() for received in batch})
         return [Done() for _ in batch]
 
     jobs = Subscription(stream="RL_JOBS", durable="workers", handlers={TrainingDispatch.TOPIC: take})
@@ -99,7 +103,7 @@ async def coordinating(kernel: KernelSettings, bus: Bus, **chosen: Any) -> Async
     async with running_app(build(settings)) as app, running(Consumer(bus, jobs)):
         server = next(part for part in app.components if isinstance(part, HttpServer))
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as api:
-            yield Workshop(bus, api, Objects(kernel), dispatches)
+            yield Workshop(bus, api, Objects(kernel), dispatches, causes)
 
 
 @asynccontextmanager

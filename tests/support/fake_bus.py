@@ -20,6 +20,7 @@ from ratchet.kernel.errors import BusUnavailable, Conflict
 from ratchet.kernel.kv import Entry
 from ratchet.kernel.received import Received
 from ratchet.messages import Message
+from ratchet.messages.base import Cause
 from tests.support.fake_clock import FakeClock
 
 
@@ -153,14 +154,15 @@ class FakeBus:
     def bucket(self, name: str, kind: Any) -> Any:
         return FakeBucket(name, kind, self._stores.setdefault(name, _Store()), self.faults)
 
-    async def publish(self, message: Message, *, cause: Received[Any] | None = None) -> None:
+    async def publish(self, message: Message, *, cause: Received[Any] | Cause | None = None) -> None:
         await self.publish_all([message], cause=cause)
 
-    async def publish_all(self, messages: Sequence[Message], *, cause: Received[Any] | None = None) -> None:
+    async def publish_all(self, messages: Sequence[Message], *, cause: Received[Any] | Cause | None = None) -> None:
         for message in messages:
             self.contracts.check_strict(message)
         if messages:
-            self.faults.write("publish", lambda: [self._store_one(message) for message in messages])
+            origin = cause.as_cause() if isinstance(cause, Received) else cause
+            self.faults.write("publish", lambda: [self._store_one(message, origin) for message in messages])
 
     def arrive(self, messages: Sequence[Message]) -> None:
         """Messages of somebody else: they are stored, and no fault of ours can touch them."""
@@ -189,7 +191,7 @@ class FakeBus:
         """The broker does not answer at this write."""
         self.faults.at, self.faults.error = write, BusUnavailable
 
-    def _store_one(self, message: Message) -> None:
+    def _store_one(self, message: Message, cause: Cause | None = None) -> None:
         name = self.contracts.topic_of(message.subject).stream
         stream, ids = self.streams.setdefault(name, []), self._ids.setdefault(name, set())
         if message.event_id in ids:
@@ -205,6 +207,7 @@ class FakeBus:
                 delivered=1,
                 event_id=message.event_id,
                 time=self.now(),
-                correlation_id=message.event_id,
+                correlation_id=cause.correlation_id if cause else message.event_id,
+                causation_id=cause.event_id if cause else None,
             )
         )

@@ -75,7 +75,7 @@ def _assembled(settings: Settings, bus: Bus, engine: HttpEngine, now: Callable[[
     office = Office(
         policies=policies,
         rollouts=bus.bucket(ROLLOUTS, Rollout),
-        publish=functools.partial(bus.publish_all, cause=None),
+        publish=bus.publish_all,
         now=now,
         rules=settings.rules(),
         endpoint=settings.gateway_url,

@@ -14,9 +14,11 @@ their place in both streams, so what was folded after the last save is simply fo
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -33,13 +35,18 @@ from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.kernel.errors import Conflict, Unavailable
 from ratchet.kernel.kv import Bucket
 from ratchet.messages import MESSAGES, Message, ModelDeployed
+from ratchet.messages.base import Cause
 
 log = structlog.get_logger()
 
 SAVE_S = 1.0
 """Statistics are saved at most this often between decisions."""
 
-Publish = Callable[[Sequence[Message]], Awaitable[None]]
+
+class Publish(Protocol):
+    """Stores messages that follow from one event; returns when all are stored."""
+
+    async def __call__(self, messages: Sequence[Message], *, cause: Cause | None = None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +159,12 @@ class RolloutKeeper:
                 )
 
     async def _announce(self, rollout: Rollout) -> None:
-        messages: list[Message] = [
-            msgspec.json.decode(event.body, type=MESSAGES[event.topic]) for event in rollout.outbox
-        ]
-        await self._office.publish(messages)
-        for message in messages:
-            if isinstance(message, ModelDeployed) and message.state is not None:
-                metrics.DEPLOYMENTS.labels(message.state).inc()
+        for cause, events in itertools.groupby(rollout.outbox, key=lambda event: event.cause):
+            messages: list[Message] = [msgspec.json.decode(one.body, type=MESSAGES[one.topic]) for one in events]
+            await self._office.publish(messages, cause=cause)
+            for message in messages:
+                if isinstance(message, ModelDeployed) and message.state is not None:
+                    metrics.DEPLOYMENTS.labels(message.state).inc()
 
     async def _save(self, rollout: Rollout) -> None:
         """Write the record by compare-and-set. A lost one means that somebody else drives this role too."""

@@ -20,7 +20,7 @@ from ratchet.kernel.envelope import Headers, seal, unseal
 from ratchet.kernel.errors import BusUnavailable, InvalidMessage
 from ratchet.kernel.kv import Bucket
 from ratchet.kernel.publisher import Publisher, Sealed
-from ratchet.kernel.received import Received
+from ratchet.kernel.received import Causing, Received
 from ratchet.kernel.settings import KernelSettings
 from ratchet.messages import Message
 
@@ -82,14 +82,14 @@ class Bus:
         """Readiness: None while connected, else the reason."""
         return None if self.nc.is_connected else "broker is not connected"
 
-    async def publish(self, message: Message, *, cause: Received[Message] | None = None) -> None:
+    async def publish(self, message: Message, *, cause: Causing | None = None) -> None:
         """Check and store one message; returns when the stream has it.
 
         Raises `InvalidMessage`, `BusUnavailable` (outcome unknown: publishing again is safe) or `Rejected`.
         """
         await self.publish_all([message], cause=cause)
 
-    async def publish_all(self, messages: Sequence[Message], *, cause: Received[Message] | None = None) -> None:
+    async def publish_all(self, messages: Sequence[Message], *, cause: Causing | None = None) -> None:
         """Store several messages; returns when all are stored. None is sent when one of them is invalid."""
         sealed = [(self.contracts.topic_of(m.subject).stream, self._seal(m, cause)) for m in messages]
         for stream, one in sealed:
@@ -106,7 +106,7 @@ class Bus:
         self._publisher(stream).enqueue(one)
         await one.done
 
-    def seal(self, message: Message, cause: Received[Message] | None = None) -> tuple[str, Headers, bytes]:
+    def seal(self, message: Message, cause: Causing | None = None) -> tuple[str, Headers, bytes]:
         """(subject, headers, body) as `publish` would send them. Raises `InvalidMessage`."""
         body = self.contracts.check_strict(message)
         schema = f"urn:ratchet:schema:{self.contracts.topic_of(message.subject).schema}"
@@ -169,7 +169,7 @@ class Bus:
                 config = KeyValueConfig(bucket=bucket.name, history=bucket.history, replicas=self._replicas)
                 await jetstream.create_key_value(config=config)
 
-    def _seal(self, message: Message, cause: Received[Message] | None) -> Sealed:
+    def _seal(self, message: Message, cause: Causing | None) -> Sealed:
         subject, headers, body = self.seal(message, cause)
         return Sealed(subject, headers, body, asyncio.get_running_loop().create_future())
 

@@ -22,6 +22,7 @@ from ratchet.kernel.errors import ContractError, InvalidMessage, RatchetError, U
 from ratchet.kernel.puller import Puller
 from ratchet.kernel.received import Received
 from ratchet.messages import DeadLetter, Message
+from ratchet.messages.base import Cause
 
 log = structlog.get_logger()
 
@@ -235,7 +236,7 @@ class Consumer:
             headers=dict(message.headers or {}),
             body=base64.b64encode(message.data).decode(),
         )
-        await self._bus.publish(letter)
+        await self._bus.publish(letter, cause=_cause_in(letter.headers))
         if self._subscription.on_dead is not None:
             await self._subscription.on_dead(meta.sequence.stream)
         await message.term()
@@ -248,6 +249,14 @@ class Consumer:
             for message in batch:
                 with suppress(nats.errors.Error):
                     await message.in_progress()
+
+
+def _cause_in(headers: Mapping[str, str]) -> Cause | None:
+    """The dead message as a cause, as far as its headers can be read."""
+    event_id = headers.get("ce-id") or headers.get("Nats-Msg-Id")
+    if event_id is None:
+        return None
+    return Cause(event_id=event_id, correlation_id=headers.get("ce-correlationid", event_id))
 
 
 def _filters(bus: Bus, subscription: Subscription) -> list[str]:

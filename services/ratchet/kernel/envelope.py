@@ -10,7 +10,7 @@ from datetime import datetime
 import zstandard
 
 from ratchet.kernel.errors import InvalidMessage
-from ratchet.kernel.received import Received
+from ratchet.kernel.received import Causing, Received
 from ratchet.messages import Message
 
 COMPRESS_ABOVE = 16_384
@@ -22,10 +22,11 @@ Headers = dict[str, str]
 
 
 def seal(
-    message: Message, body: bytes, *, source: str, schema: str, now: datetime, cause: Received[Message] | None
+    message: Message, body: bytes, *, source: str, schema: str, now: datetime, cause: Causing | None
 ) -> tuple[Headers, bytes]:
     """Headers and body as they go on the wire. `cause` is the event that this one follows from."""
     event_id = message.event_id
+    cause = cause.as_cause() if isinstance(cause, Received) else cause
     headers = {
         "Nats-Msg-Id": event_id,
         "ce-specversion": "1.0",
@@ -39,8 +40,8 @@ def seal(
     }
     if cause is not None:
         headers["ce-causationid"] = cause.event_id
-        if "traceparent" in cause.headers:
-            headers["traceparent"] = cause.headers["traceparent"]
+        if cause.traceparent is not None:
+            headers["traceparent"] = cause.traceparent
     if len(body) > COMPRESS_ABOVE:
         headers["content-encoding"] = "zstd"
         body = zstandard.compress(body)

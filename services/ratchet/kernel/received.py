@@ -36,4 +36,9 @@ class Received(Generic[M_co]):
 
     def as_cause(self) -> Cause:
         """What an answer to this message has to name; small enough to be kept until the answer is published."""
-        return Cause(event_id=self.event_id, correlation_id=self.correlation_id)
+        traceparent = self.headers.get("traceparent")
+        return Cause(event_id=self.event_id, correlation_id=self.correlation_id, traceparent=traceparent)
+
+
+Causing = Received[Message] | Cause
+"""What a message can follow from: a delivery, or what was kept of one."""

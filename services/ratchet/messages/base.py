@@ -34,12 +34,14 @@ class Message(Value, frozen=True, kw_only=True, omit_defaults=True):
         return named_id(self.TOPIC, encode(self).decode())
 
 
-class Cause(Value, frozen=True, kw_only=True):
+class Cause(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The event that another one answers, as it is kept with a state until the answer is published."""
 
     event_id: str
     correlation_id: str
     """Id of the first event of the causal chain."""
+    traceparent: str | None = None
+    """W3C trace context of the event, if it had one."""
 
 
 M = TypeVar("M", bound=msgspec.Struct)

@@ -147,6 +147,8 @@ class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The role's rewarded trajectories when the job was accepted: the threshold trigger counts on from here."""
     announced: str | None = None
     """`<attempt>:<state>` that was last told on the bus: a coordinator that died in between tells it again."""
+    cause: Cause | None = None
+    """The event that led to its present attempt and state: the request at first, then a worker's status."""
 
     @property
     def policy_status(self) -> str | None:

@@ -38,6 +38,17 @@ SELECT preference_id, event_id, source, rater, confidence, domain
 FROM preferences FINAL
 WHERE role = {role:String} AND preference_id IN {ids:Array(String)}
 """
+_TOLD = """
+SELECT * FROM (
+    SELECT event_id, 'model.deployed' AS kind, toString(coalesce(d.state, '')) AS what, d.at AS at, causation_id
+    FROM deployments AS d FINAL WHERE d.role = {role:String} AND d.policy_version = {version:UInt32}
+    UNION ALL
+    SELECT event_id, 'model.rollout' AS kind, toString(r.verdict) AS what, r.at AS at, causation_id
+    FROM rollouts AS r FINAL WHERE r.role = {role:String} AND r.to_version = {version:UInt32}
+)
+ORDER BY at, kind DESC, event_id
+LIMIT 200
+"""
 _REQUEST = """
 SELECT event_id, algorithm, requester, trigger, at
 FROM training_requests FINAL
@@ -82,6 +93,10 @@ class History:
     async def preferences(self, role: str, ids: Sequence[str]) -> dict[str, Row]:
         """Stored preferences by id."""
         return {row["preference_id"]: row for row in await self._chunked(_PREFERENCES, role, ids)}
+
+    async def told(self, role: str, version: int) -> list[Row]:
+        """What the deployer told about a policy, oldest first."""
+        return await self._warehouse.rows(_TOLD, {"role": role, "version": version})
 
     async def job(self, role: str, job_id: str) -> PastJob | None:
         """A job that is not kept any more; None when the history has none of it either."""

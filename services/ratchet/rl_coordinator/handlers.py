@@ -11,6 +11,7 @@ import structlog
 from ratchet.kernel.errors import NotFound, Rejected
 from ratchet.kernel.received import Received
 from ratchet.messages import Message, TrainingRequest, TrainingStatus
+from ratchet.messages.base import Cause
 from ratchet.messages.state import Job
 from ratchet.messages.training import TrainingError
 from ratchet.rl_coordinator.domain import jobs
@@ -48,7 +49,7 @@ class Coordinator:
         """A request from the bus. One that cannot be run becomes a failed job: whoever asked hears of it."""
         request = received.message
         found = problems(request, self._house.abilities)
-        job = self._new(request)
+        job = self._new(request, received.as_cause())
         if found:
             error = TrainingError(code="DATA", message="; ".join(found))
             job = jobs.fail(job, error, self._now())
@@ -74,12 +75,13 @@ class Coordinator:
 
     async def accept(self, request: TrainingRequest) -> tuple[Job, bool]:
         """The job of a request that was checked, and whether it is new."""
-        return await self._store.create(self._new(request))
+        told = Cause(event_id=request.event_id, correlation_id=request.event_id)
+        return await self._store.create(self._new(request, told))
 
     async def cancel(self, job_id: str) -> Job:
         """Cancel a job, or ask its worker to. Raises `NotFound`, or `Rejected` when it has ended."""
         return await self._store.change(job_id, lambda job: jobs.cancel(job, self._now()))
 
-    def _new(self, request: TrainingRequest) -> Job:
-        pool = pool_of(request, self._house.slots)
-        return jobs.accept(request, pool=pool, rewarded=self._rewarded(request.role), now=self._now())
+    def _new(self, request: TrainingRequest, cause: Cause) -> Job:
+        pool, rewarded = pool_of(request, self._house.slots), self._rewarded(request.role)
+        return jobs.accept(request, pool=pool, rewarded=rewarded, now=self._now(), cause=cause)

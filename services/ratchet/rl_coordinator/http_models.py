@@ -189,6 +189,7 @@ class JobOut(BaseModel):
     metrics: dict[str, Any] | None = None
     artifacts: dict[str, Any] | None = None
     error: dict[str, Any] | None = Field(None, description="code and message; of the last attempt, while one is left.")
+    cause: dict[str, Any] | None = Field(None, description="The event that led to its present state, and its chain.")
 
 
 class JobsOut(BaseModel):

@@ -158,6 +158,16 @@ class RaterPart(BaseModel):
     count: int
 
 
+class EventPart(BaseModel):
+    """What was told about the policy, and which event that answered."""
+
+    event_id: str
+    kind: str = Field(description="model.deployed or model.rollout")
+    what: str | None = Field(None, description="The policy's new state, or the verdict.")
+    at: datetime
+    causation_id: str | None = None
+
+
 class LineageOut(BaseModel):
     """One policy back to the data and the people behind it."""
 
@@ -168,6 +178,7 @@ class LineageOut(BaseModel):
     preferences: PreferencesPage
     rewards: list[RewardsPart] = Field(description="At most 50 functions.")
     feedback: list[RaterPart] = Field(description="Most frequent first, at most 100.")
+    told: list[EventPart] = Field(description="What the deployer told of it, oldest first, at most 200.")
     counted: int = Field(description="Trajectories that rewards and feedback were counted over: at most 10,000.")
     missing: list[str] = Field(description="What could not be found any more, one sentence each.")
     parent: LineageOut | None = Field(None, description="The same of the policy it continues, when asked for.")

@@ -8,8 +8,6 @@ from datetime import datetime
 import structlog
 
 from ratchet.kernel.bus import Bus
-from ratchet.kernel.received import Received
-from ratchet.messages import Message
 from ratchet.messages.state import Job
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.domain import jobs, outbox
@@ -52,7 +50,7 @@ class Keeper:
         message = outbox.due(job)
         if message is None:
             return job
-        await self._bus.publish(message, cause=_request_of(job))
+        await self._bus.publish(message, cause=job.cause)
         told = outbox.announced(job)
         return await self._store.change(
             job.training_job_id, lambda now: outbox.announced(now) if _same_state(now, told) else now
@@ -80,17 +78,3 @@ class Keeper:
 
 def _same_state(one: Job, other: Job) -> bool:
     return (one.state, one.attempt) == (other.state, other.attempt)
-
-
-def _request_of(job: Job) -> Received[Message]:
-    """The request as the cause of what the coordinator says about its job."""
-    return Received(
-        message=job.request,
-        subject=job.request.subject,
-        stream=STREAM,
-        sequence=0,
-        delivered=1,
-        event_id=job.request.event_id,
-        time=job.created_at,
-        correlation_id=job.request.event_id,
-    )

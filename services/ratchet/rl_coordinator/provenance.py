@@ -17,6 +17,7 @@ from ratchet.messages.state import Job, PolicyVersion
 from ratchet.rl_coordinator.clickhouse_lineage import History, PastJob
 from ratchet.rl_coordinator.domain.provenance import rater_counts, reward_functions
 from ratchet.rl_coordinator.http_registry_models import (
+    EventPart,
     JobPart,
     LineageOut,
     PreferencePart,
@@ -90,6 +91,7 @@ class Provenance:
             preferences=await self._preferences(role, contents.preferences, page, found),
             rewards=functions[:FUNCTIONS],
             feedback=raters[:RATERS],
+            told=[EventPart.model_validate(row) for row in await self._history.told(role, version)],
             counted=min(len(ids), COUNTED),
             missing=found.missing,
             parent=parent,

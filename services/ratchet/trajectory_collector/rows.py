@@ -41,6 +41,8 @@ def row_of(table: Table, received: Received[Message], ingested_at: datetime) -> 
         **table.columns(received.message),
         "body": received.body.decode(),
         "ingested_at": ingested_at,
+        "correlation_id": received.correlation_id,
+        "causation_id": received.causation_id,
     }
 
 

@@ -7,14 +7,16 @@ from datetime import UTC, datetime
 
 import pytest
 
+from ratchet.canary_deployer.domain.announcements import Facts, registration
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, GateResult, IllegalMove, Verdict
 from ratchet.canary_deployer.domain.rules import Stage
 from ratchet.canary_deployer.driver import StartOrder
 from ratchet.kernel.errors import BusUnavailable, Conflict, NotFound, Unavailable
 from ratchet.messages import Alert, ModelDeployed, ModelRollout, named_id
-from ratchet.messages.state import PolicyVersion
-from tests.support.canary_world import CanaryWorld, policy, quick_rules, reward_of, served, turn_of
+from ratchet.messages.base import Cause
+from ratchet.messages.state import POLICIES, PolicyVersion
+from tests.support.canary_world import ROLE, CanaryWorld, policy, quick_rules, reward_of, served, turn_of
 from tests.support.fake_bus import Killed
 from tests.support.waiting import eventually
 
@@ -69,13 +71,30 @@ async def test_a_rollback_takes_one_step_and_writes_the_route_right_after_the_de
     world.bus.arrive([reward_of(one, success=False) for one in ids])
     await world.driver.step()
     assert (await world.rollout()).state == "rolled_back"
-    assert world.bus.faults.log[-5:] == [
+    assert world.bus.faults.log[-6:] == [
         "rollouts/support",
         "policies/support",
         "policies/support.2",
         "publish",
+        "publish",
         "rollouts/support",
     ]
+
+
+async def test_decisions_answer_the_registration_and_everything_else_a_decision():
+    world = await CanaryWorld().with_policies(1)
+    told = Cause(event_id=named_id("completed"), correlation_id=named_id("request"))
+    candidate = policy(2, cause=told)
+    await world.bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.2", candidate)
+    world.gates["heldout_tasks"].outcome = FAILED
+    await world.until("refused")
+    events = world.bus.streams["RL_DEPLOYMENTS"] + world.bus.streams["RL_ALERTS"]
+    decision, deployed, alert = events
+    registered = registration(candidate, Facts(candidate, "http://127.0.0.1:8080"), candidate.created_at)
+    assert [type(one.message) for one in events] == [ModelRollout, ModelDeployed, Alert]
+    assert decision.causation_id == registered.event_id
+    assert {deployed.causation_id, alert.causation_id} == {decision.event_id}
+    assert {one.correlation_id for one in events} == {told.correlation_id}
 
 
 async def test_a_gate_that_fails_refuses_the_candidate_without_traffic():

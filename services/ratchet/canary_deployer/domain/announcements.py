@@ -14,6 +14,7 @@ from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.statistics import ArmCounts, Statistics, e_values
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
 from ratchet.messages import Alert, JsonObject, ModelDeployed, ModelRollout, named_id
+from ratchet.messages.base import Cause
 from ratchet.messages.deployment import (
     DeploymentConfig,
     DeploymentMetadata,
@@ -80,6 +81,14 @@ def registration(policy: PolicyVersion, facts: Facts, now: datetime) -> ModelDep
         validation_results=validation(()),
         metadata=DeploymentMetadata(deployed_by=ITSELF, approval_status="automated"),
     )
+
+
+def registered(policy: PolicyVersion) -> Cause | None:
+    """The event of `registration` as a cause; None for a policy that no job made."""
+    if policy.cause is None:
+        return None
+    told = registration(policy, Facts(policy, ""), policy.created_at)
+    return Cause(event_id=told.event_id, correlation_id=policy.cause.correlation_id)
 
 
 def validation(gates: tuple[GateResult, ...]) -> ValidationResults:

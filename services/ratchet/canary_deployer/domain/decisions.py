@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import msgspec
 
-from ratchet.canary_deployer.domain.announcements import Facts, announcements
+from ratchet.canary_deployer.domain.announcements import Facts, announcements, registered
 from ratchet.canary_deployer.domain.rollout import (
     TERMINAL,
     GateResult,
@@ -19,7 +20,8 @@ from ratchet.canary_deployer.domain.rollout import (
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.strategies import Strategy
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
-from ratchet.messages import encode, named_id
+from ratchet.messages import Message, encode, named_id
+from ratchet.messages.base import Cause
 from ratchet.messages.state import PolicyVersion, ServedPolicy, WeightStep
 
 
@@ -46,6 +48,7 @@ def opened(
         approval=decision.approval or "automated",
         salt=named_id("salt", rollout_id),
         last_hash=last_hash,
+        cause=registered(candidate),
     )
 
 
@@ -68,8 +71,19 @@ def taken(rollout: Rollout, decision: Decision, rules: Rules, facts: Facts, now:
     )
     moved = _staged(moved, decision.verdict, rules, now)
     messages = announcements(moved, decision, rules, facts, now)
-    outbox = tuple(PendingEvent(message.TOPIC, encode(message).decode()) for message in messages)
-    return msgspec.structs.replace(moved, outbox=outbox, last_hash=messages[0].hash)
+    return msgspec.structs.replace(moved, outbox=_outbox(rollout.cause, messages), last_hash=messages[0].hash)
+
+
+def _outbox(cause: Cause | None, messages: Sequence[Message]) -> tuple[PendingEvent, ...]:
+    """The decision follows from the candidate's registration, everything else from the decision."""
+    decision, *others = messages
+    correlation = cause.correlation_id if cause else decision.event_id
+    decided = Cause(event_id=decision.event_id, correlation_id=correlation)
+    causes = [cause, *(decided for _ in others)]
+    return tuple(
+        PendingEvent(message.TOPIC, encode(message).decode(), why)
+        for message, why in zip(messages, causes, strict=True)
+    )
 
 
 def _target(rollout: Rollout, decision: Decision, rules: Rules) -> State:

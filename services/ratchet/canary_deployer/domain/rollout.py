@@ -10,7 +10,7 @@ from ratchet.canary_deployer.domain.outcomes import Compared, Watch
 from ratchet.canary_deployer.domain.strategies import Strategy
 from ratchet.canary_deployer.domain.trip_wires import NO_LOOKS, Looks
 from ratchet.kernel.errors import Rejected
-from ratchet.messages.base import JsonObject, Value
+from ratchet.messages.base import Cause, JsonObject, Value
 from ratchet.messages.state import ServedPolicy, WeightStep
 
 
@@ -116,6 +116,8 @@ class PendingEvent:
     topic: str
     body: str
     """Its JSON."""
+    cause: Cause | None = None
+    """What it follows from; None: it begins a chain."""
 
 
 class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -162,6 +164,8 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     outbox: tuple[PendingEvent, ...] = ()
     """Announcements of the last decision that may not be published yet."""
     finished_at: datetime | None = None
+    cause: Cause | None = None
+    """The candidate's registration, which all decisions answer; None when nothing is known of it."""
 
     @property
     def weight(self) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ratchet.kernel.errors import Rejected
+from ratchet.messages.base import Cause
 from ratchet.messages.state import Job
 from ratchet.messages.training import Progress, SnapshotRef, TrainingError, TrainingRequest, TrainingStatus
 from ratchet.rl_coordinator.domain.retries import RetryRule, eased
@@ -61,8 +62,8 @@ class Limits:
     """By error code; a code that is not listed is not retried."""
 
 
-def accept(request: TrainingRequest, *, pool: str, rewarded: int, now: datetime) -> Job:
-    """The job of a request that passed validation."""
+def accept(request: TrainingRequest, *, pool: str, rewarded: int, now: datetime, cause: Cause | None = None) -> Job:
+    """The job of a request that passed validation. `cause`: the request's own event."""
     return Job(
         training_job_id=request.training_job_id,
         role=request.role,
@@ -75,6 +76,7 @@ def accept(request: TrainingRequest, *, pool: str, rewarded: int, now: datetime)
         attempt=1,
         pool=pool,
         rewarded=rewarded,
+        cause=cause,
     )
 
 
@@ -133,7 +135,11 @@ def fold(job: Job, status: TrainingStatus, now: datetime, limits: Limits) -> Job
     follow = _FOLLOW.get(status.status)
     if follow is None or job.state not in ACTIVE or status.attempt != job.attempt:
         return job
-    return follow(_heard(job, status, now), now, limits)
+    after = follow(_heard(job, status, now), now, limits)
+    if (after.attempt, after.state) == (job.attempt, job.state):
+        return after
+    correlation = job.cause.correlation_id if job.cause else status.event_id
+    return replace(after, cause=Cause(event_id=status.event_id, correlation_id=correlation))
 
 
 def expire(job: Job, *, listening_since: datetime, now: datetime, limits: Limits) -> Job:
