@@ -1,7 +1,10 @@
 """Preference pairs from tries of the same task. Pure: the same tries in any order give the same pairs.
 
 The prompt of a pair is the longest beginning that both tries share, message by message, and that ends before a message
-of the assistant in both; what follows are the chosen and the rejected answer.
+of the assistant in both; what follows are the chosen and the rejected answer. Where users open each try in their own
+words there is no such beginning: the prompt is then what the tries do share, the instructions, and the answers are two
+whole conversations. That is sound for a loss on what the policy wrote alone: given the conversation so far, the user's
+words are as likely under any policy, so they cancel in the ratio of policy and reference.
 """
 
 from __future__ import annotations
@@ -92,7 +95,7 @@ def common_prompt(one: Chat, other: Chat) -> int:
     length = min(len(one), len(other))
     shared = next((n for n in range(length) if _canonical(one[n]) != _canonical(other[n])), length)
     ends = [n for n in range(1, min(shared + 1, length)) if _speaks(one[n]) and _speaks(other[n])]
-    return ends[-1] if ends else 0
+    return ends[-1] if ends else shared
 
 
 def _tasks(tries: Iterable[Try]) -> list[list[Try]]:

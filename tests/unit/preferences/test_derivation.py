@@ -117,6 +117,8 @@ def test_the_prompt_is_the_longest_shared_beginning_before_both_answer() -> None
     assert common_prompt([*ASKED, call, result, says("42")], [*ASKED, call, other, says("42")]) == 2
     assert common_prompt([*ASKED, says("a")], [*ASKED, says("a"), ASKED[1], says("b")]) == 2
     assert common_prompt([says("a")], [says("b")]) == 0
+    rephrased = [ASKED[0], {"role": "user", "content": "Where has it gone?"}]
+    assert common_prompt([*ASKED, says("a")], [*rephrased, says("b")]) == 1
     assert common_prompt([{"content": "Where?", "role": "user"}, says("a")], [ASKED[1], says("b")]) == 0
     assert common_prompt([{"content": "Where is it?", "role": "user"}, says("a")], [ASKED[1], says("b")]) == 1
 
