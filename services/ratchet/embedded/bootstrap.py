@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.errors import RatchetError
 from ratchet.kernel.objects import Objects
 from ratchet.kernel.resources import resource_dir
 from ratchet.kernel.settings import KernelSettings
@@ -35,3 +37,17 @@ async def _tables(settings: KernelSettings) -> None:
         await warehouse.migrate(resource_dir("deploy") / "clickhouse")
     finally:
         await warehouse.close()
+
+
+def main() -> int:
+    """`python -m ratchet.embedded.bootstrap`: prepare the servers that the environment names, then end."""
+    try:
+        asyncio.run(bootstrap(KernelSettings()))
+    except RatchetError as error:
+        sys.stderr.write(f"bootstrap: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
