@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -116,18 +116,19 @@ class Bus:
             raise InvalidMessage(f"body of {len(wire)} bytes is larger than the broker takes ({limit})")
         return message.subject, headers, wire
 
-    def read(self, message: Msg) -> tuple[Received[Message], int]:
+    def read(self, message: Msg, wanted: Collection[str] = ()) -> tuple[Received[Message], int]:
         """A delivery as a typed message, and how many members its schema does not know.
+
+        One of an older version is upgraded to the topic that is among the `wanted` ones; by default it stays as it is.
 
         Raises `UnknownSubject` or `InvalidMessage`.
         """
         headers: Headers = dict(message.headers or {})
-        body = unseal(headers, message.data)
-        typed, unknown = self.contracts.read(message.subject, body)
-        event_id = headers.get("ce-id") or headers.get("Nats-Msg-Id") or typed.event_id
+        reading = self.contracts.read_as(message.subject, unseal(headers, message.data), wanted)
+        event_id = headers.get("ce-id") or headers.get("Nats-Msg-Id") or reading.message.event_id
         meta = message.metadata
         received = Received(
-            message=typed,
+            message=reading.message,
             subject=message.subject,
             stream=meta.stream,
             sequence=meta.sequence.stream,
@@ -137,9 +138,9 @@ class Bus:
             correlation_id=headers.get("ce-correlationid", event_id),
             causation_id=headers.get("ce-causationid"),
             headers=headers,
-            body=body,
+            body=reading.body,
         )
-        return received, unknown
+        return received, reading.unknown
 
     def bucket(self, name: str, kind: type[V]) -> Bucket[V]:
         """A key-value bucket whose values are of `kind`."""

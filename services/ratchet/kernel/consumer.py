@@ -69,7 +69,7 @@ class Subscription:
     stream: str
     durable: str
     handlers: Mapping[str, BatchHandler]
-    """Topic -> handler. In one batch the topics are handled in this order."""
+    """Topic -> handler. In one batch the topics are handled in this order. Older versions of a topic come upgraded."""
     batch: int = 256
     linger_s: float = 0.02
     ack_wait_s: float = 30.0
@@ -167,7 +167,7 @@ class Consumer:
 
     async def _read(self, message: Msg) -> Received[Message] | None:
         try:
-            received, unknown = self._bus.read(message)
+            received, unknown = self._bus.read(message, self._subscription.handlers)
         except ContractError as error:
             reason = "invalid" if isinstance(error, InvalidMessage) else "unknown_subject"
             await self._apply(message, Dead(reason, str(error)), None)
@@ -262,4 +262,4 @@ def _cause_in(headers: Mapping[str, str]) -> Cause | None:
 def _filters(bus: Bus, subscription: Subscription) -> list[str]:
     if subscription.subjects is not None:
         return list(subscription.subjects)
-    return [subject for topic in subscription.handlers for subject in bus.contracts.subjects(topic)]
+    return bus.contracts.filters(subscription.handlers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -17,8 +17,9 @@ from typing import Any, TypeVar, cast
 import jsonschema_rs
 import msgspec
 
-from ratchet.kernel.errors import InvalidMessage, Rejected, UnknownSubject
+from ratchet.kernel.errors import ConfigError, InvalidMessage, Rejected, UnknownSubject
 from ratchet.kernel.resources import resource_dir
+from ratchet.kernel.upgrades import UPGRADES, Upgrade, Upgrades, older_versions, upgrade_path
 from ratchet.messages import MESSAGES, Message, encode
 
 T = TypeVar("T")
@@ -74,10 +75,28 @@ class BucketSpec:
     readers: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A message that was read from the bus."""
+
+    message: Message
+    unknown: int
+    """How many members its schema does not know."""
+    body: bytes
+    """The plain JSON it stands for: as it came, or upgraded."""
+
+
 class Contracts:
     """Topics, streams and buckets, and the validators of every schema."""
 
-    def __init__(self, document: Json, schemas: Mapping[str, Json]) -> None:
+    def __init__(
+        self,
+        document: Json,
+        schemas: Mapping[str, Json],
+        types: Mapping[str, type[Message]] = MESSAGES,
+        upgrades: Upgrades = UPGRADES,
+    ) -> None:
+        """Raises `ConfigError` when an upgrade leads out of its stream, where no reader could follow."""
         self.topics = _specs(Topic, document["topics"])
         self.streams = _specs(Stream, document["streams"])
         self.buckets = _specs(BucketSpec, document["buckets"])
@@ -86,6 +105,11 @@ class Contracts:
             for topic in self.topics.values()
             for subject in topic.subjects
         ]
+        self._types = types
+        self._upgrades = upgrades
+        for older, upgrade in upgrades.items():
+            if self._named(older).stream != self._named(upgrade.to).stream:
+                raise ConfigError(f"{older} and {upgrade.to} are in different streams")
         self._strict = {name: _validator(schema) for name, schema in schemas.items()}
         self._open = {name: _validator(open_view(schema)) for name, schema in schemas.items()}
 
@@ -110,6 +134,11 @@ class Contracts:
         """The subjects of `topic` as a broker's filters: every parameter becomes `*`. Raises `UnknownSubject`."""
         return [re.sub(r"<\w+>", "*", template) for template in self._named(topic).subjects]
 
+    def filters(self, topics: Collection[str]) -> list[str]:
+        """The broker's filters for a reader of `topics`: their subjects, and those of older versions of them."""
+        older = [name for topic in topics for name in older_versions(self._upgrades, topic) if name not in topics]
+        return [subject for topic in (*topics, *older) for subject in self.subjects(topic)]
+
     def check_strict(self, message: Message) -> bytes:
         """The JSON body of `message`. Raises `UnknownSubject`, or `InvalidMessage` unless the strict view takes it."""
         topic = self.topic_of(message.subject)
@@ -122,25 +151,41 @@ class Contracts:
         found = self._named(topic)
         parsed = parse(body)
         _refuse(self._strict[found.schema], parsed)
-        return _typed(parsed, found)
+        return _typed(parsed, self._types[found.name])
 
     def read(self, subject: str, body: bytes) -> tuple[Message, int]:
-        """Read a body from the bus, by the open view; returns the message and how many members it does not know.
+        """Read a body from the bus as it is; returns the message and how many members it does not know.
+
+        Raises `UnknownSubject` or `InvalidMessage`.
+        """
+        reading = self.read_as(subject, body, ())
+        return reading.message, reading.unknown
+
+    def read_as(self, subject: str, body: bytes, wanted: Collection[str]) -> Reading:
+        """Read a body from the bus, by the open view, and upgrade it to the version that is among the `wanted` topics.
 
         A message on a subject that is not its own is refused: permissions are given by subject.
         Raises `UnknownSubject` or `InvalidMessage`.
         """
         topic = self.topic_of(subject)
         parsed = parse(body)
-        strict = self._strict[topic.schema]
-        unknown = 0
-        if not strict.is_valid(parsed):
-            _refuse(self._open[topic.schema], parsed)
-            unknown = _unknown_members(strict, parsed)
-        message = _typed(parsed, topic)
+        unknown = self._check_open(topic, parsed)
+        for upgrade in upgrade_path(self._upgrades, topic.name, wanted):
+            subject = subject.replace(topic.name, upgrade.to, 1)
+            topic, parsed = self._named(upgrade.to), _upgraded(upgrade, parsed)
+            body, unknown = msgspec.json.encode(parsed), self._check_open(topic, parsed)
+        message = _typed(parsed, self._types[topic.name])
         if message.subject != subject:
             raise InvalidMessage(f"belongs to subject {message.subject}, not {subject}")
-        return message, unknown
+        return Reading(message, unknown, body)
+
+    def _check_open(self, topic: Topic, parsed: Json) -> int:
+        """How many members the schema does not know. Raises `InvalidMessage` unless the open view takes it."""
+        strict = self._strict[topic.schema]
+        if strict.is_valid(parsed):
+            return 0
+        _refuse(self._open[topic.schema], parsed)
+        return _unknown_members(strict, parsed)
 
     def _named(self, topic: str) -> Topic:
         if topic not in self.topics:
@@ -242,9 +287,16 @@ def _refuse(validator: jsonschema_rs.Draft202012Validator, parsed: Json) -> None
         raise InvalidMessage(error.message, _pointer(error.instance_path)) from error
 
 
-def _typed(parsed: Json, topic: Topic) -> Message:
+def _upgraded(upgrade: Upgrade, parsed: Json) -> Json:
     try:
-        return msgspec.convert(parsed, topic.type)
+        return upgrade.body(parsed)
+    except Exception as error:  # the boundary: a message that cannot be upgraded is data, not a crash
+        raise InvalidMessage(f"cannot be upgraded to {upgrade.to}: {type(error).__name__}") from error
+
+
+def _typed(parsed: Json, kind: type[Message]) -> Message:
+    try:
+        return msgspec.convert(parsed, kind)
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at `$")
         pointer = re.sub(r"\[(\d+)\]|\.", r"/\1", path.rstrip("`"))

@@ -144,7 +144,7 @@ class Projection(Generic[S]):
             ack_policy=AckPolicy.NONE,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=self._applied + 1,
-            filter_subjects=[s for topic in self._fold.topics for s in self._bus.contracts.subjects(topic)],
+            filter_subjects=self._bus.contracts.filters(self._fold.topics),
             inactive_threshold=INACTIVE_S,
             mem_storage=True,
             num_replicas=1,
@@ -156,7 +156,7 @@ class Projection(Generic[S]):
         changed: set[str] = set()
         for message in batch:
             with suppress(ContractError):  # the consumer loop has buried it; a fold skips it, every time alike
-                received, _ = self._bus.read(message)
+                received, _ = self._bus.read(message, self._fold.topics)
                 key = self._fold.key_of(received)
                 if key is not None and self._fold_one(key, received):
                     changed.add(key)

@@ -32,7 +32,7 @@ class Received(Generic[M_co]):
     causation_id: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     body: bytes = b""
-    """The plain JSON, members that the schema does not know included."""
+    """The plain JSON, members that the schema does not know included; of an older version, the upgraded one."""
 
     def as_cause(self) -> Cause:
         """What an answer to this message has to name; small enough to be kept until the answer is published."""

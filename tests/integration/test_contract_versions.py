@@ -1,0 +1,133 @@
+"""A breaking change on a real stream: old and new publishers, old and new readers, side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.consumer import BatchHandler, Consumer, Subscription, each
+from ratchet.kernel.projection import Fold, Projection
+from ratchet.kernel.received import Received
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Feedback, Message, named_id
+from tests.support.messages import AT
+from tests.support.running import connected, running
+from tests.support.second_version import V1, V2, FeedbackV2, contracts
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+STREAM = "RL_FEEDBACK"
+
+
+@pytest.fixture
+def settings(nats: RunningServer) -> KernelSettings:
+    return KernelSettings(nats_url=nats.url)
+
+
+@asynccontextmanager
+async def both_releases(settings: KernelSettings) -> AsyncIterator[tuple[Bus, Bus]]:
+    """A bus of the release that knows only the first version, and one of the next release."""
+    async with AsyncExitStack() as stack:
+        old = await stack.enter_async_context(connected(settings, "old"))
+        new = await Bus.connect(settings, name="new", contracts=contracts())
+        stack.push_async_callback(new.close)
+        yield old, new
+
+
+def rated(name: str, kind: str = "rating", value: Any = 4.0) -> Feedback:
+    trajectory = named_id("trajectory", name)
+    feedback = named_id("feedback", name)
+    return Feedback(feedback_id=feedback, trajectory_id=trajectory, kind=kind, value=value, at=AT, role="support")
+
+
+def scored(name: str, score: float) -> FeedbackV2:
+    trajectory = named_id("trajectory", name)
+    feedback = named_id("feedback", name)
+    return FeedbackV2(feedback_id=feedback, trajectory_id=trajectory, score=score, at=AT, role="support")
+
+
+def collecting(into: list[Any]) -> BatchHandler:
+    async def handle(received: Received[Any]) -> Sequence[Message]:
+        into.append(received.message)
+        return []
+
+    return each(handle)
+
+
+def reader(bus: Bus, durable: str, topic: str, into: list[Any]) -> Consumer:
+    return Consumer(bus, Subscription(STREAM, durable, {topic: collecting(into)}, linger_s=0.01))
+
+
+def holds(messages: list[Any], number: int) -> Any:
+    async def probe() -> bool:
+        return len(messages) >= number
+
+    return probe
+
+
+async def test_a_reader_of_the_new_version_gets_both_in_order_and_an_old_one_its_own(settings: KernelSettings) -> None:
+    async with both_releases(settings) as (old, new):
+        await old.publish(rated("before", value=5.0))
+        await new.ensure_streams()
+        await old.publish(rated("during", kind="thumbs", value=False))
+        await new.publish(scored("after", 0.5))
+        read_by_old: list[Any] = []
+        read_by_new: list[Any] = []
+        async with running(reader(old, "old", V1, read_by_old), reader(new, "new", V2, read_by_new)):
+            await eventually(holds(read_by_new, 3))
+            await eventually(holds(read_by_old, 2))
+    assert read_by_new == [scored("before", 1.0), scored("during", 0.0), scored("after", 0.5)]
+    assert read_by_old == [rated("before", value=5.0), rated("during", kind="thumbs", value=False)]
+
+
+async def test_a_reader_that_is_replaced_by_its_next_release_goes_on_where_it_was(settings: KernelSettings) -> None:
+    async with both_releases(settings) as (old, new):
+        first: list[Any] = []
+        await old.publish(rated("one"))
+        async with running(reader(old, "reader", V1, first)):
+            await eventually(holds(first, 1))
+        await new.ensure_streams()
+        await asyncio.gather(old.publish(rated("two", value=2.5)), new.publish(scored("three", 0.25)))
+        later: list[Any] = []
+        async with running(reader(new, "reader", V2, later)):
+            await eventually(holds(later, 2))
+    assert first == [rated("one")]
+    assert sorted(message.score for message in later) == [0.25, 0.5]
+
+
+async def test_what_cannot_be_upgraded_is_a_dead_letter_and_holds_up_nobody(settings: KernelSettings) -> None:
+    async with both_releases(settings) as (old, new):
+        await new.ensure_streams()
+        await old.publish(rated("words", kind="comment", value="nice"))
+        await old.publish(rated("stars"))
+        read: list[Any] = []
+        async with running(reader(new, "new", V2, read)):
+            await eventually(holds(read, 1))
+        letter = await new.nc.jetstream().get_last_msg("RL_DEADLETTERS", "agent.rl.deadletter.v1.RL_FEEDBACK.invalid")
+    assert read == [scored("stars", 0.8)]
+    assert b"cannot be upgraded to agent.rl.feedback.v2" in (letter.data or b"")
+
+
+async def test_a_projection_of_the_new_version_folds_both(settings: KernelSettings) -> None:
+    fold = Fold(
+        name="scores",
+        stream=STREAM,
+        topics=[V2],
+        bucket="coordinator",
+        kind=float,
+        key_of=lambda received: "all",
+        step=lambda total, received: (total or 0.0) + received.message.score,  # type: ignore[attr-defined]
+    )
+    async with both_releases(settings) as (old, new):
+        await new.ensure_streams()
+        await old.publish(rated("one", value=5.0))
+        await new.publish(scored("two", 0.5))
+        projection = Projection(new, fold)
+        async with running(projection):
+            await projection.wait_for(2)
+    assert projection.state("all") == 1.5
