@@ -56,12 +56,12 @@ class Scene:
         return [self.bus.contracts.read(m.subject or "", m.data or b"")[0] for m in await eventually(probe)]
 
 
-def version(number: int) -> PolicyVersion:
+def version(number: int, role: str = ROLE) -> PolicyVersion:
     digest = str(number) * 64
     return PolicyVersion(
-        role=ROLE,
+        role=role,
         version=number,
-        name=policy_name(ROLE, number, digest),
+        name=policy_name(role, number, digest),
         digest=digest,
         uri=f"s3://ratchet/policies/{digest}.json",
         kind="adapter",
@@ -92,6 +92,15 @@ async def scene(nats: RunningServer, folder: Path, **options: Any) -> AsyncItera
                 yield here
             finally:
                 await asyncio.gather(*(client.close() for client in here.clients))
+
+
+async def put_routes(bus: Bus, **stable: int) -> None:
+    """Each role's stable version, registered and routed."""
+    for role, number in stable.items():
+        made = version(number, role)
+        await bus.bucket("policies", PolicyVersion).put(f"{role}.{number}", made)
+        policy = ServedPolicy(version=number, name=made.name, digest=made.digest)
+        await bus.bucket("policies", Route).put(role, Route(role=role, stable=policy, next_version=number + 1))
 
 
 async def _roles(here: Scene, options: dict[str, Any]) -> bool:

@@ -10,10 +10,8 @@ import msgspec
 
 from ratchet.kernel.asgi import HttpError, Request, Response, problem_response
 
-_FORWARDED = {
-    "GET": re.compile(r"/v1/(status|jobs(/[A-Za-z0-9_.-]{1,128})?)"),
-    "POST": re.compile(r"/v1/jobs(/[A-Za-z0-9_.-]{1,128}/cancel)?"),
-}
+_JOBS = r"/v1/jobs(/[A-Za-z0-9][A-Za-z0-9_.-]{0,127}){0,2}"
+_FORWARDED = {"GET": re.compile(rf"/v1/status|{_JOBS}"), "POST": re.compile(_JOBS)}
 TIMEOUT_S = 30.0
 
 

@@ -1,0 +1,85 @@
+"""A gateway that starts while the broker is dead: it serves what it knew, without the canary, and loses no turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import openai
+import pytest
+
+from ratchet.gateway.app import build
+from ratchet.gateway.settings import Settings
+from ratchet.kernel.runtime import App
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Turn
+from ratchet.messages.state import CanaryRoute, Route, WeightStep
+from tests.support.fake_engine import FakeEngine, serving
+from tests.support.gateway_scene import ROLE, Scene, ask, put_routes, served, version
+from tests.support.messages import AT
+from tests.support.running import connected, running_app
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+
+@asynccontextmanager
+async def gateway(settings: Settings) -> AsyncIterator[tuple[openai.AsyncOpenAI, App]]:
+    """A gateway and its client, once it serves the role."""
+    async with running_app(build(settings)) as app:
+        port: int = app.components[-1].port  # type: ignore[attr-defined]
+        url = f"http://127.0.0.1:{port}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+
+            async def serves() -> bool:
+                return ROLE in [model.id async for model in client.models.list()]
+
+            await eventually(serves)
+            yield client, app
+
+
+async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_the_turns(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    kernel = KernelSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
+    engine = FakeEngine(resident={version(1).name, version(2).name})
+    async with connected(kernel) as bus, serving(engine) as engine_url:
+        await put_routes(bus, **{ROLE: 1})
+        steps = [WeightStep(at=AT, weight=1.0)]
+        canary = CanaryRoute(rollout_id="r", policy=served(2), salt="salt", schedule=steps, lease=1)
+        await bus.bucket("policies", Route).change(
+            ROLE, lambda old: msgspec.structs.replace(old or Route(role=ROLE), canary=canary)
+        )
+        settings = Settings(kernel=kernel, port=0, engine_url=engine_url, close_s=0.5)
+        async with gateway(settings) as (client, app):
+            assert (await said(client, "before")).headers["x-ratchet-arm"] == "canary"
+        await asyncio.to_thread(nats.kill)
+        engine.resident.clear()
+        async with gateway(settings) as (client, app):
+            assert await app.checks["broker"]() == "broker is not connected"
+            answer = await said(client, "during")
+            assert answer.headers["x-ratchet-arm"] == "stable"
+            assert answer.headers["x-ratchet-policy"] == version(1).name
+            assert engine.loads == [(version(1).name, version(1).uri)]
+            with pytest.raises(openai.NotFoundError):
+                await ask(client, [{"role": "user", "content": "hi"}], model="nobody")
+        async with gateway(settings) as (client, app):
+            await said(client, "again")
+            await asyncio.to_thread(nats.start)
+            turns = await Scene("", engine, bus, app).published(Turn, 3)
+            assert [turn.messages[0]["content"] for turn in turns] == ["before", "during", "again"]
+            assert [turn.policy.arm for turn in turns] == ["canary", "stable", "stable"]
+
+            async def healed() -> bool:
+                return await app.checks["broker"]() is None
+
+            await eventually(healed)
+            engine.resident.add(version(2).name)
+            assert (await said(client, "after")).headers["x-ratchet-arm"] == "canary"
+
+
+async def said(client: openai.AsyncOpenAI, text: str) -> Any:
+    return await ask(client, [{"role": "user", "content": text}])

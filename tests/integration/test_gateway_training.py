@@ -1,0 +1,82 @@
+"""Several agents of one session and a workflow step that trains, all through one base url."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ratchet.embedded.ports import free_ports
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Turn
+from tests.support.coordinator import coordinating
+from tests.support.gateway_scene import Scene, ask, put_routes, scene, version
+from tests.support.running import connected, migrated, prepared_objects
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+SHAPE = {"message", "type", "param", "code"}
+HI: list[Any] = [{"role": "user", "content": "where is it?"}]
+
+
+async def test_two_roles_infer_in_one_session_and_one_starts_a_training_through_one_base_url(
+    kernel_settings: KernelSettings, nats: RunningServer, tmp_path: Path
+) -> None:
+    prepared_objects(kernel_settings)
+    async with (
+        migrated(kernel_settings),
+        connected(kernel_settings) as bus,
+        coordinating(kernel_settings, bus) as workshop,
+        scene(nats, tmp_path, coordinator_url=str(workshop.api.base_url)) as here,
+    ):
+        await put_routes(bus, planner=3, writer=4)
+        names = {role: version(number, role).name for role, number in (("planner", 3), ("writer", 4))}
+        here.engine.resident |= set(names.values())
+        await served(here, *names)
+        client = here.client(default_headers={"x-ratchet-session": "workflow-1"})
+        answers = await asyncio.gather(*(ask(client, HI, model=role) for role in names))
+        assert [answer.headers["x-ratchet-policy"] for answer in answers] == list(names.values())
+        turns = await here.published(Turn, 2)
+        assert {(turn.role, turn.session_id) for turn in turns} == {(role, "workflow-1") for role in names}
+        async with httpx.AsyncClient(base_url=f"{here.url}/v1") as http:
+            await trained(http, "planner")
+
+
+async def trained(http: httpx.AsyncClient, role: str) -> None:
+    """Start a training and follow it, as a workflow step would; it fails, for there is nothing to learn from."""
+    asked = await http.post("/jobs", json={"algorithm": "rloo", "role": role, "base_model": "org/model"})
+    assert asked.status_code == 201
+    job = asked.json()["training_job_id"]
+    assert (await http.get(f"/jobs/{job}")).json()["role"] == role
+    assert [one["training_job_id"] for one in (await http.get(f"/jobs?role={role}")).json()["jobs"]] == [job]
+    assert (await http.get("/jobs?role=nobody")).json()["jobs"] == []
+    assert "jobs" in (await http.get("/status")).json()
+
+    async def ended() -> bool:
+        return (await http.get(f"/jobs/{job}")).json()["state"] == "failed"
+
+    await eventually(ended)
+    late = await http.post(f"/jobs/{job}/cancel")
+    assert (late.status_code, set(late.json()["error"])) == (409, SHAPE)
+    missing, wrong = await http.get("/jobs/unheard-of"), await http.post("/jobs", json={"algorithm": 7})
+    assert (missing.status_code, wrong.status_code) == (404, 422)
+    assert set(missing.json()["error"]) == set(wrong.json()["error"]) == SHAPE
+    assert "algorithm" in wrong.json()["error"]["message"]
+
+
+async def test_a_coordinator_that_is_away_is_told(nats: RunningServer, tmp_path: Path) -> None:
+    (nobody,) = free_ports(1)
+    async with scene(nats, tmp_path, coordinator_url=f"http://127.0.0.1:{nobody}") as here, httpx.AsyncClient() as http:
+        away = await http.get(f"{here.url}/v1/status")
+        assert (away.status_code, away.json()["error"]["code"]) == (502, "coordinator_unavailable")
+
+
+async def served(here: Scene, *roles: str) -> None:
+    """Wait until the gateway knows the roles."""
+
+    async def known() -> bool:
+        return set(roles) <= {model.id async for model in here.client().models.list()}
+
+    await eventually(known)
