@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import typer
+from typer.main import get_command
 
 from ratchet.cli import (
     completion_commands,
@@ -49,30 +53,38 @@ app.add_typer(deadletter_commands.app, name="deadletters")
 app.add_typer(contract_commands.app, name="contract")
 
 
-def main() -> int:
-    """Run the command of `sys.argv`; an error that we know is one line, or one document, never a traceback."""
+@cache
+def _command() -> Any:  # `Any`: typer keeps the type of its commands to itself
+    return get_command(app)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line, by default that of the process; an error that we know is one line, never a traceback."""
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        result: object = app(standalone_mode=False, prog_name="ratchet")
+        result: object = _command()(words, standalone_mode=False, prog_name="ratchet")
     except typer.TyperException as error:
-        return _wrong_usage(error)
+        return _wrong_usage(error, as_json="--json" in words)
     except typer.Abort:
         return ExitCode.INTERRUPTED
     except (RatchetError, OSError) as error:
-        return _failed(str(error), exit_code_of(error))
+        return _failed(str(error), exit_code_of(error), as_json="--json" in words)
     return result if isinstance(result, int) else ExitCode.DONE
 
 
-def _wrong_usage(error: typer.TyperException) -> int:
+def _wrong_usage(error: typer.TyperException, *, as_json: bool) -> int:
     """A group without a command has shown its help by now, and has nothing more to say."""
     context: typer.Context | None = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "ratchet"
     message = error.format_message().rstrip(".")
-    return _failed(f"{message}; see `{path} --help`", error.exit_code) if message else error.exit_code
+    if not message:
+        return error.exit_code
+    return _failed(f"{message}; see `{path} --help`", error.exit_code, as_json=as_json)
 
 
-def _failed(message: str, code: int) -> int:
+def _failed(message: str, code: int, *, as_json: bool) -> int:
     """Say what is wrong: a line for people and, where it was asked for, the document for programs."""
-    if "--json" in sys.argv[1:]:
+    if as_json:
         sys.stdout.write(json.dumps({"error": {"message": message, "exit_code": int(code)}}) + "\n")
     sys.stderr.write(f"ratchet: {message}\n")
     return code

@@ -1,0 +1,86 @@
+"""Whatever somebody types, a command answers with an exit code and a line, never with a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from ratchet.cli.__main__ import app, main
+from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.reference import leaves
+
+ODD = ["", "-1", "no such/../𝔘\n{", "9" * 400]
+"""Wrong as a number, as a role, as an id, as JSON and as a file."""
+
+KNOWN_CODES = {int(code) for code in ExitCode}
+
+COMMANDS = [(words[1:], command) for words, command in leaves(get_command(app)) if words[1:] != ("demo",)]
+HARMLESS = {("up",): ["--dry-run", "--free-ports"]}
+"""Added to a command that would otherwise start something."""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory without a stack, and no address of one elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("RATCHET_")]:
+        monkeypatch.delenv(name)
+
+
+def lines(words: tuple[str, ...], command: Any, odd: str) -> Iterator[list[str]]:
+    """The command line with every argument odd, then with each of its options odd."""
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    start = [*words, *HARMLESS.get(words, [])]
+    yield [*start, "--", *(odd for _ in arguments)]
+    for option in command.params:
+        if option.param_type_name == "option" and not option.is_flag:
+            yield [*start, f"{option.opts[0]}={odd}", "--", *("x" for one in arguments if one.required)]
+
+
+@pytest.mark.parametrize(("words", "command"), COMMANDS, ids=[" ".join(words) for words, _ in COMMANDS])
+def test_odd_values_get_an_answer(words: tuple[str, ...], command: Any, capsys: pytest.CaptureFixture[str]):
+    for odd in ODD:
+        for line in lines(words, command, odd):
+            code = main(line)
+            said = capsys.readouterr()
+            assert code in KNOWN_CODES, line
+            assert code == 0 or said.err.startswith("ratchet: "), line
+            assert "Traceback" not in said.err, line
+
+
+@pytest.mark.parametrize("words", [words for words, _ in COMMANDS], ids=" ".join)
+def test_every_error_is_a_document_with_json(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]):
+    code = main([*words, "--no-such-option", "--json"])
+    said = capsys.readouterr()
+    assert code == ExitCode.USAGE
+    assert json.loads(said.out)["error"]["exit_code"] == ExitCode.USAGE
+    assert f"ratchet {' '.join(words)} --help" in said.err
+
+
+def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]):
+    assert main(["rollout"]) == ExitCode.USAGE
+    assert "promote" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["jobs", "policies list", "rollout status", "deadletters list", "train"])
+def test_a_role_that_can_be_none_and_a_missing_stack_are_one_line(command: str, capsys: pytest.CaptureFixture[str]):
+    assert main(command.split()) == ExitCode.NO_STACK
+    assert capsys.readouterr().err == "ratchet: no stack runs in .ratchet: `ratchet up` starts one\n"
+
+
+def test_what_can_be_no_role_is_one_line_everywhere(capsys: pytest.CaptureFixture[str]):
+    for line in (
+        "train A/b",
+        "jobs --role A/b",
+        "policies list A/b",
+        "rollout abort A/b",
+        "import tau-bench f --role A/b",
+    ):
+        assert main(line.split()) == ExitCode.FAILED
+        assert capsys.readouterr().err.startswith("ratchet: 'A/b' is not a role's name")
