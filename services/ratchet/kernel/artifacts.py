@@ -29,6 +29,10 @@ COMPLETE_MARK = ".complete"
 """Empty file in a cached policy directory, written when every file was there and verified."""
 
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+"""Files that decide how text is rendered and encoded."""
+
+
 class BlobStore(Protocol):
     """The part of `kernel.objects.Objects` that artifacts need."""
 
@@ -84,6 +88,9 @@ class PolicyManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
     metrics: dict[str, float] = msgspec.field(default_factory=dict[str, float])
     parent: str | None = None
     """Uri of the adapter manifest that this adapter continues."""
+    documents: list[ArtifactFile] = msgspec.field(default_factory=list[ArtifactFile])
+    """What tells about the policy and is not needed to serve it: model card, effective configuration, metrics, log,
+    tokenizer of an adapter's base. Engines do not download these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +128,7 @@ def decode_manifest(body: bytes, uri: str) -> PolicyManifest:
         raise Rejected(f"{uri} is not a policy manifest: {error}") from error
     if manifest.kind not in (ADAPTER, MODEL):
         raise Rejected(f"{uri} is a {manifest.kind!r} manifest, not a policy")
-    for file in manifest.files:
+    for file in (*manifest.files, *manifest.documents):
         if not file.name or Path(file.name).name != file.name or file.name.startswith("."):
             raise Rejected(f"{uri} names the file {file.name!r}, which is not a plain file name")
     return manifest
@@ -169,7 +176,7 @@ def tokenizer_digest(directory: Path) -> str | None:
     """sha256 over the tokenizer's files in `directory`: equal digests render and encode equally."""
     digest = hashlib.sha256()
     found = False
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"):
+    for name in TOKENIZER_FILES:
         path = directory / name
         if path.is_file():
             found = True

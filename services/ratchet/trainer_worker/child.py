@@ -18,7 +18,17 @@ from typing import BinaryIO
 
 from ratchet.messages.training_rules import DATASET_FORMATS
 from ratchet.trainer_worker.errors import error_code
-from ratchet.trainer_worker.job import RESULT, Event, Failed, Finished, JobSpec, Stopped, encode_event, read_job
+from ratchet.trainer_worker.job import (
+    DOCUMENTS,
+    RESULT,
+    Event,
+    Failed,
+    Finished,
+    JobSpec,
+    Stopped,
+    encode_event,
+    read_job,
+)
 
 
 def main(directory: Path) -> int:
@@ -45,6 +55,7 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
 
     from ratchet.trainer_worker.algorithms import load_algorithm  # noqa: PLC0415
     from ratchet.trainer_worker.child_run import ChildRun  # noqa: PLC0415
+    from ratchet.trainer_worker.documents import write_documents  # noqa: PLC0415
     from ratchet.trainer_worker.policy import load_policy, save_policy  # noqa: PLC0415
     from ratchet.trainer_worker.probe import probe_policy  # noqa: PLC0415
     from ratchet.trainer_worker.snapshot import READERS  # noqa: PLC0415
@@ -65,6 +76,7 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
     save_policy(policy, result, spec.base_name)
     if outcome.extra_files is not None:
         outcome.extra_files(result)
+    write_documents(directory / DOCUMENTS, spec, policy, outcome)
     return Finished(
         directory=str(result),
         kind=policy.kind,

@@ -11,7 +11,7 @@ from ratchet.messages.base import Value
 from ratchet.messages.training import EvaluationResults, TrainingConfig
 
 JOB_FILE, METRICS_FILE, LOG_FILE = "job.json", "metrics.jsonl", "child.log"
-CHECKPOINTS, RESULT = "checkpoints", "result"
+CHECKPOINTS, RESULT, DOCUMENTS = "checkpoints", "result", "documents"
 """Names inside a job's directory."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,10 +31,15 @@ from ratchet.messages.training import Artifacts, TrainingDispatch
 from ratchet.messages.training_rules import DATASET_FORMATS, TRAJECTORIES
 from ratchet.trainer_worker.checkpoints import MANIFEST
 from ratchet.trainer_worker.domain import version_of
-from ratchet.trainer_worker.job import METRICS_FILE, Finished, JobSpec
+from ratchet.trainer_worker.job import DOCUMENTS, LOG_FILE, METRICS_FILE, Finished, JobSpec
+from ratchet.trainer_worker.model_card import model_card
 
 DATASET, RESUME = "dataset.parquet", "resume"
 """Names inside a job's directory."""
+CARD, LOG = "README.md", "training.log"
+"""Names among a policy's documents."""
+LOG_BYTES = 1_000_000
+"""The end of a log is kept: a failure is told there, and a long one is mostly progress."""
 
 
 class StoredCheckpoint(Value, frozen=True, kw_only=True):
@@ -133,7 +139,7 @@ def store_checkpoint(objects: BlobStore, dispatch: TrainingDispatch, directory: 
 def store_policy(
     objects: BlobStore, dispatch: TrainingDispatch, base: Base, finished: Finished, now: datetime
 ) -> Policy:
-    """Upload the policy's files and then the manifest, which makes it visible."""
+    """Upload the policy's files and documents, and then the manifest, which makes it visible."""
     config = dispatch.request.training_config
     directory = Path(finished.directory)
     snapshot = config.dataset.snapshot
@@ -158,7 +164,20 @@ def store_policy(
         metrics=finished.metrics,
         parent=base.adapter.policy.uri if base.adapter else None,
     )
-    return publish_policy(objects, manifest)
+    documents = gather_documents(directory.parent, model_card(manifest, finished.evaluation))
+    return publish_policy(objects, msgspec.structs.replace(manifest, documents=upload_files(objects, documents)))
+
+
+def gather_documents(job: Path, card: str) -> Path:
+    """The folder of a job's documents: what the training process wrote, and the card, metrics and log beside it."""
+    documents = job / DOCUMENTS
+    documents.mkdir(exist_ok=True)
+    (documents / CARD).write_text(card)
+    if (job / METRICS_FILE).is_file():
+        shutil.copyfile(job / METRICS_FILE, documents / METRICS_FILE)
+    if (job / LOG_FILE).is_file():
+        (documents / LOG).write_bytes((job / LOG_FILE).read_bytes()[-LOG_BYTES:])
+    return documents
 
 
 def store_metrics(objects: BlobStore, directory: Path) -> str | None:
@@ -174,6 +193,7 @@ def artifacts_of(policy: Policy, curves: str | None, checkpoint: str | None) -> 
     return Artifacts(
         final_checkpoint=policy.uri,
         training_curves=curves,
+        model_card=next((file.uri for file in policy.manifest.documents if file.name == CARD), None),
         digest=policy.digest,
         kind=policy.manifest.kind,
         checkpoint=checkpoint,

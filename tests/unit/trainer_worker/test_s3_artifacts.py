@@ -13,10 +13,18 @@ import pytest
 from ratchet.kernel.artifacts import ADAPTER, MODEL, Policy, PolicyManifest, publish_policy, upload_files
 from ratchet.kernel.errors import DigestMismatch, Rejected
 from ratchet.messages import TrainingDispatch
-from ratchet.messages.training import SnapshotRef
+from ratchet.messages.training import Evaluation, EvaluationResults, SnapshotRef
 from ratchet.trainer_worker.checkpoints import CheckpointStore, open_checkpoint
 from ratchet.trainer_worker.job import Finished
-from ratchet.trainer_worker.s3_artifacts import fetch_base, fetch_inputs, store_checkpoint, store_metrics, store_policy
+from ratchet.trainer_worker.s3_artifacts import (
+    LOG_BYTES,
+    artifacts_of,
+    fetch_base,
+    fetch_inputs,
+    store_checkpoint,
+    store_metrics,
+    store_policy,
+)
 from tests.support.blobs import MemoryBlobs
 from tests.support.training import request
 
@@ -45,7 +53,8 @@ def policy(blobs: MemoryBlobs, directory: Path, kind: str, base: str) -> Policy:
 
 def dispatch(blobs: MemoryBlobs, base: str, **changes: Any) -> TrainingDispatch:
     rows = blobs.put(b"rows", "snapshots", ".parquet")
-    manifest = {"kind": "snapshot", "parquet": {"uri": rows.uri, "sha256": rows.sha256, "size": rows.size}}
+    form = {"format": changes.pop("format")} if "format" in changes else {}
+    manifest = {"kind": "snapshot", **form, "parquet": {"uri": rows.uri, "sha256": rows.sha256, "size": rows.size}}
     stored = blobs.put(json.dumps(manifest).encode(), "snapshots", ".json")
     asked = request()
     config = asked.training_config
@@ -143,8 +152,8 @@ def test_the_manifest_tells_how_the_policy_came_to_be(tmp_path: Path) -> None:
     base = model(blobs, tmp_path / "base")
     one = adapter(blobs, tmp_path / "adapter", base.uri)
     asked = dispatch(blobs, one.uri)
-    result = tmp_path / "result"
-    result.mkdir()
+    result = tmp_path / "job" / "result"
+    result.mkdir(parents=True)
     (result / "adapter_model.safetensors").write_bytes(b"weights")
     finished = Finished(
         directory=str(result),
@@ -162,6 +171,64 @@ def test_the_manifest_tells_how_the_policy_came_to_be(tmp_path: Path) -> None:
     assert (made.training_samples, made.final_reward, made.metrics) == (12, 0.4, {"loss": 0.5})
     assert made.hyperparameters == {"learning_rate": 1e-4, "batch_size": 8}
     assert made.tokenizer_digest is not None
+
+
+def test_a_policy_carries_its_card_configuration_metrics_log_and_tokenizer(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    base = model(blobs, tmp_path / "base")
+    asked = dispatch(blobs, base.uri)
+    job = tmp_path / "job"
+    result = job / "result"
+    result.mkdir(parents=True)
+    (result / "adapter_model.safetensors").write_bytes(b"weights")
+    (job / "documents").mkdir()
+    (job / "documents" / "config.json").write_text('{"algorithm": "dpo"}')
+    (job / "documents" / "tokenizer.json").write_text('{"vocab": 1}')
+    (job / "metrics.jsonl").write_text('{"step": 1}\n')
+    (job / "child.log").write_bytes(b"x" * LOG_BYTES + b"the end")
+    finished = Finished(
+        directory=str(result),
+        kind=ADAPTER,
+        samples=12,
+        metrics={"loss": 0.5},
+        peak_memory_gb=1.0,
+        evaluation=EvaluationResults(benchmark_scores={"holdout_win_rate": 0.75}, improvement_over_baseline=0.25),
+    )
+    stored = store_policy(blobs, asked, fetch_base(blobs, base.uri, tmp_path / "models"), finished, NOW)
+    documents = {file.name: blobs.get(file.uri, file.sha256) for file in stored.manifest.documents}
+    assert documents.keys() == {"README.md", "config.json", "metrics.jsonl", "tokenizer.json", "training.log"}
+    assert documents["metrics.jsonl"] == b'{"step": 1}\n'
+    assert len(documents["training.log"]) == LOG_BYTES
+    assert documents["training.log"].endswith(b"the end")
+    assert [file.name for file in stored.manifest.files] == ["adapter_model.safetensors"]
+    card = documents["README.md"].decode()
+    snapshot = asked.request.training_config.dataset.snapshot
+    assert snapshot is not None
+    for fact in (base.uri, base.digest, snapshot.digest, "| trajectories learnt from | 12 |", "| loss | 0.5 |"):
+        assert fact in card
+    for fact in ("| holdout_win_rate | 0.75 |", "| improvement_over_baseline | 0.25 |", "licence | none given"):
+        assert fact in card
+    assert "Nothing was held out" not in card
+    artifacts = artifacts_of(stored, None, None)
+    assert blobs.get(str(artifacts.model_card)) == documents["README.md"]
+
+
+def test_an_algorithm_gets_only_the_format_that_it_learns_from(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    base = model(blobs, tmp_path / "base").uri
+    with pytest.raises(Rejected, match=r"rloo learns from trajectories; the snapshot s3://.* holds pairs"):
+        fetch_inputs(blobs, dispatch(blobs, base, format="pairs"), directory(tmp_path), tmp_path / "models", threads=1)
+
+
+def test_what_is_held_out_is_what_the_request_asks_for(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    asked = dispatch(blobs, model(blobs, tmp_path / "base").uri)
+    held = []
+    for evaluation in (None, Evaluation(holdout_size=0.25), Evaluation(enabled=False, holdout_size=0.25)):
+        request = msgspec.structs.replace(asked.request, evaluation=evaluation)
+        given = msgspec.structs.replace(asked, request=request)
+        held.append(fetch_inputs(blobs, given, directory(tmp_path), tmp_path / "models", threads=1).spec.holdout)
+    assert held == [0.0, 0.25, 0.0]
 
 
 def test_metrics_are_stored_only_when_there_are_any(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[LoggedTra
     options = replace(
         update_options(learning), value_coefficient=VALUE_COEFFICIENT, entropy_coefficient=ENTROPY_COEFFICIENT
     )
-    outcome = drive(learning, Update(learning.scorer, fixed, options, critic), metrics)
+    update = Update(learning.scorer, fixed, options, critic)
+    outcome = drive(learning, update, metrics, {"gamma": gamma, "gae_lambda": gae_lambda})
     return replace(outcome, extra_files=partial(_save_critic, critic))
 
 

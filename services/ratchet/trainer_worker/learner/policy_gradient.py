@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ratchet.messages.base import JsonObject
 from ratchet.messages.training import Hyperparameters
 from ratchet.trainer_worker.algorithms.base import Outcome, Run, Step
 from ratchet.trainer_worker.errors import DataUnusable
@@ -71,7 +72,13 @@ def train_groups(learning: Learning, estimator: Estimator) -> Outcome:
     fixed, metrics = fixed_rows(learning, fix)
     metrics |= {"groups": found.groups, "zero_variance_groups": found.zero_variance_groups}
     metrics |= {"singleton_groups": found.singletons}
-    return drive(learning, Update(learning.scorer, fixed, update_options(learning)), metrics)
+    update = Update(learning.scorer, fixed, update_options(learning))
+    return drive(
+        learning,
+        update,
+        metrics,
+        {"advantage_floor": shaping.floor, "negative_advantage_scale": shaping.negative_scale},
+    )
 
 
 def fixed_rows(
@@ -131,7 +138,7 @@ def update_options(learning: Learning) -> UpdateOptions:
         max_steps=hyper.max_steps,
         accumulation=hyper.gradient_accumulation or plain.accumulation,
         max_grad_norm=hyper.max_grad_norm or plain.max_grad_norm,
-        ramp_steps=hyper.warmup_steps or plain.ramp_steps,
+        ramp_steps=plain.ramp_steps if hyper.warmup_steps is None else hyper.warmup_steps,
         seed=hyper.seed or 0,
         normalization=hyper.loss_normalization or plain.normalization,
         constant_tokens=hyper.max_length or longest,
@@ -139,8 +146,35 @@ def update_options(learning: Learning) -> UpdateOptions:
     )
 
 
-def drive(learning: Learning, update: Update, metrics: dict[str, float]) -> Outcome:
-    """Run the train steps: report, save when due, stop when asked or when the data no longer tells enough."""
+def effective(learning: Learning, options: UpdateOptions) -> JsonObject:
+    """The hyperparameters that all policy-gradient algorithms share, read from what trains."""
+    objective = options.objective
+    return {
+        **learning.policy.effective(),
+        "learning_rate": options.learning_rate,
+        "batch_size": options.batch_size // options.accumulation,
+        "gradient_accumulation": options.accumulation,
+        "epochs": options.epochs,
+        "max_steps": options.max_steps,
+        "warmup_steps": options.ramp_steps,
+        "max_grad_norm": options.max_grad_norm,
+        "max_length": learning.hyper.max_length,
+        "seed": options.seed,
+        "loss_normalization": options.normalization,
+        "clip_epsilon": objective.clip_low,
+        "clip_epsilon_high": objective.clip_high,
+        "importance_cap": objective.importance_cap,
+        "rejection_window": list(objective.rejection_window) if objective.rejection_window else None,
+        "kl_beta": objective.kl_beta,
+        "bf16": learning.policy.bf16,
+    }
+
+
+def drive(learning: Learning, update: Update, metrics: dict[str, float], own: JsonObject) -> Outcome:
+    """Run the train steps: report, save when due, stop when asked or when the data no longer tells enough.
+
+    `own`: the effective hyperparameters that only this algorithm has.
+    """
     data, run = learning.data, learning.run
     if run.resume is not None:
         update.load(run.resume.directory)
@@ -167,4 +201,5 @@ def drive(learning: Learning, update: Update, metrics: dict[str, float]) -> Outc
         metrics=constant | data_metrics(data) | metrics | last,
         final_reward=constant["reward_mean"],
         probe_prompt=data.prompt,
+        effective=effective(learning, update.options) | own,
     )

@@ -57,7 +57,7 @@ class Update:
     def __init__(self, scorer: Scorer, fixed: FixedRows, options: UpdateOptions, critic: Critic | None = None) -> None:
         self._scorer = scorer
         self._fixed = fixed
-        self._options = options
+        self.options = options
         self._critic = critic
         self._policy = [p for p in scorer.model.parameters() if p.requires_grad]
         groups: list[dict[str, Any]] = [{"params": self._policy, "rate": options.learning_rate}]
@@ -92,13 +92,13 @@ class Update:
         self._scorer.model.train()
         chosen = self._batch(number)
         weights = row_weights(
-            self._options.normalization,
+            self.options.normalization,
             [self._fixed.rows[index].trajectory_id for index in chosen],
             [self._fixed.rows[index].trained for index in chosen],
-            self._options.constant_tokens,
+            self.options.constant_tokens,
         )
         metrics = self._backward(chosen, weights)
-        norm = nn.utils.clip_grad_norm_(self._policy, self._options.max_grad_norm)
+        norm = nn.utils.clip_grad_norm_(self._policy, self.options.max_grad_norm)
         if not math.isfinite(metrics["loss"]) or not math.isfinite(float(norm)):
             raise Diverged(f"loss {metrics['loss']}, gradient norm {float(norm)} at train step {number}")
         self._optimizer.step()
@@ -140,23 +140,23 @@ class Update:
 
     def _set_learning_rate(self, number: int) -> float:
         """Ramp over the first steps, then a linear fall to a tenth."""
-        factor = min(1.0, number / self._options.ramp_steps) * (1 - 0.9 * (number - 1) / self.total)
+        factor = min(1.0, number / max(1, self.options.ramp_steps)) * (1 - 0.9 * (number - 1) / self.total)
         for group in self._optimizer.param_groups:
             group["lr"] = group["rate"] * factor
-        return self._options.learning_rate * factor
+        return self.options.learning_rate * factor
 
     def _batch(self, number: int) -> list[int]:
         """Indices of the rows of a train step: all rows of some trajectories, in an order fixed by seed and epoch."""
         epoch, place = divmod(number - 1, self.steps_per_epoch)
         order = sorted(self._members)
-        random.Random(f"{self._options.seed}-{epoch}").shuffle(order)
-        size = self._options.batch_size
+        random.Random(f"{self.options.seed}-{epoch}").shuffle(order)
+        size = self.options.batch_size
         return [index for name in order[place * size : (place + 1) * size] for index in self._members[name]]
 
     def _backward(self, chosen: Sequence[int], weights: Sequence[float]) -> dict[str, float]:
         tokens = sum(self._fixed.rows[index].trained for index in chosen)
         pieces = [
-            self._piece(chosen[cut], weights[cut], tokens) for cut in _cuts(len(chosen), self._options.accumulation)
+            self._piece(chosen[cut], weights[cut], tokens) for cut in _cuts(len(chosen), self.options.accumulation)
         ]
         losses = [loss for loss, _ in pieces]
         self._weight_sums[0] += (now := float(sum(loss.weight_sum for loss in losses)))
@@ -176,7 +176,7 @@ class Update:
 
     def _piece(self, part: Sequence[int], weights: Sequence[float], step_tokens: int) -> tuple[Loss, dict[str, float]]:
         """Forward and backward of one micro-batch; values are shares of the train step's."""
-        options = self._options
+        options = self.options
         rows = [self._fixed.rows[index] for index in part]
         scores = self._scorer.score(rows, entropy_gradient=options.entropy_coefficient > 0)
         loss = policy_loss(self._tokens(part, weights, scores.logprobs_N), options.objective)

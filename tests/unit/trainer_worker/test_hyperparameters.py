@@ -1,0 +1,121 @@
+"""Every hyperparameter that an algorithm has reaches what trains, and only values of its own type get that far."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+import torch
+
+from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.errors import InvalidMessage
+from ratchet.messages import TrainingRequest
+from ratchet.messages.training import Hyperparameters, Lora
+from ratchet.messages.training_rules import DATASET_FORMATS, MEANINGFUL
+from ratchet.trainer_worker.algorithms import load_algorithm
+from ratchet.trainer_worker.learner.rows import Call
+from ratchet.trainer_worker.policy import load_policy
+from ratchet.trainer_worker.snapshot import LoggedTrajectory, read_labels, read_pairs
+from tests.support.tiny_models import chat_texts, write_tiny_model
+from tests.support.toy_preferences import parrot_chats, parrot_labels, parrot_pairs
+from tests.support.trainer_runs import RecordingRun, job_spec, write_labels, write_pairs
+from tests.support.training import request
+
+ASKED: dict[str, Any] = {
+    "learning_rate": 3e-4,
+    "batch_size": 3,
+    "epochs": 5,
+    "seed": 17,
+    "lora": Lora(r=3, alpha=7, dropout=0.125, target_modules=["q_proj", "v_proj"]),
+    "full_finetune": True,
+    "max_steps": 1,
+    "gradient_accumulation": 2,
+    "max_length": 90,
+    "warmup_steps": 4,
+    "max_grad_norm": 0.375,
+    "clip_epsilon": 0.15,
+    "clip_epsilon_high": 0.35,
+    "kl_beta": 0.02,
+    "importance_cap": 3.5,
+    "rejection_window": [0.001, 1000.0],
+    "loss_normalization": "token",
+    "advantage_floor": 0.05,
+    "negative_advantage_scale": 0.75,
+    "gamma": 0.9,
+    "gae_lambda": 0.8,
+    "beta": 0.25,
+    "label_smoothing": 0.1,
+    "desirable_weight": 1.25,
+    "undesirable_weight": 0.75,
+}
+"""One value for each, none of them a default."""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_model(tmp_path_factory.mktemp("base"), chat_texts(parrot_chats()), vocabulary=330, layers=1))
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    folder = tmp_path_factory.mktemp("data")
+    chats = parrot_chats()[:8]
+    calls = [Call([3, 4, 5, 6 + number], [7, 8], [-6.0, -6.0]) for number in range(8)]
+    logged = zip(chats, calls, strict=True)
+    return {
+        "trajectories": [
+            LoggedTrajectory(f"t{n}", f"k{n // 2}", float(n % 2), None, n % 2 == 1, chat, [], [call])
+            for n, (chat, call) in enumerate(logged)
+        ],
+        "pairs": cast("list[Any]", read_pairs(write_pairs(folder / "pairs.parquet", parrot_pairs()[:8]))),
+        "labels": cast("list[Any]", read_labels(write_labels(folder / "labels.parquet", parrot_labels()[:8]))),
+    }
+
+
+def effective(algorithm: str, base: str, data: list[Any], folder: Path, **asked: Any) -> dict[str, Any]:
+    """What trained after one train step, as it will be stored."""
+    wire = msgspec.json.encode(Hyperparameters(**asked))
+    spec = job_spec(algorithm, base=base, hyper=msgspec.json.decode(wire, type=Hyperparameters))
+    torch.manual_seed(0)
+    policy = load_policy(spec)
+    return load_algorithm(algorithm)(spec, policy, data, RecordingRun(folder, algorithm)).effective
+
+
+@pytest.mark.parametrize("algorithm", sorted(MEANINGFUL))
+def test_each_value_that_is_asked_for_is_the_one_that_trains(
+    algorithm: str, base: str, examples: dict[str, list[Any]], tmp_path: Path
+) -> None:
+    data = examples[DATASET_FORMATS[algorithm]]
+    asked = {name: value for name, value in ASKED.items() if name in MEANINGFUL[algorithm]}
+    assert asked.keys() == MEANINGFUL[algorithm]
+    # A full fine-tune has no adapter: two runs for the one contradiction.
+    adapter = {name: value for name, value in asked.items() if name != "full_finetune"}
+    found = effective(algorithm, base, data, tmp_path, **adapter)
+    lora = asked["lora"]
+    wanted = adapter | {"lora": msgspec.to_builtins(lora), "full_finetune": False}
+    assert {name: found[name] for name in wanted} == wanted
+    without_limit = {"full_finetune": True, "batch_size": 8, "epochs": 1}
+    assert effective(algorithm, base, data, tmp_path / "full", **without_limit)["full_finetune"] is True
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", "0.001"),
+        ("batch_size", 2.5),
+        ("epochs", True),
+        ("seed", "7"),
+        ("beta", [0.1]),
+        ("label_smoothing", "none"),
+        ("desirable_weight", {}),
+        ("full_finetune", 1),
+        ("rejection_window", [0.9, "1.1"]),
+    ],
+)
+def test_a_value_of_another_type_is_refused_on_the_wire(name: str, value: Any) -> None:
+    body = msgspec.to_builtins(request())
+    body["training_config"]["hyperparameters"][name] = value
+    with pytest.raises(InvalidMessage, match=name):
+        Contracts.load().read(TrainingRequest.TOPIC, msgspec.json.encode(body))
