@@ -100,7 +100,7 @@ def test_no_other_service_is_said_to_have_a_durable_consumer():
 def test_projections_are_declared():
     folds = {
         "reward_computer": [reward.TURN_HISTORY, reward.SCORE_WINDOWS],
-        "rl_coordinator": [coordinator._counting()],
+        "rl_coordinator": [coordinator._counting(), coordinator._counting_preferences()],
     }
     opened = {
         fold.name: {"service": service, "stream": fold.stream, "topics": list(fold.topics), "bucket": fold.bucket}

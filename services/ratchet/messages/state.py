@@ -145,6 +145,8 @@ class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     error: TrainingError | None = None
     rewarded: int | None = None
     """The role's rewarded trajectories when the job was accepted: the threshold trigger counts on from here."""
+    preferences: int | None = None
+    """The role's preferences when the job was accepted: the preference trigger counts on from here."""
     announced: str | None = None
     """`<attempt>:<state>` that was last told on the bus: a coordinator that died in between tells it again."""
     cause: Cause | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
+from msgspec.structs import replace
 
 from ratchet.kernel.errors import NotFound, Rejected
 from ratchet.kernel.received import Received
@@ -18,6 +19,7 @@ from ratchet.rl_coordinator.domain import jobs
 from ratchet.rl_coordinator.domain.jobs import Limits
 from ratchet.rl_coordinator.domain.requests import Abilities, problems
 from ratchet.rl_coordinator.domain.schedule import pool_of
+from ratchet.rl_coordinator.domain.triggers import Counted
 from ratchet.rl_coordinator.kv_jobs import KvJobs
 
 log = structlog.get_logger()
@@ -37,12 +39,12 @@ class Coordinator:
     """Turns requests into jobs and folds statuses into them. What the bus must hear of follows from the jobs."""
 
     def __init__(
-        self, store: KvJobs, house: House, rewarded: Callable[[str], int], now: Callable[[], datetime]
+        self, store: KvJobs, house: House, counted: Callable[[str], Counted], now: Callable[[], datetime]
     ) -> None:
-        """`rewarded`: how many trajectories of a role were ever rewarded."""
+        """`counted`: what of a role was ever counted."""
         self._store = store
         self._house = house
-        self._rewarded = rewarded
+        self._counted = counted
         self._now = now
 
     async def on_request(self, received: Received[TrainingRequest]) -> Sequence[Message]:
@@ -83,5 +85,12 @@ class Coordinator:
         return await self._store.change(job_id, lambda job: jobs.cancel(job, self._now()))
 
     def _new(self, request: TrainingRequest, cause: Cause) -> Job:
-        pool, rewarded = pool_of(request, self._house.slots), self._rewarded(request.role)
-        return jobs.accept(request, pool=pool, rewarded=rewarded, now=self._now(), cause=cause)
+        counted = self._counted(request.role)
+        job = jobs.accept(
+            request,
+            pool=pool_of(request, self._house.slots),
+            rewarded=counted.rewarded,
+            now=self._now(),
+            cause=cause,
+        )
+        return replace(job, preferences=counted.preferences)

@@ -20,7 +20,7 @@ from ratchet.kernel.objects import Objects
 from ratchet.messages.base import JsonObject, Value
 from ratchet.messages.training import SnapshotRef
 from ratchet.messages.training_rules import LABELS, PAIRS, TRAJECTORIES
-from ratchet.rl_coordinator.domain.rows import Provenance
+from ratchet.rl_coordinator.domain.rows import RowOrigin
 from ratchet.rl_coordinator.drafts import Learned, SnapshotRow
 
 # pyarrow ships no types: its members are unknown to the type checker.
@@ -148,7 +148,7 @@ class SnapshotWriter:
         self._directory = tempfile.TemporaryDirectory(prefix="ratchet-snapshot-")
         self._path = Path(self._directory.name) / "rows.parquet"
         self._writer = _PARQUET.ParquetWriter(self._path, SCHEMAS[kind], compression="zstd")
-        self._written: list[Provenance] = []
+        self._written: list[RowOrigin] = []
 
     def __enter__(self) -> SnapshotWriter:
         return self
@@ -170,7 +170,7 @@ class SnapshotWriter:
             self._writer.write_table(
                 _ARROW.Table.from_pylist([asdict(row) for row in rows], schema=SCHEMAS[self._kind])
             )
-            self._written.extend(row.provenance for row in rows)
+            self._written.extend(row.origin for row in rows)
 
     def publish(self, origin: Origin, left_out: dict[str, int]) -> SnapshotRef:
         """Store the file, then the manifest: a snapshot is visible only when it is complete."""

@@ -1,4 +1,4 @@
-"""Starts training by itself: when enough new rewarded trajectories of a role are there."""
+"""Starts training by itself: when enough new rewarded trajectories, or preferences, of a role are there."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import structlog
 from msgspec.structs import replace
 
 from ratchet.rl_coordinator.domain.recipes import Recipe, recipe_for
-from ratchet.rl_coordinator.domain.triggers import threshold_request
+from ratchet.rl_coordinator.domain.triggers import preferences_request, threshold_request
 from ratchet.rl_coordinator.intake import Intake
 from ratchet.rl_coordinator.kv_jobs import KvJobs
 
 log = structlog.get_logger()
+
+REQUESTS = {"rewarded": threshold_request, "preferences": preferences_request}
+"""What is counted -> the rule that asks for training when there is enough of it."""
 
 
 class ThresholdTrigger:
@@ -25,28 +28,30 @@ class ThresholdTrigger:
         intake: Intake,
         counts: Callable[[], Mapping[str, int]],
         recipes: Mapping[str, Recipe],
+        what: str,
         now: Callable[[], datetime],
     ) -> None:
-        """`counts`: by role, how many trajectories were ever rewarded."""
+        """`counts`: by role, how many of `what` (a key of `REQUESTS`) there ever were."""
         self._store = store
         self._intake = intake
         self._counts = counts
         self._recipes = recipes
+        self._what = what
         self._now = now
 
     async def tick(self) -> None:
         """Fire where it is due."""
-        for role, rewarded in self._counts().items():
+        for role, counted in self._counts().items():
             recipe = recipe_for(role, self._recipes)
             if recipe is not None:
-                await self._consider(role, rewarded, recipe)
+                await self._consider(role, counted, recipe)
 
-    async def _consider(self, role: str, rewarded: int, recipe: Recipe) -> None:
-        request = threshold_request(
+    async def _consider(self, role: str, counted: int, recipe: Recipe) -> None:
+        request = REQUESTS[self._what](
             role,
             recipe.config,
             jobs=self._store.all(),
-            rewarded=rewarded,
+            counted=counted,
             threshold=recipe.threshold,
             now=self._now(),
         )
@@ -54,4 +59,4 @@ class ThresholdTrigger:
             return
         job, created = await self._intake.submit(replace(request, priority=recipe.priority))
         if created:
-            log.info("threshold reached", role=role, rewarded=rewarded, job=job.training_job_id)
+            log.info("threshold reached", role=role, what=self._what, counted=counted, job=job.training_job_id)

@@ -126,7 +126,7 @@ def test_the_api_knows_every_member_of_the_message(model: str, kind: Any) -> Non
 
 
 def test_a_job_is_shown_with_all_that_is_known_of_it() -> None:
-    hidden = {"rewarded", "announced"}
+    hidden = {"rewarded", "preferences", "announced"}
     assert set(http_models.JobOut.model_fields) == set(Job.__struct_fields__) - hidden
     assert job_out(job()).training_job_id == job().training_job_id
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from ratchet.messages.base import named_id
-from ratchet.rl_coordinator.domain.triggers import count_one_more, counted_from, counted_role, threshold_request
+from ratchet.messages.reward import Preference
+from ratchet.rl_coordinator.domain.triggers import (
+    count_one_more,
+    counted_from,
+    counted_role,
+    preferences_request,
+    preferring_role,
+    should_run_dpo,
+    threshold_request,
+)
 from tests.support.training import NOON, config, job, request, reward, trajectory
 
 
 def asked(jobs: list, rewarded: int, threshold: int = 100):
-    return threshold_request("support", config(), jobs=jobs, rewarded=rewarded, threshold=threshold, now=NOON)
+    return threshold_request("support", config(), jobs=jobs, counted=rewarded, threshold=threshold, now=NOON)
 
 
 def test_only_first_revisions_move_the_counter_of_their_role() -> None:
@@ -54,3 +63,44 @@ def test_firing_twice_from_the_same_count_is_one_job() -> None:
     assert first is not None
     assert second is not None
     assert first.training_job_id == second.training_job_id == named_id("trigger", "threshold_reached", "support", 0)
+
+
+def learned_from_pairs(name: str = "dpo", **changes):
+    return job(name, request=request(name, training_config=config("dpo")), **changes)
+
+
+def test_preferences_move_the_counter_of_their_role() -> None:
+    one = Preference(preference_id=named_id(1), prompt="p", chosen="a", rejected="b", source="human", role="support")
+    assert preferring_role(one) == "support"
+    assert preferring_role(trajectory("t")) is None
+
+
+def test_dpo_is_due_when_the_role_has_enough_preferences_that_it_has_not_learned_from() -> None:
+    assert not should_run_dpo("support", jobs=[], preferences=499, threshold=500)
+    assert should_run_dpo("support", jobs=[], preferences=500, threshold=500)
+    before = learned_from_pairs(state="completed", preferences=400)
+    assert not should_run_dpo("support", jobs=[before], preferences=899, threshold=500)
+    assert should_run_dpo("support", jobs=[before], preferences=900, threshold=500)
+
+
+def test_training_on_anything_but_pairs_leaves_the_count_of_preferences_alone() -> None:
+    policy_gradient = job(state="completed", preferences=500)
+    assert should_run_dpo("support", jobs=[policy_gradient], preferences=500, threshold=500)
+    assert not should_run_dpo("sales", jobs=[policy_gradient], preferences=0, threshold=500)
+
+
+def test_dpo_waits_for_a_triggers_job_that_is_under_way() -> None:
+    under_way = job(request=request(trigger_reason="threshold_reached"))
+    assert not should_run_dpo("support", jobs=[under_way], preferences=5000, threshold=500)
+
+
+def test_enough_preferences_ask_for_one_job_of_their_own() -> None:
+    def asked_for(counted: int, jobs: list):
+        return preferences_request("support", config("dpo"), jobs=jobs, counted=counted, threshold=500, now=NOON)
+
+    first, second = asked_for(500, []), asked_for(510, [])
+    assert first is not None
+    assert second is not None
+    assert first.training_job_id == second.training_job_id == named_id("trigger", "preferences", "support", 0)
+    assert (first.trigger_reason, first.training_config.algorithm) == ("threshold_reached", "dpo")
+    assert asked_for(600, [learned_from_pairs(state="failed", preferences=500)]) is None

@@ -11,7 +11,7 @@ from ratchet.messages.chat import ChatError
 from ratchet.messages.recorded import lacks_turns, offered_tools, recorded_chat
 from ratchet.messages.trajectory import Trajectory
 from ratchet.messages.turn import Turn
-from ratchet.rl_coordinator.domain.rows import TURNS_NOT_STORED, UNREADABLE_CHAT, Provenance, json_text
+from ratchet.rl_coordinator.domain.rows import TURNS_NOT_STORED, UNREADABLE_CHAT, RowOrigin, json_text
 
 THUMBS = "thumbs"
 NO_PROMPT = "no_prompt"
@@ -40,9 +40,9 @@ class LabelRow:
     source: str
 
     @property
-    def provenance(self) -> Provenance:
+    def origin(self) -> RowOrigin:
         """What the manifest says of it."""
-        return Provenance((self.trajectory_id,), self.source)
+        return RowOrigin((self.trajectory_id,), self.source)
 
 
 def labels(thumbs: Iterable[Thumb]) -> Mapping[str, bool | None]:

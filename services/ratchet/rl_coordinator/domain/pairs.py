@@ -11,7 +11,7 @@ from ratchet.messages import Preference
 from ratchet.messages.base import JsonObject
 from ratchet.messages.chat import text_of
 from ratchet.messages.training import DatasetFilter
-from ratchet.rl_coordinator.domain.rows import Provenance, json_text
+from ratchet.rl_coordinator.domain.rows import RowOrigin, json_text
 
 UNNAMED = "unnamed"
 """The rater of a preference that names none, in a manifest's count."""
@@ -70,10 +70,10 @@ class PairRow:
     group_key: str | None
 
     @property
-    def provenance(self) -> Provenance:
+    def origin(self) -> RowOrigin:
         """What the manifest says of it."""
         ids = tuple(one for one in (self.chosen_trajectory_id, self.rejected_trajectory_id) if one is not None)
-        return Provenance(ids, self.source, self.preference_id, self.rater or UNNAMED)
+        return RowOrigin(ids, self.source, self.preference_id, self.rater or UNNAMED)
 
 
 def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int) -> PairSelection:

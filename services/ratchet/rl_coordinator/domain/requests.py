@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ratchet.messages.routing import ROLE
 from ratchet.messages.training import Dataset, TrainingConfig, TrainingRequest
-from ratchet.messages.training_rules import training_problems
+from ratchet.messages.training_rules import DATASET_FORMATS, PAIRS, training_problems
 
 POLICY_GRADIENT = frozenset({"ppo", "rloo", "grpo", "reinforce"})
 """Algorithms that learn from captured token ids and log-probabilities."""
@@ -84,4 +84,14 @@ def _selection(config: TrainingConfig) -> Iterator[str]:
         yield "dataset.filter.date_range.start is not before its end"
 
 
-_CHECKS: Sequence[Callable[[TrainingConfig], Iterator[str]]] = (_source, _selection)
+def _pairs(config: TrainingConfig) -> Iterator[str]:
+    """Pairs have no reward, no length and no profile that a filter could ask for."""
+    chosen = config.dataset.filter
+    if chosen is None or DATASET_FORMATS.get(config.algorithm) != PAIRS:
+        return
+    for name in ("min_reward", "max_trajectory_length", "exclude_subordinate_profiles"):
+        if getattr(chosen, name) is not None:
+            yield f"dataset.filter.{name} does nothing for {config.algorithm}, which learns from preference pairs"
+
+
+_CHECKS: Sequence[Callable[[TrainingConfig], Iterator[str]]] = (_source, _selection, _pairs)

@@ -25,7 +25,7 @@ UNREADABLE_CHAT = "unreadable_chat"
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
+class RowOrigin:
     """Where a row of any format comes from, as the manifest tells it."""
 
     trajectories: tuple[str, ...]
@@ -52,9 +52,9 @@ class Row:
     calls: str
 
     @property
-    def provenance(self) -> Provenance:
+    def origin(self) -> RowOrigin:
         """What the manifest says of it."""
-        return Provenance((self.trajectory_id,), self.source)
+        return RowOrigin((self.trajectory_id,), self.source)
 
 
 @dataclass(frozen=True, slots=True)
