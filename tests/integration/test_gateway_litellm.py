@@ -1,0 +1,125 @@
+"""The public litellm client through the gateway: plain and streamed, synchronous and not, tools, errors, going away."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratchet.messages import Turn
+from tests.support.gateway_scene import ROLE, Scene, scene
+from tests.support.litellm_client import litellm
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+# What litellm asks of pydantic and asyncio is its own affair.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211"
+)
+
+HI: list[Any] = [{"role": "user", "content": "where is it?"}]
+PARAMETERS = {"type": "object", "properties": {"order_id": {"type": "string"}}}
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "look_up", "parameters": PARAMETERS}}]
+CALLED: list[Any] = [
+    {"id": "call_a", "type": "function", "function": {"name": "look_up", "arguments": '{"order_id": "K47-2026"}'}}
+]
+
+
+@asynccontextmanager
+async def asking(nats: RunningServer, folder: Path, **options: Any) -> AsyncIterator[tuple[Scene, dict[str, Any]]]:
+    """A gateway, and what every call of litellm's says."""
+    async with scene(nats, folder, **options) as here:
+        said = {"model": f"openai/{ROLE}", "api_base": f"{here.url}/v1", "api_key": "none", "max_retries": 0}
+        yield here, said
+
+
+async def test_calls_and_streams_become_turns(nats: RunningServer, tmp_path: Path) -> None:
+    trajectory = str(uuid.uuid4())
+    async with asking(nats, tmp_path) as (here, said):
+        said["api_base"] = f"{here.url}/t/{trajectory}/v1"
+        plain = await litellm.acompletion(messages=HI, **said)
+        assert plain.choices[0].message.content == here.engine.answer
+        talk = [*HI, plain.choices[0].message.model_dump(), {"role": "user", "content": "thanks"}]
+        stream = await litellm.acompletion(messages=talk, stream=True, stream_options={"include_usage": True}, **said)
+        chunks = [chunk async for chunk in stream]
+        built = litellm.stream_chunk_builder(chunks, messages=talk)
+        assert built.choices[0].message.content == here.engine.answer
+        assert built.usage.completion_tokens == len(here.engine.answer)
+        first, second = await here.published(Turn, 2)
+        assert (first.trajectory_id, second.trajectory_id) == (trajectory, trajectory)
+        assert second.parent_turn_id == first.turn_id
+        assert (first.trainable.ok, second.trainable.ok) == (True, True)
+
+
+async def test_the_synchronous_calls_work_too(nats: RunningServer, tmp_path: Path) -> None:
+    def play(said: dict[str, Any]) -> tuple[str, str]:
+        plain = litellm.completion(messages=HI, **said)
+        streamed = [
+            chunk.choices[0].delta.content or "" for chunk in litellm.completion(messages=HI, stream=True, **said)
+        ]
+        return plain.choices[0].message.content, "".join(streamed)
+
+    async with asking(nats, tmp_path) as (here, said):
+        assert await asyncio.to_thread(play, said) == (here.engine.answer, here.engine.answer)
+
+
+async def test_tools_are_called_in_an_answer_and_in_a_stream(nats: RunningServer, tmp_path: Path) -> None:
+    async with asking(nats, tmp_path) as (here, said):
+        here.engine.tool_calls = CALLED
+        plain = await litellm.acompletion(messages=HI, tools=TOOLS, **said)
+        stream = await litellm.acompletion(messages=HI, tools=TOOLS, stream=True, **said)
+        built = litellm.stream_chunk_builder([chunk async for chunk in stream], messages=HI)
+        for answer in (plain, built):
+            (call,) = answer.choices[0].message.tool_calls
+            assert (call.id, call.function.name, call.function.arguments) == (
+                "call_a",
+                "look_up",
+                CALLED[0]["function"]["arguments"],
+            )
+            assert answer.choices[0].finish_reason == "tool_calls"
+
+
+async def test_a_version_is_pinned_by_the_extra_body(nats: RunningServer, tmp_path: Path) -> None:
+    async with asking(nats, tmp_path) as (here, said):
+        await litellm.acompletion(messages=HI, extra_body={"adapter_id": f"{ROLE}@2"}, **said)
+        (turn,) = await here.published(Turn, 1)
+        assert (turn.policy.version, turn.policy.arm) == (2, "pinned")
+
+
+async def test_errors_are_litellms_own(nats: RunningServer, tmp_path: Path) -> None:
+    async with asking(nats, tmp_path, api_keys=["good-key"]) as (here, said):
+        with pytest.raises(litellm.AuthenticationError):
+            await litellm.acompletion(messages=HI, **said)
+        said["api_key"] = "good-key"
+        with pytest.raises(litellm.NotFoundError):
+            await litellm.acompletion(messages=HI, **{**said, "model": "openai/nobody"})
+        here.engine.broken = True
+        with pytest.raises(litellm.BadGatewayError):
+            await litellm.acompletion(messages=HI, stream=True, **said)
+
+
+async def test_going_away_in_mid_stream_ends_the_engines_call(nats: RunningServer, tmp_path: Path) -> None:
+    async with asking(nats, tmp_path, keep_alive_s=0.02) as (here, said):
+        here.engine.at_work.clear()
+        stream = await litellm.acompletion(messages=HI, stream=True, **said)
+        reading = asyncio.create_task(anext(aiter(stream)))
+
+        async def asked() -> bool:
+            return bool(here.engine.asked)
+
+        async def left() -> bool:
+            return here.engine.left == 1
+
+        await eventually(asked)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await stream.completion_stream.close()
+        await eventually(left)
+        (turn,) = await here.published(Turn, 1)
+        assert turn.trainable.reason == "cancelled"
+        here.engine.at_work.set()
