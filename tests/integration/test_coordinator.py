@@ -140,9 +140,6 @@ async def test_a_job_without_usable_data_fails_and_says_why(kernel_settings: Ker
         assert failed["error"]["code"] == "DATA"
         assert "none of 1 rewarded trajectories of role support can be used by rloo" in failed["error"]["message"]
         assert "no_trainable_call 1" in failed["error"]["message"]
-        empty = await workshop.ask(role="nobody")
-        failed = await workshop.until(empty["training_job_id"], "failed")
-        assert failed["error"]["message"] == "role nobody has no stored trajectory with a reward"
         text = await workshop.ask(algorithm="sft")
         assert (await workshop.dispatched(text["training_job_id"])).request.training_config.algorithm == "sft"
 
@@ -391,3 +388,56 @@ async def test_the_api_describes_itself(kernel_settings: KernelSettings, bus: Bu
             "/v1/status",
         }
         assert "learning_rate" in document["components"]["schemas"]["HyperparametersIn"]["properties"]
+
+
+async def test_what_cannot_work_is_refused_at_once_in_one_sentence(kernel_settings: KernelSettings, bus: Bus) -> None:
+    missing = f"s3://{kernel_settings.s3_bucket}/policies/{'a' * 64}.json"
+    async with stored(kernel_settings, bus, played("one", 0.5)), coordinating(kernel_settings, bus) as workshop:
+        plain = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}
+        future = {"filter": {"date_range": {"start": "2040-01-01T00:00:00Z"}}}
+        for change, code, said in [
+            ({"base_model": "stable"}, 409, f"role {ROLE} has no policy to continue from: name a base_model"),
+            ({"base_model": missing}, 422, f"base_model {missing} does not exist"),
+            (
+                {"dataset": {"source": "s3", "snapshot": {"uri": missing, "digest": "a" * 64}}},
+                422,
+                f"dataset.snapshot {missing} does not exist",
+            ),
+            ({"role": "nobody"}, 409, "role nobody has no stored trajectory with a reward"),
+            ({"dataset": future}, 409, f"none of 1 rewarded trajectories of role {ROLE} passes dataset.filter"),
+            ({"dataset": {"filter": {"min_reward": 0.9}}}, 409, "none of 1 rewarded trajectories"),
+            ({"dataset": {"filter": {"sources": ["import:x"]}}}, 409, "none of 1 rewarded trajectories"),
+        ]:
+            answer = await workshop.api.post("/v1/jobs", json={**plain, **change})
+            assert (answer.status_code, said in answer.json()["detail"]) == (code, True), answer.text
+        assert (await workshop.api.get("/v1/jobs")).json() == {"jobs": [], "total": 0}
+        assert (await workshop.api.post("/v1/jobs", json=plain)).status_code == 201
+        # While a training is under way the role may have a policy when the next one starts.
+        assert (await workshop.api.post("/v1/jobs", json={**plain, "base_model": "stable"})).status_code == 201
+
+
+async def test_jobs_are_filtered_and_come_in_pages(kernel_settings: KernelSettings, bus: Bus) -> None:
+    async with stored(kernel_settings, bus, played("one", 0.5)), coordinating(kernel_settings, bus) as workshop:
+        ids = [(await workshop.ask(notes=str(number)))["training_job_id"] for number in range(3)]
+        page = (await workshop.api.get("/v1/jobs", params={"limit": 1, "offset": 1})).json()
+        assert ([job["training_job_id"] for job in page["jobs"]], page["total"]) == ([ids[1]], 3)
+        middle = (await workshop.job(ids[1]))["created_at"]
+        later = (await workshop.api.get("/v1/jobs", params={"since": middle})).json()
+        assert [job["training_job_id"] for job in later["jobs"]] == [ids[2], ids[1]]
+        assert (await workshop.api.get("/v1/jobs", params={"algorithm": "sft"})).json()["total"] == 0
+        assert (await workshop.api.get("/v1/jobs", params={"since": "yesterday"})).status_code == 422
+
+
+async def test_old_ended_jobs_leave_the_bucket(kernel_settings: KernelSettings, bus: Bus) -> None:
+    bucket = bus.bucket(JOBS, Job)
+    for number, days in enumerate((200, 100, 1)):
+        at = bus.now() - timedelta(days=days)
+        old = job(f"old {number}", state="completed", created_at=at)
+        await bucket.create(old.training_job_id, changed(old, updated_at=at, finished_at=at))
+    async with coordinating(kernel_settings, bus) as workshop:
+
+        async def pruned() -> bool:
+            return (await workshop.api.get("/v1/jobs")).json()["total"] == 1
+
+        await eventually(pruned)
+        assert await bucket.keys() == [job("old 2").training_job_id]

@@ -78,7 +78,8 @@ class Workshop:
             "attempt": dispatch.attempt,
             "metadata": StatusMetadata(worker="w1"),
         }
-        await self.bus.publish(TrainingStatus(**{**values, **changes}), cause=self.causes[dispatch.event_id])
+        cause = Cause(event_id=dispatch.event_id, correlation_id=dispatch.request.event_id)
+        await self.bus.publish(TrainingStatus(**{**values, **changes}), cause=self.causes.get(dispatch.event_id, cause))
 
     def rows(self, uri: str, digest: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Manifest and rows of a snapshot, verified."""

@@ -29,6 +29,7 @@ from ratchet.kernel.warehouse import Warehouse
 from ratchet.messages import Reward, TrainingRequest, TrainingStatus
 from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route
 from ratchet.messages.training_rules import LABELS, PAIRS
+from ratchet.rl_coordinator.clickhouse_counts import Counts
 from ratchet.rl_coordinator.clickhouse_lineage import History
 from ratchet.rl_coordinator.clickhouse_preferences import Preferences
 from ratchet.rl_coordinator.clickhouse_trajectories import Trajectories
@@ -39,11 +40,12 @@ from ratchet.rl_coordinator.domain.requests import Abilities
 from ratchet.rl_coordinator.domain.triggers import count_one_more, counted_role
 from ratchet.rl_coordinator.drafts import Drafts
 from ratchet.rl_coordinator.exporter import Exporter
+from ratchet.rl_coordinator.feasibility import Feasibility
 from ratchet.rl_coordinator.handlers import Coordinator, House
 from ratchet.rl_coordinator.http_api import Parts, http_app
 from ratchet.rl_coordinator.http_registry import Registry
 from ratchet.rl_coordinator.intake import Intake
-from ratchet.rl_coordinator.keeper import Keeper
+from ratchet.rl_coordinator.keeper import Keeper, Pace
 from ratchet.rl_coordinator.kv_jobs import KvJobs
 from ratchet.rl_coordinator.kv_policies import KvPolicies
 from ratchet.rl_coordinator.overview import Overview
@@ -96,8 +98,9 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: M
     await store.load()
     policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion))
     coordinator = Coordinator(store, house, lambda role: counter.state(role) or 0, bus.now)
-    intake = Intake(bus, store, coordinator)
-    keeper = Keeper(bus, store, house.limits, settings.tick_s, bus.now)
+    feasibility = Feasibility(policies, Counts(stores.warehouse), stores.objects, store.all)
+    intake = Intake(bus, store, coordinator, feasibility)
+    keeper = Keeper(bus, store, Pace(settings.tick_s, house.limits, settings.job_retention_s), bus.now)
     dispatcher = Dispatcher(store, policies, _exporter(settings, stores), keeper, house, bus.now)
     trigger = ThresholdTrigger(store, intake, counter.states, recipes, bus.now)
     parts = Parts(

@@ -11,6 +11,7 @@ import uuid_utils
 from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import AwareDatetime
 
 from ratchet.kernel.errors import Conflict, InvalidMessage, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.kernel.health import Check, Health
@@ -79,7 +80,11 @@ def _job_commands(parts: Parts) -> APIRouter:
         status_code=201,
         responses={
             200: {"model": JobOut, "description": "The id or idempotency key is known: this is its job."},
-            409: {"model": ErrorOut, "description": "Training is disabled."},
+            409: {
+                "model": ErrorOut,
+                "description": "It cannot work now: training is disabled, the role has no policy to continue from, or"
+                " there is no data for it.",
+            },
             422: {"model": ErrorOut, "description": "The request cannot be run as it is."},
         },
     )
@@ -87,7 +92,7 @@ def _job_commands(parts: Parts) -> APIRouter:
         """Ask for training. The job is queued, or found if it was asked for before."""
         if not parts.training_enabled:
             raise HTTPException(409, "training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)")
-        job, created = await parts.intake.submit(body.request(str(uuid_utils.uuid7()), parts.now()))
+        job, created = await parts.intake.ask(body.request(str(uuid_utils.uuid7()), parts.now()))
         response.status_code = 201 if created else 200
         return job_out(job)
 
@@ -113,13 +118,19 @@ def _job_queries(parts: Parts) -> APIRouter:
         state: Annotated[State | None, Query()] = None,
         role: Annotated[str | None, Query()] = None,
         algorithm: Annotated[str | None, Query()] = None,
+        since: Annotated[AwareDatetime | None, Query(description="Created then or later.")] = None,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+        offset: Annotated[int, Query(ge=0, description="So many of the newest are left out.")] = 0,
     ) -> JobsOut:
-        """Jobs, newest first."""
+        """Jobs that are kept, newest first."""
         wanted = {"state": state, "role": role, "algorithm": algorithm}
         given = {name: value for name, value in wanted.items() if value is not None}
-        found = [job for job in parts.store.all() if all(getattr(job, name) == given[name] for name in given)]
-        return JobsOut(jobs=[job_out(job) for job in reversed(found)][:limit])
+        found = [
+            job
+            for job in reversed(parts.store.all())
+            if all(getattr(job, name) == given[name] for name in given) and (since is None or job.created_at >= since)
+        ]
+        return JobsOut(jobs=[job_out(job) for job in found[offset : offset + limit]], total=len(found))
 
     @routes.get("/{job_id}", responses={404: {"model": ErrorOut}})
     async def get_job(job_id: str) -> JobOut:

@@ -194,6 +194,7 @@ class JobOut(BaseModel):
 
 class JobsOut(BaseModel):
     jobs: list[JobOut]
+    total: int = Field(description="How many there are, on this page or not.")
 
 
 class SlotsOut(BaseModel):

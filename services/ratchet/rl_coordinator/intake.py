@@ -5,6 +5,7 @@ from __future__ import annotations
 from ratchet.kernel.bus import Bus
 from ratchet.messages import TrainingRequest
 from ratchet.messages.state import Job
+from ratchet.rl_coordinator.feasibility import Feasibility
 from ratchet.rl_coordinator.handlers import Coordinator
 from ratchet.rl_coordinator.kv_jobs import KvJobs
 
@@ -12,10 +13,23 @@ from ratchet.rl_coordinator.kv_jobs import KvJobs
 class Intake:
     """Used by the HTTP API and the triggers."""
 
-    def __init__(self, bus: Bus, store: KvJobs, coordinator: Coordinator) -> None:
+    def __init__(self, bus: Bus, store: KvJobs, coordinator: Coordinator, feasibility: Feasibility) -> None:
         self._bus = bus
         self._store = store
         self._coordinator = coordinator
+        self._feasibility = feasibility
+
+    async def ask(self, request: TrainingRequest) -> tuple[Job, bool]:
+        """As `submit`, for somebody who waits for the answer: what cannot work is refused at once.
+
+        Raises `Conflict` as well, for what does not work now.
+        """
+        known = await self._store.find(request.training_job_id, request.role, request.idempotency_key)
+        if known is not None:
+            return known, False
+        self._coordinator.check(request)
+        await self._feasibility.check(request)
+        return await self.submit(request)
 
     async def submit(self, request: TrainingRequest) -> tuple[Job, bool]:
         """The job of a request and whether it is new; asking twice is one job.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
@@ -13,6 +14,7 @@ from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.domain import jobs, outbox
 from ratchet.rl_coordinator.domain.jobs import TERMINAL, Limits
 from ratchet.rl_coordinator.domain.listening import Listening, look
+from ratchet.rl_coordinator.domain.retention import prunable
 from ratchet.rl_coordinator.kv_jobs import KvJobs
 
 log = structlog.get_logger()
@@ -24,14 +26,24 @@ GAP_TICKS = 6
 """A look that comes later than this many ticks means that we were away."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often jobs are looked at, how long they may take, and how long ended ones are kept."""
+
+    tick_s: float
+    limits: Limits
+    retention_s: float
+
+
 class Keeper:
     """One tick: hear whether the broker is there, let leases lapse, tell what is untold."""
 
-    def __init__(self, bus: Bus, store: KvJobs, limits: Limits, tick_s: float, now: Callable[[], datetime]) -> None:
+    def __init__(self, bus: Bus, store: KvJobs, pace: Pace, now: Callable[[], datetime]) -> None:
         self._bus = bus
         self._store = store
-        self._limits = limits
-        self._gap_s = max(GAP_TICKS * tick_s, 2.0)
+        self._limits = pace.limits
+        self._retention_s = pace.retention_s
+        self._gap_s = max(GAP_TICKS * pace.tick_s, 2.0)
         self._now = now
         self._listening: Listening | None = None
         self._loaded_at: datetime | None = None
@@ -74,6 +86,12 @@ class Keeper:
         if self._loaded_at is None or (now - self._loaded_at).total_seconds() > RELOAD_S:
             await self._store.load()
             self._loaded_at = now
+            await self._prune(now)
+
+    async def _prune(self, now: datetime) -> None:
+        for job in prunable(self._store.all(), retention_s=self._retention_s, now=now):
+            await self._store.remove(job)
+            log.info("old job pruned", job=job.training_job_id, state=job.state, created_at=str(job.created_at))
 
 
 def _same_state(one: Job, other: Job) -> bool:

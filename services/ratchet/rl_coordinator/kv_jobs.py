@@ -65,6 +65,14 @@ class KvJobs:
         self._known[job_id] = changed
         return changed
 
+    async def remove(self, job: Job) -> None:
+        """Forget an ended job, and its idempotency key."""
+        key = job.request.idempotency_key
+        if key is not None:
+            await self._aliases.delete(_alias(job.role, key))
+        await self._jobs.delete(job.training_job_id)
+        self._known.pop(job.training_job_id, None)
+
     async def _under_its_key(self, job: Job) -> Job:
         """The job under the id that its idempotency key was first used with."""
         key = job.request.idempotency_key

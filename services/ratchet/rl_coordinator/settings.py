@@ -36,6 +36,8 @@ class Settings(BaseSettings):
     """Attempts after which a job whose workers keep vanishing fails."""
     retries: Mapping[str, RetryRule] = DEFAULT_RETRIES
     """By error code: attempts in all, pause, what is eased, whether to resume. Codes that are absent are final."""
+    job_retention_s: float = Field(default=90 * 86_400, gt=0)
+    """Ended jobs are kept this long, and the last one of each role and algorithm; the history in ClickHouse has all."""
     tick_s: float = 0.5
     """How often jobs are looked at."""
     threshold: int = 5000

@@ -1,0 +1,69 @@
+"""How much there is to learn from: counts for people and for requests that may ask for nothing."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from ratchet.kernel.warehouse import Warehouse
+from ratchet.messages.training import DatasetFilter
+
+_REWARDED = """
+SELECT count() AS stored, countIf(
+    (empty({sources:Array(String)}) OR has({sources:Array(String)}, t.source))
+    AND (empty({domains:Array(String)}) OR has({domains:Array(String)}, coalesce(t.domain, '')))
+    AND NOT has({profiles:Array(String)}, coalesce(t.profile, ''))
+    AND ({longest:UInt32} = 0 OR t.turns <= {longest:UInt32})
+    AND toUnixTimestamp64Milli(t.ended_at) >= {start:Int64} AND toUnixTimestamp64Milli(t.ended_at) < {end:Int64}
+    AND r.reward >= {min_reward:Float64}
+) AS matching
+FROM (
+    SELECT trajectory_id, source, toString(domain) AS domain, toString(subordinate_profile) AS profile,
+        turn_count AS turns, ended_at
+    FROM trajectories FINAL WHERE role = {role:String}
+) AS t
+INNER JOIN (
+    SELECT w.trajectory_id AS trajectory_id, argMax(w.total, (w.at, w.revision)) AS reward
+    FROM rewards AS w WHERE w.role = {role:String} GROUP BY w.trajectory_id
+) AS r ON r.trajectory_id = t.trajectory_id
+"""
+_ANYTHING = """
+SELECT
+    (SELECT count() FROM trajectories WHERE role = {role:String}) AS trajectories,
+    (SELECT count() FROM preferences WHERE role = {role:String}) AS preferences,
+    (SELECT count() FROM feedback WHERE role = {role:String}) AS feedback
+"""
+_LOWEST, _FIRST_MS, _LAST_MS = -1e300, -(2**62), 2**62
+"""Stand for limits that were not given."""
+
+
+class Counts:
+    """Queries that return numbers only."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+
+    async def rewarded(self, role: str, chosen: DatasetFilter) -> tuple[int, int]:
+        """Stored trajectories with a reward, and how many of them the filter lets through."""
+        dates = chosen.date_range
+        parameters: dict[str, Any] = {
+            "role": role,
+            "sources": chosen.sources or [],
+            "domains": chosen.task_domains or [],
+            "profiles": chosen.exclude_subordinate_profiles or [],
+            "longest": chosen.max_trajectory_length or 0,
+            "start": _milliseconds(dates.start if dates else None, _FIRST_MS),
+            "end": _milliseconds(dates.end if dates else None, _LAST_MS),
+            "min_reward": chosen.min_reward if chosen.min_reward is not None else _LOWEST,
+        }
+        row = (await self._warehouse.rows(_REWARDED, parameters))[0]
+        return int(row["stored"]), int(row["matching"])
+
+    async def anything(self, role: str) -> int:
+        """Trajectories, preferences and opinions of a role, duplicates included: 0 or not is what matters."""
+        row = (await self._warehouse.rows(_ANYTHING, {"role": role}))[0]
+        return int(row["trajectories"]) + int(row["preferences"]) + int(row["feedback"])
+
+
+def _milliseconds(instant: datetime | None, absent: int) -> int:
+    return absent if instant is None else round(instant.timestamp() * 1000)

@@ -1,0 +1,80 @@
+"""Looks whether a request could work at all, before anybody waits for its job to fail.
+
+What cannot be looked up for now (a store is away) is no reason to refuse: the job itself waits for the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from ratchet.kernel.errors import Conflict, Rejected, Unavailable
+from ratchet.kernel.objects import Objects
+from ratchet.messages.state import Job
+from ratchet.messages.training import DatasetFilter, TrainingRequest
+from ratchet.rl_coordinator.clickhouse_counts import Counts
+from ratchet.rl_coordinator.domain.jobs import TERMINAL
+from ratchet.rl_coordinator.domain.requests import continues_stable, uses_policy_gradient
+from ratchet.rl_coordinator.kv_policies import KvPolicies
+
+log = structlog.get_logger()
+
+MAY_COME = frozenset({"registered", "canary", "stable"})
+"""Stages of policies that may serve the role when the job starts."""
+
+
+class Feasibility:
+    """One look per question; the first obstacle is the answer."""
+
+    def __init__(self, policies: KvPolicies, counts: Counts, objects: Objects, jobs: Callable[[], list[Job]]) -> None:
+        self._policies = policies
+        self._counts = counts
+        self._objects = objects
+        self._jobs = jobs
+
+    async def check(self, request: TrainingRequest) -> None:
+        """Raise `Conflict` for what does not work now and `Rejected` for what never will, in one sentence."""
+        for look in (self._base_model, self._snapshot, self._data):
+            try:
+                await look(request)
+            except Unavailable as error:
+                log.info("not looked up", job=request.training_job_id, reason=str(error))
+
+    async def _base_model(self, request: TrainingRequest) -> None:
+        base_model = request.training_config.base_model
+        if not continues_stable(base_model):
+            await self._require_object("base_model", base_model)
+            return
+        found = await self._policies.of(request.role)
+        coming = any(policy.stage in MAY_COME for policy in found.versions.values())
+        training = any(job.role == request.role and job.state not in TERMINAL for job in self._jobs())
+        if found.stable is None and not coming and not training:
+            raise Conflict(
+                f"role {request.role} has no policy to continue from: name a base_model (a model manifest's uri, a name"
+                " or a path)"
+            )
+
+    async def _snapshot(self, request: TrainingRequest) -> None:
+        snapshot = request.training_config.dataset.snapshot
+        if snapshot is not None:
+            await self._require_object("dataset.snapshot", snapshot.uri)
+
+    async def _data(self, request: TrainingRequest) -> None:
+        dataset, algorithm = request.training_config.dataset, request.training_config.algorithm
+        if dataset.snapshot is not None:
+            return
+        if algorithm != "sft" and not uses_policy_gradient(algorithm):
+            if not await self._counts.anything(request.role):
+                raise Conflict(f"role {request.role} has no stored trajectory, preference or opinion to learn from")
+            return
+        stored, matching = await self._counts.rewarded(request.role, dataset.filter or DatasetFilter())
+        if not stored:
+            raise Conflict(f"role {request.role} has no stored trajectory with a reward")
+        if not matching:
+            raise Conflict(f"none of {stored} rewarded trajectories of role {request.role} passes dataset.filter")
+
+    async def _require_object(self, name: str, uri: str) -> None:
+        if uri.startswith("s3://") and not await asyncio.to_thread(self._objects.exists, uri):
+            raise Rejected(f"{name} {uri} does not exist")
