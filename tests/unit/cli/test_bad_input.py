@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
-from ratchet.cli.__main__ import app, main
+from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.cli.reference import leaves
-
-ODD = ["", "-1", "no such/../𝔘\n{", "9" * 400]
-"""Wrong as a number, as a role, as an id, as JSON and as a file."""
+from tests.support.command_lines import COMMANDS, NAMES, ODD, lines
 
 KNOWN_CODES = {int(code) for code in ExitCode}
-
-COMMANDS = [(words[1:], command) for words, command in leaves(get_command(app)) if words[1:] != ("demo",)]
-HARMLESS = {("up",): ["--dry-run", "--free-ports"]}
-"""Added to a command that would otherwise start something."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,17 +24,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def lines(words: tuple[str, ...], command: Any, odd: str) -> Iterator[list[str]]:
-    """The command line with every argument odd, then with each of its options odd."""
-    arguments = [one for one in command.params if one.param_type_name == "argument"]
-    start = [*words, *HARMLESS.get(words, [])]
-    yield [*start, "--", *(odd for _ in arguments)]
-    for option in command.params:
-        if option.param_type_name == "option" and not option.is_flag:
-            yield [*start, f"{option.opts[0]}={odd}", "--", *("x" for one in arguments if one.required)]
-
-
-@pytest.mark.parametrize(("words", "command"), COMMANDS, ids=[" ".join(words) for words, _ in COMMANDS])
+@pytest.mark.parametrize(("words", "command"), COMMANDS, ids=NAMES)
 def test_odd_values_get_an_answer(words: tuple[str, ...], command: Any, capsys: pytest.CaptureFixture[str]):
     for odd in ODD:
         for line in lines(words, command, odd):

@@ -1,0 +1,36 @@
+"""Command lines for every command of the parser, with odd values where somebody could type one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from typer.main import get_command
+
+from ratchet.cli.__main__ import app
+from ratchet.cli.reference import leaves
+
+Command = Any
+"""A command of typer's parser."""
+
+ODD = ["no such/../𝔘\n{", "", "-1", "9" * 400]
+"""Wrong as a number, as a role, as an id, as JSON and as a file."""
+
+COMMANDS: list[tuple[tuple[str, ...], Command]] = [
+    (words[1:], command) for words, command in leaves(get_command(app)) if words[1:] != ("demo",)
+]
+"""All but the demo, which takes minutes whatever its directory is called."""
+
+NAMES = [" ".join(words) for words, _ in COMMANDS]
+HARMLESS = {("up",): ["--dry-run", "--free-ports"]}
+"""Added to a command that would otherwise start something."""
+
+
+def lines(words: tuple[str, ...], command: Any, odd: str) -> Iterator[list[str]]:
+    """The command line with every argument odd, then with each of its options odd."""
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    start = [*words, *HARMLESS.get(words, [])]
+    yield [*start, "--", *(odd for _ in arguments)]
+    for option in command.params:
+        if option.param_type_name == "option" and not option.is_flag:
+            yield [*start, f"{option.opts[0]}={odd}", "--", *("x" for one in arguments if one.required)]
