@@ -63,6 +63,8 @@ class StartOrder:
     reason: str
     override: bool = False
     """Waive the gates that can be waived."""
+    strategy: str | None = None
+    """How traffic is to move; None: as the setting says."""
 
     def decision(self) -> Decision:
         """As the domain takes it."""
@@ -163,6 +165,8 @@ class RoleDriver:
     async def _approve(self, rollout: Rollout, policy: PolicyVersion, order: StartOrder) -> Rollout:
         if rollout.state is not State.AWAITING_APPROVAL or rollout.candidate.version != policy.version:
             raise Conflict(f"{self.role} has a rollout of {rollout.candidate.name} that is {rollout.state}")
+        if order.strategy is not None:
+            rollout = msgspec.structs.replace(rollout, asked_strategy=order.strategy)
         return await self._conclude(rollout, order.decision())
 
     async def _begin_next(self) -> None:
@@ -183,6 +187,8 @@ class RoleDriver:
         if stable is not None and stable.version == policy.version:
             raise Conflict(f"{policy.name} is already the stable policy of {self.role}")
         rollout = decisions.opened(policy, stable, self._keeper.rollout, decision, self._office.now())
+        if order is not None:
+            rollout = msgspec.structs.replace(rollout, asked_strategy=order.strategy)
         if order is not None and order.override:
             waived = gating.waived(list(self._work.gates), policy.gate, order.actor, order.reason)
             rollout = msgspec.structs.replace(rollout, override=True, gates=waived)

@@ -8,7 +8,8 @@
     POST /v1/rollouts/{role}/resume        {"actor", "reason"}: go on, with a new deadline
     POST /v1/rollouts/{role}/promote       {"actor", "reason"}: stable now, whatever the evidence
     POST /v1/rollouts/{role}/abort         {"actor", "reason"}: take the candidate back
-    POST /v1/rollouts/{role}/start         {"version", "actor", "reason", "override"}: roll out or approve this version
+    POST /v1/rollouts/{role}/start         {"version", "actor", "reason", "override", "strategy"}: roll out or approve
+                                           this version; strategy is canary, blue_green, immediate or auto
 
 Errors are `{"error": {"message": ...}}`: 400 for a bad body, 404 for an unknown role or policy, 409 in the wrong state,
 503 while the broker is away.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -53,6 +54,8 @@ class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     actor: str
     reason: str
     override: bool = False
+    strategy: Literal["canary", "blue_green", "immediate", "auto"] | None = None
+    """How traffic moves once the gates are passed; absent: as the installation's setting says."""
 
 
 class Api:
@@ -109,7 +112,7 @@ class Api:
         role: str = request.path_params["role"]
         driver = self._deployments.driver(role)
         policy = await self._policies.version(role, wanted.version)
-        order = StartOrder(wanted.actor, wanted.reason, wanted.override)
+        order = StartOrder(wanted.actor, wanted.reason, wanted.override, wanted.strategy)
         return _json(self._shown(role, await driver.start(policy, order)))
 
     def _act(self, verdict: Verdict) -> Callable[[Request], Awaitable[Response]]:

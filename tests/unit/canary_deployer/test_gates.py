@@ -11,7 +11,6 @@ import pytest
 from ratchet.canary_deployer.domain import decisions, gating
 from ratchet.canary_deployer.domain.heldout import Played
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, PASSED, WAIVED, GateResult, Rollout, Verdict
-from ratchet.canary_deployer.domain.strategies import Strategy
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import Answer, GateTools, HeldoutRun
@@ -188,7 +187,7 @@ def test_a_failed_gate_refuses():
 
 def test_passed_gates_start_a_canary():
     decision, strategy = gating.concluded(gated(heldout(0.0)), "canary", quick_rules())
-    assert (decision.verdict, strategy) == (Verdict.START, Strategy.CANARY)
+    assert (decision.verdict, strategy) == (Verdict.START, "canary")
 
 
 def test_an_open_question_holds_until_an_operator_answers_it():
@@ -202,9 +201,23 @@ def test_an_open_question_holds_until_an_operator_answers_it():
 def test_auto_aborts_on_a_negative_improvement_and_promotes_on_a_large_one():
     assert gating.concluded(gated(heldout(-0.01)), "auto", quick_rules())[0].verdict is Verdict.REFUSE
     decision, strategy = gating.concluded(gated(heldout(0.2)), "auto", quick_rules())
-    assert (decision.verdict, strategy) == (Verdict.PROMOTE, Strategy.IMMEDIATE)
+    assert (decision.verdict, strategy) == (Verdict.PROMOTE, "immediate")
     decision, strategy = gating.concluded(gated(heldout(0.1)), "auto", quick_rules())
-    assert (decision.verdict, strategy) == (Verdict.START, Strategy.BLUE_GREEN)
+    assert (decision.verdict, strategy) == (Verdict.START, "blue_green")
+
+
+def test_the_strategy_asked_for_at_the_start_wins_over_the_setting():
+    rollout = msgspec.structs.replace(gated(heldout(0.2)), asked_strategy="blue_green")
+    decision, strategy = gating.concluded(rollout, "canary", quick_rules())
+    assert (decision.verdict, strategy) == (Verdict.START, "blue_green")
+    rollout = msgspec.structs.replace(gated(heldout(-0.2, FAILED)), asked_strategy="immediate")
+    assert gating.concluded(rollout, "canary", quick_rules())[0].verdict is Verdict.REFUSE
+
+
+def test_an_override_goes_as_a_canary_where_auto_would_abort():
+    measured = GateResult("heldout_tasks", WAIVED, "waived by ann: rehearsal", {"difference": -0.3})
+    decision, strategy = gating.concluded(gated(measured, override=True), "auto", quick_rules())
+    assert (decision.verdict, strategy) == (Verdict.START, "canary")
 
 
 def test_an_override_waives_what_can_be_waived_and_keeps_the_evidence():

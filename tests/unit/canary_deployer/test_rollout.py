@@ -23,7 +23,7 @@ from ratchet.canary_deployer.domain.rollout import (
 )
 from ratchet.canary_deployer.domain.serving import CANDIDATE_STAGE, renewed, settled
 from ratchet.canary_deployer.domain.statistics import ArmCounts, Statistics
-from ratchet.canary_deployer.domain.strategies import Strategy, chosen
+from ratchet.canary_deployer.domain.strategies import STRATEGIES, chosen
 from ratchet.canary_deployer.domain.summary import summary
 from ratchet.canary_deployer.domain.trip_wires import Tripped
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, decide, waiting_for
@@ -184,20 +184,28 @@ def test_an_operators_promotion_swaps_the_pointer_without_soak():
 
 
 def test_blue_green_goes_straight_to_the_soak():
-    rollout = msgspec.structs.replace(gating(), strategy=Strategy.BLUE_GREEN)
+    rollout = msgspec.structs.replace(gating(), strategy="blue_green")
     started = take(rollout, Verdict.START)
     assert (started.state, started.weight) == (State.SOAKING, 0.95)
+
+
+def test_without_a_hold_back_blue_green_has_nothing_to_watch():
+    assert STRATEGIES["blue_green"].enters(soaks=True) is State.SOAKING
+    assert STRATEGIES["blue_green"].enters(soaks=False) is State.PROMOTED
+    assert STRATEGIES["canary"].enters(soaks=False) is State.RUNNING
 
 
 @pytest.mark.parametrize(
     ("setting", "improvement", "strategy"),
     [
-        ("canary", -0.5, Strategy.CANARY),
-        ("immediate", None, Strategy.IMMEDIATE),
-        ("auto", 0.15, Strategy.IMMEDIATE),
-        ("auto", 0.05, Strategy.BLUE_GREEN),
-        ("auto", 0.0, Strategy.CANARY),
-        ("auto", None, Strategy.CANARY),
+        ("canary", -0.5, "canary"),
+        ("immediate", None, "immediate"),
+        ("auto", 0.15, "immediate"),
+        ("auto", 0.1499, "blue_green"),
+        ("auto", 0.05, "blue_green"),
+        ("auto", 0.0499, "canary"),
+        ("auto", 0.0, "canary"),
+        ("auto", None, "canary"),
         ("auto", -0.01, None),
     ],
 )

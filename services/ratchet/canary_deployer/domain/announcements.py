@@ -107,7 +107,7 @@ def validation(gates: tuple[GateResult, ...]) -> ValidationResults:
 
 def evidence(rollout: Rollout, rules: Rules) -> JsonObject:
     """The numbers behind a decision."""
-    shown: JsonObject = {"state": str(rollout.state), "strategy": str(rollout.strategy), "approval": rollout.approval}
+    shown: JsonObject = {"state": str(rollout.state), "strategy": rollout.strategy, "approval": rollout.approval}
     if rollout.gates:
         shown["gates"] = [msgspec.to_builtins(result) for result in rollout.gates]
     if rollout.schedule:
@@ -182,7 +182,7 @@ def _deployed(rollout: Rollout, decision: Decision, rules: Rules, facts: Facts, 
     policy = facts.policy
     state = "promoted" if rollout.state is State.PROMOTED else DEPLOYED_STATE[decision.verdict]
     ramp = [RampStep(timestamp=step.at, percentage=round(100 * step.weight, 4)) for step in rollout.schedule]
-    config = _config(facts, str(rollout.strategy), 100 * _traffic(rollout))
+    config = _config(facts, rollout.strategy, 100 * _traffic(rollout))
     return ModelDeployed(
         deployment_id=rollout.rollout_id,
         training_job_id=policy.training_job_id or named_id("no job", policy.name),

@@ -18,7 +18,7 @@ from ratchet.canary_deployer.domain.rollout import (
     checked_move,
 )
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.strategies import Strategy
+from ratchet.canary_deployer.domain.strategies import STRATEGIES
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
 from ratchet.messages import Message, encode, named_id
 from ratchet.messages.base import Cause
@@ -90,7 +90,7 @@ def _target(rollout: Rollout, decision: Decision, rules: Rules) -> State:
     """Where the verdict leads if it is legal."""
     match decision.verdict:
         case Verdict.START:
-            return State.SOAKING if rollout.strategy is Strategy.BLUE_GREEN else State.RUNNING
+            return STRATEGIES[rollout.strategy].enters(rules.soaks)
         case Verdict.PROMOTE:
             watched = rollout.state is State.RUNNING and decision.actor == ITSELF and rules.soaks
             return State.SOAKING if watched else State.PROMOTED

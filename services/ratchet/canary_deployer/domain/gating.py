@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ratchet.canary_deployer.domain.announcements import HELDOUT
-from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, WAIVED, GateResult, Rollout, Verdict
+from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, WAIVED, GateResult, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.strategies import Strategy, chosen
+from ratchet.canary_deployer.domain.strategies import DEFAULT, STRATEGIES, chosen, immediate
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
 from ratchet.messages.base import JsonObject
 
@@ -40,10 +40,8 @@ def failed(rollout: Rollout) -> Decision | None:
     return None
 
 
-def concluded(
-    rollout: Rollout, setting: str, rules: Rules, approved: Decision | None = None
-) -> tuple[Decision, Strategy]:
-    """The decision when every gate has spoken, and the strategy that goes with it.
+def concluded(rollout: Rollout, setting: str, rules: Rules, approved: Decision | None = None) -> tuple[Decision, str]:
+    """The decision when every gate has spoken, and the strategy that goes with it: the one asked for, or the setting's.
 
     `approved` is the operator's act that stands in for a gate which could not decide.
     """
@@ -55,14 +53,14 @@ def concluded(
         return Decision(Verdict.HOLD, f"needs approval: {'; '.join(open_questions)}", ITSELF), rollout.strategy
     actor, approval = (approved.actor, approved.approval) if approved else (ITSELF, None)
     if rollout.stable is None:
-        return Decision(Verdict.PROMOTE, "first policy of the role", actor, approval), Strategy.IMMEDIATE
-    strategy = chosen(setting, improvement(rollout))
-    if strategy is None and approved is None:
+        return Decision(Verdict.PROMOTE, "first policy of the role", actor, approval), immediate.NAME
+    strategy = chosen(rollout.asked_strategy or setting, improvement(rollout))
+    if strategy is None and approved is None and not rollout.override:
         return Decision(Verdict.REFUSE, "held-out improvement is negative", ITSELF), rollout.strategy
     reason = approved.reason if approved else "every gate passed"
     if rollout.override:
         reason, actor = rollout.reason, rollout.actor
-    return _started(strategy or Strategy.CANARY, Decision(Verdict.START, reason, actor, approval), rules)
+    return _started(strategy or DEFAULT, Decision(Verdict.START, reason, actor, approval), rules)
 
 
 def improvement(rollout: Rollout) -> float | None:
@@ -73,9 +71,8 @@ def improvement(rollout: Rollout) -> float | None:
     return None
 
 
-def _started(strategy: Strategy, start: Decision, rules: Rules) -> tuple[Decision, Strategy]:
+def _started(strategy: str, start: Decision, rules: Rules) -> tuple[Decision, str]:
     """A strategy that has nothing to watch promotes at once."""
-    unwatched = strategy is Strategy.IMMEDIATE or (strategy is Strategy.BLUE_GREEN and not rules.soaks)
-    if not unwatched:
+    if STRATEGIES[strategy].enters(rules.soaks) is not State.PROMOTED:
         return start, strategy
     return Decision(Verdict.PROMOTE, f"{start.reason}; strategy {strategy}", start.actor, start.approval), strategy

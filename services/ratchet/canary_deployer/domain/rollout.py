@@ -7,7 +7,6 @@ from datetime import datetime
 from enum import StrEnum
 
 from ratchet.canary_deployer.domain.outcomes import Compared, Watch
-from ratchet.canary_deployer.domain.strategies import Strategy
 from ratchet.canary_deployer.domain.trip_wires import NO_LOOKS, Looks
 from ratchet.kernel.errors import Rejected
 from ratchet.messages.base import Cause, JsonObject, Value
@@ -136,7 +135,10 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Who started it: `canary_deployer` or an operator."""
     stable: ServedPolicy | None = None
     """The policy it is compared with; none for the first policy of a role."""
-    strategy: Strategy = Strategy.CANARY
+    strategy: str = "canary"
+    """One of `strategies.STRATEGIES`, once the gates are passed."""
+    asked_strategy: str | None = None
+    """What an operator chose for this rollout; None: the setting holds."""
     approval: str = "automated"
     """`automated`, `manual_approved` or `emergency_override`."""
     reason: str = ""

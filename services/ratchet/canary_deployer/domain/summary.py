@@ -21,7 +21,7 @@ def summary(rollout: Rollout, rules: Rules, now: datetime) -> JsonObject:
         "rollout_id": rollout.rollout_id,
         "role": rollout.role,
         "state": str(rollout.state),
-        "strategy": str(rollout.strategy),
+        "strategy": rollout.strategy,
         "candidate": msgspec.to_builtins(rollout.candidate),
         "stable": msgspec.to_builtins(rollout.stable),
         "stage": rollout.stage,

@@ -1,0 +1,108 @@
+"""Each strategy from the gates to its end, on a clock of our own: canary, blue_green, immediate, and `auto`."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratchet.canary_deployer.driver import StartOrder
+from ratchet.messages import ModelDeployed, ModelRollout
+from tests.support.canary_world import CanaryWorld, policy, quick_rules, served
+
+
+async def soaking(**rules: float) -> CanaryWorld:
+    """A blue_green rollout that has all traffic but the hold-back."""
+    world = await CanaryWorld(quick_rules(**rules), strategy="blue_green").with_policies(1, 2)
+    await world.until("soaking")
+    return world
+
+
+async def test_blue_green_moves_all_but_the_hold_back_at_once_and_keeps_the_previous_policy():
+    world = await soaking()
+    route = await world.route()
+    assert route.canary is not None
+    assert (route.stable, route.canary.policy) == (served(1), served(2))
+    assert [step.weight for step in route.canary.schedule] == [0.95]
+    world.clock.advance(29)
+    await world.driver.step()
+    assert (await world.rollout()).state == "soaking"
+    world.clock.advance(2)
+    rollout = await world.until("promoted")
+    assert rollout.reason == "soaked for 30 s without alarm"
+    route = await world.route()
+    assert (route.stable, route.previous, route.canary) == (served(2), served(1), None)
+    assert {d.deployment_config.rollout_strategy for d in world.bus.published(ModelDeployed)} == {"blue_green"}
+
+
+async def test_the_same_tests_take_a_worse_blue_green_policy_back_within_its_soak():
+    world = await soaking(soak_s=100_000.0)
+    for _ in range(60):
+        if not (await world.rollout()).active:
+            break
+        world.clock.advance(10)
+        await world.play(60, stable_success=0.9, canary_success=0.1)
+    rollout = await world.rollout()
+    assert rollout.state == "rolled_back"
+    assert "worse than the margin" in rollout.reason
+    route = await world.route()
+    assert (route.stable, route.canary) == (served(1), None)
+    assert await world.stage_of(2) == "rolled_back"
+
+
+async def test_an_equal_blue_green_policy_is_not_taken_back():
+    world = await soaking(soak_s=600.0)
+    for _ in range(20):
+        world.clock.advance(20)
+        await world.play(40, stable_success=0.8, canary_success=0.8)
+    assert (await world.rollout()).state == "soaking"
+    world.clock.advance(300)
+    await world.until("promoted")
+
+
+async def test_immediate_promotes_as_soon_as_the_gates_are_passed():
+    world = await CanaryWorld(strategy="immediate").with_policies(1, 2)
+    await world.until("promoted")
+    assert [d.verdict for d in world.bus.published(ModelRollout)] == ["promote"]
+    route = await world.route()
+    assert (route.stable, route.previous) == (served(2), served(1))
+    assert world.gates["heldout_tasks"].asked == [policy(2).name]
+
+
+@pytest.mark.parametrize("strategy", ["canary", "blue_green", "immediate", "auto"])
+async def test_no_strategy_passes_a_gate_that_fails(strategy: str):
+    world = await CanaryWorld(strategy=strategy).with_policies(1, 2)
+    world.gates["probe"].outcome = "failed"
+    await world.until("refused")
+    assert (await world.route()).stable == served(1)
+
+
+@pytest.mark.parametrize(
+    ("difference", "state", "strategy"),
+    [
+        (-0.01, "refused", "canary"),
+        (0.0, "running", "canary"),
+        (0.06, "soaking", "blue_green"),
+        (0.2, "promoted", "immediate"),
+    ],
+)
+async def test_auto_applies_the_rule(difference: float, state: str, strategy: str):
+    world = await CanaryWorld(strategy="auto").with_policies(1, 2)
+    world.gates["heldout_tasks"].evidence = {"difference": difference}
+    rollout = await world.until(state)
+    assert rollout.strategy == strategy
+
+
+async def test_a_strategy_chosen_at_the_start_survives_a_restart_during_the_gates():
+    world = await CanaryWorld().with_policies(1, 2)
+    order = StartOrder("ann", "in a hurry", strategy="blue_green")
+    await world.driver.start(policy(2), order)
+    world.restart()
+    rollout = await world.until("soaking")
+    assert rollout.strategy == "blue_green"
+
+
+async def test_an_approval_may_choose_the_strategy():
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["approval"].outcome = "needs_approval"
+    await world.until("awaiting_approval")
+    await world.driver.start(policy(2), StartOrder("ann", "fine by me", strategy="immediate"))
+    assert (await world.until("promoted")).strategy == "immediate"
