@@ -8,6 +8,7 @@ from datetime import datetime
 import structlog
 from msgspec.structs import replace
 
+from ratchet.kernel.errors import Conflict, Rejected
 from ratchet.rl_coordinator.domain.recipes import Recipe, recipe_for
 from ratchet.rl_coordinator.domain.triggers import preferences_request, threshold_request
 from ratchet.rl_coordinator.intake import Intake
@@ -57,6 +58,10 @@ class ThresholdTrigger:
         )
         if request is None:
             return
-        job, created = await self._intake.submit(replace(request, priority=recipe.priority))
+        try:
+            job, created = await self._intake.submit(replace(request, priority=recipe.priority))
+        except (Conflict, Rejected) as error:
+            log.warning("a trigger's training cannot start now", role=role, what=self._what, reason=str(error))
+            return
         if created:
             log.info("threshold reached", role=role, what=self._what, counted=counted, job=job.training_job_id)

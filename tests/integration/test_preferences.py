@@ -1,0 +1,351 @@
+"""From tries that differ to pairs, a snapshot of pairs, and a policy trained by DPO, on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow.parquet as pq
+import pytest
+
+from ratchet.importers.tau_bench import ImportOptions, import_tau_bench, read_records
+from ratchet.kernel.artifacts import read_policy
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.http import HttpServer
+from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.warehouse import Warehouse
+from ratchet.messages import Feedback, Message, Trajectory
+from ratchet.messages.base import named_id
+from ratchet.messages.state import POLICIES, PolicyVersion, Route, ServedPolicy
+from ratchet.messages.trajectory import Action, Observation, TaskContext, TrajectoryTurn, TurnResult
+from ratchet.preferences.clickhouse_stored import StoredPreferences, Wanted
+from ratchet.preferences.clickhouse_tries import Tries
+from ratchet.preferences.deriving import DerivationReport, Deriver
+from ratchet.preferences.publishing import Published, publish
+from ratchet.preferences.records import preference_of
+from ratchet.preferences.rules.reward_margin import RewardMargin
+from ratchet.reward_computer.app import build as build_reward_computer
+from ratchet.reward_computer.settings import Settings as RewardSettings
+from ratchet.rl_coordinator.app import build as build_coordinator
+from ratchet.rl_coordinator.s3_snapshots import SCHEMAS
+from ratchet.rl_coordinator.settings import Settings as CoordinatorSettings
+from ratchet.trainer_worker.app import build as build_trainer
+from ratchet.trainer_worker.settings import Settings as TrainerSettings
+from ratchet.trajectory_collector.app import build as build_collector
+from ratchet.trajectory_collector.settings import Settings as CollectorSettings
+from tests.support.coordinator import ROLE, Workshop, coordinating, stored
+from tests.support.messages import AT
+from tests.support.running import connected, migrated, prepared_objects, running_app
+from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
+from tests.support.training import after, changed, reward, trajectory
+from tests.support.waiting import eventually
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "tau-bench" / "gpt-4o-airline-tasks-00-29.json"
+TASKS = 6
+
+
+@pytest.fixture
+async def bus(kernel_settings: KernelSettings) -> AsyncIterator[Bus]:
+    prepared_objects(kernel_settings)
+    async with migrated(kernel_settings), connected(kernel_settings) as bus:
+        yield bus
+
+
+def tried(name: str, answer: str, total: float, *, task: str, number: int, role: str = ROLE) -> list[Message]:
+    """A try as a client tells it, and its reward."""
+    entry = TrajectoryTurn(
+        turn_id=1,
+        timestamp=after(number),
+        observation=Observation(type="user_message", content=f"Where is {task}?"),
+        action=Action(type="response", raw_response=answer),
+        result=TurnResult(success=True),
+    )
+    told = trajectory(
+        named_id(role, name),
+        role=role,
+        success=total > 0.5,
+        at=after(number),
+        task_context=TaskContext(task_id=task, instructions="Help.", group_key=f"group-{task}", domain="retail"),
+    )
+    told = changed(told, turns=[entry])
+    return [told, reward(told, total, at=after(number))]
+
+
+def tries(role: str = ROLE) -> list[Message]:
+    """Of each task a success and a failure, and of one task two successes that differ in nothing that counts."""
+    facts: list[Message] = []
+    for number in range(TASKS):
+        facts += tried(f"good {number}", f"It is at {number}.", 0.9, task=f"task {number}", number=number, role=role)
+        facts += tried(f"bad {number}", "I do not know.", 0.1, task=f"task {number}", number=number, role=role)
+    facts += tried("again", "It is in the annex.", 0.9, task="task 0", number=99, role=role)
+    return facts
+
+
+async def derived(kernel: KernelSettings, bus: Bus, *roles: str) -> DerivationReport:
+    async with migrated(kernel) as warehouse:
+        deriver = Deriver(Tries(warehouse), StoredPreferences(warehouse), bus, RewardMargin())
+        report = await deriver.derive(roles or (ROLE,), lambda _done, _total: None)
+        await there(warehouse, report.pairs)
+    return report
+
+
+async def there(warehouse: Warehouse, number: int) -> None:
+    """Wait until so many preferences are stored."""
+
+    async def all_there() -> bool:
+        counts = await StoredPreferences(warehouse).counts(Wanted())
+        return sum(count.number for count in counts) >= number
+
+    await eventually(all_there)
+
+
+async def snapshot_of(workshop: Workshop, **asked: Any) -> tuple[dict[str, Any], Any]:
+    """Manifest and Parquet table of the job that was asked for."""
+    job = await workshop.ask(**asked)
+    ref = (await workshop.dispatched(job["training_job_id"])).request.training_config.dataset.snapshot
+    assert ref is not None
+    manifest = json.loads(workshop.objects.get(ref.uri, ref.digest))
+    file = manifest["parquet"]
+    return manifest, pq.read_table(io.BytesIO(workshop.objects.get(file["uri"], file["sha256"])))
+
+
+async def refused(workshop: Workshop, **asked: Any) -> str:
+    job = await workshop.ask(**asked)
+    failed = await workshop.until(job["training_job_id"], "failed")
+    assert failed["error"]["code"] == "DATA"
+    return failed["error"]["message"]
+
+
+async def test_tries_that_differ_become_pairs_and_deriving_twice_changes_nothing(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
+    async with stored(kernel_settings, bus, tries()), migrated(kernel_settings) as warehouse:
+        report = await derived(kernel_settings, bus)
+        assert (report.tries, report.tasks, report.comparisons, report.pairs) == (13, 6, 8, 7)
+        assert dict(report.by_rater) == {"verified-outcome": 7}
+        assert dict(report.skipped) == {"no_difference": 1}
+        assert (report.done.published, report.done.present) == (7, 0)
+        again = await derived(kernel_settings, bus)
+        assert (again.pairs, again.done.published, again.done.present) == (7, 0, 7)
+        kept = await StoredPreferences(warehouse).newest(Wanted(role=ROLE), 100)
+        assert len(kept) == 7
+        one = next(each.preference for each in kept if each.preference.group_key == "group-task 3")
+        assert one.prompt == [{"role": "system", "content": "Help."}, {"role": "user", "content": "Where is task 3?"}]
+        assert one.chosen == [{"role": "assistant", "content": "It is at 3."}]
+        assert one.rejected == [{"role": "assistant", "content": "I do not know."}]
+        (count,) = await StoredPreferences(warehouse).counts(Wanted(source="derived"))
+        assert (count.role, count.rater, count.number) == (ROLE, "verified-outcome", 7)
+        assert not await StoredPreferences(warehouse).newest(Wanted(source="human"), 100)
+
+
+async def test_a_snapshot_of_pairs_holds_one_roles_pairs_and_says_where_they_come_from(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
+    spoken = {"prompt": "Where?", "chosen": "Here.", "rejected": "There."}
+    human = preference_of({**spoken, "metadata": {"rater": "reviewer-7"}}, ROLE)
+    async with stored(kernel_settings, bus, tries() + tries("sales")), migrated(kernel_settings) as warehouse:
+        await derived(kernel_settings, bus, ROLE, "sales")
+        await publish(bus, StoredPreferences(warehouse), [human], Published())
+        await there(warehouse, 15)
+        async with coordinating(kernel_settings, bus, slots={"default": 5}) as workshop:
+            manifest, table = await snapshot_of(workshop, algorithm="dpo")
+            assert table.schema.equals(SCHEMAS["pairs"])
+            rows = table.to_pylist()
+            assert (manifest["format"], manifest["role"], manifest["rows"], len(rows)) == ("pairs", ROLE, 8, 8)
+            assert manifest["preferences"] == [row["preference_id"] for row in rows]
+            assert set(manifest["trajectories"]) == {
+                fact.trajectory_id for fact in tries() if isinstance(fact, Trajectory)
+            }
+            assert manifest["raters"] == {"verified-outcome": 7, "reviewer-7": 1}
+            assert manifest["sources"] == {"derived": 7, "human": 1}
+            assert rows[-1]["preference_id"] == human.preference_id
+            assert json.loads(rows[-1]["prompt"]) == [{"role": "user", "content": "Where?"}]
+            assert json.loads(rows[0]["chosen"])[0]["role"] == "assistant"
+            assert (rows[0]["group_key"] or "").startswith("group-")
+            assert manifest["filters"] == {}
+
+
+async def test_a_job_with_too_few_pairs_is_refused_and_so_is_what_the_lineage_has_learned_from(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
+    async with stored(kernel_settings, bus, tries()):
+        await derived(kernel_settings, bus)
+        async with coordinating(kernel_settings, bus, slots={"default": 5}) as workshop:
+            said = await refused(workshop, algorithm="dpo")
+            assert said == "7 of 7 preferences of role support can be used by dpo, which needs at least 8"
+        async with coordinating(kernel_settings, bus, minimum_pairs=3, slots={"default": 5}) as workshop:
+            said = await refused(workshop, algorithm="dpo", dataset={"filter": {"sources": ["human"]}})
+            assert said.endswith("can be used by dpo, which needs at least 3: source 7")
+            job = await workshop.ask(algorithm="dpo")
+            learned = (await workshop.dispatched(job["training_job_id"])).request.training_config.dataset.snapshot
+            assert learned is not None
+            await serve(bus, learned.digest)
+            said = await refused(workshop, algorithm="dpo")
+            assert said.endswith("consumed_by_lineage 7")
+
+
+async def serve(bus: Bus, dataset_digest: str) -> None:
+    """Make a policy that learned from the snapshot the role's stable one."""
+    policy = PolicyVersion(
+        role=ROLE,
+        version=1,
+        name=f"{ROLE}@1-dddddddd",
+        digest="d" * 64,
+        uri="s3://b/policies/1.json",
+        kind="adapter",
+        base_model="org/model",
+        created_at=after(0),
+        stage="stable",
+        dataset_digest=dataset_digest,
+    )
+    await bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.1", policy)
+    served = ServedPolicy(version=1, name=policy.name, digest=policy.digest)
+    await bus.bucket(POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served, next_version=2))
+
+
+async def test_thumbs_become_labels_with_the_trajectories_that_they_judge(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
+    def thumb(name: str, value: bool, role: str = ROLE) -> Feedback:
+        return Feedback(
+            feedback_id=named_id("thumb", role, name, value),
+            trajectory_id=named_id(role, name),
+            kind="thumbs",
+            at=AT,
+            role=role,
+            value=value,
+            rater="someone",
+        )
+
+    thumbs = [thumb("good 0", True), thumb("good 1", True), thumb("bad 0", False), thumb("good 2", True, "sales")]
+    async with (
+        stored(kernel_settings, bus, [*tries(), *thumbs]),
+        coordinating(kernel_settings, bus, minimum_labels=3, slots={"default": 5}) as workshop,
+    ):
+        manifest, table = await snapshot_of(workshop, algorithm="kto")
+        assert table.schema.equals(SCHEMAS["labels"])
+        assert (manifest["format"], manifest["sources"]) == ("labels", {"thumbs": 3})
+        rows = {row["trajectory_id"]: row for row in table.to_pylist()}
+        assert set(rows) == set(manifest["trajectories"])
+        bad = rows[named_id(ROLE, "bad 0")]
+        assert (bad["label"], bad["source"]) == (False, "thumbs")
+        assert json.loads(bad["completion"]) == [{"role": "assistant", "content": "I do not know."}]
+        assert rows[named_id(ROLE, "good 1")]["label"] is True
+        said = await refused(workshop, algorithm="kto", dataset={"filter": {"min_reward": 0.5}})
+        assert said == "role support cannot be trained by kto: all 2 thumbs are up: there is nothing to tell apart"
+
+
+async def test_enough_preferences_start_a_training(kernel_settings: KernelSettings, bus: Bus) -> None:
+    recipe = {
+        "config": {
+            "algorithm": "dpo",
+            "base_model": "org/model",
+            "dataset": {"source": "clickhouse", "sample_size": 100},
+            "hyperparameters": {},
+        },
+        "threshold": 7,
+    }
+    async with stored(kernel_settings, bus, tries()):
+        settings = {"preference_recipes": {ROLE: recipe}, "minimum_pairs": 3}
+        async with coordinating(kernel_settings, bus, **settings) as workshop:
+            await derived(kernel_settings, bus)
+
+            async def started() -> list[dict[str, Any]]:
+                return (await workshop.api.get("/v1/jobs")).json()["jobs"]
+
+            (job,) = await eventually(started)
+            assert (job["algorithm"], job["role"]) == ("dpo", ROLE)
+            assert job["training_job_id"] == named_id("trigger", "preferences", ROLE, 0)
+            await workshop.dispatched(job["training_job_id"])
+
+
+def records(folder: Path) -> Path:
+    """Tries in tau-bench's format: of each task a success and a failure, asked in the same words."""
+    made: list[Any] = []
+    for number in range(20):
+        task, success = divmod(number, 2)
+        answer = f"Booking {task} is on time." if success else "I cannot help with that."
+        made.append(
+            {
+                "task_id": task,
+                "trial": success,
+                "reward": float(success),
+                "info": {},
+                "traj": [
+                    {"role": "system", "content": "# Airline Agent Policy\nHelp."},
+                    {"role": "user", "content": f"where is booking {task}?"},
+                    {"role": "assistant", "content": answer},
+                ],
+            }
+        )
+    file = folder / "results.json"
+    file.write_text(json.dumps(made))
+    return file
+
+
+async def ended(api: httpx.AsyncClient, job_id: str) -> dict[str, Any] | None:
+    job = (await api.get(f"/v1/jobs/{job_id}")).json()
+    return job if job["state"] in {"completed", "failed"} else None
+
+
+async def rewarded(warehouse: Warehouse, number: int) -> None:
+    async def all_rewarded() -> bool:
+        counts = await warehouse.rows("SELECT uniqExact(trajectory_id) AS n FROM rewards")
+        return counts[0]["n"] >= number
+
+    await eventually(all_rewarded, deadline_s=60)
+
+
+@asynccontextmanager
+async def imported(kernel: KernelSettings, file: Path) -> AsyncIterator[Bus]:
+    """The records of a file as stored trajectories, each with its reward."""
+    async with (
+        migrated(kernel) as warehouse,
+        connected(kernel) as bus,
+        running_app(build_collector(CollectorSettings(kernel=kernel, linger_s=0.02))),
+        running_app(build_reward_computer(RewardSettings(kernel=kernel))),
+    ):
+        report = await import_tau_bench(bus, file, ImportOptions(role=ROLE))
+        await rewarded(warehouse, report.published)
+        yield bus
+
+
+@pytest.mark.timeout(300)
+async def test_pairs_of_imported_tries_train_an_adapter(kernel_settings: KernelSettings, tmp_path: Path) -> None:
+    file, objects = records(tmp_path), prepared_objects(kernel_settings)
+    chats: Sequence[Any] = [record["traj"] for record in read_records(file) if isinstance(record, dict)]
+    directory = await asyncio.to_thread(write_tiny_model, tmp_path / "base", list(chat_texts(chats)), vocabulary=300)
+    base = await asyncio.to_thread(publish_tiny_model, objects, directory, ROLE, AT)
+    async with (
+        imported(kernel_settings, file) as bus,
+        running_app(build_coordinator(CoordinatorSettings(kernel=kernel_settings, port=0, tick_s=0.05))) as app,
+        running_app(build_trainer(TrainerSettings(kernel=kernel_settings, heartbeat_s=0.3))),
+    ):
+        assert (await derived(kernel_settings, bus)).pairs == 10
+        server = next(part for part in app.components if isinstance(part, HttpServer))
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as api:
+            chosen = {"learning_rate": 0.01, "batch_size": 4, "max_steps": 6, "seed": 1, "max_length": 128}
+            asked = {"algorithm": "dpo", "role": ROLE, "base_model": base.uri, "hyperparameters": chosen}
+            answer = await api.post("/v1/jobs", json=asked)
+            assert answer.status_code == 201, answer.text
+            job = await eventually(lambda: ended(api, answer.json()["training_job_id"]), deadline_s=200)
+        assert (job["state"], job["error"], job["trajectories"]) == ("completed", None, 10)
+        artifacts = job["artifacts"]
+        policy = await asyncio.to_thread(read_policy, objects, artifacts["final_checkpoint"], artifacts["digest"])
+        assert policy.manifest.kind == "adapter"
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the real trajectories are not beside this checkout")
+async def test_thirty_real_tasks_tried_four_times_give_46_pairs(kernel_settings: KernelSettings) -> None:
+    async with imported(kernel_settings, REAL) as bus:
+        report = await derived(kernel_settings, bus)
+        assert (report.tries, report.tasks, report.comparisons) == (120, 30, 180)
+        assert dict(report.by_rater) == {"verified-outcome": 46}
+        assert sorted(report.by_task.values()) == [3] * 10 + [4] * 4
+        assert (report.done.published, report.done.refused) == (46, [])
