@@ -19,11 +19,19 @@ from rich.text import Text
 
 from ratchet.cli.options import DEFAULT_DIRECTORY
 
-console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
-"""As wide as the terminal; a file or a pipe takes whole lines."""
+LINE = 4000
+"""Columns of a file or a pipe: it takes whole lines."""
+
+console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else LINE)
+"""As wide as the terminal."""
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 """For progress and warnings, so that standard output holds the answer alone."""
+
+GAP = 2
+"""Columns between two columns of a table."""
+LAST_COLUMN = 24
+"""A last column that is narrower than this cannot be read."""
 
 STYLES = {
     "ready": "green",
@@ -88,11 +96,22 @@ def progress(what: str, *, quiet: bool = False) -> Generator[Bar]:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
-    """A plain table; `empty` is said when there are no rows."""
+    """A plain table; `empty` is said when there are no rows. Where it is too wide, each row becomes a list of facts."""
     if not rows:
         console.print(empty)
-        return
-    console.print(table(columns, rows))
+    elif least_width(columns, rows) <= console.width:
+        console.print(table(columns, rows))
+    else:
+        for place, row in enumerate(rows):
+            if place > 0:
+                console.print()
+            print_facts(dict(zip(columns, row, strict=True)))
+
+
+def least_width(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
+    """What a table needs so that nothing but its last column has to wrap."""
+    widths = [max(cell(value).cell_len for value in column) for column in zip(columns, *rows, strict=True)]
+    return sum(widths[:-1]) + GAP * (len(widths) - 1) + min(widths[-1], LAST_COLUMN)
 
 
 def print_facts(facts: Mapping[str, object], indent: int = 0) -> None:
@@ -115,7 +134,7 @@ def _flat(facts: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     """Rows as a table without a frame. The last column wraps, the others hold ids that one wants to copy."""
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for column in columns[:-1]:
         made.add_column(column, no_wrap=True)
     made.add_column(columns[-1], overflow="fold")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ratchet.cli.output import console, print_table, table
+from ratchet.cli.output import console, print_table
 
 Rollout = dict[str, Any]
 """A rollout as the deployer describes it."""
@@ -45,4 +45,4 @@ def _row(rollout: Rollout) -> tuple[object, ...]:
 def _section(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     if rows:
         console.print()
-        console.print(table(columns, rows))
+        print_table(columns, rows, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ratchet.cli.output import console, table
+from ratchet.cli.output import console, print_table
 from ratchet.cli.status import StatusReport
 
 RECENT_JOBS = 8
@@ -36,7 +36,7 @@ def show(report: StatusReport) -> None:
 def _section(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     if rows:
         console.print()
-        console.print(table(columns, rows))
+        print_table(columns, rows, "")
 
 
 def _streams(report: StatusReport) -> list[tuple[object, ...]]:

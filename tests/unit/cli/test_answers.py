@@ -12,7 +12,7 @@ from ratchet.cli.api import refusal
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.status import ServiceStatus, StatusReport
-from ratchet.cli.training_request import hyperparameters, read_request
+from ratchet.cli.training_request import dataset, hyperparameters, read_request, request_body
 from ratchet.embedded.state import StackRecord, write_record
 from ratchet.kernel.errors import NotFound, RatchetError, Rejected, Unavailable
 
@@ -98,3 +98,14 @@ def test_the_exit_code_of_status_tells_well_from_amiss_from_absent():
     assert report(True, "crashed", {}).exit_code == 3
     assert report(True, "ready", {"nats": "no answer"}).exit_code == 3
     assert report(False, "ready", {"nats": "no answer", "clickhouse": "no answer"}).exit_code == 4
+
+
+def test_a_setting_cannot_be_a_value_and_hold_others():
+    with pytest.raises(Rejected, match=r"--set lora\.r=2: lora already has a value"):
+        hyperparameters(["lora=1", "lora.r=2"])
+
+
+def test_a_request_names_a_directory_by_its_whole_path_and_says_only_what_was_chosen(tmp_path: Path):
+    assert request_body("x", "sft", str(tmp_path / "." / ""), {})["base_model"] == str(tmp_path)
+    assert request_body("x", "sft", "org/model", {})["base_model"] == "org/model"
+    assert dataset(5, min_reward=None, sources=["a"]) == {"sample_size": 5, "filter": {"sources": ["a"]}}
