@@ -4,7 +4,7 @@ HTTP API ───┐                         ┌─ Keeper: leases, deadlines, 
 triggers ───┼─> Intake ─> RL_TRAINING │
             │                │        ├─ Dispatcher: free slots ─> Exporter: ClickHouse -> S3 snapshot
 RL_TRAINING ┴─> Coordinator (handlers)│
-                     └──> jobs KV <───┘      RL_REWARDS ─> counter (projection) ─> ThresholdTrigger
+                     └──> jobs KV <───┘      RL_REWARDS, RL_FEEDBACK ─> counters (projections) ─> ThresholdTrigger
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ratchet.kernel.objects import Objects
 from ratchet.kernel.projection import Fold, Projection
 from ratchet.kernel.runtime import App, Component, Periodic
 from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Reward, TrainingRequest, TrainingStatus
+from ratchet.messages import Preference, Reward, TrainingRequest, TrainingStatus
 from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route
-from ratchet.messages.training_rules import LABELS, PAIRS
+from ratchet.messages.training_rules import DATASET_FORMATS, LABELS, PAIRS
 from ratchet.rl_coordinator.clickhouse_counts import Counts
 from ratchet.rl_coordinator.clickhouse_lineage import History
 from ratchet.rl_coordinator.clickhouse_preferences import Preferences
@@ -37,7 +37,7 @@ from ratchet.rl_coordinator.dispatcher import Dispatcher
 from ratchet.rl_coordinator.domain.jobs import Limits
 from ratchet.rl_coordinator.domain.recipes import Recipe, read_recipes
 from ratchet.rl_coordinator.domain.requests import Abilities
-from ratchet.rl_coordinator.domain.triggers import count_one_more, counted_role
+from ratchet.rl_coordinator.domain.triggers import Counted, count_one_more, counted_role, preferring_role
 from ratchet.rl_coordinator.drafts import Drafts
 from ratchet.rl_coordinator.exporter import Exporter
 from ratchet.rl_coordinator.feasibility import Feasibility
@@ -57,7 +57,7 @@ from ratchet.rl_coordinator.triggers import ThresholdTrigger
 
 NAME = "rl_coordinator"
 BUCKET = "coordinator"
-"""Our own bucket: counters of rewarded trajectories, and the job of every idempotency key."""
+"""Our own bucket: counters of rewarded trajectories and of preferences, and the job of every idempotency key."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,16 @@ class Stores:
         return None
 
 
+@dataclass(frozen=True)
+class Recipes:
+    """What triggers train, by role."""
+
+    rewarded: Mapping[str, Recipe]
+    """When enough trajectories were rewarded."""
+    preferences: Mapping[str, Recipe]
+    """When there are enough preferences."""
+
+
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncIterator[App]:
     """Connect, and assemble the coordinator."""
@@ -91,35 +101,40 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         await warehouse.close()
 
 
-async def _assemble(settings: Settings, stores: Stores, house: House, recipes: Mapping[str, Recipe]) -> App:
+async def _assemble(settings: Settings, stores: Stores, house: House, recipes: Recipes) -> App:
     bus = stores.bus
-    counter = Projection(bus, _counting())
+    counter, preferring = Projection(bus, _counting()), Projection(bus, _counting_preferences())
     store = KvJobs(bus.bucket(JOBS, Job), bus.bucket(BUCKET, str))
     await store.load()
     policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion))
-    coordinator = Coordinator(store, house, lambda role: counter.state(role) or 0, bus.now)
+    coordinator = Coordinator(
+        store, house, lambda role: Counted(counter.state(role) or 0, preferring.state(role) or 0), bus.now
+    )
     feasibility = Feasibility(policies, Counts(stores.warehouse), stores.objects, store.all)
     intake = Intake(bus, store, coordinator, feasibility)
     keeper = Keeper(bus, store, Pace(settings.tick_s, house.limits, settings.job_retention_s), bus.now)
     dispatcher = Dispatcher(store, policies, _exporter(settings, stores), keeper, house, bus.now)
-    trigger = ThresholdTrigger(store, intake, counter.states, recipes, bus.now)
+    triggers = [
+        ThresholdTrigger(store, intake, counter.states, recipes.rewarded, "rewarded", bus.now),
+        ThresholdTrigger(store, intake, preferring.states, recipes.preferences, "preferences", bus.now),
+    ]
     parts = Parts(
         intake=intake,
         coordinator=coordinator,
         store=store,
         registry=Registry(policies, _provenance(settings, stores, policies, store), store.all),
-        overview=Overview(store, policies, house, counter.states, recipes),
+        overview=Overview(store, policies, house, counter.states, recipes.rewarded),
         checks=stores.checks(),
         training_enabled=settings.training_enabled,
         now=bus.now,
     )
-    triggers = [Periodic(settings.trigger_tick_s, trigger.tick, "triggers")] if settings.training_enabled else []
     components: list[Component] = [
         counter,
+        preferring,
         _consumer(bus, coordinator),
         Periodic(settings.tick_s, keeper.tick, "keeper"),
         Periodic(settings.tick_s, dispatcher.tick, "dispatcher"),
-        *triggers,
+        *(Periodic(settings.trigger_tick_s, one.tick, "triggers") for one in triggers if settings.training_enabled),
         HttpServer(http_app(parts), settings.kernel.http_host, settings.port),
     ]
     return App(NAME, components, stores.checks())
@@ -138,6 +153,18 @@ def _counting() -> Fold[int]:
         bucket=BUCKET,
         kind=int,
         key_of=lambda received: counted_role(received.message),
+        step=lambda count, _: count_one_more(count),
+    )
+
+
+def _counting_preferences() -> Fold[int]:
+    return Fold(
+        name="preferences",
+        stream="RL_FEEDBACK",
+        topics=[Preference.TOPIC],
+        bucket=BUCKET,
+        kind=int,
+        key_of=lambda received: preferring_role(received.message),
         step=lambda count, _: count_one_more(count),
     )
 
@@ -166,10 +193,14 @@ def _house(settings: Settings) -> House:
     )
 
 
-def _recipes(settings: Settings) -> dict[str, Recipe]:
+def _recipes(settings: Settings) -> Recipes:
     """The recipes of file and environment. Raises `ConfigError` if one of them could never be run."""
     document = {**_recipes_in_file(settings), **settings.recipes}
-    return read_recipes(document, settings.threshold, settings.algorithms)
+    of_pairs = frozenset(name for name in settings.algorithms if DATASET_FORMATS.get(name) == PAIRS)
+    return Recipes(
+        rewarded=read_recipes(document, settings.threshold, settings.algorithms),
+        preferences=read_recipes(settings.preference_recipes, settings.preference_threshold, of_pairs),
+    )
 
 
 def _recipes_in_file(settings: Settings) -> Mapping[str, Mapping[str, Any]]:

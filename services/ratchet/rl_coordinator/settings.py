@@ -24,7 +24,7 @@ class Settings(BaseSettings):
     """Port of the HTTP API; 0 picks a free one."""
     training_enabled: bool = True
     """When false, requests are refused with a reason and nothing is trained."""
-    algorithms: frozenset[str] = frozenset({"sft", "rloo", "grpo", "reinforce", "ppo"})
+    algorithms: frozenset[str] = frozenset({"sft", "rloo", "grpo", "reinforce", "ppo", "dpo", "kto"})
     """What this installation's workers can run."""
     slots: Mapping[str, int] = {"default": 1}
     """By pool: how many jobs may run at a time. Jobs that ask for a GPU use the pool `gpu` where there is one."""
@@ -46,6 +46,11 @@ class Settings(BaseSettings):
     """How often the counters are looked at."""
     recipes: Mapping[str, Mapping[str, Any]] = {}
     """What a trigger trains, by role (`*` for all others): {"config": training_config, "threshold"?, "priority"?}."""
+    preference_threshold: int = 500
+    """New preferences of a role that start its training, where its entry in `preference_recipes` names no number."""
+    preference_recipes: Mapping[str, Mapping[str, Any]] = {}
+    """What new preferences train, by role, in the form of `recipes`; the algorithm is one that learns from pairs.
+    Empty: nothing is trained for them."""
     recipes_file: Path | None = None
     """JSON file with more recipes; those in `recipes` come first."""
     history_limit: int = 200_000
