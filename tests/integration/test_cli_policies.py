@@ -1,0 +1,59 @@
+"""`ratchet policies export` on a real object store: the files and the manifest, byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratchet.cli.endpoints import Endpoints
+from ratchet.cli.policies import MANIFEST, export_policy
+from ratchet.kernel.artifacts import ADAPTER, Policy, PolicyManifest, publish_policy, upload_files
+from ratchet.kernel.errors import Rejected
+from ratchet.kernel.objects import Objects
+from ratchet.kernel.settings import KernelSettings
+from tests.support.messages import AT
+
+
+def endpoints(kernel: KernelSettings, tmp_path: Path) -> Endpoints:
+    env = {f"RATCHET_{name.upper()}": str(getattr(kernel, name)) for name in KernelSettings.model_fields}
+    return Endpoints(tmp_path, None, {name: value for name, value in env.items() if value != "None"})
+
+
+def a_policy(kernel: KernelSettings, tmp_path: Path) -> Policy:
+    objects, files = Objects(kernel), tmp_path / "files"
+    objects.ensure_bucket()
+    files.mkdir()
+    (files / "adapter.bin").write_bytes(b"weights")
+    (files / "adapter_config.json").write_text("{}")
+    manifest = PolicyManifest(
+        kind=ADAPTER, base_model="base", files=upload_files(objects, files), role="support", created_at=AT
+    )
+    return publish_policy(objects, manifest)
+
+
+def described(policy: Policy) -> dict[str, Any]:
+    return {"name": "support@1", "uri": policy.uri, "digest": policy.digest}
+
+
+def quiet(done: float, total: float | None = None, note: str = "") -> None:
+    """A bar that nobody looks at."""
+
+
+def test_an_export_is_the_policy_byte_for_byte(kernel_settings: KernelSettings, tmp_path: Path) -> None:
+    policy, target = a_policy(kernel_settings, tmp_path), tmp_path / "out" / "support"
+    names = export_policy(endpoints(kernel_settings, tmp_path), described(policy), target, quiet)
+    assert sorted(names) == sorted(path.name for path in target.iterdir()) != []
+    assert (target / "adapter.bin").read_bytes() == b"weights"
+    assert hashlib.sha256((target / MANIFEST).read_bytes()).hexdigest() == policy.digest
+
+
+def test_an_export_never_writes_over_anything(kernel_settings: KernelSettings, tmp_path: Path) -> None:
+    policy, target = a_policy(kernel_settings, tmp_path), tmp_path / "out"
+    target.mkdir()
+    (target / "mine").touch()
+    with pytest.raises(Rejected, match="not an empty directory"):
+        export_policy(endpoints(kernel_settings, tmp_path), described(policy), target, quiet)
+    assert [path.name for path in target.iterdir()] == ["mine"]
