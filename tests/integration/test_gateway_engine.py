@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -23,7 +24,14 @@ from ratchet.kernel.settings import KernelSettings
 from ratchet.messages import Turn
 from ratchet.messages.routing import policy_name
 from ratchet.messages.state import PolicyVersion, Route, ServedPolicy
-from tests.support.engine_process import AT, Published, logprobs_by_transformers, publish, running_engine
+from tests.support.engine_process import (
+    AT,
+    Published,
+    logprobs_by_transformers,
+    publish,
+    publish_for_role,
+    running_engine,
+)
 from tests.support.running import connected, running_app
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
 from tests.support.waiting import eventually
@@ -92,7 +100,8 @@ def published(store: KernelSettings, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def engine(store: KernelSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with running_engine(store, tmp_path_factory.mktemp("engine")) as server:
+    scratch = tmp_path_factory.mktemp("engine")
+    with running_engine(store, scratch, RATCHET_ENGINE_RESIDENT_POLICIES="12") as server:
         yield server
 
 
@@ -203,15 +212,65 @@ async def test_a_dead_engine_is_told_clearly_and_a_restarted_one_gets_its_policy
         assert [turn.trainable.reason for turn in turns] == [None, "error", None]
 
 
-async def _listed(client: openai.AsyncOpenAI) -> bool:
-    return ROLE in [model.id async for model in client.models.list()]
+async def test_ten_roles_are_served_at_once_each_by_its_own_policy_and_all_on_one_base(
+    nats: RunningServer, engine: RunningServer, published: Published, store: KernelSettings, tmp_path: Path
+) -> None:
+    roles = [f"role_{number}" for number in range(10)]
+    async with scene(nats, engine, published, tmp_path) as here:
+        names: dict[str, str] = {}
+        for role in roles:
+            version = _version(1, publish_for_role(store, published, role), role)
+            names[role] = version.name
+            await here.bus.bucket("policies", PolicyVersion).put(f"{role}.1", version)
+            stable = ServedPolicy(version=1, name=version.name, digest=version.digest)
+            await here.bus.bucket("policies", Route).put(role, Route(role=role, stable=stable, next_version=2))
+        await eventually(lambda: _listed(here.client, roles[-1]))
+        assert len(set(names.values())) == 10
+        for _ in range(2):
+            answers = await asyncio.gather(*(here.ask(OPENING, str(uuid.uuid4()), model=role) for role in roles))
+            assert [answer.headers["x-ratchet-policy"] for answer in answers] == list(names.values())
+            assert {answer.headers["x-ratchet-arm"] for answer in answers} == {"stable"}
+        with pytest.raises(openai.NotFoundError, match="no policy serves the role 'role_10'") as missing:
+            await here.ask(OPENING, str(uuid.uuid4()), model="role_10")
+        assert missing.value.code == "model_not_found"
+    async with httpx.AsyncClient() as http:
+        counted = (await http.get(f"http://127.0.0.1:{engine.program.health_port}/metrics")).text
+    assert "ratchet_engine_bases 1.0" in counted
+    assert "ratchet_engine_base_loads_total 1.0" in counted
 
 
-def _version(number: int, policy: Policy) -> PolicyVersion:
+async def test_a_real_engine_streams_and_completes_texts_and_token_ids(
+    nats: RunningServer, engine: RunningServer, published: Published, tmp_path: Path
+) -> None:
+    async with scene(nats, engine, published, tmp_path) as here:
+        plain = (await here.ask(OPENING, str(uuid.uuid4()), seed=3)).parse()
+        trajectory = str(uuid.uuid4())
+        raw = await here.ask(OPENING, trajectory, seed=3, stream=True, stream_options={"include_usage": True})
+        chunks = [chunk async for chunk in raw.parse()]
+        said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        assert said == (plain.choices[0].message.content or "")
+        assert chunks[-1].usage.completion_tokens == plain.usage.completion_tokens
+        (streamed,) = await here.turns(trajectory, 1)
+        assert streamed.trainable.ok, streamed.trainable.reason
+        client = here.client.with_options(default_headers={"x-ratchet-trajectory": (texts := str(uuid.uuid4()))})
+        for prompt in ("where is my order", [20, 21, 22]):
+            answer = await client.completions.create(model=ROLE, prompt=prompt, max_tokens=4, seed=3)
+            assert answer.usage is not None
+            assert answer.usage.completion_tokens <= 4
+        text, ids = await here.turns(texts, 2)
+        assert (text.trainable.ok, ids.trainable.reason) == (True, "unsearchable_prompt")
+        assert len(text.output_token_ids or []) == len(text.behavior_logprobs or [0])
+
+
+async def _listed(client: openai.AsyncOpenAI, role: str = ROLE) -> bool:
+    return role in [model.id async for model in client.models.list()]
+
+
+def _version(number: int, policy: Policy, role: str = ROLE) -> PolicyVersion:
     return PolicyVersion(
-        role=ROLE,
+        role=role,
         version=number,
-        name=policy_name(ROLE, number, policy.digest),
+        name=policy_name(role, number, policy.digest),
         digest=policy.digest,
         uri=policy.uri,
         kind=policy.manifest.kind,

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
@@ -66,8 +67,14 @@ def publish(kernel: KernelSettings, scratch: Path, role: str) -> Published:
     return Published(directory, scratch / "adapter", model, publish_policy(objects, manifest))
 
 
+def publish_for_role(kernel: KernelSettings, published: Published, role: str) -> Policy:
+    """The same adapter as another role's policy: other words in the manifest, another digest."""
+    manifest = msgspec.structs.replace(published.adapter.manifest, role=role)
+    return publish_policy(Objects(kernel), manifest)
+
+
 @contextmanager
-def running_engine(kernel: KernelSettings, scratch: Path) -> Iterator[RunningServer]:
+def running_engine(kernel: KernelSettings, scratch: Path, **env: str) -> Iterator[RunningServer]:
     """`python -m ratchet.engine_local` on a free port."""
     port, health_port = free_ports(2)
     program = Program(
@@ -86,6 +93,7 @@ def running_engine(kernel: KernelSettings, scratch: Path) -> Iterator[RunningSer
             "RATCHET_S3_BUCKET": kernel.s3_bucket,
             "RATCHET_DATA_DIR": str(scratch / "engine"),
             "OMP_NUM_THREADS": "1",
+            **env,
         },
     )
     with running(program, scratch) as server:

@@ -117,6 +117,7 @@ class Engine:
         name = _text(request.json_object(), "lora_name")
         if not self._registry.remove(name):
             raise _unknown(name)
+        metrics.EVICTIONS.labels("unloaded").inc()
         metrics.RESIDENT.set(len(self._registry))
         return json_response({"lora_name": name})
 
@@ -157,6 +158,8 @@ class Engine:
         entry = Entry(name, fetched.digest, uri, fetched.served, self._now().timestamp(), now)
         evicted = self._registry.add(entry)
         metrics.LOADS.labels("loaded").inc()
+        metrics.LOAD_SECONDS.observe(now - began)
+        metrics.EVICTIONS.labels("room").inc(len(evicted))
         metrics.RESIDENT.set(len(self._registry))
         log.info("policy loaded", policy=name, digest=fetched.digest, seconds=round(now - began, 3), evicted=evicted)
         return entry

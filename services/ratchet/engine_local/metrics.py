@@ -12,3 +12,11 @@ OPEN = Gauge("ratchet_engine_open_requests", "Completions waiting or being compu
 TOKENS = Counter("ratchet_engine_tokens_total", "Tokens by kind: computed prompt, reused prompt, generated", ["kind"])
 RESIDENT = Gauge("ratchet_engine_resident_policies", "Policies in memory")
 LOADS = Counter("ratchet_engine_loads_total", "Policies asked for", ["outcome"])
+LOAD_SECONDS = Histogram(
+    "ratchet_engine_load_seconds",
+    "Time from being asked for a policy until it was in memory and probed",
+    buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+)
+EVICTIONS = Counter("ratchet_engine_evictions_total", "Policies that left memory: for room, or unloaded", ["reason"])
+BASES = Gauge("ratchet_engine_bases", "Base models in memory, each shared by all adapters on it")
+BASE_LOADS = Counter("ratchet_engine_base_loads_total", "Base models read from disk")

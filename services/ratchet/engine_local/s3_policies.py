@@ -8,6 +8,7 @@ from pathlib import Path
 
 from huggingface_hub import snapshot_download
 
+from ratchet.engine_local import metrics
 from ratchet.engine_local.torch_policies import Served, Weights, load_weights, merge_adapter, serve
 from ratchet.kernel.artifacts import MODEL, BlobStore, PolicyManifest, fetch_policy, is_manifest_uri
 from ratchet.kernel.errors import NotFound
@@ -56,9 +57,11 @@ class PolicyLoader:
     def _kept(self, key: str, directory: Path) -> Weights:
         if key not in self._bases:
             self._bases[key] = load_weights(directory)
+            metrics.BASE_LOADS.inc()
         self._bases.move_to_end(key)
         while len(self._bases) > BASES:
             self._bases.popitem(last=False)
+        metrics.BASES.set(len(self._bases))
         return self._bases[key]
 
 

@@ -1,0 +1,51 @@
+"""What the engine counts when policies come and go, and that adapters share their base."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import httpx
+from prometheus_client import REGISTRY
+
+from ratchet.engine_local.handlers import Engine
+from ratchet.engine_local.registry import Registry
+from ratchet.engine_local.s3_policies import Fetched
+from ratchet.engine_local.settings import Settings
+from ratchet.engine_local.torch_policies import Served
+from ratchet.kernel.asgi import JsonApi
+from ratchet.kernel.errors import NotFound
+
+COUNTED = (
+    ("ratchet_engine_loads_total", {"outcome": "loaded"}),
+    ("ratchet_engine_loads_total", {"outcome": "refused"}),
+    ("ratchet_engine_load_seconds_count", {}),
+    ("ratchet_engine_evictions_total", {"reason": "room"}),
+    ("ratchet_engine_evictions_total", {"reason": "unloaded"}),
+)
+
+
+def counts() -> list[float]:
+    return [REGISTRY.get_sample_value(name, labels) or 0.0 for name, labels in COUNTED]
+
+
+async def test_every_load_and_every_eviction_is_counted(served: Served) -> None:
+    def load(uri: str) -> Fetched:
+        if "absent" in uri:
+            raise NotFound("no such policy")
+        return Fetched("0" * 64, served)
+
+    registry: Registry[Served] = Registry(2, lambda _: None)
+    settings = Settings(resident_policies=2)
+    with ThreadPoolExecutor(1) as loading:
+        engine = Engine(settings, cast("Any", None), registry, load, loading, lambda: datetime(2026, 1, 5, tzinfo=UTC))
+        transport = httpx.ASGITransport(cast("Any", JsonApi(engine.find, settings.body_limit)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine/v1") as http:
+            before = counts()
+            for name in ("one", "two", "one", "three", "absent"):
+                await http.post("/load_lora_adapter", json={"lora_name": name, "lora_path": f"s3://b/{name}.json"})
+            await http.post("/unload_lora_adapter", json={"lora_name": "three"})
+    added = [now - then for now, then in zip(counts(), before, strict=True)]
+    assert added == [3, 1, 3, 1, 1]
+    assert REGISTRY.get_sample_value("ratchet_engine_resident_policies") == 1 == len(registry)
