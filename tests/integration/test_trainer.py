@@ -6,179 +6,23 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import psutil
 import pytest
-from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from ratchet.kernel.artifacts import fetch_policy, read_policy
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.objects import Objects
 from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import TrainingDispatch, TrainingRequest, TrainingStatus
-from ratchet.messages.base import named_id
-from ratchet.messages.state import JOBS, Job
-from ratchet.messages.training import (
-    Checkpointing,
-    Dataset,
-    Hyperparameters,
-    Lora,
-    SnapshotRef,
-    TrainingConfig,
-)
-from ratchet.trainer_worker.app import build
-from ratchet.trainer_worker.settings import Settings
-from tests.support.running import connected, prepared_objects, running_app
-from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
-from tests.support.trainer_runs import write_snapshot
+from ratchet.messages import TrainingStatus
+from tests.support.trainer_world import CHATS, CHILD_S, World, child_of, trainer_world, working
 from tests.support.waiting import eventually
-
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-CHILD_S = 90.0
-"""A child process imports torch first, on a machine that other tests keep busy."""
-
-CHATS = [
-    [
-        {"role": "user", "content": f"Say {colour}."},
-        {"role": "assistant", "content": f"{colour}!"},
-    ]
-    for colour in ("red", "green", "blue", "amber")
-] * 4
-
-
-@dataclass
-class World:
-    """The servers as a coordinator sees them, and everything that workers have said."""
-
-    bus: Bus
-    objects: Objects
-    settings: Settings
-    base: str
-    snapshot: SnapshotRef
-    statuses: list[TrainingStatus] = field(default_factory=list)
-
-    def said(self, job: str) -> list[TrainingStatus]:
-        return [status for status in self.statuses if status.training_job_id == job]
-
-    async def told(self, job: str, test: Callable[[TrainingStatus], bool]) -> TrainingStatus:
-        """The first status of `job` that passes `test`."""
-
-        async def look() -> TrainingStatus | None:
-            return next((status for status in self.said(job) if test(status)), None)
-
-        found = await eventually(look, CHILD_S)
-        assert found is not None
-        return found
-
-    async def ended(self, job: str) -> TrainingStatus:
-        return await self.told(job, lambda status: status.status != "running")
-
-    async def dispatch(self, name: str, config: TrainingConfig, *, attempt: int = 1, **more: Any) -> TrainingDispatch:
-        """Do what the coordinator does: the job's state first, then the work queue."""
-        request = TrainingRequest(
-            training_job_id=named_id("test", name),
-            timestamp=NOW,
-            requester="test",
-            trigger_reason="manual",
-            training_config=config,
-            role="support",
-        )
-        dispatch = TrainingDispatch(
-            training_job_id=request.training_job_id,
-            attempt=attempt,
-            pool="default",
-            timestamp=NOW,
-            request=request,
-            **more,
-        )
-        await self.bus.bucket(JOBS, Job).put(dispatch.training_job_id, job_of(dispatch))
-        await self.bus.publish(dispatch)
-        return dispatch
-
-    async def change_job(self, dispatch: TrainingDispatch, **changes: Any) -> None:
-        def changed(job: Job | None) -> Job:
-            assert job is not None
-            return msgspec.structs.replace(job, **changes)
-
-        await self.bus.bucket(JOBS, Job).change(dispatch.training_job_id, changed)
-
-    def config(self, algorithm: str = "sft", **hyper: Any) -> TrainingConfig:
-        values = {"learning_rate": 5e-3, "batch_size": 8, "max_steps": 6, "lora": Lora(r=4, alpha=8), **hyper}
-        return TrainingConfig(
-            algorithm=algorithm,
-            base_model=self.base,
-            dataset=Dataset(source="s3", sample_size=100, snapshot=self.snapshot),
-            hyperparameters=Hyperparameters(**values),
-            checkpointing=Checkpointing(save_interval=4),
-        )
-
-    def endless(self) -> TrainingConfig:
-        return self.config(max_steps=1_000_000)
-
-
-def job_of(dispatch: TrainingDispatch) -> Job:
-    return Job(
-        training_job_id=dispatch.training_job_id,
-        role="support",
-        algorithm=dispatch.request.training_config.algorithm,
-        state="dispatched",
-        priority="normal",
-        created_at=NOW,
-        updated_at=NOW,
-        request=dispatch.request,
-        attempt=dispatch.attempt,
-    )
-
-
-def store_snapshot(objects: Objects, directory: Path, trajectories: Sequence[dict[str, Any]]) -> SnapshotRef:
-    parquet = objects.put_file(write_snapshot(directory / "snapshot.parquet", trajectories), "snapshots", ".parquet")
-    manifest = {"kind": "snapshot", "parquet": {"uri": parquet.uri, "sha256": parquet.sha256, "size": parquet.size}}
-    ref = objects.put(json.dumps(manifest).encode(), "snapshots", ".json")
-    return SnapshotRef(uri=ref.uri, digest=ref.sha256)
-
-
-async def listen(bus: Bus, statuses: list[TrainingStatus]) -> None:
-    subscription = await bus.nc.jetstream().subscribe(
-        TrainingStatus.TOPIC, ordered_consumer=True, config=ConsumerConfig(deliver_policy=DeliverPolicy.ALL)
-    )
-    async for message in subscription.messages:
-        status = msgspec.json.decode(message.data, type=TrainingStatus)
-        statuses.append(status)
 
 
 @pytest.fixture
 async def world(kernel_settings: KernelSettings, tmp_path: Path) -> AsyncIterator[World]:
-    objects = prepared_objects(kernel_settings)
-    base = publish_tiny_model(objects, write_tiny_model(tmp_path / "base", chat_texts(CHATS)), "support", NOW)
-    snapshot = store_snapshot(objects, tmp_path, [{"messages": chat, "reward": 1.0} for chat in CHATS])
-    settings = Settings(kernel=kernel_settings, heartbeat_s=0.3, watch_s=0.2, grace_s=30.0, worker="test-worker")
-    async with connected(kernel_settings) as bus:
-        world = World(bus, objects, settings, base.uri, snapshot)
-        listening = asyncio.create_task(listen(bus, world.statuses))
+    async with trainer_world(kernel_settings, tmp_path) as world:
         yield world
-        listening.cancel()
-
-
-@asynccontextmanager
-async def working(world: World) -> AsyncIterator[None]:
-    async with running_app(build(world.settings)):
-        yield
-
-
-def child_of(job: str) -> psutil.Process | None:
-    """The training process of a job, found among our own children."""
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            if any(job in part for part in process.cmdline()):
-                return process
-    return None
 
 
 @pytest.mark.timeout(300)
@@ -213,6 +57,8 @@ async def test_a_dispatch_becomes_a_content_addressed_adapter_and_that_can_be_co
     running = [status for status in world.said(dispatch.training_job_id) if status.status == "running"]
     assert running[0].progress is None
     assert len(running) > 3
+    assert {headers["ce-causationid"] for headers in world.headers} == {dispatch.event_id}
+    assert len({headers["ce-correlationid"] for headers in world.headers}) == 1
     assert not (world.settings.work / f"{dispatch.training_job_id}-1").exists()
     await _continue_twice(world, done)
 

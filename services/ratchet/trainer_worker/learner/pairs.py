@@ -73,5 +73,8 @@ def _conversation(
 
 
 def _keys(pair: LoggedPair) -> tuple[str, ...]:
-    prompt = msgspec.json.encode(pair.prompt, order="sorted").decode()
-    return (f"prompt:{prompt}",) if pair.group_key is None else (f"prompt:{prompt}", f"group:{pair.group_key}")
+    """Instructions alone are no prompt: every task of a role has the same. Then the task's group tells."""
+    keys = [] if pair.group_key is None else [f"group:{pair.group_key}"]
+    if any(message["role"] != "system" for message in pair.prompt):
+        keys.append(f"prompt:{msgspec.json.encode(pair.prompt, order='sorted').decode()}")
+    return tuple(keys) or (f"pair:{pair.preference_id}",)

@@ -1,0 +1,156 @@
+"""Learning from people on real servers: pairs on top of an adapter, thumbs on top of that, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ratchet.engine_local.s3_policies import PolicyLoader
+from ratchet.kernel.artifacts import fetch_policy, read_policy
+from ratchet.kernel.exports import export_policy
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages.training import Dataset, Evaluation, SnapshotRef, TrainingConfig, TrainingStatus
+from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
+from tests.support.toy_preferences import parrot_chats, parrot_labels, parrot_pairs
+from tests.support.trainer_runs import write_labels, write_pairs, write_snapshot
+from tests.support.trainer_world import NOW, World, store_snapshot, trainer_world, working
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+async def world(kernel_settings: KernelSettings, tmp_path: Path) -> AsyncIterator[World]:
+    async with trainer_world(kernel_settings, tmp_path) as world:
+        directory = write_tiny_model(tmp_path / "parrot", chat_texts(parrot_chats()), vocabulary=330)
+        base = publish_tiny_model(world.objects, directory, "support", NOW)
+        chats = [{"messages": chat, "reward": 1.0} for chat in parrot_chats()]
+        snapshot = store_snapshot(world.objects, write_snapshot(tmp_path / "chats.parquet", chats))
+        parrots = replace(world, base=base.uri, snapshot=snapshot)
+        yield parrots
+
+
+def pairs_of(world: World, folder: Path) -> SnapshotRef:
+    return store_snapshot(world.objects, write_pairs(folder / "pairs.parquet", parrot_pairs()), "pairs")
+
+
+def labels_of(world: World, folder: Path) -> SnapshotRef:
+    return store_snapshot(world.objects, write_labels(folder / "labels.parquet", parrot_labels()), "labels")
+
+
+def config(world: World, algorithm: str, base: str, snapshot: SnapshotRef, **hyper: Any) -> TrainingConfig:
+    dataset = Dataset(source="s3", sample_size=100, snapshot=snapshot)
+    plain = world.config(algorithm, **{"lora": None, "learning_rate": 1e-2, **hyper})
+    return msgspec.structs.replace(plain, base_model=base, dataset=dataset)
+
+
+def policy_of(status: TrainingStatus) -> str:
+    assert status.status == "completed", status.error
+    assert status.artifacts is not None
+    return str(status.artifacts.final_checkpoint)
+
+
+async def test_pairs_then_thumbs_continue_an_adapter_and_leave_it_as_it_was(world: World, tmp_path: Path) -> None:
+    async with working(world):
+        first = await world.dispatch("sft", world.config(max_steps=4))
+        start = policy_of(await world.ended(first.training_job_id))
+        manifest = world.objects.get(start)
+        told = config(world, "dpo", start, pairs_of(world, tmp_path), max_steps=40, beta=0.5)
+        second = await world.dispatch("dpo", told, evaluation=Evaluation(holdout_size=0.25))
+        preferred = await world.ended(second.training_job_id)
+        liked = config(world, "kto", policy_of(preferred), labels_of(world, tmp_path), max_steps=6)
+        third = await world.dispatch("kto", liked)
+        done = await world.ended(third.training_job_id)
+
+    check_dpo(world, preferred, start, tmp_path)
+    assert world.objects.get(start) == manifest
+    local = fetch_policy(world.objects, start, tmp_path / "again")
+    digests = {file.name: file.sha256 for file in local.policy.manifest.files}
+    assert {path: digest_of(local.directory / path) for path in digests} == digests
+
+    last = read_policy(world.objects, policy_of(done)).manifest
+    assert (last.algorithm, last.parent, last.base_model) == ("kto", policy_of(preferred), world.base)
+    assert last.training_samples == len(parrot_labels())
+    assert done.metrics is not None
+    assert done.metrics.current is not None
+    assert done.metrics.current.kl_divergence is not None
+
+
+def check_dpo(world: World, done: TrainingStatus, start: str, folder: Path) -> None:
+    """The policy, what the status says of it, and everything that it carries."""
+    policy = read_policy(world.objects, policy_of(done))
+    assert (policy.manifest.algorithm, policy.manifest.parent) == ("dpo", start)
+    assert policy.manifest.base_model == world.base
+    assert done.metrics is not None
+    assert done.metrics.current is not None
+    assert done.metrics.current.margin is not None
+    assert done.metrics.current.margin > 0
+    assert done.metrics.current.accuracy is not None
+    assert done.evaluation_results is not None
+    scores = done.evaluation_results.benchmark_scores
+    assert scores is not None
+    assert scores["holdout_pairs"] == 12
+    assert scores["holdout_win_rate"] >= 0.55
+    # The engine loads it and finds the log-probabilities of the trainer's probe.
+    assert PolicyLoader(world.objects, folder / "engine").load(policy.uri).digest == policy.digest
+    export_policy(world.objects, policy.uri, folder / "out", policy.digest)
+    out = folder / "out"
+    effective = json.loads((out / "config.json").read_text())["hyperparameters"]
+    assert (effective["beta"], effective["max_steps"], effective["batch_size"]) == (0.5, 40, 8)
+    steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [step["step"] for step in steps] == list(range(1, 41))
+    wanted = {"loss", "accuracy", "margin", "rewards_chosen", "rewards_rejected", "grad_norm", "learning_rate"}
+    assert wanted <= steps[0].keys()
+    assert steps[0]["margin"] == pytest.approx(0.0, abs=1e-4)
+    card = (out / "README.md").read_text()
+    assert "preference pairs learnt from | 36" in card
+    assert done.artifacts is not None
+    assert world.objects.get(str(done.artifacts.model_card)) == card.encode()
+    assert (out / "logs" / "training.log").is_file()
+    assert (out / "tokenizer" / "tokenizer.json").is_file()
+    assert (out / "model" / "adapter_model.safetensors").is_file()
+
+
+async def test_the_wrong_kind_of_rows_fails_with_a_sentence_that_says_so(world: World, tmp_path: Path) -> None:
+    async with working(world):
+        wrong = config(world, "dpo", world.base, world.snapshot)
+        first = await world.dispatch("wrong", wrong)
+        ended = await world.ended(first.training_job_id)
+    assert ended.error is not None
+    assert ended.error.code == "DATA"
+    assert ended.error.message.startswith("dpo learns from pairs; the snapshot s3://")
+    assert ended.error.message.endswith("holds trajectories")
+
+
+async def test_a_cancelled_dpo_job_is_resumed_where_it_stopped(world: World, tmp_path: Path) -> None:
+    pairs = pairs_of(world, tmp_path)
+    async with working(world):
+        endless = config(world, "dpo", world.base, pairs, max_steps=1_000_000)
+        dispatch = await world.dispatch("cancelled", endless)
+        await world.told(dispatch.training_job_id, lambda status: status.progress is not None)
+        await world.change_job(dispatch, cancel_requested=True)
+        stopped = await world.ended(dispatch.training_job_id)
+        assert (stopped.status, stopped.artifacts is not None) == ("cancelled", True)
+        assert stopped.artifacts is not None
+        assert stopped.progress is not None
+        reached = stopped.progress.current_step or 0
+        more = config(world, "dpo", world.base, pairs, max_steps=reached + 3)
+        checkpoint = stopped.artifacts.checkpoint
+        resumed = await world.dispatch("cancelled", more, attempt=2, resume_from=checkpoint)
+        done = await world.told(
+            resumed.training_job_id, lambda status: status.attempt == 2 and status.status != "running"
+        )
+    assert done.status == "completed", done.error
+    assert done.artifacts is not None
+    lines = world.objects.get(str(done.artifacts.training_curves)).decode().splitlines()
+    assert json.loads(lines[0])["step"] > 1
+
+
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
