@@ -351,7 +351,7 @@ async def test_requests_that_cannot_be_run_are_refused_with_one_clear_line(
 ) -> None:
     async with coordinating(kernel_settings, bus) as workshop:
         for body, said in [
-            ({"algorithm": "dpo"}, "algorithm 'dpo' is not offered"),
+            ({"algorithm": "planner_ppo"}, "algorithm 'planner_ppo' is not offered"),
             ({"algorithm": "rloo", "learning_rate": 1}, "learning_rate: Extra inputs are not permitted"),
             ({"algorithm": "rloo", "hyperparameters": {"learning_rate": "1e-5"}}, "hyperparameters.learning_rate"),
             ({"algorithm": "rloo", "dataset": {"sample_size": 0}}, "dataset.sample_size"),
@@ -360,9 +360,9 @@ async def test_requests_that_cannot_be_run_are_refused_with_one_clear_line(
             answer = await workshop.api.post("/v1/jobs", json=body)
             assert answer.status_code == 422, answer.text
             assert said in answer.json()["detail"]
-        await bus.publish(request("bad", training_config=config("kto")))
+        await bus.publish(request("bad", training_config=config("planner_ppo")))
         refused = await workshop.until(request("bad").training_job_id, "failed")
-        assert "algorithm 'kto' is not offered" in refused["error"]["message"]
+        assert "algorithm 'planner_ppo' is not offered" in refused["error"]["message"]
 
 
 async def test_disabled_training_is_a_polite_refusal(kernel_settings: KernelSettings, bus: Bus) -> None:
@@ -404,6 +404,8 @@ async def test_what_cannot_work_is_refused_at_once_in_one_sentence(kernel_settin
                 f"dataset.snapshot {missing} does not exist",
             ),
             ({"role": "nobody"}, 409, "role nobody has no stored trajectory with a reward"),
+            ({"algorithm": "dpo"}, 409, f"role {ROLE} has no stored preference"),
+            ({"algorithm": "kto"}, 409, f"role {ROLE} has no stored thumb"),
             ({"dataset": future}, 409, f"none of 1 rewarded trajectories of role {ROLE} passes dataset.filter"),
             ({"dataset": {"filter": {"min_reward": 0.9}}}, 409, "none of 1 rewarded trajectories"),
             ({"dataset": {"filter": {"sources": ["import:x"]}}}, 409, "none of 1 rewarded trajectories"),

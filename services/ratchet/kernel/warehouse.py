@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 import clickhouse_connect
-from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
+from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, DataError
 
 from ratchet.kernel.errors import Rejected, WarehouseUnavailable
 from ratchet.kernel.settings import KernelSettings
@@ -28,7 +28,7 @@ _PASSING_CODES = {"159", "202", "209", "210", "241", "243", "252", "425", "999"}
 class Warehouse:
     """One connection pool to ClickHouse.
 
-    Raises `WarehouseUnavailable` for passing faults and `Rejected` for a query that cannot work.
+    Raises `WarehouseUnavailable` for passing faults and `Rejected` for a query or a value that cannot work.
     """
 
     def __init__(self, client: Any, database: str) -> None:
@@ -47,7 +47,11 @@ class Warehouse:
             await first.command(f"CREATE DATABASE IF NOT EXISTS {settings.clickhouse_database}")
             await first.close()
             client: Any = await clickhouse_connect.get_async_client(
-                dsn=settings.clickhouse_url, database=settings.clickhouse_database, autogenerate_session_id=False
+                dsn=settings.clickhouse_url,
+                database=settings.clickhouse_database,
+                autogenerate_session_id=False,
+                # The default drops the zone of UTC columns, and a naive instant cannot be compared with any other.
+                tz_mode="aware",
             )
         return cls(client, settings.clickhouse_database)
 
@@ -121,6 +125,8 @@ def statements(script: str) -> list[str]:
 def _classified() -> Iterator[None]:
     try:
         yield
+    except DataError as error:
+        raise Rejected(f"ClickHouse cannot hold it: {error}") from error
     except DatabaseError as error:
         code = _SERVER_SAYS.search(str(error))
         if code and code[1] not in _PASSING_CODES:

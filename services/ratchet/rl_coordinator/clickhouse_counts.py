@@ -27,12 +27,8 @@ INNER JOIN (
     FROM rewards AS w WHERE w.role = {role:String} GROUP BY w.trajectory_id
 ) AS r ON r.trajectory_id = t.trajectory_id
 """
-_ANYTHING = """
-SELECT
-    (SELECT count() FROM trajectories WHERE role = {role:String}) AS trajectories,
-    (SELECT count() FROM preferences WHERE role = {role:String}) AS preferences,
-    (SELECT count() FROM feedback WHERE role = {role:String}) AS feedback
-"""
+_PREFERENCES = "SELECT source, uniqExact(event_id) AS n FROM preferences WHERE role = {role:String} GROUP BY source"
+_THUMBS = "SELECT uniqExact(event_id) AS n FROM feedback WHERE role = {role:String} AND kind = 'thumbs'"
 _LOWEST, _FIRST_MS, _LAST_MS = -1e300, -(2**62), 2**62
 """Stand for limits that were not given."""
 
@@ -59,10 +55,13 @@ class Counts:
         row = (await self._warehouse.rows(_REWARDED, parameters))[0]
         return int(row["stored"]), int(row["matching"])
 
-    async def anything(self, role: str) -> int:
-        """Trajectories, preferences and opinions of a role, duplicates included: 0 or not is what matters."""
-        row = (await self._warehouse.rows(_ANYTHING, {"role": role}))[0]
-        return int(row["trajectories"]) + int(row["preferences"]) + int(row["feedback"])
+    async def preferences(self, role: str) -> dict[str, int]:
+        """Stored preferences of a role by source."""
+        return {row["source"]: int(row["n"]) for row in await self._warehouse.rows(_PREFERENCES, {"role": role})}
+
+    async def thumbs(self, role: str) -> int:
+        """Stored thumbs of a role."""
+        return int((await self._warehouse.rows(_THUMBS, {"role": role}))[0]["n"])
 
 
 def _milliseconds(instant: datetime | None, absent: int) -> int:

@@ -12,11 +12,13 @@ import structlog
 
 from ratchet.kernel.errors import Conflict, Rejected, Unavailable
 from ratchet.kernel.objects import Objects
+from ratchet.messages import training_rules
 from ratchet.messages.state import Job
 from ratchet.messages.training import DatasetFilter, TrainingRequest
+from ratchet.messages.training_rules import DATASET_FORMATS, TRAJECTORIES
 from ratchet.rl_coordinator.clickhouse_counts import Counts
 from ratchet.rl_coordinator.domain.jobs import TERMINAL
-from ratchet.rl_coordinator.domain.requests import continues_stable, uses_policy_gradient
+from ratchet.rl_coordinator.domain.requests import continues_stable
 from ratchet.rl_coordinator.kv_policies import KvPolicies
 
 log = structlog.get_logger()
@@ -62,18 +64,25 @@ class Feasibility:
             await self._require_object("dataset.snapshot", snapshot.uri)
 
     async def _data(self, request: TrainingRequest) -> None:
-        dataset, algorithm = request.training_config.dataset, request.training_config.algorithm
-        if dataset.snapshot is not None:
+        config, role = request.training_config, request.role
+        if config.dataset.snapshot is not None:
             return
-        if algorithm != "sft" and not uses_policy_gradient(algorithm):
-            if not await self._counts.anything(request.role):
-                raise Conflict(f"role {request.role} has no stored trajectory, preference or opinion to learn from")
-            return
-        stored, matching = await self._counts.rewarded(request.role, dataset.filter or DatasetFilter())
+        match DATASET_FORMATS.get(config.algorithm, TRAJECTORIES):
+            case training_rules.PAIRS:
+                if not await self._counts.preferences(role):
+                    raise Conflict(f"role {role} has no stored preference: derive or add some first")
+            case training_rules.LABELS:
+                if not await self._counts.thumbs(role):
+                    raise Conflict(f"role {role} has no stored thumb")
+            case _:
+                await self._require_rewarded(role, config.dataset.filter or DatasetFilter())
+
+    async def _require_rewarded(self, role: str, chosen: DatasetFilter) -> None:
+        stored, matching = await self._counts.rewarded(role, chosen)
         if not stored:
-            raise Conflict(f"role {request.role} has no stored trajectory with a reward")
+            raise Conflict(f"role {role} has no stored trajectory with a reward")
         if not matching:
-            raise Conflict(f"none of {stored} rewarded trajectories of role {request.role} passes dataset.filter")
+            raise Conflict(f"none of {stored} rewarded trajectories of role {role} passes dataset.filter")
 
     async def _require_object(self, name: str, uri: str) -> None:
         if uri.startswith("s3://") and not await asyncio.to_thread(self._objects.exists, uri):
