@@ -16,7 +16,7 @@ from nats.js import errors as js_errors
 from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
 
 from ratchet.kernel.contracts import Contracts, Stream
-from ratchet.kernel.envelope import Headers, seal, unseal
+from ratchet.kernel.envelope import Headers, event_id_of, seal, unseal
 from ratchet.kernel.errors import BusUnavailable, InvalidMessage
 from ratchet.kernel.kv import Bucket
 from ratchet.kernel.publisher import Publisher, Sealed
@@ -125,7 +125,7 @@ class Bus:
         """
         headers: Headers = dict(message.headers or {})
         reading = self.contracts.read_as(message.subject, unseal(headers, message.data), wanted)
-        event_id = headers.get("ce-id") or headers.get("Nats-Msg-Id") or reading.message.event_id
+        event_id = event_id_of(headers, reading.message)
         meta = message.metadata
         received = Received(
             message=reading.message,

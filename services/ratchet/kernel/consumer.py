@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
 import nats.errors
 import structlog
 from nats.aio.msg import Msg
@@ -18,7 +19,7 @@ from nats.js.errors import Error as JetStreamError
 from prometheus_client import Counter, Gauge, Histogram
 
 from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import ContractError, InvalidMessage, RatchetError, Unavailable
+from ratchet.kernel.errors import ContractError, InvalidMessage, RatchetError, Rejected, Unavailable
 from ratchet.kernel.puller import Puller
 from ratchet.kernel.received import Received
 from ratchet.messages import DeadLetter, Message
@@ -199,6 +200,8 @@ class Consumer:
         await asyncio.gather(*(self._apply(message, outcome, received) for (message, received), outcome in pairs))
 
     def _unexpected(self, received: Received[Message], error: Exception) -> Outcome:
+        if isinstance(error, Rejected):
+            return Dead("rejected", str(error))
         log.exception("handler failed", consumer=self._subscription.durable, sequence=received.sequence, exc_info=error)
         if received.delivered >= self._subscription.max_deliveries:
             return Dead("exhausted", f"{type(error).__name__}: {error}")
@@ -207,21 +210,30 @@ class Consumer:
     async def _apply(self, message: Msg, outcome: Outcome, received: Received[Message] | None) -> None:
         """Make the outcome true: what it publishes is durable before the message is acked."""
         try:
-            if isinstance(outcome, Done):
-                await self._bus.publish_all(outcome.events, cause=received)
-                await message.ack()
-                SEQUENCE.labels(self._subscription.durable).set(message.metadata.sequence.stream)
-            elif isinstance(outcome, Dead):
-                await self._bury(message, outcome)
-            else:
-                log.info("will retry", consumer=self._subscription.durable, reason=outcome.reason)
-                await message.nak(delay=outcome.delay_s)
+            outcome = await self._made_true(message, outcome, received)
         except (Unavailable, nats.errors.Error) as error:
             log.warning("not settled, will be redelivered", consumer=self._subscription.durable, reason=str(error))
             outcome = Retry(str(error))
             with suppress(nats.errors.Error):
                 await message.nak(delay=1.0)
         HANDLED.labels(self._subscription.durable, type(outcome).__name__.lower()).inc()
+
+    async def _made_true(self, message: Msg, outcome: Outcome, received: Received[Message] | None) -> Outcome:
+        """The outcome in the end: a message whose answer can never be published is dead."""
+        if isinstance(outcome, Done):
+            try:
+                await self._bus.publish_all(outcome.events, cause=received)
+            except (ContractError, Rejected) as error:
+                outcome = Dead("rejected", f"its answer was refused: {error}")
+        if isinstance(outcome, Done):
+            await message.ack()
+            SEQUENCE.labels(self._subscription.durable).set(message.metadata.sequence.stream)
+        elif isinstance(outcome, Dead):
+            await self._bury(message, outcome)
+        else:
+            log.info("will retry", consumer=self._subscription.durable, reason=outcome.reason)
+            await message.nak(delay=outcome.delay_s)
+        return outcome
 
     async def _bury(self, message: Msg, dead: Dead) -> None:
         meta = message.metadata
@@ -236,7 +248,11 @@ class Consumer:
             headers=dict(message.headers or {}),
             body=base64.b64encode(message.data).decode(),
         )
-        await self._bus.publish(letter, cause=_cause_in(letter.headers))
+        try:
+            await self._bus.publish(letter, cause=_cause_in(letter.headers))
+        except (ContractError, Rejected) as error:
+            left_out = f"{letter.detail[:1000]} (headers and {len(message.data)} bytes of body left out: {error})"
+            await self._bus.publish(msgspec.structs.replace(letter, headers={}, body="", detail=left_out[:2000]))
         if self._subscription.on_dead is not None:
             await self._subscription.on_dead(meta.sequence.stream)
         await message.term()

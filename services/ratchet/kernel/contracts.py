@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -142,16 +143,18 @@ class Contracts:
     def check_strict(self, message: Message) -> bytes:
         """The JSON body of `message`. Raises `UnknownSubject`, or `InvalidMessage` unless the strict view takes it."""
         topic = self.topic_of(message.subject)
-        body = encode(message)
-        _refuse(self._strict[topic.schema], parse(body))
+        with _bounded():
+            body = encode(message)
+            _refuse(self._strict[topic.schema], parse(body))
         return body
 
     def check_strict_json(self, topic: str, body: bytes) -> Message:
         """Read a body at an edge, by the strict view. Raises `UnknownSubject` or `InvalidMessage`."""
         found = self._named(topic)
-        parsed = parse(body)
-        _refuse(self._strict[found.schema], parsed)
-        return _typed(parsed, self._types[found.name])
+        with _bounded():
+            parsed = parse(body)
+            _refuse(self._strict[found.schema], parsed)
+            return _typed(parsed, self._types[found.name])
 
     def read(self, subject: str, body: bytes) -> tuple[Message, int]:
         """Read a body from the bus as it is; returns the message and how many members it does not know.
@@ -168,13 +171,14 @@ class Contracts:
         Raises `UnknownSubject` or `InvalidMessage`.
         """
         topic = self.topic_of(subject)
-        parsed = parse(body)
-        unknown = self._check_open(topic, parsed)
-        for upgrade in upgrade_path(self._upgrades, topic.name, wanted):
-            subject = subject.replace(topic.name, upgrade.to, 1)
-            topic, parsed = self._named(upgrade.to), _upgraded(upgrade, parsed)
-            body, unknown = msgspec.json.encode(parsed), self._check_open(topic, parsed)
-        message = _typed(parsed, self._types[topic.name])
+        with _bounded():
+            parsed = parse(body)
+            unknown = self._check_open(topic, parsed)
+            for upgrade in upgrade_path(self._upgrades, topic.name, wanted):
+                subject = subject.replace(topic.name, upgrade.to, 1)
+                topic, parsed = self._named(upgrade.to), _upgraded(upgrade, parsed)
+                body, unknown = msgspec.json.encode(parsed), self._check_open(topic, parsed)
+            message = _typed(parsed, self._types[topic.name])
         if message.subject != subject:
             raise InvalidMessage(f"belongs to subject {message.subject}, not {subject}")
         return Reading(message, unknown, body)
@@ -217,7 +221,8 @@ class Views:
         """What is wrong with a message; None when the strict view takes it, which the open one then does too."""
         for name, view in (("open", self._open), ("strict", self._strict)):
             try:
-                _refuse(view, parsed)
+                with _bounded():
+                    _refuse(view, parsed)
             except InvalidMessage as error:
                 return Breach(name, error.path, error.reason)
         return None
@@ -270,6 +275,17 @@ def _subject_pattern(template: str, parameters: Json) -> re.Pattern[str]:
 def _validator(schema: Json) -> jsonschema_rs.Draft202012Validator:
     # Masked: reasons go to logs and dead letters, where the content of messages has no place.
     return jsonschema_rs.Draft202012Validator(schema, validate_formats=True, offline=True, mask="value")
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """Refuses what a library gives up on: JSON nested hundreds of levels deep, text that is no Unicode."""
+    try:
+        yield
+    except RecursionError as error:
+        raise InvalidMessage("nested too deeply") from error
+    except ValueError as error:
+        raise InvalidMessage(f"cannot be handled: {error}") from error
 
 
 def parse(body: bytes) -> Json:

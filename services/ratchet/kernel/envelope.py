@@ -18,6 +18,9 @@ COMPRESS_ABOVE = 16_384
 MAX_BODY = 64 * 1024 * 1024
 """Refuse to unpack more than this many bytes: a small message can hold a huge body."""
 
+MAX_ID = 256
+"""Characters of an event id that comes in a header: ids are keys in tables, and hundreds of them go into one query."""
+
 Headers = dict[str, str]
 
 
@@ -63,3 +66,11 @@ def unseal(headers: Headers, body: bytes) -> bytes:
     if len(plain) > MAX_BODY:
         raise InvalidMessage(f"body is larger than {MAX_BODY} bytes")
     return plain
+
+
+def event_id_of(headers: Headers, message: Message) -> str:
+    """The event's id: the publisher's word, else what follows from the body. Raises `InvalidMessage` for no id."""
+    event_id = headers.get("ce-id") or headers.get("Nats-Msg-Id") or message.event_id
+    if len(event_id) > MAX_ID:
+        raise InvalidMessage(f"the event id is longer than {MAX_ID} characters")
+    return event_id

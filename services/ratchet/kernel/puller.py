@@ -103,7 +103,8 @@ class Puller:
         self._asked_at = now
 
     async def _on_message(self, message: Msg) -> None:
-        status = (message.headers or {}).get("Status")
+        # What the server says itself wants no answer; a publisher's own header `Status` means nothing here.
+        status = None if message.reply else (message.headers or {}).get("Status")
         if status is None:
             self._credit = max(0, self._credit - 1)
             self._buffer.put_nowait(message)

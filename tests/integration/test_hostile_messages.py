@@ -1,0 +1,137 @@
+"""Hostile messages on every subject of a real broker: readers go on, and every message is accounted for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.consumer import Consumer, Done, Outcome, Subscription
+from ratchet.kernel.envelope import unseal
+from ratchet.kernel.errors import InvalidMessage
+from ratchet.kernel.received import Received
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import DeadLetter, Message, Trajectory
+from ratchet.trajectory_collector.app import build
+from ratchet.trajectory_collector.rows import TABLES
+from ratchet.trajectory_collector.settings import Settings
+from tests.support.contract_files import CONTRACTS, example
+from tests.support.hostile import HEADERS, broken_bodies, extreme_bodies, valid_bodies
+from tests.support.messages import trajectory
+from tests.support.running import connected, migrated, running, running_app
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+PER_TOPIC = 24
+
+
+@pytest.fixture
+def settings(nats: RunningServer) -> KernelSettings:
+    return KernelSettings(nats_url=nats.url)
+
+
+def hostile(stream: str) -> Iterator[tuple[str, bytes, dict[str, str]]]:
+    """(subject, body, headers) for every topic of a stream."""
+    chance = random.Random(stream)
+    for topic in (topic for topic in CONTRACTS.topics.values() if topic.stream == stream):
+        filters = CONTRACTS.subjects(topic.name)
+        good = msgspec.json.encode(example(topic.schema))
+        for body in (*broken_bodies(topic.schema, PER_TOPIC), *[good] * len(HEADERS)):
+            yield chance.choice(filters).replace("*", "anybody"), body, chance.choice(HEADERS)
+
+
+def taking(stream: str, taken: list[int]) -> Subscription:
+    """A subscription to all topics of a stream that takes whatever can be read."""
+
+    async def handle(batch: Sequence[Received[Any]]) -> Sequence[Outcome]:
+        taken.extend(received.sequence for received in batch)
+        return [Done()] * len(batch)
+
+    handlers = {topic.name: handle for topic in CONTRACTS.topics.values() if topic.stream == stream}
+    return Subscription(stream=stream, durable=f"fuzz-{stream}", handlers=handlers, linger_s=0.01)
+
+
+async def letters(bus: Bus, stream: str) -> list[DeadLetter]:
+    """The dead letters about a stream."""
+    last = (await bus.nc.jetstream().stream_info("RL_DEADLETTERS")).state.last_seq
+    stored = [await bus.nc.jetstream().get_msg("RL_DEADLETTERS", number + 1) for number in range(last)]
+    about = [one for one in stored if f".{stream}." in (one.subject or "")]
+    return [message for one in about if isinstance(message := read(bus, one), DeadLetter)]
+
+
+def read(bus: Bus, stored: Any) -> Message:
+    return bus.contracts.read(stored.subject, unseal(dict(stored.headers or {}), stored.data))[0]
+
+
+@pytest.mark.parametrize("stream", [name for name in CONTRACTS.streams if name != "RL_DEADLETTERS"])
+async def test_every_hostile_message_is_handled_or_dead_with_a_reason(settings: KernelSettings, stream: str) -> None:
+    taken: list[int] = []
+    async with connected(settings) as bus:
+        sent = [
+            await bus.nc.jetstream().publish(subject, body, headers=headers or None)
+            for subject, body, headers in hostile(stream)
+        ]
+        consumer = Consumer(bus, taking(stream, taken))
+        async with running(consumer):
+
+            async def settled() -> bool:
+                readers = await bus.nc.jetstream().consumers_info(stream)
+                return bool(readers) and readers[0].num_pending == readers[0].num_ack_pending == 0
+
+            await eventually(settled)
+        dead = await letters(bus, stream)
+    assert sorted([*taken, *(letter.sequence for letter in dead)]) == [answer.seq for answer in sent]
+    assert all(letter.detail for letter in dead)
+    assert {letter.reason for letter in dead} <= {"invalid", "unknown_subject"}
+    assert dead
+
+
+async def test_a_message_that_fits_into_no_dead_letter_is_dead_without_its_body(settings: KernelSettings) -> None:
+    taken: list[int] = []
+    huge = random.Random(1).randbytes(8 * 1024 * 1024 - 2048)
+    async with connected(settings) as bus:
+        await bus.nc.jetstream().publish(Trajectory.TOPIC, huge)
+        await bus.publish(trajectory())
+        async with running(Consumer(bus, taking("RL_TRAJECTORIES", taken))):
+
+            async def both() -> list[DeadLetter]:
+                return await letters(bus, "RL_TRAJECTORIES") if taken else []
+
+            (letter,) = await eventually(both)
+    assert taken == [2]
+    assert (letter.sequence, letter.body) == (1, "")
+    assert f"{len(huge)} bytes of body left out" in letter.detail
+
+
+def legal(topic: str) -> Iterator[tuple[str, bytes]]:
+    """(subject, body) of random and of extreme messages of a topic that its contract takes."""
+    schema = CONTRACTS.topics[topic].schema
+    for document in (*valid_bodies(schema, 6), *extreme_bodies(schema)):
+        body = msgspec.json.encode(document)
+        with suppress(InvalidMessage):  # 1e300 is an integer for a schema, but for no type
+            yield CONTRACTS.check_strict_json(topic, body).subject, body
+
+
+async def test_the_collector_accounts_for_every_legal_message_however_extreme(kernel_settings: KernelSettings) -> None:
+    messages = [message for topic in TABLES for message in legal(topic)]
+    settings = Settings(kernel=kernel_settings, linger_s=0.05, audit_interval_s=0.2)
+    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+        for subject, body in messages:
+            await bus.nc.publish(subject, body)
+        await bus.nc.flush()
+        async with running_app(build(settings)) as app:
+
+            async def accounted() -> bool:
+                rows = await warehouse.rows("SELECT sum(accounted) AS n FROM ledger_balance")
+                return rows[0]["n"] >= len(messages)
+
+            await eventually(accounted, 90)
+            assert await app.checks["ledger"]() is None
+        balance = await warehouse.rows("SELECT sum(stored) AS stored, sum(missing) AS missing FROM ledger_balance")
+    assert balance[0]["missing"] == 0
+    assert balance[0]["stored"] > 0
