@@ -14,6 +14,7 @@ from typer.main import get_command
 from ratchet.cli import (
     completion_commands,
     contract_commands,
+    dataset_commands,
     deadletter_commands,
     demo_commands,
     feedback_commands,
@@ -47,6 +48,7 @@ for group in (
     group.register(app)
 app.add_typer(import_commands.app, name="import")
 app.add_typer(policy_commands.app, name="policies")
+app.add_typer(dataset_commands.app, name="dataset")
 app.add_typer(preferences_commands.app, name="preferences")
 app.add_typer(rollout_commands.app, name="rollout")
 app.add_typer(deadletter_commands.app, name="deadletters")

@@ -15,7 +15,7 @@ from ratchet.cli.broker import connected
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.imports import CheckOnly
 from ratchet.cli.output import Bar, console, print_table
-from ratchet.kernel.errors import Rejected
+from ratchet.kernel.errors import NotFound, Rejected
 from ratchet.kernel.redaction import Redactor, redact_message
 from ratchet.kernel.warehouse import Warehouse
 from ratchet.messages import Preference
@@ -86,10 +86,13 @@ async def outlet(endpoints: Endpoints, dry_run: bool) -> AsyncGenerator[Sink]:
 
 
 async def derive(endpoints: Endpoints, options: DeriveOptions, bar: Bar) -> DerivationReport:
-    """Derive from the tries of one role, or of each role."""
+    """Derive from the tries of one role, or of each role. Raises `NotFound` for a role without trajectories."""
     async with warehouse_of(endpoints) as warehouse, outlet(endpoints, options.dry_run) as sink:
         tries = Tries(warehouse)
-        roles = [options.role] if options.role is not None else await tries.roles()
+        known = await tries.roles()
+        if options.role is not None and options.role not in known:
+            raise NotFound(f"no such role: {options.role}")
+        roles = known if options.role is None else [options.role]
         rule = RULES[options.source](options.margin)
         deriver = Deriver(tries, StoredPreferences(warehouse), sink, rule, options.max_per_task)
         return await deriver.derive(roles, bar)

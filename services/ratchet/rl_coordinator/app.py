@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from ratchet.kernel.bus import Bus
@@ -113,7 +114,8 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
     feasibility = Feasibility(policies, Counts(stores.warehouse), stores.objects, store.all)
     intake = Intake(bus, store, coordinator, feasibility)
     keeper = Keeper(bus, store, Pace(settings.tick_s, house.limits, settings.job_retention_s), bus.now)
-    dispatcher = Dispatcher(store, policies, _exporter(settings, stores), keeper, house, bus.now)
+    exporting = exporter(settings, stores.warehouse, stores.objects, bus.now)
+    dispatcher = Dispatcher(store, policies, exporting, keeper, house, bus.now)
     triggers = [
         ThresholdTrigger(store, intake, counter.states, recipes.rewarded, "rewarded", bus.now),
         ThresholdTrigger(store, intake, preferring.states, recipes.preferences, "preferences", bus.now),
@@ -169,14 +171,14 @@ def _counting_preferences() -> Fold[int]:
     )
 
 
-def _exporter(settings: Settings, stores: Stores) -> Exporter:
+def exporter(settings: Settings, warehouse: Warehouse, objects: Objects, now: Callable[[], datetime]) -> Exporter:
+    """What makes snapshots, and previews of them."""
     drafts = Drafts(
-        Trajectories(stores.warehouse, settings.history_limit),
-        Preferences(stores.warehouse, settings.history_limit),
+        Trajectories(warehouse, settings.history_limit),
+        Preferences(warehouse, settings.history_limit),
         minimum={PAIRS: settings.minimum_pairs, LABELS: settings.minimum_labels},
     )
-    snapshots = Snapshots(stores.objects, settings.kernel.s3_bucket)
-    return Exporter(drafts, snapshots, settings.chunk, stores.bus.now)
+    return Exporter(drafts, Snapshots(objects, settings.kernel.s3_bucket), settings.chunk, now)
 
 
 def _provenance(settings: Settings, stores: Stores, policies: KvPolicies, jobs: KvJobs) -> Provenance:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ratchet.messages.training import Dataset, DatasetFilter
 from ratchet.messages.training_rules import DATASET_FORMATS, LABELS, PAIRS, TRAJECTORIES
@@ -66,8 +66,6 @@ class Draft:
     """Less is refused."""
     problem: str | None = None
     """Why these cannot be learned from, however many there are."""
-    counts: Mapping[str, int] = field(default_factory=dict[str, int])
-    """What a preview says of the chosen ones: how many from each source."""
 
 
 class Drafts:
@@ -107,7 +105,6 @@ class Drafts:
             watermarks=catalogue.watermarks,
             reward_function=catalogue.reward_function,
             minimum=self._minimum.get(TRAJECTORIES, 1),
-            counts=Counter(candidate.source for candidate in selection.chosen),
         )
 
     async def _draft_pairs(self, wanted: Wanted) -> Draft:
@@ -127,7 +124,6 @@ class Drafts:
             rows=rows,
             watermarks={"RL_FEEDBACK": watermark},
             minimum=self._minimum.get(PAIRS, 1),
-            counts=Counter(opinion.source for opinion in selection.chosen),
         )
 
     async def _draft_labels(self, wanted: Wanted) -> Draft:
@@ -157,7 +153,6 @@ class Drafts:
             reward_function=catalogue.reward_function,
             minimum=self._minimum.get(LABELS, 1),
             problem=_one_sided(ups, len(chosen)),
-            counts=+Counter({"thumbs up": ups, "thumbs down": len(chosen) - ups}),
         )
 
 

@@ -33,6 +33,20 @@ class Export:
     """Rows: trajectories, or preference pairs."""
 
 
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a snapshot would hold."""
+
+    rows: int
+    left_out: Mapping[str, int]
+    """What was not taken, by reason."""
+    sources: Mapping[str, int]
+    watermarks: Mapping[str, int]
+    reward_function: str
+    refused: str | None
+    """Why a job would be refused, None when it would not."""
+
+
 class Exporter:
     """Makes snapshots. Holds nothing between two exports but manifests it has read."""
 
@@ -63,9 +77,18 @@ class Exporter:
         )
         return Wanted(role, algorithm, dataset, together)
 
-    async def draft(self, wanted: Wanted) -> Draft:
-        """What would be chosen; nothing is written."""
-        return await self._drafts.draft(wanted)
+    async def preview(self, wanted: Wanted, tell: Callable[[float, float], None]) -> Preview:
+        """Make all rows and write none; `tell` hears how many of how many were looked at."""
+        draft = await self._drafts.draft(wanted)
+        left_out, sources, rows, looked = Counter(draft.left_out), Counter[str](), 0, 0
+        for ids in _chunks(draft.ids, self._chunk):
+            made = await draft.rows(ids)
+            left_out.update(row for row in made if isinstance(row, str))
+            sources.update(row.origin.source for row in made if not isinstance(row, str))
+            rows, looked = sum(sources.values()), looked + len(ids)
+            tell(looked, len(draft.ids))
+        short = _shortage(wanted, draft, rows, left_out) if rows < max(1, draft.minimum) else None
+        return Preview(rows, left_out, sources, draft.watermarks, draft.reward_function, draft.problem or short)
 
     async def _export(self, job: Job, wanted: Wanted, parent: str | None) -> Export:
         draft = await self._drafts.draft(wanted)

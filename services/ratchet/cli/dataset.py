@@ -1,0 +1,161 @@
+"""What the `ratchet dataset` commands do: find a snapshot, show it, write it to a file, preview one."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+
+from ratchet.cli.api import call, segment
+from ratchet.cli.broker import connected
+from ratchet.cli.endpoints import Endpoints
+from ratchet.cli.output import Bar, console, print_table
+from ratchet.cli.preferences import warehouse_of
+from ratchet.kernel.errors import Rejected
+from ratchet.kernel.objects import Objects
+from ratchet.messages.base import JsonObject
+from ratchet.messages.state import POLICIES, PolicyVersion, Route
+from ratchet.messages.training import Dataset, SnapshotRef
+from ratchet.messages.training_rules import DATASET_FORMATS
+from ratchet.rl_coordinator.app import exporter
+from ratchet.rl_coordinator.exporter import Preview
+from ratchet.rl_coordinator.kv_policies import KvPolicies
+from ratchet.rl_coordinator.s3_snapshots import Manifest, Snapshots
+from ratchet.rl_coordinator.settings import Settings
+
+_NAMED = re.compile(r"s3://[^/]+/(?:.+/)?([0-9a-f]{64})\.json")
+"""Manifests are named by their digest."""
+JSON_COLUMNS = ("messages", "tools", "calls", "prompt", "chosen", "rejected", "completion")
+"""Columns that hold JSON as text."""
+SUFFIXES = (".parquet", ".jsonl")
+BATCH = 500
+"""Rows that are turned into lines together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A verified snapshot."""
+
+    ref: SnapshotRef
+    manifest: Manifest
+
+
+def find(endpoints: Endpoints, what: str) -> Found:
+    """The snapshot of a job, or behind a manifest's uri. Raises `NotFound`, `Rejected` or `DigestMismatch`."""
+    ref = _ref_of_uri(what) if what.startswith("s3://") else _ref_of_job(endpoints, what)
+    kernel = endpoints.kernel
+    return Found(ref, Snapshots(Objects(kernel), kernel.s3_bucket).manifest(ref))
+
+
+def write(endpoints: Endpoints, found: Found, file: Path) -> int:
+    """Write the rows to `file`, as its suffix says, once their digest is verified; returns how many."""
+    if file.suffix not in SUFFIXES:
+        raise Rejected(f"{file} must end in {' or '.join(SUFFIXES)}")
+    objects, parquet = Objects(endpoints.kernel), found.manifest.parquet
+    if file.suffix == ".parquet":
+        objects.get_file(parquet.uri, file, parquet.sha256)
+        return found.manifest.rows
+    with tempfile.TemporaryDirectory(prefix="ratchet-dataset-") as directory:
+        rows = Path(directory) / "rows.parquet"
+        objects.get_file(parquet.uri, rows, parquet.sha256)
+        part = file.with_name(file.name + ".part")
+        with part.open("wb") as lines:
+            count = sum(lines.write(line) > 0 for line in _lines(rows))
+        part.replace(file)
+    return count
+
+
+async def preview(endpoints: Endpoints, role: str, algorithm: str, dataset: Dataset, bar: Bar) -> Preview:
+    """What a job that starts now would take; nothing is created. Raises `Rejected` for an unknown algorithm."""
+    if algorithm not in DATASET_FORMATS:
+        raise Rejected(f"unknown algorithm {algorithm!r}; known are {', '.join(DATASET_FORMATS)}")
+    settings = Settings(kernel=endpoints.kernel)
+    async with warehouse_of(endpoints) as warehouse, connected(settings.kernel) as bus:
+        policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion))
+        made = exporter(settings, warehouse, Objects(settings.kernel), bus.now)
+        wanted = await made.wanted(role, algorithm, dataset, await policies.of(role))
+        return await made.preview(wanted, bar)
+
+
+def show(found: Found) -> None:
+    """The manifest for people."""
+    manifest = found.manifest
+    facts = [
+        ("uri", found.ref.uri),
+        ("digest", found.ref.digest),
+        ("rows", f"{manifest.rows} {manifest.format}"),
+        ("role", manifest.role),
+        ("job", f"{manifest.training_job_id} ({manifest.algorithm})"),
+        ("created", manifest.created_at),
+        ("continues", manifest.parent_policy),
+        ("filters", _words(manifest.filters)),
+        ("sample size", manifest.sample_size),
+        ("reward", f"{manifest.reward_function or '-'} ({manifest.reward_transform})"),
+        ("sources", _words(manifest.sources or {})),
+        ("raters", _words(manifest.raters or {})),
+        ("left out", _words(manifest.left_out)),
+        ("trajectories", len(manifest.trajectories)),
+        ("preferences", len(manifest.preferences or ())),
+        ("seen up to", _words(manifest.watermarks)),
+        ("rows' digest", manifest.parquet.sha256),
+        ("bytes", manifest.parquet.size),
+    ]
+    print_table(("what", "value"), facts, "")
+
+
+def show_preview(role: str, algorithm: str, found: Preview) -> None:
+    """The preview for people."""
+    facts = [
+        ("rows", f"{found.rows} {DATASET_FORMATS[algorithm]}"),
+        ("role", role),
+        ("sources", _words(found.sources)),
+        ("left out", _words(found.left_out)),
+        ("reward", found.reward_function or None),
+        ("seen up to", _words(found.watermarks)),
+    ]
+    print_table(("what", "value"), facts, "")
+    if found.refused:
+        console.print(f"a job would be refused: {found.refused}", markup=False)
+
+
+def between(since: datetime | None, until: datetime | None) -> JsonObject | None:
+    """A filter's range of dates; naive ones are this machine's time."""
+    given = {"start": since, "end": until}
+    return {name: at.astimezone() for name, at in given.items() if at is not None} or None
+
+
+def _ref_of_uri(uri: str) -> SnapshotRef:
+    named = _NAMED.fullmatch(uri)
+    if named is None:
+        raise Rejected(f"{uri} is not the uri of a snapshot's manifest, s3://<bucket>/snapshots/<sha256>.json")
+    return SnapshotRef(uri=uri, digest=named[1])
+
+
+def _ref_of_job(endpoints: Endpoints, job_id: str) -> SnapshotRef:
+    job = call(endpoints, "coordinator", "GET", f"/v1/jobs/{segment(job_id)}")
+    if job.get("snapshot") is None:
+        raise Rejected(f"job {job_id} is {job['state']} and has no snapshot")
+    return msgspec.convert(job["snapshot"], SnapshotRef)
+
+
+def _lines(parquet: Path) -> Iterator[bytes]:
+    # pyarrow ships no types.
+    file: Any = pq.ParquetFile(parquet)
+    for batch in file.iter_batches(BATCH):
+        for row in batch.to_pylist():
+            yield msgspec.json.encode({name: _value(name, value) for name, value in row.items()}) + b"\n"
+
+
+def _value(name: str, value: Any) -> Any:  # `Any`: of a column's type
+    return msgspec.Raw(value.encode()) if name in JSON_COLUMNS else value
+
+
+def _words(counts: Mapping[str, Any]) -> str | None:
+    return ", ".join(f"{name} {value}" for name, value in counts.items()) or None
