@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from ratchet.cli.endpoints import Endpoints
-from ratchet.cli.policies import MANIFEST, export_policy
+from ratchet.cli.policies import export, export_target
 from ratchet.kernel.artifacts import ADAPTER, Policy, PolicyManifest, publish_policy, upload_files
 from ratchet.kernel.errors import Rejected
+from ratchet.kernel.exports import MANIFEST
 from ratchet.kernel.objects import Objects
 from ratchet.kernel.settings import KernelSettings
 from tests.support.messages import AT
@@ -44,10 +45,16 @@ def quiet(done: float, total: float | None = None, note: str = "") -> None:
 
 def test_an_export_is_the_policy_byte_for_byte(kernel_settings: KernelSettings, tmp_path: Path) -> None:
     policy, target = a_policy(kernel_settings, tmp_path), tmp_path / "out" / "support"
-    names = export_policy(endpoints(kernel_settings, tmp_path), described(policy), target, quiet)
-    assert sorted(names) == sorted(path.name for path in target.iterdir()) != []
-    assert (target / "adapter.bin").read_bytes() == b"weights"
+    names = export(endpoints(kernel_settings, tmp_path), described(policy), target, quiet)
+    files = (path for path in target.rglob("*") if path.is_file())
+    assert sorted(names) == sorted(str(path.relative_to(target)) for path in files) != []
+    assert (target / "model" / "adapter.bin").read_bytes() == b"weights"
     assert hashlib.sha256((target / MANIFEST).read_bytes()).hexdigest() == policy.digest
+
+
+def test_an_export_goes_where_policies_of_its_kind_go(kernel_settings: KernelSettings, tmp_path: Path) -> None:
+    policy = described(a_policy(kernel_settings, tmp_path))
+    assert export_target(endpoints(kernel_settings, tmp_path), policy) == Path("artifacts/imported/support@1")
 
 
 def test_an_export_never_writes_over_anything(kernel_settings: KernelSettings, tmp_path: Path) -> None:
@@ -55,5 +62,5 @@ def test_an_export_never_writes_over_anything(kernel_settings: KernelSettings, t
     target.mkdir()
     (target / "mine").touch()
     with pytest.raises(Rejected, match="not an empty directory"):
-        export_policy(endpoints(kernel_settings, tmp_path), described(policy), target, quiet)
+        export(endpoints(kernel_settings, tmp_path), described(policy), target, quiet)
     assert [path.name for path in target.iterdir()] == ["mine"]

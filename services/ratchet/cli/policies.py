@@ -11,14 +11,12 @@ from ratchet.cli.output import Bar
 from ratchet.cli.roles import require_role
 from ratchet.kernel.artifacts import read_policy
 from ratchet.kernel.errors import NotFound, Rejected
+from ratchet.kernel.exports import default_directory, export_policy
 from ratchet.kernel.objects import Objects
 from ratchet.messages.routing import parse_model
 
 Json = dict[str, Any]
 """A decoded answer."""
-
-MANIFEST = "ratchet-policy.json"
-"""The exported manifest, byte for byte: its sha256 is the policy's digest."""
 
 
 def read_roles(endpoints: Endpoints, role: str | None) -> Json:
@@ -54,16 +52,12 @@ def find_policy(endpoints: Endpoints, name: str) -> Json:
     raise NotFound(f"no such policy: {name}")
 
 
-def export_policy(endpoints: Endpoints, policy: Json, target: Path, bar: Bar) -> list[str]:
-    """The names of the files written to `target`. Raises `Rejected` when there is something already."""
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise Rejected(f"{target} is there already, and not an empty directory")
+def export_target(endpoints: Endpoints, policy: Json) -> Path:
+    """Where an export goes unless somebody says otherwise: by how the policy was made."""
+    return default_directory(read_policy(Objects(endpoints.kernel), policy["uri"], policy["digest"]), policy["name"])
+
+
+def export(endpoints: Endpoints, policy: Json, target: Path, bar: Bar) -> list[str]:
+    """The paths of the files written to `target`. Raises `Rejected` when there is something already."""
     objects = Objects(endpoints.kernel)
-    found = read_policy(objects, policy["uri"], policy["digest"])
-    target.mkdir(parents=True, exist_ok=True)
-    files = found.manifest.files
-    for done, file in enumerate(files):
-        bar(done, len(files), file.name)
-        objects.get_file(file.uri, target / file.name, file.sha256)
-    (target / MANIFEST).write_bytes(objects.get(found.uri, found.digest))
-    return [*(file.name for file in files), MANIFEST]
+    return export_policy(objects, policy["uri"], target, policy["digest"], bar)

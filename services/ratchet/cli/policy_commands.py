@@ -62,7 +62,10 @@ def show(
 @app.command()
 def export(
     policy: Policy,
-    target: Annotated[Path, typer.Argument(help="A directory that does not exist yet, or is empty.")],
+    target: Annotated[
+        Path | None,
+        typer.Argument(help="A directory that is new or empty; by default artifacts/<algorithm>/<policy>."),
+    ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
@@ -70,15 +73,17 @@ def export(
     """Copy a policy's files and manifest out of the object store, each verified by its digest."""
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import console, print_dry_run, print_json, progress
-    from ratchet.cli.policies import export_policy, find_policy
+    from ratchet.cli.policies import export as export_files
+    from ratchet.cli.policies import export_target, find_policy
 
     endpoints = locate(directory)
     found = find_policy(endpoints, policy)
+    target = target or export_target(endpoints, found)
     if dry_run:
         print_dry_run(f"write {found['name']} to {target}", {"uri": found["uri"], "digest": found["digest"]}, as_json)
         return
     with progress(f"exporting {found['name']}", quiet=as_json) as bar:
-        files = export_policy(endpoints, found, target, bar)
+        files = export_files(endpoints, found, target, bar)
     if as_json:
         print_json({"policy": found["name"], "directory": str(target), "files": files})
     else:

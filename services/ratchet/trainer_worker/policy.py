@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -109,14 +110,21 @@ def _load_base(name: str, dtype: torch.dtype) -> Any:
     try:
         return AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation="sdpa")
     except (OSError, ValueError) as error:
-        raise Rejected(f"cannot load the base model {name}: {str(error).splitlines()[0]}") from error
+        raise Rejected(f"cannot load the base model {name}: {_reason(name, error)}") from error
 
 
 def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     try:
         return cast("Any", AutoTokenizer).from_pretrained(name)
     except (OSError, ValueError) as error:
-        raise Rejected(f"cannot load the tokenizer of {name}: {str(error).splitlines()[0]}") from error
+        raise Rejected(f"cannot load the tokenizer of {name}: {_reason(name, error)}") from error
+
+
+def _reason(name: str, error: Exception) -> str:
+    """Why a model library could not load something, in one line. Without a hub it speaks of the hub all the same."""
+    if isinstance(error, OSError) and not Path(name).is_dir() and os.environ.get("HF_HUB_OFFLINE") == "1":
+        return "no directory here, not in the local cache, and no hub is asked (RATCHET_HUB=1 for the worker asks it)"
+    return str(error).splitlines()[0]
 
 
 def _with_adapter(base: Any, spec: JobSpec, lora: Lora | None) -> nn.Module:
