@@ -12,17 +12,21 @@ from typing import Any
 import msgspec
 import pytest
 
+from ratchet.client.operations import Operations
+from ratchet.embedded.ports import free_ports
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.consumer import Consumer, Done, Subscription
+from ratchet.kernel.errors import Unavailable
 from ratchet.kernel.received import Received
 from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import TrainingStatus
+from ratchet.messages import Preference, TrainingStatus
 from ratchet.messages.base import named_id
 from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
 from ratchet.messages.training import (
     Artifacts,
     Dataset,
     DatasetFilter,
+    Hyperparameters,
     Progress,
     SnapshotRef,
     TrainingError,
@@ -386,6 +390,8 @@ async def test_the_api_describes_itself(kernel_settings: KernelSettings, bus: Bu
             "/v1/models/{role}/{version}",
             "/v1/models/{role}/{version}/lineage",
             "/v1/status",
+            "/v1/status/dpo",
+            "/v1/status/training",
         }
         assert "learning_rate" in document["components"]["schemas"]["HyperparametersIn"]["properties"]
 
@@ -443,3 +449,59 @@ async def test_old_ended_jobs_leave_the_bucket(kernel_settings: KernelSettings, 
 
         await eventually(pruned)
         assert await bucket.keys() == [job("old 2").training_job_id]
+
+
+def preferred(name: str, source: str) -> Preference:
+    """One answer preferred over another."""
+    return Preference(
+        preference_id=named_id("preference", name),
+        prompt="Where is my parcel?",
+        chosen="On its way.",
+        rejected="No idea.",
+        source=source,
+        role=ROLE,
+    )
+
+
+async def test_training_and_preferences_are_told_at_a_glance(kernel_settings: KernelSettings, bus: Bus) -> None:
+    opinions = [preferred("one", "human"), preferred("two", "derived"), preferred("three", "derived")]
+    training = config("dpo", base_model="org/model", hyperparameters=Hyperparameters())
+    recipe = {"config": msgspec.to_builtins(training), "threshold": 4}
+    async with (
+        stored(kernel_settings, bus, [*played("one", 0.5), *opinions]),
+        coordinating(kernel_settings, bus, preference_recipes={ROLE: recipe}) as workshop,
+    ):
+        at_work = await workshop.ask()
+        dispatch = await workshop.dispatched(at_work["training_job_id"])
+        waiting = await workshop.ask(priority="urgent")
+        await workshop.say(dispatch, "running", progress=Progress(percent_complete=40.0))
+        await workshop.until(at_work["training_job_id"], "running")
+
+        def ask() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+            with Operations(str(workshop.api.base_url)) as operations:
+                return (
+                    operations.get_ml_status(),
+                    operations.get_training_status(role=ROLE),
+                    operations.get_dpo_status(),
+                )
+
+        everything, trains, dpo = await asyncio.to_thread(ask)
+        assert everything["jobs"]["running"] == 1
+        assert [(job["training_job_id"], job["percent_complete"]) for job in trains["active"]] == [
+            (at_work["training_job_id"], 40.0)
+        ]
+        assert [job["training_job_id"] for job in trains["waiting"]] == [waiting["training_job_id"]]
+        assert trains["slots"] == {"default": {"used": 1, "total": 1}}
+        role = dpo["roles"][ROLE]
+        assert (role["pairs"], role["total"], role["threshold"]) == ({"human": 1, "derived": 2}, 3, 4)
+        assert (role["since_last_dpo"], role["would_fire"], role["last_job"]) == (3, False, None)
+        await workshop.say(dispatch, "completed")
+        await workshop.until(at_work["training_job_id"], "completed")
+        trains = (await workshop.api.get("/v1/status/training")).json()
+        assert trains["last"][ROLE]["training_job_id"] == at_work["training_job_id"]
+
+
+async def test_an_operator_who_asks_nobody_is_told_so() -> None:
+    (port,) = free_ports(1)
+    with Operations(f"http://127.0.0.1:{port}", timeout_s=1) as operations, pytest.raises(Unavailable, match="answer"):
+        await asyncio.to_thread(operations.get_ml_status)

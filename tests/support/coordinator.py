@@ -117,7 +117,8 @@ async def stored(kernel: KernelSettings, bus: Bus, facts: Sequence[Message]) -> 
             async def all_there() -> bool:
                 counts = await warehouse.rows(
                     "SELECT (SELECT uniqExact(event_id) FROM trajectories) + (SELECT uniqExact(event_id) FROM turns)"
-                    " + (SELECT uniqExact(event_id) FROM rewards) + (SELECT uniqExact(event_id) FROM feedback) AS n"
+                    " + (SELECT uniqExact(event_id) FROM rewards) + (SELECT uniqExact(event_id) FROM feedback)"
+                    " + (SELECT uniqExact(event_id) FROM preferences) AS n"
                 )
                 return counts[0]["n"] == len({fact.event_id for fact in facts})
 

@@ -45,11 +45,13 @@ from ratchet.rl_coordinator.feasibility import Feasibility
 from ratchet.rl_coordinator.handlers import Coordinator, House
 from ratchet.rl_coordinator.http_api import Parts, http_app
 from ratchet.rl_coordinator.http_registry import Registry
+from ratchet.rl_coordinator.http_status import Statuses
 from ratchet.rl_coordinator.intake import Intake
 from ratchet.rl_coordinator.keeper import Keeper, Pace
 from ratchet.rl_coordinator.kv_jobs import KvJobs
 from ratchet.rl_coordinator.kv_policies import KvPolicies
 from ratchet.rl_coordinator.overview import Overview
+from ratchet.rl_coordinator.preference_overview import PreferenceOverview
 from ratchet.rl_coordinator.provenance import Provenance
 from ratchet.rl_coordinator.s3_manifests import Manifests
 from ratchet.rl_coordinator.s3_snapshots import Snapshots
@@ -111,7 +113,8 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
     coordinator = Coordinator(
         store, house, lambda role: Counted(counter.state(role) or 0, preferring.state(role) or 0), bus.now
     )
-    feasibility = Feasibility(policies, Counts(stores.warehouse), stores.objects, store.all)
+    counts = Counts(stores.warehouse)
+    feasibility = Feasibility(policies, counts, stores.objects, store.all)
     intake = Intake(bus, store, coordinator, feasibility)
     keeper = Keeper(bus, store, Pace(settings.tick_s, house.limits, settings.job_retention_s), bus.now)
     exporting = exporter(settings, stores.warehouse, stores.objects, bus.now)
@@ -125,7 +128,11 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
         coordinator=coordinator,
         store=store,
         registry=Registry(policies, _provenance(settings, stores, policies, store), store.all),
-        overview=Overview(store, policies, house, counter.states, recipes.rewarded),
+        statuses=Statuses(
+            Overview(store, policies, house, counter.states, recipes.rewarded),
+            PreferenceOverview(store, policies, counts, preferring.states, recipes.preferences),
+            bus.now,
+        ),
         checks=stores.checks(),
         training_enabled=settings.training_enabled,
         now=bus.now,

@@ -23,13 +23,12 @@ from ratchet.rl_coordinator.http_models import (
     JobIn,
     JobOut,
     JobsOut,
-    StatusOut,
     job_out,
 )
 from ratchet.rl_coordinator.http_registry import Registry, registry_routes
+from ratchet.rl_coordinator.http_status import Statuses, status_routes
 from ratchet.rl_coordinator.intake import Intake
 from ratchet.rl_coordinator.kv_jobs import KvJobs
-from ratchet.rl_coordinator.overview import Overview
 
 STATUS_OF: Sequence[tuple[type[RatchetError], int]] = (
     (InvalidMessage, 400),
@@ -49,7 +48,7 @@ class Parts:
     coordinator: Coordinator
     store: KvJobs
     registry: Registry
-    overview: Overview
+    statuses: Statuses
     checks: Mapping[str, Check]
     training_enabled: bool
     now: Callable[[], datetime]
@@ -67,6 +66,7 @@ def http_app(parts: Parts) -> FastAPI:
     app.include_router(_job_commands(parts))
     app.include_router(_job_queries(parts))
     app.include_router(registry_routes(parts.registry))
+    app.include_router(status_routes(parts.statuses))
     app.add_exception_handler(RatchetError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     return app
@@ -150,11 +150,6 @@ def _health_routes(parts: Parts) -> APIRouter:
         response.status_code = 503 if reasons else 200
         status: Literal["ok", "degraded"] = "degraded" if reasons else "ok"
         return HealthOut(status=status, reasons=reasons)
-
-    @routes.get("/v1/status", tags=["status"])
-    async def status() -> StatusOut:
-        """Jobs by state, slots, and where every role stands."""
-        return await parts.overview.status(parts.now())
 
     return routes
 

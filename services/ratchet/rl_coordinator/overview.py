@@ -8,14 +8,18 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from ratchet.messages.state import Job
-from ratchet.rl_coordinator.domain.jobs import State
+from ratchet.rl_coordinator.domain.jobs import ACTIVE, TERMINAL, State
 from ratchet.rl_coordinator.domain.recipes import Recipe, recipe_for
-from ratchet.rl_coordinator.domain.schedule import slots_used
+from ratchet.rl_coordinator.domain.schedule import in_order, slots_used
 from ratchet.rl_coordinator.domain.triggers import counted_from
 from ratchet.rl_coordinator.handlers import House
 from ratchet.rl_coordinator.http_models import RoleOut, SlotsOut, StatusOut
+from ratchet.rl_coordinator.http_status_models import TrainingStatusOut, brief
 from ratchet.rl_coordinator.kv_jobs import KvJobs
 from ratchet.rl_coordinator.kv_policies import KvPolicies
+
+WAITING = 100
+"""Longest list of waiting jobs."""
 
 
 class Overview:
@@ -52,6 +56,23 @@ class Overview:
             roles=dict(zip(roles, found, strict=True)),
         )
 
+    def training(self, now: datetime, role: str | None) -> TrainingStatusOut:
+        """What trains at this moment, of one role or of all; slots are everybody's."""
+        everything = self._store.all()
+        jobs = [job for job in everything if role is None or job.role == role]
+        used, tally = slots_used(everything), Counter(job.state for job in jobs)
+        queued = in_order((job for job in jobs if job.state == State.QUEUED), self._house.ageing_s)
+        return TrainingStatusOut(
+            training_enabled=self._house.abilities.training_enabled,
+            algorithms=sorted(self._house.abilities.algorithms),
+            slots={pool: SlotsOut(used=used[pool], total=total) for pool, total in self._house.slots.items()},
+            jobs={state.value: tally[state.value] for state in State},
+            active=[brief(job) for job in jobs if job.state in ACTIVE],
+            waiting=[brief(job) for job in queued[:WAITING]],
+            longest_wait_s=max(((now - job.created_at).total_seconds() for job in queued), default=0.0),
+            last={job.role: brief(job) for job in sorted(jobs, key=_ended_at) if job.state in TERMINAL},
+        )
+
     async def _role(self, role: str, jobs: list[Job]) -> RoleOut:
         route = (await self._policies.of(role)).route
         recipe = recipe_for(role, self._recipes)
@@ -65,3 +86,7 @@ class Overview:
             threshold=recipe.threshold if recipe else None,
             last_job=own[-1] if own else None,
         )
+
+
+def _ended_at(job: Job) -> datetime:
+    return job.finished_at or job.updated_at

@@ -1,0 +1,65 @@
+"""What an agent or a script asks about the state of learning: three questions over HTTP, each answered as plain JSON.
+
+    from ratchet.client.operations import Operations
+
+    with Operations("http://127.0.0.1:8081") as operations:
+        operations.get_ml_status()["roles"]["support"]["stable"]
+        operations.get_training_status(role="support")["active"]
+        operations.get_dpo_status()["roles"]["support"]["would_fire"]
+
+The answers' fields are described by the coordinator itself, at `/docs`.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from ratchet.kernel.errors import Rejected, Unavailable
+
+TIMEOUT_S = 10.0
+"""Longest wait for one answer."""
+
+
+class Operations:
+    """One connection to the coordinator. Raises `Unavailable` while it does not answer, `Rejected` when it refuses."""
+
+    def __init__(self, coordinator_url: str, timeout_s: float = TIMEOUT_S) -> None:
+        self._http = httpx.Client(base_url=coordinator_url.rstrip("/"), timeout=timeout_s, trust_env=False)
+
+    def __enter__(self) -> Operations:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    def get_ml_status(self) -> dict[str, Any]:
+        """All of it: jobs by state, slots, and what serves each role (`GET /v1/status`)."""
+        return self._get("/v1/status")
+
+    def get_training_status(self, role: str | None = None) -> dict[str, Any]:
+        """What trains now, what waits, how the last trainings ended (`GET /v1/status/training`)."""
+        return self._get("/v1/status/training", role)
+
+    def get_dpo_status(self, role: str | None = None) -> dict[str, Any]:
+        """Preferences by role and source, and whether the trigger would fire (`GET /v1/status/dpo`)."""
+        return self._get("/v1/status/dpo", role)
+
+    def _get(self, path: str, role: str | None = None) -> dict[str, Any]:  # `Any`: JSON
+        try:
+            answer = self._http.get(path, params={"role": role} if role is not None else None)
+        except httpx.HTTPError as error:
+            raise Unavailable(f"the coordinator does not answer at {self._http.base_url}: {error!r}") from error
+        if answer.status_code >= 500:
+            raise Unavailable(f"the coordinator answered {answer.status_code} to {path}: {answer.text[:500]}")
+        if answer.is_error:
+            raise Rejected(f"the coordinator refused {path}: {answer.text[:500]}")
+        return answer.json()
