@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -13,6 +13,10 @@ app = typer.Typer(help="Look at rollouts and steer them.", no_args_is_help=True)
 
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept in the audit log.")]
 Actor = Annotated[str | None, typer.Option("--actor", help="Who; your user name when absent.")]
+Strategy = Annotated[
+    Literal["canary", "blue_green", "immediate", "auto"] | None,
+    typer.Option(help="How it takes over; what the deployer is set to when absent."),
+]
 Version = Annotated[int, typer.Argument(min=1, help="The policy version to roll out.")]
 
 
@@ -40,6 +44,7 @@ def start(
     role: RoleArgument,
     version: Version,
     override: Annotated[bool, typer.Option("--override", help="Even though a gate refused it.")] = False,
+    strategy: Strategy = None,
     reason: Reason = "started by hand",
     actor: Actor = None,
     dry_run: DryRun = False,
@@ -47,7 +52,8 @@ def start(
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Start a rollout of a registered policy."""
-    _act(directory, f"{role}/start", _order(actor, reason, version=version, override=override), dry_run, as_json)
+    wanted = {"version": version, "override": override, **({"strategy": strategy} if strategy else {})}
+    _act(directory, f"{role}/start", _order(actor, reason, **wanted), dry_run, as_json)
 
 
 @app.command()
