@@ -131,6 +131,66 @@ async def test_a_trajectory_is_assembled_from_its_turns_once_they_are_all_stored
         assert assembled.task_context.group_key == "group-ride"
 
 
+async def test_what_clickhouse_lost_is_read_again_from_the_streams(kernel_settings: KernelSettings) -> None:
+    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+        small = settings_of(kernel_settings).model_copy(update={"batch": 16})
+        async with running_app(build(small)):
+            await bus.publish_all([turn("ride", 0), trajectory_end("ride", turns=1)])
+            await bus.publish_all([trajectory(str(n)) for n in range(40)])
+            await bus.nc.jetstream().publish(Trajectory.TOPIC, b"not json")
+            await eventually(accounted(warehouse, 42))
+            await publish_outside_the_window(bus, trajectory("7"))
+            await eventually(accounted(warehouse, 43))
+            before = await balance(warehouse), await balance(warehouse, "RL_TURNS")
+            rows = await stored(warehouse), await stored(warehouse, "turns")
+        for table in ("trajectories", "turns", "ledger"):
+            await warehouse.command(f"TRUNCATE TABLE {table}")
+        async with running_app(build(small)) as app:
+            await bus.publish(trajectory("new"))
+            await eventually(accounted(warehouse, 44))
+            await eventually(has(warehouse, 1, "turns"))
+
+            async def balanced() -> bool:
+                return await app.checks["ledger"]() is None and (await balance(warehouse, "RL_TURNS")) == before[1]
+
+            await eventually(balanced)
+        after = await balance(warehouse)
+        assert (after["stored"], after["dead"], after["duplicate"], after["missing"]) == (42, 1, 1, 0)
+        assert before[0]["stored"] == 41
+        assert (await stored(warehouse), await stored(warehouse, "turns")) == (rows[0] + 1, rows[1])
+        assert await bus.last_sequence("RL_FEEDBACK") == 0
+
+
+async def test_an_older_backup_is_brought_up_to_date(kernel_settings: KernelSettings) -> None:
+    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+        async with running_app(build(settings_of(kernel_settings))):
+            await bus.publish_all([trajectory(str(n)) for n in range(30)])
+            await eventually(accounted(warehouse, 30))
+        for table in ("trajectories", "ledger"):
+            await warehouse.command(f"ALTER TABLE {table} DELETE WHERE sequence BETWEEN 10 AND 19 OR sequence > 25")
+        await eventually(lambda: _count_is(warehouse, 15))
+        async with running_app(build(settings_of(kernel_settings))):
+            await eventually(accounted(warehouse, 30))
+        assert await stored(warehouse) == 30
+        assert (await balance(warehouse))["missing"] == 0
+
+
+async def test_what_the_stream_no_longer_holds_is_said_and_stays_red(kernel_settings: KernelSettings) -> None:
+    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+        async with running_app(build(settings_of(kernel_settings))):
+            await bus.publish_all([trajectory(str(n)) for n in range(10)])
+            await eventually(accounted(warehouse, 10))
+        await warehouse.command("TRUNCATE TABLE ledger")
+        await bus.nc.jetstream().purge_stream("RL_TRAJECTORIES", seq=5)
+        async with running_app(build(settings_of(kernel_settings))) as app:
+            await eventually(accounted(warehouse, 6))
+
+            async def said() -> bool:
+                return "lacks 4, 4 of them no longer in the stream" in (await app.checks["ledger"]() or "")
+
+            await eventually(said)
+
+
 async def test_while_the_warehouse_is_away_nothing_is_acked_and_nothing_is_lost(
     kernel_settings: KernelSettings, clickhouse: RunningServer
 ) -> None:
@@ -145,6 +205,10 @@ async def test_while_the_warehouse_is_away_nothing_is_acked_and_nothing_is_lost(
             await eventually(has(warehouse, 21), deadline_s=40)
             await eventually(accounted(warehouse, 21))
         assert (await balance(warehouse))["missing"] == 0
+
+
+async def _count_is(warehouse: Warehouse, number: int) -> bool:
+    return await stored(warehouse, "ledger") == number and await stored(warehouse) == number
 
 
 async def publish_outside_the_window(bus: Bus, message: Trajectory) -> None:

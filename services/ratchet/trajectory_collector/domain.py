@@ -1,17 +1,38 @@
-"""Assembling a trajectory from the turns that the gateway captured. Pure."""
+"""Assembling a trajectory from the turns that the gateway captured, and what a later telling changes. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from ratchet.messages import JsonObject, PolicyClaim, Trajectory, TrajectoryEnd, Turn
+from ratchet.messages import Feedback, JsonObject, Outcome, PolicyClaim, Trajectory, TrajectoryEnd, Turn, named_id
 from ratchet.messages.chat import assembled_turns
 from ratchet.messages.trajectory import TaskContext, TrajectoryMetadata
 
 ASSEMBLED = "assembled"
 """`metadata.source` of a trajectory that no client told, but its turns."""
+
+
+STARS = 5.0
+"""The highest rating."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How a stored trajectory was told."""
+
+    source: str
+    has_outcome: bool
+    turns: int
+    retold_by: int = 0
+    """Sequence of the message that replaced the first telling, 0 when none did."""
+
+    @property
+    def is_provisional(self) -> bool:
+        """Assembled because the agent fell silent: nobody said how it ended, or that it did."""
+        return self.source == ASSEMBLED and not self.has_outcome
 
 
 def is_complete(end: TrajectoryEnd, turns: Sequence[Turn]) -> bool:
@@ -45,6 +66,62 @@ def assemble(end: TrajectoryEnd, turns: Sequence[Turn]) -> Trajectory:
         parent_trajectory_id=end.parent_trajectory_id,
         labels=end.labels,
     )
+
+
+def assemble_idle(role: str, trajectory_id: str, turns: Sequence[Turn]) -> Trajectory:
+    """The trajectory of an agent that fell silent. It claims no outcome. Raises `ChatError`.
+
+    Nothing in it depends on when it is assembled: whoever does it from the same turns makes the same message.
+    """
+    last = max(turn.timestamp for turn in turns)
+    return assemble(TrajectoryEnd(trajectory_id=trajectory_id, timestamp=last, role=role), turns)
+
+
+def telling_id(trajectory: Trajectory) -> str:
+    """The broker's deduplication key of an idle assembly: one for each set of turns.
+
+    It differs from the event's own id, under which the agent may tell the trajectory a moment later: the broker must
+    not take that for a repetition and drop it.
+    """
+    return named_id("idle trajectory", trajectory.trajectory_id, trajectory.end_timestamp.isoformat())
+
+
+def is_fuller(trajectory: Trajectory, stored: Told) -> bool:
+    """Whether a telling of a stored trajectory takes its place: only one that was provisional is replaced."""
+    told = told_of(trajectory)
+    return stored.is_provisional and (not told.is_provisional or told.turns > stored.turns)
+
+
+def told_of(trajectory: Trajectory, retold_by: int = 0) -> Told:
+    """How a trajectory is told."""
+    source = trajectory.metadata.source or "client"
+    return Told(source, trajectory.outcome is not None, len(trajectory.turns), retold_by)
+
+
+def late_outcome(trajectory: Trajectory) -> Feedback | None:
+    """The outcome of a trajectory that was already rewarded without one, as an opinion: it makes the next revision.
+
+    None without an outcome. Always the same id: however often it is told, it counts once.
+    """
+    outcome = trajectory.outcome
+    if outcome is None:
+        return None
+    partial = outcome.status == "partial"
+    return Feedback(
+        feedback_id=named_id("late outcome", trajectory.trajectory_id),
+        trajectory_id=trajectory.trajectory_id,
+        kind="rating" if partial else "thumbs",
+        at=trajectory.end_timestamp,
+        role=trajectory.role,
+        value=_partial_stars(outcome) if partial else outcome.status == "success",
+        source="late outcome",
+        rater=outcome.verified_by or trajectory.agent_id,
+    )
+
+
+def _partial_stars(outcome: Outcome) -> float:
+    """Half of the stars, and more with the share that was completed."""
+    return STARS * (0.5 + 0.5 * (outcome.completion_percentage or 0.0) / 100.0)
 
 
 def _task(end: TrajectoryEnd, instructions: str, turns: Sequence[Turn]) -> TaskContext:

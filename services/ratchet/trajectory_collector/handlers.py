@@ -9,11 +9,11 @@ from typing import Any
 
 from ratchet.kernel.consumer import BatchHandler, Dead, Done, Outcome, Retry
 from ratchet.kernel.received import Received
-from ratchet.messages import Trajectory, TrajectoryEnd
+from ratchet.messages import Message, Trajectory, TrajectoryEnd
 from ratchet.messages.chat import ChatError
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_facts import Facts
-from ratchet.trajectory_collector.domain import assemble, is_complete
+from ratchet.trajectory_collector.domain import assemble, is_complete, is_fuller, late_outcome, told_of
 from ratchet.trajectory_collector.rows import TABLES, Table, row_of
 
 Batch = Sequence[Received[Any]]
@@ -49,11 +49,32 @@ class Collector:
         fresh = [r for r in batch if r.event_id not in known and r.sequence not in duplicates]
         at = self.now()
         await self.facts.insert(table.name, [row_of(table, received, at) for received in fresh])
+        again = [received for received in batch if received.sequence in duplicates]
+        late = await self._retell(table, again, first) if table.name == "trajectories" else {}
         await self._account(batch, duplicates)
         for received in fresh:
             if isinstance(received.message, Trajectory):
                 _count(received.message)
-        return [Done()] * len(batch)
+        return [Done(late.get(received.sequence, ())) for received in batch]
+
+    async def _retell(self, table: Table, batch: Batch, first: Mapping[str, int]) -> Mapping[int, Sequence[Message]]:
+        """Fuller tellings take the place of provisional ones; returns what follows from them, by sequence.
+
+        The row remembers which message replaced it, so that a redelivery of that one has the same consequence.
+        """
+        told = await self.facts.told([received.event_id for received in batch]) if batch else {}
+        follows: dict[int, Sequence[Message]] = {}
+        for received in batch:
+            stored = told.get(received.event_id)
+            if stored is not None and is_fuller(received.message, stored):
+                row = row_of(table, received, self.now())
+                stored = told[received.event_id] = told_of(received.message, retold_by=received.sequence)
+                await self.facts.replace(table.name, row | {"sequence": first[received.event_id]}, received.sequence)
+                metrics.RETOLD.inc()
+            if stored is not None and stored.retold_by == received.sequence:
+                outcome = late_outcome(received.message)
+                follows[received.sequence] = [outcome] if outcome else []
+        return follows
 
     async def end(self, batch: Batch) -> Sequence[Outcome]:
         """Assemble each ended trajectory once its turns are stored."""
@@ -61,6 +82,18 @@ class Collector:
         settled = [r for r, outcome in zip(batch, outcomes, strict=True) if isinstance(outcome, Done)]
         await self._account(settled, set())
         return outcomes
+
+    async def restore(self, batch: Batch) -> Sequence[Message]:
+        """Store settled messages again; returns the events to publish, each of which was published before.
+
+        The end of a trajectory is only accounted for: what it led to is a message of its own.
+        """
+        outcomes: list[Outcome] = []
+        for topic, table in TABLES.items():
+            part = [received for received in batch if topic == received.message.TOPIC]
+            outcomes += await self.store(table, part) if part else []
+        await self._account([received for received in batch if isinstance(received.message, TrajectoryEnd)], set())
+        return [event for outcome in outcomes if isinstance(outcome, Done) for event in outcome.events]
 
     async def dead(self, stream: str, sequence: int) -> None:
         """Account for a dead letter."""

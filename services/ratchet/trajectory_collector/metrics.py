@@ -6,3 +6,7 @@ COLLECTED = Counter("agent_rl_trajectories_collected_total", "Trajectories store
 LENGTH = Histogram("agent_rl_trajectory_length", "Turns per trajectory.", buckets=(1, 3, 5, 10, 20, 50))
 STORED = Counter("ratchet_ledger_outcomes_total", "Messages accounted for, by outcome.", ["stream", "outcome"])
 MISSING = Gauge("ratchet_ledger_missing", "Settled messages that the ledger does not account for.", ["stream"])
+IDLE = Counter("ratchet_idle_trajectories_total", "Trajectories assembled because their agent fell silent.")
+RETOLD = Counter("ratchet_retold_trajectories_total", "Trajectories told after they had been assembled as idle.")
+UNASSEMBLED = Counter("ratchet_unassembled_trajectories_total", "Idle trajectories whose turns do not fit together.")
+RESTORED = Counter("ratchet_restored_messages_total", "Settled messages read again for the ledger.", ["stream"])

@@ -75,6 +75,7 @@ def _trajectory(m: Trajectory) -> Row:
         "arm": policy.arm if policy else None,
         "started_at": m.start_timestamp,
         "ended_at": m.end_timestamp,
+        "retold_by": 0,
     }
 
 

@@ -27,3 +27,11 @@ class Settings(BaseSettings):
     """How often the ledger is compared with what the broker says was settled."""
     trim_above: float = 0.8
     """A stream filled beyond this share of its bound is trimmed of what every consumer has settled."""
+    idle_s: float = 600.0
+    """A trajectory without an end is assembled after this long without a further turn."""
+    idle_interval_s: float = 30.0
+    """How often idle trajectories are looked for."""
+    idle_lookback_s: float = 7 * 86400.0
+    """Turns that were stored longer ago are not looked at: the stream does not keep them longer either."""
+    restore_per_tick: int = 10_000
+    """Most messages of a stream that one audit reads again: a large restore must not hold up the others."""

@@ -6,13 +6,22 @@ import msgspec
 import pytest
 
 from ratchet.kernel.contracts import Contracts
-from ratchet.messages import MESSAGES, Message
+from ratchet.messages import MESSAGES, Message, Outcome
 from ratchet.messages.chat import chat_messages
 from ratchet.messages.trajectory import TaskContext
 from ratchet.trajectory_collector.app import STREAMS
-from ratchet.trajectory_collector.domain import assemble, is_complete
+from ratchet.trajectory_collector.domain import (
+    Told,
+    assemble,
+    assemble_idle,
+    is_complete,
+    is_fuller,
+    late_outcome,
+    telling_id,
+    told_of,
+)
 from ratchet.trajectory_collector.rows import TABLES
-from tests.support.messages import trajectory_end, turn
+from tests.support.messages import trajectory, trajectory_end, turn
 
 
 def test_the_assembled_trajectory_says_what_the_turns_said() -> None:
@@ -61,3 +70,46 @@ def test_every_message_of_a_collected_stream_has_a_handler() -> None:
     assert collected == {*TABLES, "agent.rl.trajectory.end.v1"}
     kinds: list[type[Message]] = [MESSAGES[topic] for topic in TABLES]
     assert len(kinds) == len({table.name for table in TABLES.values()})
+
+
+def test_a_silent_trajectory_claims_nothing_and_is_the_same_whoever_assembles_it() -> None:
+    turns = [turn("ride", n) for n in range(2)]
+    assembled = assemble_idle("support", turns[0].trajectory_id, turns)
+    assert assembled == assemble_idle("support", turns[0].trajectory_id, turns)
+    assert (assembled.outcome, assembled.end_timestamp) == (None, turns[1].timestamp)
+    assert assembled.event_id == assemble(trajectory_end("ride"), turns).event_id
+
+
+def test_each_set_of_turns_is_its_own_telling_of_one_event() -> None:
+    short, long = (
+        assemble_idle("support", turn("ride").trajectory_id, [turn("ride", n) for n in range(count)])
+        for count in (1, 2)
+    )
+    assert short.event_id == long.event_id
+    assert len({telling_id(short), telling_id(long), short.event_id}) == 3
+
+
+def test_only_a_provisional_telling_is_replaced_and_only_by_a_fuller_one() -> None:
+    turns = [turn("ride", n) for n in range(2)]
+    short, long = (assemble_idle("support", turns[0].trajectory_id, turns[:count]) for count in (1, 2))
+    ended = assemble(trajectory_end("ride"), turns)
+    client = trajectory("ride")
+    tellings = (short, long, ended, client)
+    fuller = [(tellings.index(a), tellings.index(b)) for a in tellings for b in tellings if is_fuller(a, told_of(b))]
+    assert fuller == [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1)]
+    assert not Told("assembled", has_outcome=True, turns=1).is_provisional
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "value"),
+    [
+        (Outcome(status="success"), "thumbs", True),
+        (Outcome(status="failure"), "thumbs", False),
+        (Outcome(status="partial", completion_percentage=60), "rating", 4.0),
+    ],
+)
+def test_a_late_outcome_is_an_opinion_of_whoever_verified_it(outcome: Outcome, kind: str, value: object) -> None:
+    said = late_outcome(trajectory("ride", outcome=outcome))
+    assert said is not None
+    assert (said.kind, said.value, said.rater) == (kind, value, "agent-zero-main")
+    assert late_outcome(trajectory("ride", outcome=None)) is None

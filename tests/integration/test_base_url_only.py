@@ -1,0 +1,151 @@
+"""Agents that only set a base_url, with a real broker, warehouse, collector and reward computer: silence ends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from ratchet.kernel.bus import utc_now
+from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.warehouse import Warehouse
+from ratchet.messages import Outcome, Reward, Trajectory, decode
+from ratchet.reward_computer.app import build as build_rewards
+from ratchet.reward_computer.settings import Settings as RewardSettings
+from ratchet.trajectory_collector.app import build
+from ratchet.trajectory_collector.settings import Settings
+from tests.support.messages import trajectory, trajectory_end, turn
+from tests.support.running import connected, migrated, running_app
+from tests.support.waiting import eventually
+
+IDLE_S = 600.0
+
+
+def collector(kernel: KernelSettings, later_s: float = 0.0) -> Any:
+    """A collector whose clock is `later_s` ahead."""
+    settings = Settings(kernel=kernel, linger_s=0.02, ack_wait_s=2.0, audit_interval_s=0.1, idle_interval_s=0.1)
+    return build(settings, now=lambda: utc_now() + timedelta(seconds=later_s))
+
+
+def rewards(kernel: KernelSettings) -> Any:
+    return build_rewards(RewardSettings(kernel=kernel, linger_s=0.02, ack_wait_s=2.0))
+
+
+async def stored(warehouse: Warehouse, table: str) -> list[dict[str, Any]]:
+    return await warehouse.rows(f"SELECT * FROM {table} FINAL ORDER BY sequence")
+
+
+def has(warehouse: Warehouse, table: str, number: int) -> Callable[[], Any]:
+    async def probe() -> list[dict[str, Any]] | None:
+        found = await stored(warehouse, table)
+        return found if len(found) >= number else None
+
+    return probe
+
+
+async def told(warehouse: Warehouse) -> Trajectory:
+    (row,) = await stored(warehouse, "trajectories")
+    return decode(row["body"].encode(), Trajectory)
+
+
+def outcome_is(warehouse: Warehouse, status: str) -> Callable[[], Any]:
+    async def probe() -> bool:
+        rows = await stored(warehouse, "trajectories")
+        return [row["outcome"] for row in rows] == [status]
+
+    return probe
+
+
+async def test_silence_makes_one_trajectory_and_one_reward_whoever_dies_in_between(
+    kernel_settings: KernelSettings,
+) -> None:
+    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+        async with collector(kernel_settings) as app:
+            running = [asyncio.create_task(component.run()) for component in app.components]
+            await bus.publish_all([turn("ride", 0), turn("ride", 1)])
+            await eventually(has(warehouse, "turns", 2))
+            for victim in running:
+                victim.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        assert await stored(warehouse, "trajectories") == []
+        late = IDLE_S + 60
+        async with (
+            running_app(collector(kernel_settings, late)),
+            running_app(collector(kernel_settings, late)),
+            running_app(rewards(kernel_settings)),
+        ):
+            await eventually(has(warehouse, "rewards", 1))
+        async with running_app(collector(kernel_settings, 2 * late)), running_app(rewards(kernel_settings)):
+            await bus.publish(trajectory("other"))
+            await eventually(has(warehouse, "rewards", 2))
+        assert await bus.last_sequence("RL_TRAJECTORIES") == 2
+        row = (await stored(warehouse, "trajectories"))[0]
+        assembled = decode(row["body"].encode(), Trajectory)
+        assert (assembled.metadata.source, assembled.outcome) == ("assembled", None)
+        assert [entry.action.raw_response for entry in assembled.turns] == ["answer 0", "answer 1"]
+        bodies = [decode(row["body"].encode(), Reward) for row in await stored(warehouse, "rewards")]
+        (reward,) = [each for each in bodies if each.trajectory_id == assembled.trajectory_id]
+        assert (reward.revision, reward.metadata.confidence) == (0, 0.0)
+
+
+async def test_a_trajectory_that_is_not_silent_for_long_enough_is_left_alone(kernel_settings: KernelSettings) -> None:
+    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+        async with running_app(collector(kernel_settings, 60)):
+            await bus.publish_all([turn("ride"), turn("failed", error="engine away", response=None)])
+            await eventually(has(warehouse, "turns", 2))
+        async with running_app(collector(kernel_settings, IDLE_S)):
+            await bus.publish(trajectory("other"))
+            await eventually(has(warehouse, "trajectories", 1))
+        assert await bus.last_sequence("RL_TRAJECTORIES") == 1
+
+
+async def test_an_end_after_the_silence_fills_the_row_and_revises_the_reward(kernel_settings: KernelSettings) -> None:
+    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+        async with running_app(collector(kernel_settings)):
+            await bus.publish(turn("ride"))
+            await eventually(has(warehouse, "turns", 1))
+        async with running_app(collector(kernel_settings, IDLE_S + 60)), running_app(rewards(kernel_settings)):
+            await eventually(has(warehouse, "rewards", 1))
+            await bus.publish(trajectory_end("ride", turns=1, outcome=Outcome(status="failure")))
+            await eventually(outcome_is(warehouse, "failure"))
+            first, second = await eventually(has(warehouse, "rewards", 2))
+        assert (first["revision"], second["revision"], second["total"]) == (0, 1, 0.0)
+        assert second["confidence"] > 0
+        assert (await told(warehouse)).task_context.group_key == "group-ride"
+        (opinion,) = await stored(warehouse, "feedback")
+        assert opinion["source"] == "late outcome"
+        balance = await warehouse.rows("SELECT * FROM ledger_balance WHERE stream = 'RL_TRAJECTORIES'")
+        assert (balance[0]["stored"], balance[0]["duplicate"], balance[0]["missing"]) == (1, 1, 0)
+
+
+async def test_what_the_agents_own_client_says_later_stands(kernel_settings: KernelSettings) -> None:
+    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+        async with running_app(collector(kernel_settings)):
+            await bus.publish(turn("ride"))
+            await eventually(has(warehouse, "turns", 1))
+        async with running_app(collector(kernel_settings, IDLE_S + 60)):
+            await eventually(has(warehouse, "trajectories", 1))
+            await bus.publish(trajectory("ride", trajectory_id=turn("ride").trajectory_id))
+            await eventually(outcome_is(warehouse, "success"))
+            await eventually(has(warehouse, "feedback", 1))
+        assert (await told(warehouse)).metadata.source == "client"
+
+
+async def test_turns_after_the_silence_make_the_same_trajectory_longer(kernel_settings: KernelSettings) -> None:
+    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+        async with running_app(collector(kernel_settings)):
+            await bus.publish(turn("ride", 0))
+            await eventually(has(warehouse, "turns", 1))
+        async with running_app(collector(kernel_settings, IDLE_S + 60)):
+            await eventually(has(warehouse, "trajectories", 1))
+            await bus.publish(turn("ride", 1))
+            await eventually(has(warehouse, "turns", 2))
+            assert len((await told(warehouse)).turns) == 1
+        async with running_app(collector(kernel_settings, 2 * IDLE_S + 120)):
+
+            async def longer() -> bool:
+                return len((await told(warehouse)).turns) == 2
+
+            await eventually(longer)
+        assert await stored(warehouse, "feedback") == []
