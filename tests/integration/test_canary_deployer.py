@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from ratchet.canary_deployer.app import build
@@ -191,6 +192,27 @@ async def test_finished_jobs_become_stable_refused_promoted_or_rolled_back(
         deployed = await test.published(ModelDeployed)
         assert [d.policy_version for d in deployed if d.state == "registered"] == [1, 2, 3, 4]
         assert [d.policy_version for d in deployed if d.state == "promoted"] == [1, 3]
+
+
+async def test_a_decision_that_somebody_slipped_into_the_log_is_found(
+    nats: RunningServer, s3: RunningServer, tmp_path: Path
+):
+    async with stage(nats, s3, tmp_path) as test, running_app(build(test.settings)):
+        await test.finish_job(1)
+        await test.stage_is(1, "stable")
+        url = f"http://127.0.0.1:{test.settings.port}/v1/rollouts/{ROLE}/audit"
+        async with httpx.AsyncClient() as client:
+
+            async def whole() -> bool:
+                return (await client.get(url)).json()["whole"]
+
+            await eventually(whole)
+            (decision,) = await test.published(ModelRollout)
+            forged = msgspec.structs.replace(decision, sequence=1, actor="nobody")
+            await test.bus.publish(forged)
+            found = (await client.get(url)).json()
+        assert (found["whole"], found["decisions"]) == (False, 2)
+        assert found["first_break"]["event_id"] == forged.event_id
 
 
 async def test_a_policy_that_the_engine_cannot_verify_is_refused(

@@ -24,10 +24,11 @@ from ratchet.canary_deployer.driver import Work
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import GateTools
 from ratchet.canary_deployer.handlers import Handlers
-from ratchet.canary_deployer.http_api import Api
+from ratchet.canary_deployer.http_api import Api, Ledger
 from ratchet.canary_deployer.http_engine import HttpEngine
 from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
+from ratchet.canary_deployer.nats_decisions import NatsDecisions
 from ratchet.canary_deployer.nats_events import REWARDS, TURNS, NatsEvents
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_heldout import HeldoutPlan, SubprocessHeldout
@@ -88,7 +89,7 @@ def _assembled(settings: Settings, bus: Bus, engine: HttpEngine, now: Callable[[
     facts = functools.partial(Facts, endpoint=office.endpoint, serving_platform=office.serving_platform)
     jobs, objects = bus.bucket(JOBS, Job), Objects(settings.kernel)
     handlers = Handlers(policies, jobs, objects, deployments.registered, facts, now)
-    api = Api(deployments, policies, office.rules, now)
+    api = Api(deployments, Ledger(policies, NatsDecisions(bus)), office.rules, now)
     return App(
         name=NAME,
         components=[

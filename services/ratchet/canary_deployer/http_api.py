@@ -2,6 +2,7 @@
 
     GET  /v1/rollouts                      every role's newest rollout
     GET  /v1/rollouts/{role}               one of them; 404 when there was none
+    GET  /v1/rollouts/{role}/audit         whether the role's log of decisions is whole, and where it is not
     GET  /v1/policies                      every role's route and policies
     GET  /v1/policies/{role}               one role's
     POST /v1/rollouts/{role}/pause         {"actor", "reason"}: freeze the stage; a rollback is still possible
@@ -17,9 +18,10 @@ Errors are `{"error": {"message": ...}}`: 400 for a bad body, 404 for an unknown
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -29,12 +31,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ratchet.canary_deployer.deployments import Deployments
+from ratchet.canary_deployer.domain.audit import Audit, audited
 from ratchet.canary_deployer.domain.rollout import IllegalMove, Rollout, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.summary import summary
 from ratchet.canary_deployer.driver import StartOrder
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.kernel.errors import Conflict, NotFound, RatchetError, Unavailable
+from ratchet.messages import ModelRollout
 from ratchet.messages.base import JsonObject
 
 T = TypeVar("T")
@@ -58,14 +62,29 @@ class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How traffic moves once the gates are passed; absent: as the installation's setting says."""
 
 
+class Decisions(Protocol):
+    """The log of decisions."""
+
+    async def of(self, role: str) -> Sequence[ModelRollout]:
+        """All that are kept about a role, in order. Raises `Unavailable`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What is written down: policies, and how they came to serve."""
+
+    policies: KvPolicies
+    decisions: Decisions
+
+
 class Api:
     """The handlers; they decide nothing."""
 
-    def __init__(
-        self, deployments: Deployments, policies: KvPolicies, rules: Rules, now: Callable[[], datetime]
-    ) -> None:
+    def __init__(self, deployments: Deployments, ledger: Ledger, rules: Rules, now: Callable[[], datetime]) -> None:
         self._deployments = deployments
-        self._policies = policies
+        self._policies = ledger.policies
+        self._decisions = ledger.decisions
         self._rules = rules
         self._now = now
 
@@ -75,6 +94,7 @@ class Api:
         routes = [
             Route("/v1/rollouts", self.rollouts),
             Route("/v1/rollouts/{role}", self.rollout),
+            Route("/v1/rollouts/{role}/audit", self.audit),
             Route("/v1/policies", self.all_policies),
             Route("/v1/policies/{role}", self.policies),
             Route("/v1/rollouts/{role}/start", self.start, methods=["POST"]),
@@ -94,6 +114,15 @@ class Api:
         if found is None:
             raise NotFound(f"there was no rollout of {role} yet")
         return _json(self._shown(role, found))
+
+    async def audit(self, request: Request) -> Response:
+        """Every decision about a role that the stream still has, held against its hash chain."""
+        role: str = request.path_params["role"]
+        route = await self._policies.route(role)
+        if route is None:
+            raise NotFound(f"no such role: {role}")
+        found = audited(await self._decisions.of(role), route.audit_hash)
+        return _json({"role": role, **_audit(found)})
 
     async def all_policies(self, _: Request) -> Response:
         """Every role's route and policies."""
@@ -131,6 +160,28 @@ class Api:
 
     def _shown(self, role: str, rollout: Rollout) -> JsonObject:
         return {**summary(rollout, self._rules, self._now()), "fault": self._deployments.driver(role).fault}
+
+
+def _audit(found: Audit) -> JsonObject:
+    broken, first = found.broken, found.first
+    return {
+        "decisions": found.decisions,
+        "whole": found.problem is None,
+        "problem": found.problem,
+        "since": first.timestamp if first else None,
+        "complete": first is None or first.previous_hash is None,
+        "first_break": {
+            "event_id": broken.event_id,
+            "rollout_id": broken.rollout_id,
+            "sequence": broken.sequence,
+            "timestamp": broken.timestamp,
+            "verdict": broken.verdict,
+            "actor": broken.actor,
+            "reason": broken.reason,
+        }
+        if broken
+        else None,
+    }
 
 
 async def _body(request: Request, kind: type[T]) -> T:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import httpx
+import msgspec
 import pytest
 import pytest_asyncio
 
 from ratchet.canary_deployer.deployments import Deployments
-from ratchet.canary_deployer.http_api import Api
+from ratchet.canary_deployer.http_api import Api, Ledger
 from ratchet.messages import ModelRollout
 from tests.support.canary_world import ROLE, CanaryWorld
 
@@ -22,8 +23,14 @@ class Desk:
         self.deployments = Deployments(world.office(), world.work())
         self.deployments.registered(ROLE)
         world.driver = self.deployments.driver(ROLE)
-        api = Api(self.deployments, world.policies, world.rules, world.clock)
+        self.log: list[ModelRollout] | None = None
+        """The decisions as somebody left them; None: as they were taken."""
+        api = Api(self.deployments, Ledger(world.policies, self), world.rules, world.clock)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(api.app()), base_url="http://deployer")
+
+    async def of(self, role: str) -> list[ModelRollout]:
+        taken = self.world.bus.published(ModelRollout) if self.log is None else self.log
+        return [decision for decision in taken if decision.role == role]
 
     async def post(self, path: str, body: object, status: int = 200) -> dict:
         answer = await self.client.post(path, json=body)
@@ -116,3 +123,44 @@ async def test_a_broker_that_is_away_is_a_503(desk: Desk):
     desk.world.bus.unavailable_at(desk.world.bus.faults.writes + 1)
     await desk.post(f"/v1/rollouts/{ROLE}/pause", ACT, 503)
     assert (await desk.get(f"/v1/rollouts/{ROLE}"))["state"] == "running"
+
+
+async def test_an_untouched_log_is_whole(desk: Desk):
+    await desk.world.until("running")
+    await desk.post(f"/v1/rollouts/{ROLE}/abort", ACT)
+    found = await desk.get(f"/v1/rollouts/{ROLE}/audit")
+    assert (found["decisions"], found["whole"], found["complete"], found["first_break"]) == (2, True, True, None)
+
+
+async def test_a_changed_decision_is_named(desk: Desk):
+    await desk.world.until("running")
+    await desk.post(f"/v1/rollouts/{ROLE}/abort", ACT)
+    start, abort = await desk.of(ROLE)
+    desk.log = [start, msgspec.structs.replace(abort, actor="nobody")]
+    found = await desk.get(f"/v1/rollouts/{ROLE}/audit")
+    assert (found["whole"], found["problem"]) == (False, "it is not what was decided")
+    assert (found["first_break"]["event_id"], found["first_break"]["actor"]) == (abort.event_id, "nobody")
+
+
+async def test_a_removed_end_is_noticed(desk: Desk):
+    await desk.world.until("running")
+    await desk.post(f"/v1/rollouts/{ROLE}/abort", ACT)
+    desk.log = (await desk.of(ROLE))[:1]
+    found = await desk.get(f"/v1/rollouts/{ROLE}/audit")
+    assert (found["whole"], found["problem"]) == (False, "the newest decisions are missing from the log")
+    desk.log = []
+    assert not (await desk.get(f"/v1/rollouts/{ROLE}/audit"))["whole"]
+
+
+async def test_the_audit_of_an_unknown_role_is_not_found(desk: Desk):
+    assert "no such role" in (await desk.get("/v1/rollouts/nobody/audit", 404))["error"]["message"]
+
+
+async def test_the_strategy_is_chosen_with_the_start(desk: Desk):
+    desk.world.gates["heldout_tasks"].outcome = "failed"
+    await desk.world.until("refused")
+    start = {**ACT, "version": 2, "override": True, "strategy": "blue_green"}
+    await desk.post(f"/v1/rollouts/{ROLE}/start", start)
+    assert (await desk.world.until("soaking")).strategy == "blue_green"
+    bad = await desk.post(f"/v1/rollouts/{ROLE}/start", {**start, "strategy": "hope"}, 400)
+    assert "strategy" in bad["error"]["message"]

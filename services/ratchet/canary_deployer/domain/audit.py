@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -30,3 +31,30 @@ def first_break(decisions: Sequence[ModelRollout]) -> int | None:
             return index
         previous = decision.hash
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What looking at a role's whole audit log found."""
+
+    decisions: int
+    broken: ModelRollout | None
+    """The first decision that was changed, inserted, or comes after a removed one."""
+    problem: str | None
+    """Why the chain does not hold, in one sentence; None when it does."""
+    first: ModelRollout | None
+    """Where the log begins: with an older decision before it when the stream has forgotten that one."""
+
+
+def audited(decisions: Sequence[ModelRollout], newest_hash: str | None) -> Audit:
+    """The log held against itself, and its end against `newest_hash`, which the role's route keeps."""
+    first = decisions[0] if decisions else None
+    index = first_break(decisions)
+    if index is not None:
+        broken = decisions[index]
+        fits = broken.hash == digest(broken)
+        problem = "a decision before it was removed or inserted" if fits else "it is not what was decided"
+        return Audit(len(decisions), broken, problem, first)
+    last = decisions[-1].hash if decisions else None
+    missing = newest_hash is not None and last != newest_hash
+    return Audit(len(decisions), None, "the newest decisions are missing from the log" if missing else None, first)
