@@ -108,6 +108,23 @@ def abort(
     _act(directory, f"{role}/abort", _order(actor, reason), dry_run, as_json)
 
 
+@app.command()
+def audit(role: RoleArgument, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Hold a role's log of decisions against its hash chain; exit 1 when somebody changed it."""
+    from ratchet.cli.api import call, segment
+    from ratchet.cli.endpoints import locate
+    from ratchet.cli.exit_codes import ExitCode
+    from ratchet.cli.output import print_json
+    from ratchet.cli.rollout_view import show_audit
+
+    found = call(locate(directory), "deployer", "GET", f"/v1/rollouts/{segment(role)}/audit")
+    if as_json:
+        print_json(found)
+    else:
+        show_audit(found)
+    raise typer.Exit(ExitCode.DONE if found["whole"] else ExitCode.FAILED)
+
+
 def _order(actor: str | None, reason: str, **wanted: object) -> dict[str, Any]:
     import getpass
 

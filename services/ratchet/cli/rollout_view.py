@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ratchet.cli.output import console, print_table
+from ratchet.cli.output import console, print_facts, print_table, when
 
 Rollout = dict[str, Any]
 """A rollout as the deployer describes it."""
@@ -28,6 +28,20 @@ def show_one(rollout: Rollout) -> None:
     console.print(f"thresholds: {', '.join(f'{name} {value:g}' for name, value in rollout['thresholds'].items())}")
     for reason in rollout["waiting_for"]:
         console.print(f"waiting for {reason}", markup=False)
+
+
+def show_audit(found: dict[str, Any]) -> None:
+    """Whether the log is whole; the first break, when it is not."""
+    since = f" since {when(found['since']):%Y-%m-%d %H:%M:%S %Z}" if found["since"] else ""
+    older = "" if found["complete"] else "; older ones have left the stream"
+    counted = f"{found['decisions']} decisions about {found['role']}{since}{older}"
+    if found["whole"]:
+        console.print(f"{counted}: the log is whole", markup=False)
+        return
+    console.print(f"{counted}: {found['problem']}", markup=False)
+    broken = found["first_break"]
+    if broken is not None:
+        print_facts(broken)
 
 
 def _row(rollout: Rollout) -> tuple[object, ...]:
