@@ -20,6 +20,7 @@ from ratchet.trainer_worker import app as trainer
 from ratchet.trainer_worker.settings import Settings as TrainerSettings
 from ratchet.trajectory_collector import app as collector
 from ratchet.trajectory_collector.clickhouse_facts import Facts
+from ratchet.trajectory_collector.handlers import Collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.contract_files import CONTRACTS, ROOT
 
@@ -35,8 +36,9 @@ def bus() -> Bus:
 
 
 def of_the_collector() -> Sequence[Subscription]:
-    facts, settings = Facts(Warehouse(NOTHING, "none")), CollectorSettings()
-    return [collector._consumer(bus(), facts, stream, settings)._subscription for stream in collector.STREAMS]
+    facts = Facts(Warehouse(NOTHING, "none"))
+    made = {stream: Collector(facts, collector._durable(stream), utc_now, 1) for stream in collector.STREAMS}
+    return [collector._consumer(bus(), one, stream, CollectorSettings())._subscription for stream, one in made.items()]
 
 
 def of_the_reward_computer() -> Sequence[Subscription]:

@@ -192,8 +192,9 @@ class Consumer:
             outcomes = [Retry(str(error))] * len(part)
         except Exception as error:  # noqa: BLE001 - the boundary: one bad message must not stop the service
             if len(part) > 1:
-                for pair in part:
-                    await self._handle(handler, [pair])
+                half = len(part) // 2  # a few bad ones among hundreds cost a few small batches, not hundreds
+                await self._handle(handler, part[:half])
+                await self._handle(handler, part[half:])
                 return
             outcomes = [self._unexpected(part[0][1], error)]
         pairs = zip(part, outcomes, strict=True)
