@@ -14,18 +14,26 @@ import pytest
 
 from tests.support.command_lines import COMMANDS, ODD, lines
 
-SERVICES = "trajectory_collector,rl_coordinator,canary_deployer"
+SERVICES = "trajectory_collector,reward_computer,rl_coordinator,canary_deployer"
 ENDING = {("up",), ("down",)}
 """Commands that would begin or end the stack."""
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A stack without torch."""
+    """A stack without torch, with three rewarded trajectories of the role airline."""
     path = tmp_path_factory.mktemp("cli") / "a state"
     up = ratchet("up", "--dir", str(path), "--free-ports", "--only", SERVICES, "--detach")
     assert up.returncode == 0, up.stderr
     try:
+        records = path / "records.json"
+        records.write_text(json.dumps([record(task) for task in range(3)]))
+        assert imported(path, "airline", "--dry-run")["published"] == 3
+        assert imported(path, "airline")["published"] == 3
+        looks = [rows(path)]
+        while looks[-1]["rewards"] < 3:  # each look takes a while by itself
+            assert len(looks) < 60, looks[-1]
+            looks.append(rows(path))
         yield path
     finally:
         assert ratchet("down", "--dir", str(path)).returncode == 0
@@ -46,6 +54,24 @@ def ratchet(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
 def record(task: int) -> dict[str, Any]:
     chat = [{"role": "user", "content": f"task {task}"}, {"role": "assistant", "content": "done"}]
     return {"task_id": task, "trial": 0, "reward": 1.0, "traj": chat}
+
+
+def imported(directory: Path, role: str, *more: str) -> dict[str, Any]:
+    words = ("--role", role, "--json", *more, "--dir", str(directory))
+    done = ratchet("import", "tau-bench", str(directory / "records.json"), *words)
+    return {**json.loads(done.stdout), "code": done.returncode}
+
+
+def rows(directory: Path) -> dict[str, int]:
+    return json.loads(ratchet("status", "--json", "--dir", str(directory)).stdout)["rows"]
+
+
+def asked(directory: Path) -> dict[str, Any]:
+    """A job that is accepted; no worker runs that could take it."""
+    words = ("train", "airline", "--algorithm", "sft", "--base-model", "none", "--json")
+    done = ratchet(*words, "--dir", str(directory))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def in_one_process(tmp_path: Path, commands: list[list[str]]) -> list[tuple[int, str]]:
@@ -83,24 +109,35 @@ def test_odd_values_get_one_line_from_a_running_stack(directory: Path, tmp_path:
         assert code in (0, 3) or said.startswith("ratchet: "), (line, said)
 
 
-def test_an_import_is_counted_once_and_keeps_its_role(directory: Path, tmp_path: Path) -> None:
-    path = tmp_path / "records.json"
-    path.write_text(json.dumps([record(task) for task in range(3)]))
-
-    def imported(role: str, *more: str) -> dict[str, Any]:
-        done = ratchet("import", "tau-bench", str(path), "--role", role, "--json", *more, "--dir", str(directory))
-        return {**json.loads(done.stdout), "code": done.returncode}
-
-    assert imported("airline", "--dry-run")["published"] == 3
-    assert imported("airline")["published"] == 3
-    stored = [0]
-    while stored[-1] < 3:  # each look takes a while by itself
-        assert len(stored) < 50
-        stored.append(json.loads(ratchet("status", "--json", "--dir", str(directory)).stdout)["rows"]["trajectories"])
-    again = imported("airline")
+def test_an_import_is_counted_once_and_keeps_its_role(directory: Path) -> None:
+    again = imported(directory, "airline")
     assert (again["published"], again["present"], again["code"]) == (0, 3, 0)
-    other = imported("hotel")
+    other = imported(directory, "hotel")
     assert (other["published"], other["elsewhere"], other["code"]) == (0, {"airline": 3}, 3)
+
+
+def completed(typed: str, directory: Path) -> list[str]:
+    """What bash would offer for the word that is being typed."""
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1), "_RATCHET_COMPLETE": "complete_bash"}
+    script = "from ratchet.cli.__main__ import main; raise SystemExit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env={**os.environ, **words, "RATCHET_DIR": str(directory)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+def test_names_are_completed_from_the_stack_and_silently_not_without_one(directory: Path, tmp_path: Path) -> None:
+    job = asked(directory)["training_job_id"]
+    assert completed("ratchet jobs --ro", directory) == ["--role"]
+    assert completed("ratchet jobs --role ai", directory) == ["airline"]
+    assert completed(f"ratchet cancel {job}", directory) == [job]
+    assert completed("ratchet jobs --role ai", tmp_path / "nowhere") == []
 
 
 def test_a_role_that_nothing_knows_is_the_same_line_everywhere(directory: Path) -> None:
@@ -109,17 +146,21 @@ def test_a_role_that_nothing_knows_is_the_same_line_everywhere(directory: Path) 
         assert (done.returncode, done.stderr) == (1, "ratchet: no such role: nobody\n"), line
 
 
-def test_a_printed_follow_up_can_be_pasted(directory: Path) -> None:
-    asked = ratchet("train", "clerk", "--algorithm", "sft", "--base-model", "none", "--dir", str(directory), "--json")
-    listed = ratchet("jobs", "--dir", str(directory), NO_COLOR="1", COLUMNS="40")
-    assert listed.returncode == 0
+def test_a_job_is_listed_shown_and_cancelled(directory: Path) -> None:
+    where, job = ("--dir", str(directory)), asked(directory)["training_job_id"]
+    listed = ratchet("jobs", *where, NO_COLOR="1", COLUMNS="40")
+    assert job in listed.stdout
     assert "\x1b" not in listed.stdout
-    if asked.returncode == 0:
-        job = json.loads(asked.stdout)["training_job_id"]
-        assert job in listed.stdout
-        shown = ratchet("jobs", job, "--dir", str(directory))
-        assert shown.returncode == 0, shown.stderr
-        assert "base model" in shown.stdout
-    missing = ratchet("jobs", "--dir", str(directory.parent / "not here"))
-    words = missing.stderr.split("`")[1]
-    assert words == f"ratchet up --dir '{directory.parent / 'not here'}'"
+    assert "base model" in ratchet("jobs", job, *where).stdout
+    assert json.loads(ratchet("cancel", job, "--json", *where).stdout)["training_job_id"] == job
+
+
+def test_a_training_that_cannot_work_is_refused_at_once(directory: Path) -> None:
+    refused = ratchet("train", "nobody", "--wait", "--dir", str(directory))
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "nobody has no policy to continue from" in refused.stderr
+
+
+def test_a_printed_follow_up_can_be_pasted(tmp_path: Path) -> None:
+    missing = ratchet("jobs", "--dir", str(tmp_path / "not here"))
+    assert missing.stderr.split("`")[1] == f"ratchet up --dir '{tmp_path / 'not here'}'"
