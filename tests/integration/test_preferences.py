@@ -20,10 +20,9 @@ from ratchet.kernel.bus import Bus
 from ratchet.kernel.http import HttpServer
 from ratchet.kernel.settings import KernelSettings
 from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Feedback, Message, Trajectory
+from ratchet.messages import Feedback, Trajectory
 from ratchet.messages.base import named_id
 from ratchet.messages.state import POLICIES, PolicyVersion, Route, ServedPolicy
-from ratchet.messages.trajectory import Action, Observation, TaskContext, TrajectoryTurn, TurnResult
 from ratchet.preferences.clickhouse_stored import StoredPreferences, Wanted
 from ratchet.preferences.clickhouse_tries import Tries
 from ratchet.preferences.deriving import DerivationReport, Deriver
@@ -41,13 +40,13 @@ from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.coordinator import ROLE, Workshop, coordinating, stored
 from tests.support.messages import AT
+from tests.support.preferences import tries
 from tests.support.running import connected, migrated, prepared_objects, running_app
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
-from tests.support.training import after, changed, reward, trajectory
+from tests.support.training import after
 from tests.support.waiting import eventually
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "tau-bench" / "gpt-4o-airline-tasks-00-29.json"
-TASKS = 6
 
 
 @pytest.fixture
@@ -55,36 +54,6 @@ async def bus(kernel_settings: KernelSettings) -> AsyncIterator[Bus]:
     prepared_objects(kernel_settings)
     async with migrated(kernel_settings), connected(kernel_settings) as bus:
         yield bus
-
-
-def tried(name: str, answer: str, total: float, *, task: str, number: int, role: str = ROLE) -> list[Message]:
-    """A try as a client tells it, and its reward."""
-    entry = TrajectoryTurn(
-        turn_id=1,
-        timestamp=after(number),
-        observation=Observation(type="user_message", content=f"Where is {task}?"),
-        action=Action(type="response", raw_response=answer),
-        result=TurnResult(success=True),
-    )
-    told = trajectory(
-        named_id(role, name),
-        role=role,
-        success=total > 0.5,
-        at=after(number),
-        task_context=TaskContext(task_id=task, instructions="Help.", group_key=f"group-{task}", domain="retail"),
-    )
-    told = changed(told, turns=[entry])
-    return [told, reward(told, total, at=after(number))]
-
-
-def tries(role: str = ROLE) -> list[Message]:
-    """Of each task a success and a failure, and of one task two successes that differ in nothing that counts."""
-    facts: list[Message] = []
-    for number in range(TASKS):
-        facts += tried(f"good {number}", f"It is at {number}.", 0.9, task=f"task {number}", number=number, role=role)
-        facts += tried(f"bad {number}", "I do not know.", 0.1, task=f"task {number}", number=number, role=role)
-    facts += tried("again", "It is in the annex.", 0.9, task="task 0", number=99, role=role)
-    return facts
 
 
 async def derived(kernel: KernelSettings, bus: Bus, *roles: str) -> DerivationReport:

@@ -1,0 +1,153 @@
+"""`ratchet preferences` and `ratchet dataset` as somebody types them, against real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import structlog
+
+from ratchet.cli.__main__ import main
+from ratchet.cli.exit_codes import ExitCode
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.settings import KernelSettings
+from ratchet.preferences.clickhouse_stored import StoredPreferences, Wanted
+from tests.support.coordinator import ROLE, coordinating, stored
+from tests.support.preferences import tries
+from tests.support.running import connected, migrated, prepared_objects
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+async def bus(kernel_settings: KernelSettings) -> AsyncIterator[Bus]:
+    prepared_objects(kernel_settings)
+    async with migrated(kernel_settings), connected(kernel_settings) as bus:
+        yield bus
+
+
+class Shell:
+    """Types commands that find the servers of the test."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    async def __call__(self, *words: str, code: int = 0) -> str:
+        """What a command that ends with `code` says; for a failure, on standard error."""
+        ended = await asyncio.to_thread(main, words)
+        said = self._capsys.readouterr()
+        assert ended == code, said
+        return said.err if code == ExitCode.FAILED else said.out
+
+    async def json(self, *words: str, code: int = 0) -> Any:
+        """The document of a command with `--json`."""
+        return json.loads(await self(*words, "--json", code=code))
+
+
+@pytest.fixture
+def ratchet(
+    kernel_settings: KernelSettings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Shell]:
+    for name, value in kernel_settings.model_dump().items():
+        if value is not None:
+            monkeypatch.setenv(f"RATCHET_{name.upper()}", str(value))
+    # The services of the test run in this process too, and would write their log between a command's words.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield Shell(capsys)
+    structlog.reset_defaults()
+
+
+async def there(kernel: KernelSettings, number: int) -> None:
+    """Wait until so many preferences are stored."""
+    async with migrated(kernel) as warehouse:
+
+        async def all_there() -> bool:
+            counts = await StoredPreferences(warehouse).counts(Wanted())
+            return sum(count.number for count in counts) >= number
+
+        await eventually(all_there)
+
+
+async def test_pairs_are_derived_added_listed_and_exported(
+    kernel_settings: KernelSettings, bus: Bus, ratchet: Shell, tmp_path: Path
+) -> None:
+    async with stored(kernel_settings, bus, tries()):
+        dry = await ratchet.json("preferences", "derive", "--dry-run")
+        assert (dry["dry_run"], dry["report"]["pairs"], dry["report"]["done"]["published"]) == (True, 7, 7)
+        assert (await ratchet.json("preferences", "list"))["counts"] == []
+        report = await ratchet("preferences", "derive", "--role", ROLE)
+        assert "verified-outcome" in report
+        assert "7 pairs: 7 published, 0 already present" in report
+        await there(kernel_settings, 7)
+        assert "7 pairs: 0 published, 7 already present" in await ratchet("preferences", "derive")
+        assert "no such role: nobody" in await ratchet("preferences", "derive", "--role", "nobody", code=1)
+
+        choice = ("preferences", "add", "--role", ROLE, "--prompt", "Where?", "--a", "Here.", "--b", "There.")
+        assert "choice must be a or b" in await ratchet(*choice, "--choice", "tie", code=1)
+        await ratchet(*choice, "--choice", "b", "--rater", "reviewer-7", "--confidence", "0.7")
+        pair = {"prompt": "Who?", "chosen": "Write to someone@example.org.", "rejected": "Nobody."}
+        words = [sys.executable, "-m", "ratchet.cli", "preferences", "add", "-", "--role", ROLE]
+        await asyncio.to_thread(subprocess.run, words, input=json.dumps(pair), text=True, check=True)
+        file = tmp_path / "mine.jsonl"
+        file.write_text(
+            json.dumps({**pair, "prompt": "When?"}) + "\nnot json\n" + json.dumps({"prompt": "Why?"}) + "\n"
+        )
+        added = await ratchet.json("preferences", "add", "--file", str(file), "--role", ROLE, code=3)
+        assert [bad["line"] for bad in added["report"]["bad"]] == [2, 3]
+        assert added["report"]["done"]["published"] == 1
+        await there(kernel_settings, 10)
+
+        listed = await ratchet.json("preferences", "list", "--source", "human", "--limit", "2")
+        assert [one["prompt"] for one in listed["preferences"]] == ["When?", "Who?"]
+        assert listed["preferences"][1]["chosen"] == "Write to [REDACTED:email]."
+        assert {(count["rater"], count["number"]) for count in listed["counts"]} == {("reviewer-7", 1), (None, 2)}
+        assert "reviewer-7" in await ratchet("preferences", "list")
+
+        exported = tmp_path / "all.jsonl"
+        assert (await ratchet.json("preferences", "export", str(exported)))["added"] == 10
+        again = await ratchet.json("preferences", "export", str(exported))
+        assert (again["added"], again["present"]) == (0, 10)
+        assert len(exported.read_text().splitlines()) == 10
+        back = await ratchet.json("preferences", "add", "--file", str(exported))
+        assert (back["report"]["done"]["published"], back["report"]["done"]["present"]) == (0, 10)
+
+
+async def test_a_snapshot_is_previewed_shown_and_exported(
+    kernel_settings: KernelSettings, bus: Bus, ratchet: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        stored(kernel_settings, bus, tries()),
+        coordinating(kernel_settings, bus, minimum_pairs=3) as workshop,
+    ):
+        monkeypatch.setenv("RATCHET_COORDINATOR_URL", str(workshop.api.base_url))
+        await ratchet("preferences", "derive")
+        await there(kernel_settings, 7)
+        asked = ("dataset", "preview", "--role", ROLE, "--algorithm")
+        assert "needs at least 8" in await ratchet(*asked, "dpo")
+        sft = (await ratchet.json(*asked, "sft", "--min-reward", "0.5"))["preview"]
+        assert (sft["rows"], sft["left_out"], sft["refused"]) == (7, {"below_min_reward": 6}, None)
+        assert (await workshop.api.get("/v1/jobs")).json()["jobs"] == []
+
+        job = await workshop.ask(algorithm="dpo")
+        await workshop.dispatched(job["training_job_id"])
+        shown = await ratchet.json("dataset", "show", job["training_job_id"])
+        assert (shown["manifest"]["format"], shown["manifest"]["raters"]) == ("pairs", {"verified-outcome": 7})
+        assert "verified-outcome 7" in await ratchet("dataset", "show", shown["uri"])
+        lines, parquet = tmp_path / "rows.jsonl", tmp_path / "rows.parquet"
+        assert (await ratchet.json("dataset", "export", shown["uri"], "-o", str(lines)))["rows"] == 7
+        await ratchet("dataset", "export", job["training_job_id"], "-o", str(parquet))
+        rows = [json.loads(line) for line in lines.read_text().splitlines()]
+        assert [row["preference_id"] for row in rows] == shown["manifest"]["preferences"]
+        assert rows[0]["rejected"] == [{"role": "assistant", "content": "I do not know."}]
+        assert pq.read_table(parquet).num_rows == 7
+        assert "must end in" in await ratchet("dataset", "export", shown["uri"], "-o", "rows.csv", code=1)
+        wrong = shown["uri"].replace(shown["digest"], "0" * 64)
+        assert "no such object" in await ratchet("dataset", "show", wrong, code=1)
+        assert "no such job" in await ratchet("dataset", "show", "nothing", code=1)
