@@ -17,6 +17,10 @@ BENCHMARK = Gauge("agent_rl_model_benchmark_score", "Mean held-out score, 0..1."
 E_VALUE = Gauge("ratchet_rollout_e_value", "Combined e-value of the running rollout.", ["role", "test"])
 LEASE = Gauge("ratchet_rollout_lease", "Lease number of the running canary.", ["role"])
 
+# From 0 on, so that the first event already shows as an increase.
+for _state in ("registered", "canary", "promoted", "rolled_back", "aborted"):
+    DEPLOYMENTS.labels(_state)
+
 
 def show_rollout(rollout: Rollout, e_values: dict[str, dict[str, float]]) -> None:
     """Set the gauges of both policies."""
@@ -53,7 +57,8 @@ def show_gates(rollout: Rollout) -> None:
 
 
 def _show_arm(name: str, counts: ArmCounts) -> None:
-    """Nothing is shown for what was not measured."""
+    """Nothing is shown for what was not measured; errors count from 0."""
+    ERRORS.labels(name)
     if counts.reward_mean is not None:
         REWARD_MEAN.labels(name).set(counts.reward_mean)
     if counts.error_rate is not None:

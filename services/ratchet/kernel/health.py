@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -16,6 +16,8 @@ from ratchet.kernel.errors import RatchetError
 
 Check = Callable[[], Awaitable[str | None]]
 """Returns None when all is well, else the reason why not."""
+
+FAILING = Gauge("ratchet_check_failing", "1 while a check of /readyz fails.", ["check"])
 
 CHECK_DEADLINE_S = 2.0
 """A check that takes longer counts as failed: whoever asks is waiting."""
@@ -59,6 +61,9 @@ def health_app(health: Health) -> Starlette:
         return JSONResponse(status, status_code=503 if reasons else 200)
 
     async def metrics(_: Request) -> Response:
+        reasons = await health.reasons()
+        for name in (*health.checks, "start"):
+            FAILING.labels(name).set(name in reasons)
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
     return Starlette(routes=[Route("/healthz", alive), Route("/readyz", ready), Route("/metrics", metrics)])

@@ -13,4 +13,7 @@ SAMPLES = Histogram(
     "Trajectories that completed attempts learnt from.",
     buckets=(1000, 5000, 10000, 50000, 100000),
 )
+# From 0 on, so that the first event already shows as an increase.
+for _status in ("completed", "failed", "cancelled"):
+    JOBS.labels(_status)
 BUSY = Gauge("ratchet_trainer_busy_slots", "Trainings that are running.")

@@ -98,6 +98,7 @@ class Collector:
     async def dead(self, stream: str, sequence: int) -> None:
         """Account for a dead letter."""
         await self.facts.account(stream, self.consumer, {sequence: "dead"}, self.now())
+        metrics.STORED.labels(stream, "dead").inc()
 
     async def _end(self, received: Received[TrajectoryEnd]) -> Outcome:
         end = received.message

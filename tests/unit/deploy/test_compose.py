@@ -1,0 +1,151 @@
+"""docker-compose.yml: valid, complete, closed, and about things that exist."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from importlib.resources import files
+from importlib.util import find_spec
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from pydantic import AliasChoices
+from pydantic_settings import BaseSettings
+
+from deploy.make_env import assignments
+from ratchet.embedded.catalog import SERVICES
+from ratchet.kernel.settings import KernelSettings
+from tests.support.compose import REPOSITORY, VARIABLE, compose, services
+
+OURS = {spec.name: spec for spec in SERVICES}
+ONE_SHOT = {"volumes", "init"}
+TEXT = (REPOSITORY / "docker-compose.yml").read_text()
+
+
+def test_file_follows_the_compose_specification():
+    schema = json.loads((files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json").read_text())
+
+    jsonschema.validate(compose(), schema)
+
+
+def test_every_service_of_the_embedded_stack_is_there():
+    assert set(OURS) <= set(services())
+
+
+def test_every_variable_is_in_the_example_and_a_missing_secret_names_the_remedy():
+    known = assignments((REPOSITORY / ".env.example").read_text())
+    used = {match[1]: match[0] for match in VARIABLE.finditer(TEXT)}
+
+    assert set(used) == set(known)
+    for name, value in known.items():
+        if value == "":
+            assert used[name] == f"${{{name}:?run make env}}"
+    assert all(match[0].endswith(":?run make env}") for match in VARIABLE.finditer(TEXT) if known[match[1]] == "")
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_command_runs_a_module_that_exists(name: str):
+    assert services()[name]["command"] == ["python", "-m", OURS[name].module]
+    assert find_spec(f"{OURS[name].module}.__main__")
+
+
+def test_init_runs_a_module_with_a_main():
+    command = services()["init"]["command"]
+
+    assert command[:2] == ["python", "-m"]
+    assert callable(importlib.import_module(command[2]).main)
+
+
+def _variables(settings: type[BaseSettings]) -> set[str]:
+    """Names of the environment variables that a settings class reads."""
+    prefix = settings.model_config.get("env_prefix", "")
+    found: set[str] = set()
+    for name, field in settings.model_fields.items():
+        alias: Any = field.validation_alias
+        choices = alias.choices if isinstance(alias, AliasChoices) else [f"{prefix}{name}".upper()]
+        found |= {str(choice) for choice in choices}
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_environment_names_are_settings_of_the_service(name: str):
+    settings = importlib.import_module(f"{OURS[name].module}.settings").Settings
+    known = _variables(settings) | _variables(KernelSettings)
+
+    assert set(services()[name].get("environment", {})) <= known
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_addresses_name_services_of_the_file_and_their_ports(name: str):
+    ports = {"nats": 4222, "clickhouse": 8123, "minio": 9000} | {spec.name: spec.port for spec in SERVICES if spec.port}
+    for value in services()[name].get("environment", {}).values():
+        for host, port in re.findall(r"(?:http|nats)://(?:[^@/]*@)?(\w+):(\d+)", value):
+            assert ports[host] == int(port)
+
+
+@pytest.mark.parametrize("name", sorted(services()))
+def test_service_is_confined(name: str):
+    service = services()[name]
+
+    assert service["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert service["deploy"]["resources"]["limits"].keys() >= {"cpus", "memory"} or service["image"].startswith(
+        "ratchet"
+    )
+    assert re.search(r":[\w.-]*\d[\w.-]*$", service["image"]), "a pinned tag"
+    if name != "volumes":
+        assert not str(service["user"]).startswith("0:")
+    if name != "clickhouse":
+        assert service["read_only"] is True
+
+
+@pytest.mark.parametrize("name", sorted(set(services()) - ONE_SHOT))
+def test_lasting_service_is_watched_and_restarted(name: str):
+    service = services()[name]
+
+    assert service["restart"] == "unless-stopped"
+    assert service["healthcheck"]["test"][0] == "CMD"
+
+
+def test_ports_are_published_on_the_loopback_address_only():
+    published = [port for service in services().values() for port in service.get("ports", [])]
+
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+@pytest.mark.parametrize("name", sorted(services()))
+def test_dependencies_wait_for_health_or_for_the_end(name: str):
+    for needed, wait in services()[name].get("depends_on", {}).items():
+        expected = "service_completed_successfully" if needed in ONE_SHOT else "service_healthy"
+        assert wait["condition"] == expected
+
+
+@pytest.mark.parametrize("name", sorted(services()))
+def test_mounts_are_named_volumes_or_files_of_the_repository(name: str):
+    for mount in services()[name].get("volumes", []):
+        source = mount.split(":")[0]
+        if source.startswith("./"):
+            assert (REPOSITORY / source).exists()
+            assert mount.endswith(":ro")
+        else:
+            assert source in compose()["volumes"]
+
+
+def test_prometheus_scrapes_every_service_at_its_health_port():
+    config = yaml.safe_load((REPOSITORY / "deploy/prometheus/prometheus.yml").read_text())
+
+    targets = config["scrape_configs"][0]["static_configs"][0]["targets"]
+    assert set(targets) == {f"{name}:9100" for name in OURS}
+
+
+def test_every_alert_links_a_section_of_the_operations_guide():
+    rules = yaml.safe_load((REPOSITORY / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
+    headings = re.findall(r"^#+ (.+)$", (REPOSITORY / "docs/operations.md").read_text(), re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+    for rule in rules:
+        assert rule["annotations"]["runbook"].removeprefix("docs/operations.md#") in anchors

@@ -1,0 +1,86 @@
+"""The Dockerfiles: known instructions, sources that exist and reach the builder, no root, real entry points."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from tests.support.compose import REPOSITORY, compose
+
+DOCKERFILES = sorted((REPOSITORY / "deploy/docker").glob("*.Dockerfile"))
+INSTRUCTIONS = {"FROM", "ARG", "ENV", "RUN", "WORKDIR", "COPY", "LABEL", "USER", "VOLUME", "EXPOSE", "CMD"}
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """(instruction, arguments) of a Dockerfile, with continued lines joined."""
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines() if line)]
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+def test_instructions_are_known_and_bases_pinned(path: Path):
+    found = instructions(path)
+
+    assert {word for word, _ in found} <= INSTRUCTIONS
+    assert all(re.search(r":\d+\.\d+\.\d+-", rest) for word, rest in found if word == "FROM")
+    assert len({rest.split()[0] for word, rest in found if word == "FROM"}) == 1
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+def test_copied_files_exist_and_are_not_ignored(path: Path):
+    allowed = [line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    sources = [
+        part
+        for word, rest in instructions(path)
+        if word == "COPY" and "--from" not in rest
+        for part in rest.split()[:-1]
+    ]
+
+    assert {"constraints.txt", "pyproject.toml", "services"} <= set(sources)
+    for source in sources:
+        assert (REPOSITORY / source).exists()
+        assert any(fnmatch(source, pattern) for pattern in allowed)
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+def test_image_runs_without_root_and_installs_the_pinned_versions(path: Path):
+    found = instructions(path)
+
+    assert [rest for word, rest in found if word == "USER"] == ["10001:10001"]
+    installs = [rest for word, rest in found if word == "RUN" and "pip install" in rest]
+    assert installs
+    assert all("constraints.txt" in one for one in installs)
+
+
+def test_only_the_torch_image_installs_extras_and_they_exist():
+    text = {path.stem: path.read_text() for path in DOCKERFILES}
+    extras = re.search(r"'\.\[([\w,]+)\]'", text["torch"])
+
+    assert extras
+    assert set(extras[1].split(",")) <= set(PROJECT["optional-dependencies"])
+    installs = [rest for word, rest in instructions(DOCKERFILES[0]) if word == "RUN" and "pip install" in rest]
+    assert all("torch" not in one and ".[" not in one for one in installs)
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+def test_command_is_an_entry_point(path: Path):
+    (command,) = [json.loads(rest) for word, rest in instructions(path) if word == "CMD"]
+
+    if command[0] == "python":
+        assert (REPOSITORY / "services" / command[2].replace(".", "/") / "__main__.py").exists()
+    else:
+        assert command[0] in PROJECT["scripts"]
+
+
+def test_images_carry_the_version_of_the_project():
+    for name in ("x-light", "x-torch"):
+        assert compose()[name]["image"].endswith(f":{PROJECT['version']}")
+    for path in DOCKERFILES:
+        assert ("ARG", f"VERSION={PROJECT['version']}") in instructions(path)
