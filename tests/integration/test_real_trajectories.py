@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import statistics
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ from ratchet.kernel.http import HttpServer
 from ratchet.kernel.objects import Objects
 from ratchet.kernel.settings import KernelSettings
 from ratchet.kernel.warehouse import Warehouse
+from ratchet.preferences.clickhouse_stored import StoredPreferences
+from ratchet.preferences.clickhouse_tries import Tries
+from ratchet.preferences.deriving import Deriver
+from ratchet.preferences.rules.reward_margin import RewardMargin
 from ratchet.reward_computer.app import build as build_reward_computer
 from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.rl_coordinator.app import build as build_coordinator
@@ -70,7 +75,7 @@ class Line:
             job = (await self.api.get(f"/v1/jobs/{job_id}")).json()
             return job if job["state"] in {"completed", "failed"} else None
 
-        return await eventually(ended, deadline_s=100)
+        return await eventually(ended, deadline_s=200)
 
     async def losses(self, job_id: str) -> list[float]:
         """The stored losses, in the order of steps; empty until the completion is stored too."""
@@ -129,15 +134,17 @@ def hand_made(folder: Path) -> Path:
     return file
 
 
-async def learn(line: Line, records: list[Any], folder: Path, **hyperparameters: Any) -> dict[str, Any]:
-    """Store a tiny base whose tokenizer was trained on the records, and run `sft` on the successes."""
+async def learn(
+    line: Line, records: list[Any], folder: Path, *, algorithm: str = "sft", **hyperparameters: Any
+) -> dict[str, Any]:
+    """Store a tiny base whose tokenizer was trained on the records; `sft` learns from the successes alone."""
     chats = [record["traj"] for record in records if isinstance(record, dict) and record.get("traj")]
     directory = await asyncio.to_thread(write_tiny_model, folder / "base", list(chat_texts(chats)), vocabulary=600)
     base = await asyncio.to_thread(publish_tiny_model, line.objects, directory, ROLE, AT)
     return await line.trained(
-        algorithm="sft",
+        algorithm=algorithm,
         base_model=base.uri,
-        dataset={"sample_size": 1000, "filter": {"min_reward": 0.3}},
+        dataset={"sample_size": 1000} | ({"filter": {"min_reward": 0.3}} if algorithm == "sft" else {}),
         hyperparameters={"learning_rate": 0.01, "batch_size": 4, "seed": 1} | hyperparameters,
     )
 
@@ -169,6 +176,34 @@ async def test_real_trajectories_train_a_model_whose_loss_falls_and_import_twice
             here, read_records(REAL), tmp_path, batch_size=2, max_steps=12, max_length=4000, full_finetune=True
         )
         await check_learned(here, job, successes=36, kind="model")
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the real trajectories are not beside this checkout")
+async def test_real_pairs_train_a_model_that_prefers_what_it_was_shown(
+    kernel_settings: KernelSettings, tmp_path: Path
+) -> None:
+    """That it prefers the pairs it learnt from is all that is asserted: 46 pairs cannot show more (ADR 20)."""
+    async with line(kernel_settings) as here:
+        await here.imported(REAL)
+        await here.rewarded(120)
+        deriver = Deriver(Tries(here.warehouse), StoredPreferences(here.warehouse), here.bus, RewardMargin())
+        assert (await deriver.derive([ROLE], lambda _done, _total: None)).done.published == 46
+
+        async def stored() -> bool:
+            return await here.count("SELECT count() AS n FROM preferences FINAL") == 46
+
+        await eventually(stored, deadline_s=60)
+        # The instructions alone are 2,100 tokens; the answers are learnt from as far as they fit.
+        hyperparameters = {"batch_size": 2, "max_steps": 6, "max_length": 3000, "full_finetune": True}
+        job = await learn(here, read_records(REAL), tmp_path, algorithm="dpo", **hyperparameters)
+        assert (job["state"], job["trajectories"]) == ("completed", 46), job.get("error")
+        artifacts = job["artifacts"]
+        policy = await asyncio.to_thread(read_policy, here.objects, artifacts["final_checkpoint"], artifacts["digest"])
+        assert (policy.manifest.algorithm, policy.manifest.metrics["pairs"]) == ("dpo", 46)
+        curves = await asyncio.to_thread(here.objects.get, artifacts["training_curves"])
+        steps = [json.loads(text) for text in curves.decode().splitlines()]
+        assert steps[0]["margin"] == pytest.approx(0.0, abs=1e-2)
+        assert statistics.fmean(step["margin"] for step in steps[-3:]) > 0.1
 
 
 async def check_learned(here: Line, job: dict[str, Any], successes: int, kind: str) -> None:
