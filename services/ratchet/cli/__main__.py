@@ -17,6 +17,7 @@ from ratchet.cli import (
     dataset_commands,
     deadletter_commands,
     demo_commands,
+    export_commands,
     feedback_commands,
     import_commands,
     job_commands,
@@ -25,6 +26,7 @@ from ratchet.cli import (
     rollout_commands,
     stack_commands,
     status_commands,
+    trajectory_commands,
 )
 from ratchet.cli.exit_codes import ExitCode, exit_code_of
 from ratchet.kernel.errors import RatchetError
@@ -47,6 +49,8 @@ for group in (
 ):
     group.register(app)
 app.add_typer(import_commands.app, name="import")
+app.add_typer(export_commands.app, name="export")
+app.add_typer(trajectory_commands.app, name="trajectories")
 app.add_typer(policy_commands.app, name="policies")
 app.add_typer(dataset_commands.app, name="dataset")
 app.add_typer(preferences_commands.app, name="preferences")
@@ -69,8 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _wrong_usage(error, as_json="--json" in words)
     except typer.Abort:
         return ExitCode.INTERRUPTED
-    except (RatchetError, OSError) as error:
+    except RatchetError as error:
         return _failed(str(error), exit_code_of(error), as_json="--json" in words)
+    except OSError as error:
+        said = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        return _failed(said, ExitCode.FAILED, as_json="--json" in words)
     return result if isinstance(result, int) else ExitCode.DONE
 
 

@@ -30,6 +30,6 @@ class NoStack(RatchetError):
     """There is nothing that the command could talk to."""
 
 
-def exit_code_of(error: Exception) -> ExitCode:
+def exit_code_of(error: RatchetError) -> ExitCode:
     """The code of a command that ended with `error`."""
     return ExitCode.NO_STACK if isinstance(error, NoStack) else ExitCode.FAILED
