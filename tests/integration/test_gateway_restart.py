@@ -81,5 +81,31 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
             assert (await said(client, "after")).headers["x-ratchet-arm"] == "canary"
 
 
+async def test_a_route_that_cannot_be_read_is_told_and_the_others_are_served(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    kernel = KernelSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
+    engine = FakeEngine(resident={version(1).name})
+    async with connected(kernel) as bus, serving(engine) as engine_url:
+        await put_routes(bus, **{ROLE: 1})
+        async with gateway(Settings(kernel=kernel, port=0, engine_url=engine_url)) as (client, app):
+            bucket = await bus.nc.jetstream().key_value("policies")
+            await bucket.put("other", b'{"role": 7}')
+
+            async def told() -> bool:
+                return "cannot be read" in (await app.checks["canary"]() or "")
+
+            await eventually(told)
+            assert (await said(client, "hi")).headers["x-ratchet-policy"] == version(1).name
+            await bucket.delete("other")
+            await put_routes(bus, other=1)
+
+            async def healed() -> bool:
+                return "other" in [model.id async for model in client.models.list()]
+
+            await eventually(healed)
+            assert await app.checks["canary"]() is None
+
+
 async def said(client: openai.AsyncOpenAI, text: str) -> Any:
     return await ask(client, [{"role": "user", "content": text}])

@@ -27,6 +27,9 @@ V = TypeVar("V", bound=msgspec.Struct)
 LISTED_S = 5.0
 """How long a list of a role's versions is believed: a new one answers to its alias at the latest after this."""
 
+AGAIN_S = 2.0
+"""Pause after a value that cannot be read."""
+
 
 class Routes:
     """Where each role's traffic goes, as far as this process knows. Without a broker: as it was last known."""
@@ -49,6 +52,7 @@ class Routes:
         self._versions: dict[str, PolicyVersion] = {}
         self._listed: dict[str, float] = {}
         self._stored_versions = 0
+        self._fault: str | None = None
         self._stopping = asyncio.Event()
 
     def get(self, role: str) -> Route | None:
@@ -65,7 +69,9 @@ class Routes:
         return route is not None and has_lapsed(self._leases.get(role), route, self._monotonic(), self._lease_s)
 
     async def check(self) -> str | None:
-        """Readiness detail: roles whose canary lease has lapsed."""
+        """Readiness detail: what cannot be read, or roles whose canary lease has lapsed."""
+        if self._fault is not None:
+            return self._fault
         gone = [role for role in self._routes if self.lapsed(role)]
         return f"canary lease lapsed, serving stable: {', '.join(gone)}" if gone else None
 
@@ -93,24 +99,35 @@ class Routes:
         """Follow the bucket until stopped."""
         self._routes = _restored(self._routes_file, Route) | self._routes
         self._versions = _restored(self._versions_file, PolicyVersion) | self._versions
-        following = asyncio.create_task(self._follow())
+        following = asyncio.create_task(self._keep_following())
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        failed = following.done() and following.exception()
+        failed = following.exception() if following.done() else None
         following.cancel()
         stopping.cancel()
         await asyncio.gather(following, stopping, return_exceptions=True)
-        if failed:
+        if failed is not None:
             raise failed
 
     async def stop(self) -> None:
         """Return from `run`."""
         self._stopping.set()
 
+    async def _keep_following(self) -> None:
+        """A value that this gateway cannot read must not end what it serves: it is told, and looked at again."""
+        while True:
+            try:
+                await self._follow()
+            except msgspec.MsgspecError as error:
+                self._fault = f"a route cannot be read: {error}"
+                log.error("route unreadable, serving what is known", reason=str(error))
+                await asyncio.sleep(AGAIN_S)
+
     async def _follow(self) -> None:
         bus = await self._connect()
         self._versions_bucket = bus.bucket(POLICIES, PolicyVersion)
         async for key, entry in bus.bucket(POLICIES, Route).watch(lambda key: "." not in key):
+            self._fault = None
             if entry is None:
                 self._routes.pop(key, None)
                 self._leases.pop(key, None)

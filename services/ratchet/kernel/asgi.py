@@ -180,15 +180,24 @@ class JsonApi:
 
 
 async def _until_disconnect(work: Awaitable[T], receive: Receive) -> T | None:
-    """What `work` gives, or None when the client went away first: then it is cancelled, and has ended on return."""
-    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(receive())
+    """What `work` gives, or None when the client went away first: then it was cancelled where it stood."""
+    task, gone, over = asyncio.current_task(), asyncio.ensure_future(receive()), False
+    assert task is not None  # noqa: S101 - a coroutine runs in a task
+
+    def leave(_: object) -> None:
+        if not over:
+            task.cancel()
+
+    gone.add_done_callback(leave)
     try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
+        return await work
+    except asyncio.CancelledError:
+        if not gone.done() or task.uncancel() > 0:
+            raise  # it is the server that stops
+        return None
     finally:
-        working.cancel()
+        over = True
         gone.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
 
 
 async def _send_events(send: Send, stream: EventStream) -> None:
