@@ -46,7 +46,10 @@ class SmallEngine:
         self.resident.append(name)
         return JSONResponse({})
 
-    async def _chat(self, _: Request) -> Response:
+    async def _chat(self, request: Request) -> Response:
+        name = (await request.json())["model"]
+        if name not in self.resident:
+            return JSONResponse({"error": {"message": f"no such model: {name}"}}, 404)
         content = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1.5}]
         return JSONResponse({"choices": [{"logprobs": {"content": content}}]})
 
