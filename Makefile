@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check lint type imports generated format test test-unit test-contract test-integration test-e2e \
-	unit-with-torch unit-without-torch demo up down constraints docs
+	unit-with-torch unit-without-torch demo up down env constraints docs
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,7 @@ imports: $(STAMP)
 
 generated: $(STAMP)
 	@$(BIN)/python contracts/generate.py --check
+	@$(BIN)/python deploy/grafana/loop_overview.py --check
 	@$(BIN)/python docs/generate_cli.py --check
 
 docs: $(STAMP) ## write docs/cli.md from the parser
@@ -85,6 +86,9 @@ up: $(STAMP) ## start the local stack; Ctrl-C stops it
 
 down: $(STAMP) ## stop a stack that runs in the background
 	@$(BIN)/ratchet down
+
+env: ## .env with random secrets for docker compose; what it says already stays
+	@$(PYTHON) deploy/make_env.py
 
 constraints: $(STAMP)
 	@$(BIN)/python deploy/constraints.py

@@ -13,12 +13,13 @@ from tests.support.exported import import_all_metrics
 from tests.support.running import running
 from tests.support.waiting import eventually
 
+TIMES = [300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0]
 KNOWN: list[tuple[str, str, str, list[str] | list[float]]] = [
     ("trajectory_collector", "agent_rl_trajectories_collected_total", "counter", ["agent_type", "task_domain"]),
     ("trajectory_collector", "agent_rl_trajectory_length", "histogram", [1.0, 3.0, 5.0, 10.0, 20.0, 50.0]),
     ("reward_computer", "agent_rl_trajectory_reward", "histogram", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
     ("trainer_worker", "agent_rl_training_jobs_total", "counter", ["status"]),
-    ("trainer_worker", "agent_rl_training_duration_seconds", "histogram", [300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0]),
+    ("trainer_worker", "agent_rl_training_duration_seconds", "histogram", TIMES),
     ("trainer_worker", "agent_rl_training_samples", "histogram", [1000.0, 5000.0, 10000.0, 50000.0, 100000.0]),
     ("canary_deployer", "agent_rl_model_reward_mean", "gauge", ["model_version"]),
     ("canary_deployer", "agent_rl_model_benchmark_score", "gauge", ["model_version", "task_type"]),
@@ -26,7 +27,7 @@ KNOWN: list[tuple[str, str, str, list[str] | list[float]]] = [
     ("canary_deployer", "agent_rl_model_traffic_percentage", "gauge", ["model_version"]),
     ("canary_deployer", "agent_rl_model_error_rate", "gauge", ["model_version"]),
     ("canary_deployer", "agent_rl_model_errors_total", "counter", ["model_version"]),
-]  # fmt: skip
+]
 
 
 async def exported() -> str:
@@ -52,10 +53,8 @@ async def test_metric_is_exported_as_operators_know_it(
     family = families[name.removesuffix("_total")]
     assert family.type == kind
     if kind == "histogram":
-        bounds = [
-            float(s.labels["le"]) for s in family.samples if s.name.endswith("_bucket") and s.labels["le"] != "+Inf"
-        ]
-        assert bounds == shape
+        bounds = [float(sample.labels["le"]) for sample in family.samples if sample.name.endswith("_bucket")]
+        assert bounds == [*shape, float("inf")]
         assert all(set(sample.labels) <= {"le"} for sample in family.samples)
         return
     collector = REGISTRY._names_to_collectors[name.removesuffix("_total")]
