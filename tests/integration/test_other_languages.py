@@ -20,7 +20,7 @@ from ratchet.gateway.settings import Settings as GatewaySettings
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.settings import KernelSettings
 from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Trajectory, encode
+from ratchet.messages import PolicyClaim, Trajectory, encode
 from ratchet.messages.state import PolicyVersion, Route
 from ratchet.reward_computer import app as reward_computer
 from ratchet.reward_computer.settings import Settings as RewardSettings
@@ -183,6 +183,22 @@ async def test_without_a_message_id_a_repetition_is_stored_in_the_stream_but_not
         balance = await here.balance(20)
         assert (balance["stored"], balance["duplicate"], balance["missing"]) == (1, 19, 0)
         assert (await here.warehouse.rows("SELECT count() AS n FROM trajectories"))[0]["n"] == 1
+
+
+async def test_what_no_table_can_hold_is_dead_and_nobody_waits_for_its_reward(kernel_settings: KernelSettings) -> None:
+    claim = PolicyClaim(role="support", version=2**40, digest="0" * 64, arm="stable", weight=0.0)
+    rewards = RewardSettings(kernel=kernel_settings, linger_s=0.01)
+    async with collecting(kernel_settings) as here, running_app(reward_computer.build(rewards)):
+        await here.bus.publish_all([trajectory("unheard-of", policy=claim), trajectory("usual")])
+
+        async def settled() -> bool:
+            reader = await here.bus.nc.jetstream().consumer_info("RL_TRAJECTORIES", "reward-trajectories")
+            return reader.num_pending == reader.num_ack_pending == 0
+
+        await here.has("rewards")
+        await eventually(settled)
+        balance = await here.balance(2)
+    assert (balance["stored"], balance["dead"], balance["missing"]) == (1, 1, 0)
 
 
 async def test_what_cannot_be_read_becomes_a_dead_letter_and_holds_up_nobody(kernel_settings: KernelSettings) -> None:

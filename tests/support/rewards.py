@@ -57,6 +57,7 @@ class StoredFacts:
     def __init__(self, meanwhile: Callable[[], Any] | None = None) -> None:
         self._rows: dict[str, dict[str, Message]] = defaultdict(dict)
         self._meanwhile = meanwhile
+        self.dead_letters: set[int] = set()
 
     def store(self, message: Message) -> None:
         self._rows[TABLES[type(message)]].setdefault(message.event_id, message)
@@ -70,6 +71,9 @@ class StoredFacts:
     async def stored(self, table: str, event_ids: Iterable[str]) -> set[str]:
         await self._pause()
         return set(event_ids) & self._rows[table].keys()
+
+    async def dead(self, stream: str, sequences: Iterable[int]) -> set[int]:
+        return set(sequences) & self.dead_letters
 
     async def trajectories(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Any]]:
         return await self._of("trajectories", keys)

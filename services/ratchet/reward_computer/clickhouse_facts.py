@@ -40,6 +40,15 @@ class Facts:
         )
         return {row["event_id"] for row in rows}
 
+    async def dead(self, stream: str, sequences: Collection[int]) -> set[int]:
+        """Which of these messages will never be stored: the ledger says that they are dead."""
+        rows = await self._warehouse.rows(
+            "SELECT DISTINCT sequence FROM ledger"
+            " WHERE stream = {stream:String} AND sequence IN {sequences:Array(UInt64)} AND outcome = 'dead'",
+            {"stream": stream, "sequences": list(sequences)},
+        )
+        return {row["sequence"] for row in rows}
+
     async def trajectories(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Trajectory]]:
         """The stored trajectories."""
         return await self._messages("trajectories", Trajectory, keys)

@@ -93,7 +93,8 @@ class RewardComputer:
         stored = await self._stored("trajectories", batch)
         keys = {_key(received.message) for received in batch}
         known = _Known({}, await self.facts.rewards(keys), await self.facts.feedback(keys))
-        return _each_event_once([self._first(received, stored, known) for received in batch])
+        outcomes = _each_event_once([self._first(received, stored, known) for received in batch])
+        return await self._without_dead(batch, outcomes)
 
     async def revisions(self, batch: Sequence[Received[Feedback]]) -> Sequence[Outcome]:
         """Revise the reward of each trajectory that somebody said something new about."""
@@ -103,12 +104,20 @@ class RewardComputer:
         known = _Known(
             await self.facts.trajectories(keys), await self.facts.rewards(keys), await self.facts.feedback(keys)
         )
-        return _each_event_once([self._next(received, stored, known) for received in batch])
+        outcomes = _each_event_once([self._next(received, stored, known) for received in batch])
+        return await self._without_dead(batch, outcomes)
 
     async def _stored(self, table: str, batch: Sequence[Received[Message]]) -> set[str]:
         """Which events of the batch are stored. New ones are waited for; one that came before holds up nobody."""
         await self.facts.wait_until_stored(table, {received.event_id for received in batch if received.delivered == 1})
         return await self.facts.stored(table, {received.event_id for received in batch})
+
+    async def _without_dead(self, batch: Sequence[Received[Message]], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """What the collector could not store is waited for no longer; its dead letter tells of it already."""
+        pairs = list(zip(batch, outcomes, strict=True))
+        waiting = {one.sequence for one, outcome in pairs if isinstance(outcome, Retry) and one.delivered > 1}
+        dead = await self.facts.dead(batch[0].stream, waiting) if waiting else set[int]()
+        return [Done() if one.sequence in dead else outcome for one, outcome in pairs]
 
     def _first(self, received: Received[Trajectory], stored: set[str], known: _Known) -> Outcome:
         trajectory, key = received.message, _key(received.message)

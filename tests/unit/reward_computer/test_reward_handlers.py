@@ -108,6 +108,16 @@ async def test_a_revision_uses_the_baseline_of_the_first_reward() -> None:
     assert revised.reward_components["efficiency"].raw_data == initial.reward_components["efficiency"].raw_data
 
 
+async def test_what_the_collector_could_not_store_is_not_waited_for() -> None:
+    facts = holding(trajectory("b"))
+    facts.dead_letters.add(1)
+    batch = [received(trajectory("a"), 1, 2), received(trajectory("b"), 2, 2), received(trajectory("c"), 3, 2)]
+    never, rewarded, later = await computer(facts).first_rewards(batch)
+    assert never == Done()
+    assert published(rewarded)
+    assert isinstance(later, Retry)
+
+
 async def test_feedback_waits_for_its_own_row_and_for_the_first_reward() -> None:
     (unstored,) = await computer(holding(trajectory())).revisions([received(feedback())])
     assert isinstance(unstored, Retry)
