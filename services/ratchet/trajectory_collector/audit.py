@@ -77,3 +77,4 @@ class Auditor:
     def _tell(self, stream: str, found: Imbalance) -> None:
         self._imbalances[stream] = found
         metrics.MISSING.labels(stream).set(found.missing)
+        metrics.STORED.labels(stream, "dead")  # from 0 on, so that the first dead letter shows as an increase

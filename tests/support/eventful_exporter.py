@@ -1,0 +1,52 @@
+"""A process whose /metrics looks as if every kind of event happened several times a second: `python -m ...`.
+
+Its own process, so that the registry of the tests stays untouched. The first line of its output is its port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+
+from ratchet.kernel.health import Health, health_app
+from ratchet.kernel.http import HttpServer
+from tests.support.exported import import_all_metrics
+from tests.support.waiting import eventually
+
+EXAMPLE = "example"
+
+
+def one_event() -> None:
+    """Every metric of ours sees one event, under example labels."""
+    for metric in {*REGISTRY._collector_to_names}:
+        if not isinstance(metric, Counter | Gauge | Histogram):
+            continue
+        child = metric.labels(*[EXAMPLE] * len(metric._labelnames)) if metric._labelnames else metric
+        if isinstance(child, Counter):
+            child.inc()
+        elif isinstance(child, Gauge):
+            child.set(1)
+        else:
+            child.observe(0.5)
+
+
+async def main() -> None:
+    """Serve until killed."""
+    import_all_metrics()
+    server = HttpServer(health_app(Health("exporter", starting=None)), "127.0.0.1", 0)
+    serving = asyncio.create_task(server.run())
+
+    async def port() -> int:
+        return server.port
+
+    sys.stdout.write(f"{await eventually(port)}\n")
+    sys.stdout.flush()
+    while not serving.done():
+        one_event()
+        await asyncio.sleep(0.2)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

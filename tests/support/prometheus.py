@@ -1,0 +1,74 @@
+"""A real Prometheus with the shipped configuration, its targets led to loopback ports."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from ratchet.embedded.ports import LOOPBACK, free_port
+from ratchet.embedded.program import Program
+from tests.support.compose import REPOSITORY
+from tests.support.servers import running
+
+BINARY = shutil.which("prometheus")
+"""None where Prometheus is not installed: Debian and Ubuntu have it as the package `prometheus`."""
+
+
+class Prometheus:
+    """Its query API."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def query(self, expression: str) -> list[dict[str, Any]]:
+        """The samples of an expression now. Fails for one that cannot be parsed."""
+        async with httpx.AsyncClient(base_url=self._url, trust_env=False) as client:
+            answer = (await client.get("/api/v1/query", params={"query": expression})).json()
+        assert answer["status"] == "success", f"{expression}: {answer.get('error')}"
+        return answer["data"]["result"]
+
+
+def configuration(ports: Mapping[str, int]) -> dict[str, Any]:
+    """The shipped file; a target `name:9100` is asked at the port of `name`, or of `*`."""
+    shipped = yaml.safe_load((REPOSITORY / "deploy/prometheus/prometheus.yml").read_text())
+    shipped["global"] |= {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    shipped["rule_files"] = [str(REPOSITORY / "deploy/prometheus/alerts.yml")]
+    (job,) = shipped["scrape_configs"]
+    names = [target.split(":")[0] for target in job["static_configs"][0]["targets"]]
+    for name in names:
+        address = f"{LOOPBACK}:{ports[name] if name in ports else ports['*']}"
+        job["relabel_configs"].append(
+            {"source_labels": ["service"], "regex": name, "target_label": "__address__", "replacement": address}
+        )
+    return shipped
+
+
+@contextmanager
+def running_prometheus(directory: Path, ports: Mapping[str, int]) -> Iterator[Prometheus]:
+    """Run it for the length of a block."""
+    assert BINARY
+    directory.mkdir(parents=True, exist_ok=True)
+    config = directory / "prometheus.yml"
+    config.write_text(yaml.safe_dump(configuration(ports)))
+    port = free_port()
+    url = f"http://{LOOPBACK}:{port}"
+    program = Program(
+        name="prometheus",
+        command=(
+            BINARY,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={directory / 'data'}",
+            f"--web.listen-address={LOOPBACK}:{port}",
+        ),
+        ready_url=f"{url}/-/ready",
+        url=url,
+        port=port,
+    )
+    with running(program, directory):
+        yield Prometheus(url)
