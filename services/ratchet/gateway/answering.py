@@ -103,30 +103,21 @@ class Answering:
         self._recorder.turn(call.conversation, call.asked, answer, spent * 1000 if comparable else None)
 
     async def _ask(self, call: Call) -> tuple[Any, Answer]:
-        body = await self._cached_or_asked(call)
-        try:
-            answer = call.form.answer(body)
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise EngineFailed(502, f"the engine's answer is none: {error!r}", code="engine_invalid") from error
-        if not call.request.searchable:
-            answer = without_ids(answer, UNSEARCHABLE)
-        return body, dataclasses.replace(answer, barred=CACHED) if call.cached else answer
-
-    async def _cached_or_asked(self, call: Call) -> Any:
-        """`Any`: an engine's JSON."""
-        policy = call.assignment.policy
-        if not self._cache.takes(policy.digest, call.request.sampling):
-            return await call.engine.ask(call.form, call.request, policy)
-        key = cache_key(policy.digest, call.form.path, call.form.upstream(call.request, policy.name))
-        kept = self._cache.get(key)
-        metrics.CACHE_LOOKUPS.labels("miss" if kept is None else "hit").inc()
-        if kept is not None:
-            call.cached, call.asked = True, dataclasses.replace(call.asked, engine=CACHE)
-            return kept
+        """From the cache, else from the engine. Raises `EngineFailed`, or `HttpError` for a request it refuses."""
+        policy, key = call.assignment.policy, None
+        if self._cache.takes(policy.digest, call.request.sampling):
+            key = cache_key(policy.digest, call.form.path, call.form.upstream(call.request, policy.name))
+            kept = self._cache.get(key)
+            metrics.CACHE_LOOKUPS.labels("miss" if kept is None else "hit").inc()
+            if kept is not None:
+                call.cached, call.asked = True, dataclasses.replace(call.asked, engine=CACHE)
+                return kept, dataclasses.replace(_said(call, kept), barred=CACHED)
         body = await call.engine.ask(call.form, call.request, policy)
-        self._cache.put(key, body)
-        metrics.CACHE_BYTES.set(self._cache.size)
-        return body
+        answer = _said(call, body)
+        if key is not None:
+            self._cache.put(key, body)
+            metrics.CACHE_BYTES.set(self._cache.size)
+        return body, answer
 
     def _moved_on(self, call: Call, failure: EngineFailed) -> bool:
         """Turn to the next one, after a turn of its own for the one that failed; False when nobody is left."""
@@ -173,6 +164,15 @@ class Answering:
     @staticmethod
     def _count(asked: Asked, status: int) -> None:
         metrics.CALLS.labels(f"{asked.role}@{asked.policy.version}", asked.policy.arm, str(status)).inc()
+
+
+def _said(call: Call, body: Any) -> Answer:
+    """What an answer's JSON says. Raises `EngineFailed` when that is none."""
+    try:
+        answer = call.form.answer(body)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise EngineFailed(502, f"the engine's answer is none: {error!r}", code="engine_invalid") from error
+    return answer if call.request.searchable else without_ids(answer, UNSEARCHABLE)
 
 
 def _under_own_id(call: Call, failed: Asked) -> Call:

@@ -78,6 +78,13 @@ def test_tool_calls_come_with_index_id_and_name_and_then_their_arguments() -> No
     assert [built[n]["arguments"] for n in (0, 1)] == [call["function"]["arguments"] for call in CALLS]
 
 
+def test_a_custom_tools_input_comes_whole() -> None:
+    custom = {"id": "call_c", "type": "custom", "custom": {"name": "shell", "input": "ls"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [custom]}
+    chunks = chunks_of(CHAT, {"message": message, "finish_reason": "tool_calls"})
+    assert chunks[1]["choices"][0]["delta"]["tool_calls"] == [{**custom, "index": 0}]
+
+
 def test_the_usage_comes_in_a_last_chunk_without_choices_when_it_is_asked_for() -> None:
     options = {"stream_options": {"include_usage": True}}
     *chunks, last = chunks_of(CHAT, {"message": {"role": "assistant", "content": "ok"}}, **options)

@@ -81,7 +81,10 @@ def _delta(delta: Body) -> Body:
 
 def _call_deltas(index: int, call: Mapping[str, Any]) -> Iterator[Body]:
     """A tool call: who is called, then the arguments piece by piece."""
-    called: Mapping[str, Any] = call.get("function") or {}
+    called: Mapping[str, Any] | None = call.get("function")
+    if called is None:  # a custom tool: its input comes whole
+        yield _delta({"tool_calls": [{**call, "index": index}]})
+        return
     function = {**called, "arguments": ""}
     yield _delta({"tool_calls": [{**call, "index": index, "function": function}]})
     for piece in pieces(called.get("arguments") or ""):
