@@ -505,3 +505,27 @@ async def test_an_operator_who_asks_nobody_is_told_so() -> None:
     (port,) = free_ports(1)
     with Operations(f"http://127.0.0.1:{port}", timeout_s=1) as operations, pytest.raises(Unavailable, match="answer"):
         await asyncio.to_thread(operations.get_ml_status)
+
+
+async def test_odd_values_are_refused_and_nothing_breaks(kernel_settings: KernelSettings, bus: Bus) -> None:
+    async with stored(kernel_settings, bus, played("one", 0.5)), coordinating(kernel_settings, bus) as workshop:
+        for path in (
+            "/v1/models?role=a b",
+            "/v1/models?role=*",
+            "/v1/models/.x/1",
+            f"/v1/models/{ROLE}/0",
+            f"/v1/models/{ROLE}/99999999999999999999",
+            f"/v1/models/{ROLE}/1/lineage?limit=501",
+            "/v1/status/dpo?role=%3E",
+            "/v1/status/training?role=",
+            "/v1/jobs?since=0001-01-01T00:00:00",
+        ):
+            assert (await workshop.api.get(path)).status_code == 422, path
+        plain = {"algorithm": "rloo", "role": ROLE}
+        for uri in ("s3://[::1", "s3://", "s3://bucket", "s3:///key"):
+            assert (await workshop.api.post("/v1/jobs", json={**plain, "base_model": uri})).status_code == 422, uri
+        odd = {"max_trajectory_length": 10**30, "sources": ["a'b\\c"], "date_range": {"start": "0001-01-01T00:00:00Z"}}
+        answer = await workshop.api.post(
+            "/v1/jobs", json={**plain, "base_model": "org/model", "dataset": {"filter": odd}}
+        )
+        assert (answer.status_code, "none of 1" in answer.text) == (409, True), answer.text

@@ -124,7 +124,10 @@ class Objects:
 
 
 def _split(uri: str) -> tuple[str, str]:
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise Rejected(f"not an s3 uri: {uri}") from error
     if parts.scheme != "s3" or not parts.netloc or len(parts.path) < 2:
         raise Rejected(f"not an s3 uri: {uri}")
     return parts.netloc, parts.path[1:]

@@ -31,6 +31,8 @@ _PREFERENCES = "SELECT source, uniqExact(event_id) AS n FROM preferences WHERE r
 _THUMBS = "SELECT uniqExact(event_id) AS n FROM feedback WHERE role = {role:String} AND kind = 'thumbs'"
 _LOWEST, _FIRST_MS, _LAST_MS = -1e300, -(2**62), 2**62
 """Stand for limits that were not given."""
+LONGEST = 2**31
+"""No trajectory has more turns; a larger limit is none."""
 
 
 class Counts:
@@ -47,7 +49,7 @@ class Counts:
             "sources": chosen.sources or [],
             "domains": chosen.task_domains or [],
             "profiles": chosen.exclude_subordinate_profiles or [],
-            "longest": chosen.max_trajectory_length or 0,
+            "longest": min(chosen.max_trajectory_length or 0, LONGEST),
             "start": _milliseconds(dates.start if dates else None, _FIRST_MS),
             "end": _milliseconds(dates.end if dates else None, _LAST_MS),
             "min_reward": chosen.min_reward if chosen.min_reward is not None else _LOWEST,

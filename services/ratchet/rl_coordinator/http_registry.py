@@ -27,7 +27,8 @@ from ratchet.rl_coordinator.kv_policies import KvPolicies
 from ratchet.rl_coordinator.provenance import Page, Provenance
 
 Role = Annotated[str, Path(pattern=f"^{ROLE.pattern}$")]
-Version = Annotated[int, Path(ge=1)]
+RoleFilter = Annotated[str | None, Query(pattern=f"^{ROLE.pattern}$", description="Only this role.")]
+Version = Annotated[int, Path(ge=1, lt=2**31)]
 UNKNOWN: dict[int | str, dict[str, Any]] = {404: {"model": ErrorOut, "description": "There is no such role or policy."}}
 
 
@@ -53,7 +54,7 @@ def registry_routes(registry: Registry) -> APIRouter:
 
     @routes.get("")
     async def list_models(
-        role: Annotated[str | None, Query()] = None,
+        role: RoleFilter = None,
         stage: Annotated[Stage | None, Query()] = None,
         status: Annotated[Status | None, Query()] = None,
         algorithm: Annotated[str | None, Query()] = None,
@@ -83,6 +84,11 @@ def registry_routes(registry: Registry) -> APIRouter:
         policy = await registry.policies.version(role, version)
         return model_out(policy, (await registry.policies.of(role)).route)
 
+    _add_lineage(routes, registry)
+    return routes
+
+
+def _add_lineage(routes: APIRouter, registry: Registry) -> None:
     @routes.get("/{role}/{version}/lineage", responses=UNKNOWN)
     async def get_lineage(
         role: Role,
@@ -93,5 +99,3 @@ def registry_routes(registry: Registry) -> APIRouter:
     ) -> LineageOut:
         """Where a policy comes from: job, snapshot, trajectories, rewards, people."""
         return await registry.provenance.of(role, version, Page(offset, limit, parents))
-
-    return routes

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 
 from ratchet.rl_coordinator.http_models import StatusOut
+from ratchet.rl_coordinator.http_registry import RoleFilter
 from ratchet.rl_coordinator.http_status_models import DpoStatusOut, TrainingStatusOut
 from ratchet.rl_coordinator.overview import Overview
 from ratchet.rl_coordinator.preference_overview import PreferenceOverview
@@ -34,14 +34,12 @@ def status_routes(statuses: Statuses) -> APIRouter:
         return await statuses.overview.status(statuses.now())
 
     @routes.get("/training")
-    async def training(
-        role: Annotated[str | None, Query(description="Only jobs of this role.")] = None,
-    ) -> TrainingStatusOut:
+    async def training(role: RoleFilter = None) -> TrainingStatusOut:
         """What trains now, what waits, and how the last trainings ended."""
         return statuses.overview.training(statuses.now(), role)
 
     @routes.get("/dpo")
-    async def dpo(role: Annotated[str | None, Query(description="Only this role.")] = None) -> DpoStatusOut:
+    async def dpo(role: RoleFilter = None) -> DpoStatusOut:
         """Preferences by role and source, what came since the last DPO, and whether the trigger would fire."""
         return await statuses.preferences.status(role)
 
