@@ -95,8 +95,9 @@ def test_what_a_killed_supervisor_left_is_named_and_can_be_ended(tmp_path: Path)
     record = read_record(tmp_path / "state")
     assert record is not None
     assert json.loads(up.stdout)["pid"] == record.pid
-    psutil.Process(record.pid).kill()
-    psutil.wait_procs([psutil.Process(record.pid)], timeout=10)
+    supervisor = psutil.Process(record.pid)
+    supervisor.kill()
+    psutil.wait_procs([supervisor], timeout=10)
     broker = record.services["nats"].pid
     try:
         assert_one_clear_line(ratchet("status", *directory), f"still run (nats {broker})", code=4)

@@ -14,7 +14,7 @@ from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.envelope import Headers, unseal
 from ratchet.kernel.errors import ContractError, NotFound, Rejected
 from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import decode
+from ratchet.messages import decode, named_id
 from ratchet.messages.operations import DeadLetter
 
 STREAM = "RL_DEADLETTERS"
@@ -77,7 +77,7 @@ def envelope(letter: DeadLetter, number: int) -> tuple[Headers, bytes]:
     known = headers.get("ce-id") or headers.get("Nats-Msg-Id")
     if known is not None:
         headers["ce-id"] = known
-    headers["Nats-Msg-Id"] = f"replay-{number}-{known or letter.sequence}"
+    headers["Nats-Msg-Id"] = named_id("replay", number, known or letter.sequence)
     return headers, base64.b64decode(letter.body)
 
 
