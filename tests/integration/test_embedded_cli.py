@@ -38,8 +38,8 @@ def assert_one_clear_line(done: subprocess.CompletedProcess[str], said: str, cod
     ("command", "variable"),
     [
         ("jobs", "RATCHET_COORDINATOR_URL"),
-        ("policies", "RATCHET_DEPLOYER_URL"),
-        ("feedback 00000000-0000-4000-8000-000000000000 --thumbs up", "RATCHET_GATEWAY_URL"),
+        ("policies list", "RATCHET_DEPLOYER_URL"),
+        ("rollout abort support", "RATCHET_DEPLOYER_URL"),
     ],
 )
 def test_a_dead_service_is_one_clear_line(tmp_path: Path, command: str, variable: str):
