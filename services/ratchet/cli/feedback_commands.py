@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ratchet.cli.options import DEFAULT_DIRECTORY, Directory
+from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, DryRun, OptionalRole
+
+if TYPE_CHECKING:
+    from ratchet.cli.endpoints import Endpoints
 
 
 def feedback(
@@ -14,29 +17,57 @@ def feedback(
     thumbs: Annotated[Literal["up", "down"] | None, typer.Option(help="Thumbs up or down.")] = None,
     stars: Annotated[float | None, typer.Option(min=0, max=5, help="0 to 5 stars.")] = None,
     comment: Annotated[str | None, typer.Option(help="Words.")] = None,
-    role: Annotated[str | None, typer.Option(help="The trajectory's role.")] = None,
+    role: OptionalRole = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Give feedback on a trajectory; its reward is computed anew."""
+    """Give feedback on a trajectory; its reward is computed anew. Exit code 3: nothing is stored under the id yet."""
     from ratchet.cli.api import call
     from ratchet.cli.endpoints import locate
-    from ratchet.cli.output import console
-    from ratchet.kernel.errors import Rejected
+    from ratchet.cli.exit_codes import ExitCode
+    from ratchet.cli.output import console, errors, print_dry_run, print_json
 
-    given: list[tuple[str, object]] = []
-    if thumbs is not None:
-        given.append(("thumbs", thumbs == "up"))
-    if stars is not None:
-        given.append(("rating", stars))
-    if comment is not None:
-        given.append(("comment", comment))
+    said = {"thumbs": None if thumbs is None else thumbs == "up", "rating": stars, "comment": comment}
+    given = {kind: value for kind, value in said.items() if value is not None}
     if not given:
-        raise Rejected("say something: --thumbs up|down, --stars 0..5 or --comment TEXT")
+        raise typer.BadParameter("say something: --thumbs up|down, --stars 0..5 or --comment TEXT")
     endpoints = locate(directory)
-    for kind, value in given:
-        body = {"trajectory_id": trajectory_id, "kind": kind, "value": value, **({"role": role} if role else {})}
-        call(endpoints, "gateway", "POST", "/v1/feedback", body)
-    console.print(f"noted {', '.join(kind for kind, _ in given)} for trajectory {trajectory_id}")
+    known, warning = _known_role(endpoints, trajectory_id, role)
+    about = {"trajectory_id": trajectory_id, **({"role": known} if known else {})}
+    bodies: list[dict[str, Any]] = [{**about, "kind": kind, "value": value} for kind, value in given.items()]
+    if warning is not None:
+        errors.print(f"ratchet: {warning}", markup=False)
+    if dry_run:
+        print_dry_run(f"POST {endpoints.url('gateway')}/v1/feedback", bodies, as_json)
+    else:
+        answers = [call(endpoints, "gateway", "POST", "/v1/feedback", body) for body in bodies]
+        if as_json:
+            print_json({"feedback": answers, "warning": warning})
+        else:
+            console.print(f"noted {', '.join(given)} for trajectory {trajectory_id}")
+    raise typer.Exit(ExitCode.PARTLY if warning else ExitCode.DONE)
+
+
+def _known_role(endpoints: Endpoints, trajectory_id: str, role: str | None) -> tuple[str | None, str | None]:
+    """The role to publish under, and what is doubtful. Raises `Rejected` for a role that is not the trajectory's.
+
+    Feedback that comes before its trajectory is legal, and a warehouse that is away must not keep it from being given.
+    """
+    import asyncio
+
+    from ratchet.cli.trajectories import roles_of
+    from ratchet.kernel.errors import Rejected, Unavailable
+
+    try:
+        stored = asyncio.run(roles_of(endpoints, trajectory_id))
+    except Unavailable as error:
+        return role, f"whether the trajectory is stored could not be looked up: {error}"
+    if not stored:
+        return role, f"nothing is stored under {trajectory_id} yet: the feedback counts once its trajectory is"
+    if role is not None and role not in stored:
+        raise Rejected(f"trajectory {trajectory_id} has the role {' and '.join(stored)}, not {role}")
+    return role or (stored[0] if len(stored) == 1 else None), None
 
 
 def register(app: typer.Typer) -> None:

@@ -1,0 +1,118 @@
+"""`ratchet export`: what is stored, as one file for other programs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, OptionalRole
+
+if TYPE_CHECKING:
+    from ratchet.exporters.base import Wanted
+
+app = typer.Typer(help="Write what is stored into a file, newest first.", no_args_is_help=True)
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="The file; one that is there is replaced at the end.")]
+Format = Annotated[
+    Literal["jsonl", "parquet"] | None, typer.Option("--format", help="By default the file's ending says it.")
+]
+Since = Annotated[datetime | None, typer.Option(help="Only from this instant on; without a zone it is UTC.")]
+Until = Annotated[datetime | None, typer.Option(help="Only before this instant.")]
+MinReward = Annotated[float | None, typer.Option(help="Only what is worth at least this much by now.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="At most so many, the newest.")]
+
+
+@app.callback()
+def group() -> None:
+    """Write what is stored into a file, newest first."""
+
+
+@app.command()
+def trajectories(
+    output: Output,
+    file_format: Format = None,
+    role: OptionalRole = None,
+    since: Since = None,
+    until: Until = None,
+    min_reward: MinReward = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Trajectories as they were told, each with its newest reward."""
+    _export("trajectories", output, file_format, _wanted(role, since, until, min_reward, limit), as_json, directory)
+
+
+@app.command()
+def executions(
+    output: Output,
+    file_format: Format = None,
+    role: OptionalRole = None,
+    since: Since = None,
+    until: Until = None,
+    min_reward: MinReward = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Every run as one flat record: timestamp, instruction, success, cost, latency_ms, plan, result; failures too."""
+    _export("executions", output, file_format, _wanted(role, since, until, min_reward, limit), as_json, directory)
+
+
+@app.command()
+def rewards(
+    output: Output,
+    file_format: Format = None,
+    role: OptionalRole = None,
+    since: Since = None,
+    until: Until = None,
+    min_reward: MinReward = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Rewards with their components, every revision of them."""
+    _export("rewards", output, file_format, _wanted(role, since, until, min_reward, limit), as_json, directory)
+
+
+def _wanted(
+    role: str | None, since: datetime | None, until: datetime | None, min_reward: float | None, limit: int | None
+) -> Wanted:
+    from datetime import UTC
+
+    from ratchet.exporters.base import Wanted
+
+    def zoned(instant: datetime | None) -> datetime | None:
+        return instant.replace(tzinfo=UTC) if instant is not None and instant.tzinfo is None else instant
+
+    first, end = zoned(since), zoned(until)
+    if first is not None and end is not None and first >= end:
+        raise typer.BadParameter("--since is not before --until")
+    return Wanted(role, first, end, min_reward, limit)
+
+
+def _export(kind: str, output: Path, file_format: str | None, wanted: Wanted, as_json: bool, directory: Path) -> None:
+    import asyncio
+
+    from ratchet.cli.endpoints import locate
+    from ratchet.cli.output import console, print_json, progress
+    from ratchet.cli.preferences import warehouse_of
+    from ratchet.exporters import KINDS
+    from ratchet.exporters.clickhouse_stored import Stored
+    from ratchet.exporters.exporting import ExportReport, export
+
+    chosen = file_format or ("parquet" if output.suffix == ".parquet" else "jsonl")
+
+    async def work() -> ExportReport:
+        with progress(f"exporting to {output.name}", quiet=as_json) as bar:
+            async with warehouse_of(locate(directory)) as warehouse:
+                return await export(Stored(warehouse), (kind, KINDS[kind]), wanted, (output, chosen), bar)
+
+    report = asyncio.run(work())
+    if as_json:
+        print_json(report)
+    else:
+        console.print(f"{report.records} {kind} written to {output} ({report.bytes} bytes)", markup=False)

@@ -1,0 +1,156 @@
+"""Reads trajectories with their rewards and feedback, and shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ratchet.cli.endpoints import Endpoints
+from ratchet.cli.output import console, print_facts, print_table
+from ratchet.cli.preferences import warehouse_of
+from ratchet.kernel.errors import NotFound
+from ratchet.kernel.warehouse import Row, Warehouse
+from ratchet.messages import Feedback, Reward, Trajectory, decode
+from ratchet.messages.chat import chat_messages, text_of
+
+_NEWEST = """
+SELECT t.trajectory_id AS trajectory_id, t.role AS role, t.agent_id AS agent_id, t.task_id AS task_id,
+    t.source AS source, t.turn_count AS turns, t.outcome AS outcome, t.ended_at AS ended_at
+FROM (SELECT * EXCEPT body FROM trajectories FINAL) AS t
+WHERE ({role:String} = '' OR t.role = {role:String})
+    AND ({outcome:String} = '' OR coalesce(t.outcome, 'none') = {outcome:String})
+ORDER BY t.ended_at DESC, t.trajectory_id DESC
+LIMIT {limit:UInt32}
+"""
+_REWARDS = """
+SELECT role, trajectory_id, argMax(total, (at, revision)) AS reward, max(revision) AS newest_revision
+FROM rewards WHERE trajectory_id IN {ids:Array(String)} GROUP BY role, trajectory_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A trajectory and all that is known about it."""
+
+    trajectory: Trajectory
+    rewards: list[Reward]
+    """Oldest revision first."""
+    feedback: list[Feedback]
+
+
+async def newest(endpoints: Endpoints, role: str | None, outcome: str | None, limit: int) -> list[Row]:
+    """The newest trajectories; `reward` and `revision` are null for one that has none yet."""
+    async with warehouse_of(endpoints) as warehouse:
+        asked = {"role": role or "", "outcome": outcome or "", "limit": limit}
+        found = await warehouse.rows(_NEWEST, asked)
+        ids = [row["trajectory_id"] for row in found]
+        rewards = {(row["role"], row["trajectory_id"]): row for row in await warehouse.rows(_REWARDS, {"ids": ids})}
+    return [row | _worth(rewards.get((row["role"], row["trajectory_id"]))) for row in found]
+
+
+async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
+    """One trajectory. Raises `NotFound`."""
+    async with warehouse_of(endpoints) as warehouse:
+        stored = await _bodies(warehouse, "trajectories", "sequence", trajectory_id)
+        if not stored:
+            raise NotFound(await _absence(warehouse, trajectory_id))
+        rewards = await _bodies(warehouse, "rewards", "at, revision", trajectory_id)
+        feedback = await _bodies(warehouse, "feedback", "at", trajectory_id)
+    return Whole(
+        decode(stored[0], Trajectory),
+        [decode(body, Reward) for body in rewards],
+        [decode(body, Feedback) for body in feedback],
+    )
+
+
+async def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
+    """The roles under which anything of a trajectory is stored: itself, or turns of it."""
+    async with warehouse_of(endpoints) as warehouse:
+        rows = await warehouse.rows(
+            "SELECT DISTINCT role FROM (SELECT role FROM trajectories WHERE trajectory_id = {id:String}"
+            " UNION ALL SELECT role FROM turns WHERE trajectory_id = {id:String})",
+            {"id": trajectory_id},
+        )
+    return sorted(row["role"] for row in rows)
+
+
+def show_list(found: Sequence[Row]) -> None:
+    """A table, newest first."""
+    columns = ("trajectory", "role", "agent", "source", "turns", "outcome", "reward", "rev", "ended", "task")
+    names = ("trajectory_id", "role", "agent_id", "source", "turns", "outcome", "reward", "revision", "ended_at")
+    rows = [tuple(row[name] for name in (*names, "task_id")) for row in found]
+    print_table(columns, rows, "no trajectories yet")
+
+
+def show_one(whole: Whole) -> None:
+    """The facts, the conversation, the rewards and the feedback."""
+    told = whole.trajectory
+    print_facts(_facts(told))
+    console.print()
+    for message in chat_messages(told):
+        console.print(f"{message['role']}:", _said(message), markup=False)
+    console.print()
+    rewards = [
+        (one.revision, name, part.score, part.weight, one.total_reward, part.reasoning)
+        for one in whole.rewards
+        for name, part in one.reward_components.items()
+        if part.applicable
+    ]
+    print_table(("revision", "component", "score", "weight", "total", "because"), rows=rewards, empty=_worthless(whole))
+    if whole.feedback:
+        console.print()
+        said = [(one.at, one.kind, one.value, one.rater, one.source) for one in whole.feedback]
+        print_table(("at", "feedback", "value", "rater", "source"), said, "")
+
+
+def _worthless(whole: Whole) -> str:
+    if not whole.rewards:
+        return "no reward yet"
+    return "rewarded, but no component applies: nobody said how it ended, or what they think of it"
+
+
+def _facts(told: Trajectory) -> dict[str, object]:
+    outcome, policy = told.outcome, told.policy
+    return {
+        "trajectory": told.trajectory_id,
+        "role": told.role,
+        "agent": told.agent_id,
+        "session": told.session_id,
+        "task": told.task_context.task_id,
+        "group": told.task_context.group_key,
+        "parent": told.parent_trajectory_id,
+        "source": told.metadata.source,
+        "model": told.metadata.model,
+        "policy": f"{policy.role}@{policy.version} ({policy.arm})" if policy else None,
+        "started": told.start_timestamp,
+        "ended": told.end_timestamp,
+        "outcome": outcome.status if outcome else "nobody said",
+        "verified by": outcome.verified_by if outcome else None,
+    }
+
+
+def _said(message: dict[str, Any]) -> str:
+    """The text of a message and the calls in it."""
+    calls = [one.get("function", one) for one in message.get("tool_calls") or []]
+    called = [f"{call.get('name')}({call.get('arguments', '')})" for call in calls]
+    return " ".join(part for part in (text_of(message.get("content")), *called) if part)
+
+
+def _worth(reward: Row | None) -> Row:
+    return {"reward": reward["reward"] if reward else None, "revision": reward["newest_revision"] if reward else None}
+
+
+async def _bodies(warehouse: Warehouse, table: str, order: str, trajectory_id: str) -> list[bytes]:
+    sql = f"SELECT body FROM {table} FINAL WHERE trajectory_id = {{id:String}} ORDER BY {order}"  # noqa: S608 - our own names
+    return [row["body"].encode() for row in await warehouse.rows(sql, {"id": trajectory_id})]
+
+
+async def _absence(warehouse: Warehouse, trajectory_id: str) -> str:
+    """Why there is no such trajectory: perhaps it is still going on."""
+    rows = await warehouse.rows(
+        "SELECT uniqExact(event_id) AS n FROM turns WHERE trajectory_id = {id:String}", {"id": trajectory_id}
+    )
+    if not rows[0]["n"]:
+        return f"no trajectory {trajectory_id} is stored"
+    return f"trajectory {trajectory_id} has {rows[0]['n']} turns and has not ended yet"

@@ -1,0 +1,66 @@
+"""What every export has in common: which rows are wanted, and how a kind makes records of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ratchet.messages import Reward
+
+Record = dict[str, Any]
+"""One line of an export; `Any` because each member has its own type. Times are datetimes, the rest is JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which rows. Times are those at which a trajectory ended, or a reward was computed."""
+
+    role: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    min_reward: float | None = None
+    """Only what is worth at least this much; what has no reward yet is left out then."""
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of export."""
+
+    table: str
+    time: str
+    """The column that rows are ordered and chosen by, newest first."""
+    key: str
+    """The column that tells rows of one instant apart."""
+    worth: str
+    """What `Wanted.min_reward` asks for, as a condition on a row, with the parameter `min_reward`."""
+    rewarded: bool
+    """Whether a record is made with the newest reward of its trajectory."""
+    record: Callable[[bytes, Reward | None], Record]
+    """Makes a record of a message's body."""
+    columns: Mapping[str, str]
+    """Columns of the Parquet file: name -> `text`, `number`, `integer`, `flag`, `time` or `json`."""
+
+
+def reward_part(reward: Reward | None) -> Record | None:
+    """A reward as a member of another record."""
+    if reward is None:
+        return None
+    return {
+        "total": reward.total_reward,
+        "revision": reward.revision,
+        "components": {name: part.score for name, part in reward.reward_components.items() if part.applicable},
+        "confidence": reward.metadata.confidence,
+    }
+
+
+REWARDED = (
+    "(role, trajectory_id) IN (SELECT role, trajectory_id FROM rewards GROUP BY role, trajectory_id"
+    " HAVING argMax(total, (at, revision)) >= {min_reward:Float64})"
+)
+"""Condition on a trajectory: its newest reward is high enough."""
+
+LINES: Sequence[str] = ("jsonl", "parquet")
+"""Formats of the file."""

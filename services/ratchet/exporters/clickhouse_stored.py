@@ -1,0 +1,72 @@
+"""What is stored, page by page: message bodies newest first, and the newest rewards of trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from ratchet.exporters.base import Kind, Wanted
+from ratchet.kernel.warehouse import Row, Warehouse
+from ratchet.messages import Reward, decode
+
+PAGE = 500
+"""Rows that are read, made into records and written together."""
+
+
+class Stored:
+    """Reads; a page begins where the one before ended, so what is stored meanwhile moves nothing."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+
+    async def count(self, kind: Kind, wanted: Wanted) -> int:
+        """How many rows are wanted, the limit aside."""
+        where, values = _conditions(kind, wanted)
+        sql = f"SELECT count() AS n FROM {kind.table} FINAL WHERE {where}"  # noqa: S608 - our own names
+        return int((await self._warehouse.rows(sql, values))[0]["n"])
+
+    async def pages(self, kind: Kind, wanted: Wanted) -> AsyncIterator[list[Row]]:
+        """Rows with `role`, `trajectory_id` and `body`, newest first, up to the limit."""
+        left, after = wanted.limit, None
+        while left is None or left > 0:
+            page = await self._page(kind, wanted, min(PAGE, left) if left is not None else PAGE, after)
+            if not page:
+                return
+            yield page
+            after = page[-1]
+            left = left - len(page) if left is not None else None
+
+    async def rewards(self, rows: Sequence[Row]) -> dict[tuple[str, str], Reward]:
+        """The newest reward of each trajectory among `rows`, by role and id."""
+        found = await self._warehouse.rows(
+            "SELECT role, trajectory_id, argMax(body, (at, revision)) AS newest FROM rewards"
+            " WHERE role IN {roles:Array(String)} AND trajectory_id IN {ids:Array(String)}"
+            " GROUP BY role, trajectory_id",
+            {"roles": sorted({row["role"] for row in rows}), "ids": sorted({row["trajectory_id"] for row in rows})},
+        )
+        return {(row["role"], row["trajectory_id"]): decode(row["newest"].encode(), Reward) for row in found}
+
+    async def _page(self, kind: Kind, wanted: Wanted, size: int, after: Row | None) -> list[Row]:
+        where, values = _conditions(kind, wanted)
+        at = f"toUnixTimestamp64Milli({kind.time})"
+        if after is not None:
+            where += f" AND ({at}, {kind.key}) < ({{after_ms:Int64}}, {{after_key:String}})"
+            values |= {"after_ms": after["at_ms"], "after_key": after["row_key"]}
+        return await self._warehouse.rows(
+            f"SELECT role, trajectory_id, {kind.key} AS row_key, {at} AS at_ms, body FROM {kind.table} FINAL"  # noqa: S608 - our own names
+            f" WHERE {where} ORDER BY at_ms DESC, row_key DESC LIMIT {size}",
+            values,
+        )
+
+
+def _conditions(kind: Kind, wanted: Wanted) -> tuple[str, dict[str, Any]]:
+    """The condition on a row, and its parameters (`Any`: each has its own type)."""
+    asked: list[tuple[str, str, object]] = [
+        ("role", "role = {role:String}", wanted.role),
+        ("since", f"{kind.time} >= {{since:DateTime64(3)}}", wanted.since),
+        ("until", f"{kind.time} < {{until:DateTime64(3)}}", wanted.until),
+        ("min_reward", kind.worth, wanted.min_reward),
+    ]
+    given = [(name, condition, value) for name, condition, value in asked if value is not None]
+    where = " AND ".join(condition for _, condition, _ in given) or "1"
+    return where, {name: value for name, _, value in given}

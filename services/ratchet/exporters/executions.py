@@ -1,0 +1,126 @@
+"""Executions: every run of a workflow as one flat record, failures too, for logs and spreadsheets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ratchet.exporters.base import REWARDED, Kind, Record
+from ratchet.messages import JsonObject, Reward, Trajectory, decode
+from ratchet.messages.chat import text_of
+from ratchet.messages.trajectory import TrajectoryTurn
+
+Told = str | JsonObject | list[JsonObject] | None
+"""What was said or came out."""
+
+
+def record(body: bytes, reward: Reward | None) -> Record:
+    """What was asked, what was planned and done, what came out, and what it cost.
+
+    `success` is null when nobody said how it ended; a partial success is none, `status` tells it apart.
+    """
+    trajectory = decode(body, Trajectory)
+    task, outcome = trajectory.task_context, trajectory.outcome
+    spent = trajectory.end_timestamp - trajectory.start_timestamp
+    return {
+        "timestamp": trajectory.start_timestamp,
+        "instruction": task.instructions,
+        "request": _request(trajectory.turns),
+        "success": outcome.status == "success" if outcome else None,
+        "status": outcome.status if outcome else None,
+        "verified_by": outcome.verified_by if outcome else None,
+        "cost": trajectory.metadata.total_cost_usd,
+        "latency_ms": spent.total_seconds() * 1000,
+        "plan": [step(turn) for turn in trajectory.turns if _is_planned(turn)],
+        "result": result_of(trajectory.turns),
+        "error": next((turn.result.error for turn in reversed(trajectory.turns) if turn.result.error), None),
+        "reward": reward.total_reward if reward else None,
+        "total_tokens": trajectory.metadata.total_tokens,
+        "model": trajectory.metadata.model,
+        "trajectory_id": trajectory.trajectory_id,
+        "parent_trajectory_id": trajectory.parent_trajectory_id,
+        "role": trajectory.role,
+        "agent_id": trajectory.agent_id,
+        "session_id": trajectory.session_id,
+        "task_id": task.task_id,
+        "domain": task.domain,
+        "source": trajectory.metadata.source,
+    }
+
+
+def step(turn: TrajectoryTurn) -> JsonObject:
+    """One decision: what was thought, and what was called with what outcome."""
+    made: JsonObject = {
+        "step": turn.turn_id,
+        "thoughts": turn.thought_process,
+        "action": turn.action.type,
+        "tool": turn.action.tool_name,
+        "arguments": turn.action.tool_args,
+        "success": turn.result.success,
+        "error": turn.result.error,
+    }
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def result_of(turns: Sequence[TrajectoryTurn]) -> Told:
+    """The last answer; what came out of the last action where the agent never answered."""
+    answers = [turn for turn in turns if turn.action.type == "response"]
+    if not answers:
+        return turns[-1].result.output
+    last = answers[-1]
+    if last.action.raw_response is not None:
+        return last.action.raw_response
+    written: object = (last.action.tool_args or {}).get("text")
+    return written if isinstance(written, str) else last.result.output
+
+
+def _is_planned(turn: TrajectoryTurn) -> bool:
+    """An answer without a thought decides nothing: it is the result."""
+    return turn.action.type != "response" or bool(turn.thought_process)
+
+
+def _request(turns: Sequence[TrajectoryTurn]) -> Told:
+    """What the user asked first."""
+    first = turns[0].observation
+    return first.content if isinstance(first.content, str) else _asked(first.content)
+
+
+def _asked(content: JsonObject | list[JsonObject]) -> Told:
+    """The first user message of a spelt-out beginning, the text of parts, else the content itself."""
+    if isinstance(content, list):
+        return text_of(content)
+    messages: list[JsonObject] = content.get("messages") or []
+    return next((text_of(message.get("content")) for message in messages if message.get("role") == "user"), content)
+
+
+EXECUTIONS = Kind(
+    table="trajectories",
+    time="ended_at",
+    key="trajectory_id",
+    worth=REWARDED,
+    rewarded=True,
+    record=record,
+    columns={
+        "timestamp": "time",
+        "instruction": "text",
+        "request": "json",
+        "success": "flag",
+        "status": "text",
+        "verified_by": "text",
+        "cost": "number",
+        "latency_ms": "number",
+        "plan": "json",
+        "result": "json",
+        "error": "text",
+        "reward": "number",
+        "total_tokens": "integer",
+        "model": "text",
+        "trajectory_id": "text",
+        "parent_trajectory_id": "text",
+        "role": "text",
+        "agent_id": "text",
+        "session_id": "text",
+        "task_id": "text",
+        "domain": "text",
+        "source": "text",
+    },
+)

@@ -1,0 +1,42 @@
+"""Rewards, every revision of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from ratchet.exporters.base import Kind, Record
+from ratchet.messages import Reward, decode
+
+
+def record(body: bytes, _: Reward | None) -> Record:
+    """All members of the message, role and revision also where the message leaves them out as usual."""
+    reward = decode(body, Reward)
+    told: Record = msgspec.to_builtins(reward, builtin_types=(datetime,))
+    return {**told, "role": reward.role, "revision": reward.revision}
+
+
+REWARDS = Kind(
+    table="rewards",
+    time="at",
+    key="reward_id",
+    worth="total >= {min_reward:Float64}",
+    rewarded=False,
+    record=record,
+    columns={
+        "reward_id": "text",
+        "trajectory_id": "text",
+        "session_id": "text",
+        "role": "text",
+        "revision": "integer",
+        "timestamp": "time",
+        "total_reward": "number",
+        "reward_type": "text",
+        "reward_components": "json",
+        "reward_function": "json",
+        "normalization": "json",
+        "turn_rewards": "json",
+        "metadata": "json",
+    },
+)

@@ -1,0 +1,138 @@
+"""`ratchet export`, `trajectories` and `feedback` as somebody types them, against real servers and services."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from ratchet.gateway.app import build as build_gateway
+from ratchet.gateway.settings import Settings as GatewaySettings
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Outcome
+from ratchet.reward_computer.app import build as build_rewards
+from ratchet.reward_computer.settings import Settings as RewardSettings
+from ratchet.trajectory_collector.app import build as build_collector
+from ratchet.trajectory_collector.settings import Settings as CollectorSettings
+from tests.support.messages import AT, trajectory, turn
+from tests.support.rewards import feedback
+from tests.support.running import connected, migrated, running_app
+from tests.support.waiting import eventually
+
+GOOD, BAD = trajectory("0").trajectory_id, trajectory("1").trajectory_id
+
+
+@asynccontextmanager
+async def rewarded(kernel: KernelSettings, number: int) -> AsyncIterator[Bus]:
+    """Stored and rewarded trajectories of the role support, every second one a failure; an opinion on the first."""
+    collector = build_collector(CollectorSettings(kernel=kernel, linger_s=0.02))
+    computer = build_rewards(RewardSettings(kernel=kernel, linger_s=0.02))
+    async with connected(kernel) as bus, migrated(kernel) as warehouse, running_app(collector), running_app(computer):
+
+        async def revisions() -> int:
+            return (await warehouse.rows("SELECT count() AS n FROM rewards FINAL"))[0]["n"]
+
+        failed = Outcome(status="failure")
+        told = [trajectory(str(n), outcome=failed) if n % 2 else trajectory(str(n)) for n in range(number)]
+        await bus.publish_all(told)
+        await eventually(lambda: _at_least(revisions, number))
+        await bus.publish(feedback(1, "0", value=False))
+        await eventually(lambda: _at_least(revisions, number + 1))
+        await bus.publish(turn("going on"))
+
+        async def heard() -> int:
+            return (await warehouse.rows("SELECT count() AS n FROM turns"))[0]["n"]
+
+        await eventually(lambda: _at_least(heard, 1))
+        yield bus
+
+
+async def _at_least(count: Any, number: int) -> bool:
+    return await count() >= number
+
+
+async def ratchet(kernel: KernelSettings, *words: str, **env: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command."""
+    named = {name: str(value) for name, value in kernel.model_dump().items() if value is not None}
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "ratchet.cli", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **{f"RATCHET_{name.upper()}": value for name, value in named.items()}, **env},
+        timeout=60,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+async def test_what_is_stored_is_exported_and_shown(kernel_settings: KernelSettings, tmp_path: Path) -> None:
+    lines, table = tmp_path / "runs.jsonl", tmp_path / "rewards.parquet"
+    async with rewarded(kernel_settings, 12):
+        code, out, _ = await ratchet(kernel_settings, "export", "executions", "-o", str(lines), "--json")
+        assert (code, json.loads(out)["records"]) == (0, 12)
+        runs = [json.loads(line) for line in lines.read_text().splitlines()]
+        assert sorted(run["success"] for run in runs) == [False] * 6 + [True] * 6
+        assert {run["result"] for run in runs} == {"It arrives today."}
+        assert all(run["latency_ms"] == 3000 and run["reward"] is not None for run in runs)
+
+        code, out, _ = await ratchet(kernel_settings, "export", "rewards", "-o", str(table), "--role", "support")
+        assert (code, out.split()[:2]) == (0, ["13", "rewards"])
+        assert sorted(row["revision"] for row in pq.read_table(table).to_pylist()) == [0] * 12 + [1]
+
+        only = ("--min-reward", "0.7", "--limit", "3", "--since", AT.isoformat(), "--until", "2027-01-01")
+        await ratchet(kernel_settings, "export", "trajectories", "-o", str(lines), *only)
+        told = [json.loads(line) for line in lines.read_text().splitlines()]
+        assert len(told) == 3
+        assert all(one["reward"]["total"] >= 0.7 and one["trajectory_id"] != GOOD for one in told)
+
+        code, out, _ = await ratchet(kernel_settings, "trajectories", "list", "--json", "--outcome", "failure")
+        assert [row["reward"] for row in json.loads(out)["trajectories"]] == [0.0] * 6
+        code, out, _ = await ratchet(kernel_settings, "trajectories", "show", GOOD, "--json")
+        whole = json.loads(out)
+        assert [one.get("revision", 0) for one in whole["rewards"]] == [0, 1]
+        assert (whole["trajectory"]["trajectory_id"], len(whole["feedback"])) == (GOOD, 1)
+        code, out, _ = await ratchet(kernel_settings, "trajectories", "show", GOOD)
+        assert "where is my order?" in out
+        assert "task_completion" in out
+        code, _, err = await ratchet(kernel_settings, "trajectories", "show", turn("going on").trajectory_id)
+        assert (code, "has not ended yet" in err) == (1, True)
+        code, _, err = await ratchet(kernel_settings, "export", "rewards", "-o", str(tmp_path / "no" / "x.jsonl"))
+        assert (code, err.count("\n")) == (1, 1)
+
+
+async def test_feedback_says_when_it_is_about_nothing_and_refuses_another_role(
+    kernel_settings: KernelSettings,
+) -> None:
+    async with (
+        rewarded(kernel_settings, 2) as bus,
+        running_app(build_gateway(GatewaySettings(kernel=kernel_settings, port=0))) as gateway,
+    ):
+        url = {"RATCHET_GATEWAY_URL": f"http://127.0.0.1:{gateway.components[-1].port}"}  # type: ignore[attr-defined]
+        before = await bus.last_sequence("RL_FEEDBACK")
+        code, _, err = await ratchet(kernel_settings, "feedback", BAD, "--thumbs", "up", "--role", "sales", **url)
+        assert (code, "has the role support, not sales" in err) == (1, True)
+        assert await bus.last_sequence("RL_FEEDBACK") == before
+
+        code, _, err = await ratchet(kernel_settings, "feedback", BAD, "--stars", "4", **url)
+        assert (code, err) == (0, "")
+        unknown = trajectory("nobody").trajectory_id
+        words = ("feedback", unknown, "--thumbs", "up", "--role", "support", "--json")
+        code, out, err = await ratchet(kernel_settings, *words, **url)
+        assert (code, "nothing is stored under" in err) == (3, True)
+        assert json.loads(out)["feedback"][0]["trajectory_id"] == unknown
+
+        async def published() -> bool:
+            return await bus.last_sequence("RL_FEEDBACK") == before + 2
+
+        await eventually(published)

@@ -1,0 +1,105 @@
+"""Executions as flat records, and the files that exports are written to."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from ratchet.exporters import KINDS
+from ratchet.exporters.files import written
+from ratchet.messages import Outcome
+from ratchet.messages.base import encode
+from ratchet.messages.chat import trajectory_turns
+from ratchet.messages.trajectory import Action, Observation, TrajectoryMetadata, TrajectoryTurn, TurnResult
+from tests.support.messages import AT, trajectory
+
+CALL = {"id": "a", "type": "function", "function": {"name": "lookup", "arguments": '{"id":"K47"}'}}
+CHAT = [
+    {"role": "system", "content": "Help customers."},
+    {"role": "user", "content": "where is it?"},
+    {"role": "assistant", "content": "let me look", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "a", "content": "shipped"},
+    {"role": "assistant", "content": "It is on its way."},
+]
+
+
+def execution(**changes: object) -> dict:
+    return KINDS["executions"].record(encode(trajectory(**changes)), None)
+
+
+def test_an_execution_says_what_was_asked_planned_and_answered_and_what_it_cost() -> None:
+    _, turns = trajectory_turns(CHAT, started_at=AT)
+    told = execution(
+        turns=turns,
+        end_timestamp=AT + timedelta(milliseconds=1500),
+        metadata=TrajectoryMetadata(model="gpt-4o", total_cost_usd=0.02),
+    )
+    assert (told["timestamp"], told["instruction"], told["request"]) == (AT, "Be helpful.", "where is it?")
+    assert (told["success"], told["cost"], told["latency_ms"]) == (True, 0.02, 1500)
+    assert told["result"] == "It is on its way."
+    assert told["plan"] == [
+        {
+            "step": 1,
+            "thoughts": ["let me look"],
+            "action": "tool_call",
+            "tool": "lookup",
+            "arguments": {"id": "K47"},
+            "success": True,
+        }
+    ]
+
+
+def test_a_failure_is_an_execution_with_its_error() -> None:
+    failed = TrajectoryTurn(
+        turn_id=1,
+        timestamp=AT,
+        observation=Observation(type="user_message", content="go"),
+        action=Action(type="subordinate_call", tool_args={"to": "researcher"}),
+        result=TurnResult(success=False, error="no such agent"),
+    )
+    told = execution(turns=[failed], outcome=Outcome(status="failure"))
+    assert (told["success"], told["status"], told["error"], told["result"]) == (False, "failure", "no such agent", None)
+    assert told["plan"][0]["action"] == "subordinate_call"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "success"), [(None, None), (Outcome(status="partial"), False), (Outcome(status="success"), True)]
+)
+def test_success_is_unknown_when_nobody_said_how_it_ended(outcome: Outcome | None, success: bool | None) -> None:
+    assert execution(outcome=outcome)["success"] is success
+
+
+@pytest.mark.parametrize("kind", ["trajectories", "executions"])
+def test_every_member_of_a_record_is_a_column(kind: str) -> None:
+    record = KINDS[kind].record(encode(trajectory()), None)
+    assert set(record) <= set(KINDS[kind].columns)
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
+def test_both_formats_hold_the_same(tmp_path: Path, file_format: str) -> None:
+    kind, path = KINDS["executions"], tmp_path / f"out.{file_format}"
+    with written(path, file_format, kind.columns) as writer:
+        for number in range(2):
+            writer.write([kind.record(encode(trajectory(str(number))), None)])
+    if file_format == "jsonl":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        results = [row["result"] for row in rows]
+    else:
+        rows = pq.read_table(path).to_pylist()
+        results = [json.loads(row["result"]) for row in rows]
+    assert results == ["It arrives today."] * 2
+    assert [row["success"] for row in rows] == [True, True]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_was_not_finished_leaves_the_old_one_alone(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_text("old\n")
+    with pytest.raises(TypeError), written(path, "jsonl", {}) as writer:
+        writer.write([{"not JSON": object()}])
+    assert path.read_text() == "old\n"
+    assert list(tmp_path.iterdir()) == [path]
