@@ -20,7 +20,7 @@ from ratchet.kernel.bus import Bus
 from ratchet.kernel.http import HttpServer
 from ratchet.kernel.settings import KernelSettings
 from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Feedback, Trajectory
+from ratchet.messages import Feedback, Message, Trajectory
 from ratchet.messages.base import named_id
 from ratchet.messages.state import POLICIES, PolicyVersion, Route, ServedPolicy
 from ratchet.preferences.clickhouse_stored import StoredPreferences, Wanted
@@ -28,6 +28,8 @@ from ratchet.preferences.clickhouse_tries import Tries
 from ratchet.preferences.deriving import DerivationReport, Deriver
 from ratchet.preferences.publishing import Published, publish
 from ratchet.preferences.records import preference_of
+from ratchet.preferences.rules.base import Rule
+from ratchet.preferences.rules.retrieval import Retrieval
 from ratchet.preferences.rules.reward_margin import RewardMargin
 from ratchet.reward_computer.app import build as build_reward_computer
 from ratchet.reward_computer.settings import Settings as RewardSettings
@@ -40,10 +42,10 @@ from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.coordinator import ROLE, Workshop, coordinating, stored
 from tests.support.messages import AT
-from tests.support.preferences import tries
+from tests.support.preferences import tried, tries
 from tests.support.running import connected, migrated, prepared_objects, running_app
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
-from tests.support.training import after
+from tests.support.training import after, changed
 from tests.support.waiting import eventually
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "tau-bench" / "gpt-4o-airline-tasks-00-29.json"
@@ -56,9 +58,9 @@ async def bus(kernel_settings: KernelSettings) -> AsyncIterator[Bus]:
         yield bus
 
 
-async def derived(kernel: KernelSettings, bus: Bus, *roles: str) -> DerivationReport:
+async def derived(kernel: KernelSettings, bus: Bus, *roles: str, rule: Rule | None = None) -> DerivationReport:
     async with migrated(kernel) as warehouse:
-        deriver = Deriver(Tries(warehouse), StoredPreferences(warehouse), bus, RewardMargin())
+        deriver = Deriver(Tries(warehouse), StoredPreferences(warehouse), bus, rule or RewardMargin())
         report = await deriver.derive(roles or (ROLE,), lambda _done, _total: None)
         await there(warehouse, report.pairs)
     return report
@@ -111,6 +113,22 @@ async def test_tries_that_differ_become_pairs_and_deriving_twice_changes_nothing
         (count,) = await StoredPreferences(warehouse).counts(Wanted(source="derived"))
         assert (count.role, count.rater, count.number) == (ROLE, "verified-outcome", 7)
         assert not await StoredPreferences(warehouse).newest(Wanted(source="human"), 100)
+
+
+async def test_tries_with_and_without_retrieval_are_compared_by_their_labels(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
+    def labelled(name: str, total: float, rag: object) -> list[Message]:
+        told, scored = tried(name, f"{name}.", total, task="one", number=0)
+        return [changed(told, labels={"rag": rag}), scored]
+
+    facts = labelled("with retrieval", 0.9, True) + labelled("without", 0.1, "false") + labelled("unknown", 0.1, "?")
+    async with stored(kernel_settings, bus, facts), migrated(kernel_settings) as warehouse:
+        report = await derived(kernel_settings, bus, rule=Retrieval())
+        assert dict(report.by_rater) == {"rag-verified-outcome": 1}
+        assert dict(report.skipped) == {"no_rag_label": 2}
+        (kept,) = await StoredPreferences(warehouse).newest(Wanted(source="rag"), 10)
+        assert kept.preference.chosen == [{"role": "assistant", "content": "with retrieval."}]
 
 
 async def test_a_snapshot_of_pairs_holds_one_roles_pairs_and_says_where_they_come_from(

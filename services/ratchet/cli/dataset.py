@@ -20,9 +20,8 @@ from ratchet.cli.output import Bar, console, print_table
 from ratchet.cli.preferences import warehouse_of
 from ratchet.kernel.errors import Rejected
 from ratchet.kernel.objects import Objects
-from ratchet.messages.base import JsonObject
 from ratchet.messages.state import POLICIES, PolicyVersion, Route
-from ratchet.messages.training import Dataset, SnapshotRef
+from ratchet.messages.training import Dataset, DatasetFilter, DateRange, SnapshotRef
 from ratchet.messages.training_rules import DATASET_FORMATS
 from ratchet.rl_coordinator.app import exporter
 from ratchet.rl_coordinator.exporter import Preview
@@ -125,10 +124,16 @@ def show_preview(role: str, algorithm: str, found: Preview) -> None:
         console.print(f"a job would be refused: {found.refused}", markup=False)
 
 
-def between(since: datetime | None, until: datetime | None) -> JsonObject | None:
+def asked(samples: int, **chosen: Any) -> Dataset:  # `Any`: members of a filter
+    """The data that a job would ask for."""
+    return Dataset(source="clickhouse", sample_size=samples, filter=DatasetFilter(**chosen))
+
+
+def between(since: datetime | None, until: datetime | None) -> DateRange | None:
     """A filter's range of dates; naive ones are this machine's time."""
-    given = {"start": since, "end": until}
-    return {name: at.astimezone() for name, at in given.items() if at is not None} or None
+    if since is None and until is None:
+        return None
+    return DateRange(start=since and since.astimezone(), end=until and until.astimezone())
 
 
 def _ref_of_uri(uri: str) -> SnapshotRef:

@@ -52,28 +52,21 @@ def preview(
     """Show what a job that starts now would take, and what it would leave out; nothing is created."""
     import asyncio
 
-    import msgspec
-
     from ratchet.cli import dataset
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import print_json, progress
-    from ratchet.messages.training import Dataset
 
-    chosen = {
-        "min_reward": min_reward,
-        "max_trajectory_length": max_length,
-        "sources": source,
-        "task_domains": domain,
-        "exclude_subordinate_profiles": exclude_profile,
-        "date_range": dataset.between(since, until),
-    }
-    asked = {
-        "source": "clickhouse",
-        "sample_size": samples,
-        "filter": {k: v for k, v in chosen.items() if v not in (None, [])},
-    }
+    asked = dataset.asked(
+        samples,
+        min_reward=min_reward,
+        max_trajectory_length=max_length,
+        sources=source or None,
+        task_domains=domain or None,
+        exclude_subordinate_profiles=exclude_profile or None,
+        date_range=dataset.between(since, until),
+    )
     with progress("choosing rows", quiet=as_json) as bar:
-        found = asyncio.run(dataset.preview(locate(directory), role, algorithm, msgspec.convert(asked, Dataset), bar))
+        found = asyncio.run(dataset.preview(locate(directory), role, algorithm, asked, bar))
     if as_json:
         print_json({"role": role, "algorithm": algorithm, "preview": found})
     else:

@@ -31,6 +31,8 @@ from ratchet.preferences.records import preference_of, record_of
 from ratchet.preferences.rules import RULES
 from ratchet.preferences.rules.reward_margin import MARGIN
 
+Numbered = Iterator[tuple[int, object]]
+"""Records with the numbers of their lines."""
 PAGE = 500
 """Preferences that are read together for an export."""
 SHOWN = 60
@@ -98,15 +100,13 @@ async def derive(endpoints: Endpoints, options: DeriveOptions, bar: Bar) -> Deri
         return await deriver.derive(roles, bar)
 
 
-async def add(
-    endpoints: Endpoints, records: Iterator[tuple[int, object]], role: str | None, dry_run: bool
-) -> AddReport:
+async def add(endpoints: Endpoints, records: Numbered, role: str | None, dry_run: bool) -> AddReport:
     """Publish the good ones among numbered records, redacted."""
     async with warehouse_of(endpoints) as warehouse, outlet(endpoints, dry_run) as sink:
         return await _add(sink, StoredPreferences(warehouse), records, role)
 
 
-async def _add(sink: Sink, stored: Known, records: Iterator[tuple[int, object]], role: str | None) -> AddReport:
+async def _add(sink: Sink, stored: Known, records: Numbered, role: str | None) -> AddReport:
     report, good = AddReport(), dict[str, Preference]()
     lines: dict[str, int] = {}
     for number, record in records:
@@ -126,7 +126,17 @@ async def _add(sink: Sink, stored: Known, records: Iterator[tuple[int, object]],
     return report
 
 
-def records_of(file: Path) -> Iterator[tuple[int, object]]:
+def given(record: str | None, file: Path | None, said: JsonObject, about: JsonObject) -> Numbered | None:
+    """The records that somebody means: of a file, of standard input (`-`), or told by options; None if unclear."""
+    told = any(value is not None for value in (*said.values(), *about.values()))
+    if [record is not None, file is not None, told].count(True) != 1 or record not in (None, "-"):
+        return None
+    if file is not None:
+        return records_of(file)
+    return iter([(1, {**said, "metadata": about} if told else record_of_input())])
+
+
+def records_of(file: Path) -> Numbered:
     """The records of a file with their line numbers; an unreadable one is the error that says so."""
     for line in read_lines(file):
         yield line.number, line.record if line.problem is None else Rejected(line.problem)

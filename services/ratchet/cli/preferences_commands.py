@@ -77,15 +77,9 @@ def add(
 
     said = {"prompt": prompt, "a": a, "b": b, "choice": choice}
     about = {"rater": rater, "confidence": confidence, "domain": domain}
-    flags = any(value is not None for value in (*said.values(), *about.values()))
-    if [record is not None, file is not None, flags].count(True) != 1 or record not in (None, "-"):
+    records = preferences.given(record, file, said, about)
+    if records is None:
         raise typer.BadParameter("give one of `-`, --file FILE, or --prompt with --a, --b and --choice")
-    if file is not None:
-        records = preferences.records_of(file)
-    elif record is not None:
-        records = iter([(1, preferences.record_of_input())])
-    else:
-        records = iter([(1, {**said, "metadata": about})])
     report = asyncio.run(preferences.add(locate(directory), records, role, dry_run))
     if file is None and report.bad:
         raise Rejected(report.bad[0].reason)
