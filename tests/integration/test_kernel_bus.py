@@ -77,11 +77,14 @@ async def test_an_invalid_message_becomes_a_dead_letter_and_its_neighbours_are_h
 
     async with connected(settings) as bus, running(Consumer(bus, subscription(each(handle)))):
         await bus.publish(trajectory("before"))
-        await bus.nc.jetstream().publish(f"{TOPIC}.support", b'{"trajectory_id": "nonsense"}')
+        said = {"ce-id": "the-bad-one", "ce-correlationid": "the-root"}
+        await bus.nc.jetstream().publish(f"{TOPIC}.support", b'{"trajectory_id": "nonsense"}', headers=said)
         await bus.publish(trajectory("after"))
         await eventually(lambda: _has(handled, 2))
         letters = await eventually(lambda: _letters(bus))
         assert [(letter.stream, letter.sequence, letter.reason) for letter in letters] == [(STREAM, 2, "invalid")]
+        headers = (await bus.nc.jetstream().get_msg("RL_DEADLETTERS", 1)).headers or {}
+        assert (headers["ce-causationid"], headers["ce-correlationid"]) == ("the-bad-one", "the-root")
         assert set(handled) == {trajectory("before").trajectory_id, trajectory("after").trajectory_id}
 
 

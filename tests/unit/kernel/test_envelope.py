@@ -8,10 +8,11 @@ import zstandard
 from ratchet.kernel.envelope import COMPRESS_ABOVE, MAX_BODY, seal, unseal
 from ratchet.kernel.errors import InvalidMessage
 from ratchet.kernel.received import Received
+from ratchet.messages.base import Cause
 from tests.support.messages import AT, trajectory
 
 
-def sealed(body: bytes = b"{}", cause: Received[object] | None = None) -> tuple[dict[str, str], bytes]:
+def sealed(body: bytes = b"{}", cause: Received[object] | Cause | None = None) -> tuple[dict[str, str], bytes]:
     return seal(trajectory(), body, source="urn:ratchet:test", schema="urn:s", now=AT, cause=cause)  # type: ignore[arg-type]
 
 
@@ -39,6 +40,23 @@ def test_a_following_event_names_its_cause_and_keeps_correlation_and_trace() -> 
     assert headers["ce-causationid"] == "the-cause"
     assert headers["ce-correlationid"] == "the-root"
     assert headers["traceparent"] == "00-abc-def-01"
+
+
+def test_what_was_kept_of_a_cause_says_the_same_as_the_delivery() -> None:
+    kept = Cause(event_id="the-cause", correlation_id="the-root", traceparent="00-abc-def-01")
+    delivered = Received(
+        message=trajectory("cause"),
+        subject="s",
+        stream="S",
+        sequence=1,
+        delivered=1,
+        event_id="the-cause",
+        time=AT,
+        correlation_id="the-root",
+        headers={"traceparent": "00-abc-def-01"},
+    )
+    assert delivered.as_cause() == kept
+    assert sealed(cause=kept) == sealed(cause=delivered)
 
 
 @pytest.mark.parametrize("size", [0, 1, COMPRESS_ABOVE, COMPRESS_ABOVE + 1, 3_000_000])

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.kernel.errors import Rejected
+from ratchet.messages.base import Cause
 from ratchet.messages.state import Job
 from ratchet.messages.training import (
     Artifacts,
@@ -65,6 +66,19 @@ def test_another_attempt_is_fenced_off(word: str, attempt: int) -> None:
 def test_an_ended_job_stays_as_it_is(end: str, word: str) -> None:
     ended = job(state=end)
     assert jobs.fold(ended, status(ended, word), after(5), LIMITS) == ended
+
+
+def test_a_job_knows_the_event_that_brought_it_where_it_is() -> None:
+    asked = Cause(event_id="the-request", correlation_id="the-root")
+    dispatched = job(state="dispatched", cause=asked)
+    begun = status(dispatched, "running")
+    running_now = jobs.fold(dispatched, begun, NOON, LIMITS)
+    assert running_now.cause == Cause(event_id=begun.event_id, correlation_id="the-root")
+    again = jobs.fold(running_now, status(dispatched, "running", timestamp=after(1)), after(1), LIMITS)
+    assert again.cause == running_now.cause
+    lost = status(dispatched, "failed", error=TrainingError(code="UNKNOWN", message="lost"))
+    retried = jobs.fold(again, lost, after(2), LIMITS)
+    assert (retried.attempt, retried.cause) == (2, Cause(event_id=lost.event_id, correlation_id="the-root"))
 
 
 def test_a_queued_job_has_no_worker_that_could_speak_for_it() -> None:
