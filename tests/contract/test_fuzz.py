@@ -55,7 +55,7 @@ def refusal(subject: str, body: bytes) -> InvalidMessage | None:
 
 
 @each_schema
-@bounded(15)
+@bounded(8)
 @given(data=st.data())
 def test_every_valid_body_passes_both_views_and_comes_back_typed(name: str, data: st.DataObject):
     document = data.draw(messages(name))
@@ -67,7 +67,7 @@ def test_every_valid_body_passes_both_views_and_comes_back_typed(name: str, data
 
 
 @each_schema
-@bounded(60)
+@bounded(40)
 @given(data=st.data())
 def test_a_changed_body_is_a_message_or_refused_by_the_view_that_it_breaks(name: str, data: st.DataObject):
     document = data.draw(mutations(name))
@@ -82,13 +82,13 @@ def test_a_changed_body_is_a_message_or_refused_by_the_view_that_it_breaks(name:
 
 @each_schema
 def test_bytes_that_are_no_message_are_refused_with_a_reason(name: str):
-    for body in broken_bodies(name, 60):
+    for body in broken_bodies(name, 40):
         for subject in subjects(name):
             refusal(subject, body)
 
 
 @each_schema
-@bounded(30)
+@bounded(15)
 @given(body=st.binary(max_size=64))
 def test_arbitrary_bytes_are_never_a_message(name: str, body: bytes):
     assert all(refusal(subject, body) for subject in subjects(name))
