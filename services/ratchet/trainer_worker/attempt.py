@@ -53,9 +53,6 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-RETRY_S = 1.0
-"""Pause after the broker or the object store did not answer."""
-
 
 class Publish(Protocol):
     """`kernel.bus.Bus.publish`: store a message as the answer to the one that caused it."""
@@ -233,7 +230,7 @@ class Attempt:
                 return await self._publish_status(final)
             except Unavailable as error:
                 log.warning("cannot report yet", job=final.training_job_id, reason=str(error))
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._tools.settings.retry_s)
 
     async def _publish_status(self, status: TrainingStatus) -> None:
         """Publish; a figure that breaks the contract must not silence the attempt, so then it goes without figures."""
@@ -253,7 +250,7 @@ class Attempt:
                 if self._stopping.is_set():
                     raise
                 log.warning("object store is away", job=self.dispatch.training_job_id, reason=str(error))
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._tools.settings.retry_s)
 
     async def _beat(self) -> None:
         """Say `running` at regular times, whatever the child does. A lost one is made up for by the next."""

@@ -34,6 +34,8 @@ class Settings(BaseSettings):
     """A training that was asked to stop and has not within this time is killed."""
     shutdown_grace_s: float = 6.0
     """The same while the worker itself shuts down, which has a deadline of its own."""
+    retry_s: float = Field(default=1.0, gt=0)
+    """Pause after the broker or the object store did not answer."""
     max_runtime_s: float = 4 * 3600.0
     """An attempt that takes longer fails with TIMEOUT."""
 

@@ -49,7 +49,7 @@ def attempt(tmp_path: Path, publisher: Publisher, **hyper: Any) -> Attempt:
     dispatch = TrainingDispatch(
         training_job_id=asked.training_job_id, attempt=1, pool="default", timestamp=NOW, request=asked
     )
-    settings = Settings(kernel=KernelSettings(data_dir=tmp_path), worker="w1")
+    settings = Settings(kernel=KernelSettings(data_dir=tmp_path), worker="w1", retry_s=0.01)
     blobs: Any = MemoryBlobs()
     jobs: Any = FakeBus().bucket(JOBS, Job)
     return Attempt(received(dispatch), Tools(publisher, jobs, blobs, settings, lambda: NOW))
