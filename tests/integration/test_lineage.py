@@ -20,7 +20,7 @@ from ratchet.kernel.http import HttpServer
 from ratchet.kernel.objects import Objects
 from ratchet.kernel.settings import KernelSettings
 from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Feedback, Message, Reward
+from ratchet.messages import Feedback, Message, Preference, Reward
 from ratchet.messages.base import Cause, named_id
 from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
 from ratchet.messages.training import Artifacts
@@ -154,6 +154,38 @@ async def test_what_is_gone_is_named_and_the_rest_is_shown(kernel_settings: Kern
 def delete(objects: Objects, kernel: KernelSettings, digest: str) -> None:
     """A lifecycle rule of the store removed a manifest."""
     objects._client.delete_object(Bucket=kernel.s3_bucket, Key=f"snapshots/{digest}.json")
+
+
+def preferred(number: int, rater: str) -> Preference:
+    """One answer preferred over another."""
+    return Preference(
+        preference_id=named_id("preference", number),
+        prompt=f"Where is parcel {number}?",
+        chosen="On its way.",
+        rejected="No idea.",
+        source="human",
+        role=ROLE,
+        rater=rater,
+    )
+
+
+async def test_a_policy_of_preferences_is_walked_back_to_them_and_their_raters(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
+    opinions = [preferred(number, "ann" if number else "bob") for number in range(3)]
+    async with (
+        stored(kernel_settings, bus, opinions),
+        coordinating(kernel_settings, bus, minimum_pairs=2) as workshop,
+    ):
+        await put(bus, await trained(workshop, 1, algorithm="dpo"))
+        found = await lineage(workshop, 1, limit=2)
+        assert found["missing"] == []
+        assert (found["snapshot"]["format"], found["snapshot"]["raters"]) == ("pairs", {"ann": 2, "bob": 1})
+        page = found["preferences"]
+        assert (page["total"], len(page["items"])) == (3, 2)
+        assert {item["event_id"] for item in page["items"]} <= {one.event_id for one in opinions}
+        assert {item["source"] for item in page["items"]} == {"human"}
+        assert found["trajectories"]["total"] == 0
 
 
 TABLES = ("trajectories", "rewards", "training_requests", "training_statuses", "deployments", "rollouts")
