@@ -74,6 +74,10 @@ def asked(directory: Path) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+def jobs(directory: Path) -> list[dict[str, Any]]:
+    return json.loads(ratchet("jobs", "--json", "--dir", str(directory)).stdout)
+
+
 def in_one_process(tmp_path: Path, commands: list[list[str]]) -> list[tuple[int, str]]:
     """Exit code and standard error of each; one interpreter, for starting one takes longer than most commands."""
     program = tmp_path / "commands.py"
@@ -153,6 +157,22 @@ def test_a_job_is_listed_shown_and_cancelled(directory: Path) -> None:
     assert "\x1b" not in listed.stdout
     assert "base model" in ratchet("jobs", job, *where).stdout
     assert json.loads(ratchet("cancel", job, "--json", *where).stdout)["training_job_id"] == job
+
+
+def test_waiting_ends_with_the_job_and_tells_whether_it_completed(directory: Path) -> None:
+    asked(directory)  # takes the only slot, so that the next one stays queued until it is cancelled
+    before = {job["training_job_id"] for job in jobs(directory)}
+    words = ("train", "airline", "--algorithm", "sft", "--base-model", "none", "--wait", "--json")
+    command = [sys.executable, "-m", "ratchet.cli", *words, "--dir", str(directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+        new: set[str] = set()
+        while not new:  # each look takes a while by itself
+            assert waiting.poll() is None
+            new = {job["training_job_id"] for job in jobs(directory)} - before
+        assert ratchet("cancel", *new, "--dir", str(directory)).returncode == 0
+        said, wrong = waiting.communicate(timeout=60)
+    assert (waiting.returncode, wrong) == (3, "")
+    assert (json.loads(said)["training_job_id"], json.loads(said)["state"]) == (*new, "cancelled")
 
 
 def test_a_training_that_cannot_work_is_refused_at_once(directory: Path) -> None:
