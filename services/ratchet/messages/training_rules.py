@@ -77,6 +77,8 @@ def _meaningless(algorithm: str, hyper: Hyperparameters) -> Iterator[str]:
     for name in Hyperparameters.__struct_fields__:
         if getattr(hyper, name) != getattr(plain, name) and name not in MEANINGFUL[algorithm]:
             yield f"{algorithm} has no hyperparameter {name}"
+    if algorithm == "kto" and hyper.batch_size == 1:
+        yield "kto compares the answers of a batch: its batch_size must be 2 or more"
 
 
 def _out_of_range(hyper: Hyperparameters) -> Iterator[str]:

@@ -31,6 +31,7 @@ def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any
         (config("kto", label_smoothing=0.1), "kto has no hyperparameter label_smoothing"),
         (config("dpo", beta=0.0), "beta must be above 0, not 0"),
         (config("dpo", label_smoothing=0.5), "label_smoothing must lie in 0..0.5, 0.5 not included, not 0.5"),
+        (config("kto", batch_size=1), "kto compares the answers of a batch: its batch_size must be 2 or more"),
         (config("kto", undesirable_weight=-1.0), "undesirable_weight must not be negative, not -1"),
         (
             config("kto", desirable_weight=0.0, undesirable_weight=0.0),

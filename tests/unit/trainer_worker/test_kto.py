@@ -98,7 +98,5 @@ def test_each_answer_is_also_seen_in_the_place_of_another_one_of_its_batch(
 
 
 def test_too_few_answers_are_refused(base: str, labels: list[LoggedLabel], tmp_path: Path) -> None:
-    with pytest.raises(DataUnusable, match="its batch_size must be 2 or more"):
-        trained(RecordingRun(tmp_path, "kto"), base, labels, changed(HYPER, batch_size=1))
     with pytest.raises(DataUnusable, match="two labelled answers or more"):
         trained(RecordingRun(tmp_path, "kto"), base, labels[:1], HYPER)

@@ -39,10 +39,8 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LoggedLabel], r
     hyper = spec.config.hyperparameters
     max_length = chat_length(policy.model, hyper.max_length)
     chats = ChatRows(policy.tokenizer, max_length)
-    batch = hyper.batch_size or DEFAULTS.batch_size
-    if batch < 2:
-        raise DataUnusable("kto compares the answers of a batch: its batch_size must be 2 or more")
-    examples = labelled_rows(chats, shuffled(labels, hyper.seed or 0), batch)
+    order = shuffled(labels, hyper.seed or 0)
+    examples = labelled_rows(chats, order, hyper.batch_size or DEFAULTS.batch_size)
     scorer = Scorer(policy.model, bf16=policy.bf16)
     reference = _reference(scorer, examples, run)
     weights = KtoWeights(
