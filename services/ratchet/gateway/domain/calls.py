@@ -65,7 +65,7 @@ def read_call(
     searchable: bool = True,
 ) -> CallRequest:
     """What all completion routes have in common. Raises `HttpError` 400, or 404 for a name that no model can have."""
-    if body.get("n") not in {None, 1}:
+    if body.get("n") is not None and body["n"] != 1:
         raise HttpError(400, "n must be 1: every answer belongs to one trajectory", param="n")
     options = body.get("stream_options")
     if options is not None and not isinstance(options, dict):

@@ -29,12 +29,17 @@ def chat_upstream(request: CallRequest, policy: str) -> Body:
 def chat_answer(body: Mapping[str, Any]) -> Answer:
     """Take an engine's chat completion apart. `Any`: it is JSON from another process, read member by member.
 
-    Raises `KeyError`, `IndexError`, `TypeError` or `AttributeError` for what is no chat completion.
+    Raises `KeyError`, `IndexError`, `TypeError`, `ValueError` or `AttributeError` for what is no chat completion.
     """
     choice = body["choices"][0]
+    message = choice["message"]
+    if not isinstance(message, dict):
+        raise TypeError("a message that is no object")
+    if not all(isinstance(call, dict) for call in message.get("tool_calls") or ()):
+        raise TypeError("a tool call that is no object")
     entries = (choice.get("logprobs") or {}).get("content")
     return Answer(
-        message=dict(choice["message"]),
+        message=message,
         prompt_ids=body.get("prompt_token_ids"),
         output_ids=choice.get("token_ids"),
         logprobs=[entry["logprob"] for entry in entries] if entries is not None else None,

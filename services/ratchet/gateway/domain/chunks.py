@@ -39,7 +39,7 @@ def chat_chunks(answer: Body) -> Iterator[Body]:
     message: Mapping[str, Any] = choice["message"]
     others = {key: value for key, value in message.items() if key not in _SPOKEN and value is not None}
     yield _delta({"role": "assistant", "content": None if message.get("tool_calls") else "", **others})
-    for piece in pieces(message.get("content") or ""):
+    for piece in _parts(message.get("content")):
         yield _delta({"content": piece})
     for index, call in enumerate(message.get("tool_calls") or ()):
         yield from _call_deltas(index, call)
@@ -81,14 +81,19 @@ def _delta(delta: Body) -> Body:
 
 def _call_deltas(index: int, call: Mapping[str, Any]) -> Iterator[Body]:
     """A tool call: who is called, then the arguments piece by piece."""
-    called: Mapping[str, Any] | None = call.get("function")
-    if called is None:  # a custom tool: its input comes whole
+    called: Any = call.get("function")
+    if not isinstance(called, dict):  # a custom tool: its input comes whole
         yield _delta({"tool_calls": [{**call, "index": index}]})
         return
     function = {**called, "arguments": ""}
     yield _delta({"tool_calls": [{**call, "index": index, "function": function}]})
-    for piece in pieces(called.get("arguments") or ""):
+    for piece in _parts(called.get("arguments")):
         yield _delta({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+
+
+def _parts(value: Any) -> list[Any]:
+    """Text in pieces; what is no text, though it should be, whole. `Any`: engines differ."""
+    return pieces(value) if isinstance(value, str) else [] if value is None else [value]
 
 
 def _rest(choice: Mapping[str, Any], spoken: str) -> Body:

@@ -34,9 +34,11 @@ def completion_upstream(request: CallRequest, policy: str) -> Body:
 def completion_answer(body: Mapping[str, Any]) -> Answer:
     """Take an engine's completion apart. `Any`: it is JSON from another process, read member by member.
 
-    Raises `KeyError`, `IndexError`, `TypeError` or `AttributeError` for what is no completion.
+    Raises `KeyError`, `IndexError`, `TypeError`, `ValueError` or `AttributeError` for what is no completion.
     """
     choice = body["choices"][0]
+    if not isinstance(choice["text"], str):
+        raise TypeError("a text that is none")
     return Answer(
         message={"role": "assistant", "content": choice["text"]},
         prompt_ids=choice.get("prompt_token_ids") or body.get("prompt_token_ids"),

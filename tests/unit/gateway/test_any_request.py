@@ -1,0 +1,69 @@
+"""Whatever an agent sends is a request or a clear error, and whatever an engine sends an answer or its failure."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ratchet.gateway.domain.calls import agent_body
+from ratchet.gateway.domain.conversations import prefix_digests
+from ratchet.gateway.domain.forms import CHAT, TEXT, Form
+from ratchet.kernel.asgi import HttpError
+
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)
+)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+)
+MEMBERS = (
+    "model",
+    "messages",
+    "prompt",
+    "tools",
+    "n",
+    "stream",
+    "stream_options",
+    "temperature",
+    "max_tokens",
+    "seed",
+    "logprobs",
+    "return_token_ids",
+    "adapter_id",
+)
+bodies = st.dictionaries(st.sampled_from(MEMBERS), values, max_size=6)
+GOOD: dict[str, Any] = {"model": "support", "messages": [{"role": "user", "content": "x"}], "prompt": "x"}
+
+
+@pytest.mark.parametrize("form", [CHAT, TEXT])
+@settings(max_examples=40)
+@given(body=bodies, whole=st.booleans())
+def test_a_body_is_read_or_refused(form: Form, body: dict[str, Any], whole: bool) -> None:
+    with suppress(HttpError):
+        request = form.read({**GOOD, **body} if whole else body)
+        assert form.upstream(request, "support@1-x")["model"] == "support@1-x"
+        assert len(prefix_digests(request.messages)) == len(request.messages) + 1
+
+
+calls = st.lists(st.dictionaries(st.sampled_from(["id", "type", "function"]), values) | values, max_size=2)
+messages = st.fixed_dictionaries({}, optional={"content": values, "tool_calls": calls | values, "role": values})
+choices = st.fixed_dictionaries(
+    {}, optional={"message": messages | values, "text": values, "logprobs": values, "finish_reason": values}
+)
+answers = st.fixed_dictionaries({"choices": st.lists(choices, max_size=1) | values}, optional={"usage": values})
+
+
+@pytest.mark.parametrize("form", [CHAT, TEXT])
+@settings(max_examples=60)
+@given(answer=answers)
+def test_what_passes_for_an_answer_can_be_shown_and_streamed(form: Form, answer: dict[str, Any]) -> None:
+    request = form.read(GOOD)
+    try:
+        form.answer(answer)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        return
+    assert form.stream(request, agent_body(request, answer))[-1].endswith(b"data: [DONE]\n\n")
