@@ -7,10 +7,17 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 from hypothesis import HealthCheck, settings
 
-from tests.support.servers import clickhouse, kernel_settings, nats, s3
+from tests.support.containers import require_engine
+from tests.support.servers import clickhouse, in_containers, kernel_settings, nats, s3
 
 __all__ = ["clickhouse", "kernel_settings", "nats", "s3"]
 
 # A busy machine is slow, not wrong: no example has a deadline, and slow generation is no failure.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
+
+
+def pytest_configure() -> None:
+    """A run that asks for containers where there is no engine ends at once, with one line."""
+    if in_containers(os.environ):
+        require_engine()

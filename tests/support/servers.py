@@ -1,16 +1,21 @@
-"""The real servers for integration tests: the broker, the warehouse and the object store, on free loopback ports."""
+"""The real servers for integration tests: the broker, the warehouse and the object store, on free loopback ports.
+
+`RATCHET_TEST_SERVERS` chooses what they are: `embedded` (the default, programs from the package index) or `containers`
+(of the images that docker-compose.yml names, which needs a container engine).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import uuid
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -21,13 +26,34 @@ from ratchet.embedded.process import Process
 from ratchet.embedded.program import Program
 from ratchet.embedded.seaweed_s3 import seaweed_s3
 from ratchet.kernel.settings import KernelSettings
+from tests.support.containers import clickhouse_container, nats_container, running_container, s3_container
 
 START_S = 60.0
 """Deadline for one server's start on a busy machine."""
 
 ACCESS_KEY, SECRET_KEY = "test-access", "test-secret"
 
+CHOICE = "RATCHET_TEST_SERVERS"
+
 _numbers = itertools.count()
+
+
+class Server(Protocol):
+    """A server that tests may also kill and start again, on the same port and data."""
+
+    @property
+    def url(self) -> str: ...
+    def kill(self) -> None: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+def in_containers(environment: Mapping[str, str]) -> bool:
+    """Whether the servers are containers."""
+    chosen = environment.get(CHOICE, "embedded")
+    if chosen not in ("embedded", "containers"):
+        raise pytest.UsageError(f"{CHOICE} is embedded or containers, not {chosen!r}")
+    return chosen == "containers"
 
 
 @dataclass
@@ -92,31 +118,42 @@ def running_s3(directory: Path) -> Iterator[RunningServer]:
         yield server
 
 
+def chosen_server(name: str, directory: Path) -> AbstractContextManager[Server]:
+    """One server, as `RATCHET_TEST_SERVERS` wants it."""
+    embedded = {"nats": running_nats, "clickhouse": running_clickhouse, "s3": running_s3}
+    if not in_containers(os.environ):
+        return embedded[name](directory)
+    specs = {
+        "nats": nats_container,
+        "clickhouse": clickhouse_container,
+        "s3": lambda: s3_container(ACCESS_KEY, SECRET_KEY),
+    }
+    return running_container(specs[name]())
+
+
 @pytest.fixture
-def nats(tmp_path: Path) -> Iterator[RunningServer]:
+def nats(tmp_path: Path) -> Iterator[Server]:
     """A broker with empty streams, for this test alone (it starts in a fraction of a second)."""
-    with running_nats(tmp_path) as server:
+    with chosen_server("nats", tmp_path) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One warehouse for the whole run; tests keep apart by database."""
-    with running_clickhouse(tmp_path_factory.mktemp("clickhouse")) as server:
+    with chosen_server("clickhouse", tmp_path_factory.mktemp("clickhouse")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One object store for the whole run; tests keep apart by bucket."""
-    with running_s3(tmp_path_factory.mktemp("s3")) as server:
+    with chosen_server("s3", tmp_path_factory.mktemp("s3")) as server:
         yield server
 
 
 @pytest.fixture
-def kernel_settings(
-    nats: RunningServer, clickhouse: RunningServer, s3: RunningServer, tmp_path: Path
-) -> KernelSettings:
+def kernel_settings(nats: Server, clickhouse: Server, s3: Server, tmp_path: Path) -> KernelSettings:
     """Settings for all three servers: a broker, a database and a bucket that no other test uses.
 
     Streams, buckets and tables are not made yet: `Bus.ensure_streams`, `Objects.ensure_bucket`, `Warehouse.migrate`.

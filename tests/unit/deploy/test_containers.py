@@ -1,0 +1,61 @@
+"""Test servers: one variable chooses, and the containers are those of docker-compose.yml."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratchet.kernel.settings import KernelSettings
+from tests.support.compose import REPOSITORY, compose, services
+from tests.support.containers import ContainerSpec, clickhouse_container, nats_container, s3_container
+from tests.support.servers import in_containers
+
+SPECS: dict[str, ContainerSpec] = {
+    "nats": nats_container(),
+    "clickhouse": clickhouse_container(),
+    "minio": s3_container("key", "secret"),
+}
+
+
+def test_servers_are_embedded_unless_containers_are_asked_for():
+    assert not in_containers({})
+    assert not in_containers({"RATCHET_TEST_SERVERS": "embedded"})
+    assert in_containers({"RATCHET_TEST_SERVERS": "containers"})
+
+
+def test_another_choice_is_refused_with_both_names():
+    with pytest.raises(pytest.UsageError, match="embedded or containers, not 'podman'"):
+        in_containers({"RATCHET_TEST_SERVERS": "podman"})
+
+
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_container_has_the_image_command_and_variables_of_the_compose_file(name: str):
+    spec, service = SPECS[name], services()[name]
+
+    assert spec.image == service["image"]
+    assert list(spec.command) == service.get("command", [])
+    assert set(spec.env) <= set(service["environment"])
+
+
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_clients_reach_the_first_port_and_readiness_is_asked_at_an_exposed_one(name: str):
+    spec = SPECS[name]
+    urls = [part for key in ("x-broker", "x-warehouse", "x-objects") for part in compose()[key].values()]
+
+    assert any(f"{name}:{spec.ports[0]}" in url for url in urls)
+    assert spec.ready[0] in spec.ports
+    assert spec.url.format(port=1).endswith(":1")
+
+
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_mounted_files_exist_where_the_compose_file_mounts_them(name: str):
+    for place, source in SPECS[name].mounts.items():
+        assert (REPOSITORY / source).is_file()
+        assert f"./{source}:{place}:ro" in services()[name]["volumes"]
+
+
+def test_urls_are_what_the_settings_take():
+    urls = {name: spec.url.format(port=1000) for name, spec in SPECS.items()}
+
+    settings = KernelSettings(nats_url=urls["nats"], clickhouse_url=urls["clickhouse"], s3_endpoint=urls["minio"])
+
+    assert settings.nats_url.startswith("nats://ratchet:")
