@@ -13,7 +13,8 @@ from ratchet.cli.reference import leaves
 
 COMMANDS = [(" ".join(words[1:]), command) for words, command in leaves(get_command(app))]
 CREATES = re.compile(
-    r"up|train|feedback|import .*|rollout (?!status|audit).*|deadletters replay|preferences (derive|add)|policies export"
+    r"up|train|feedback|import .*|rollout (?!status|audit).*"
+    r"|deadletters replay|preferences (derive|add)|policies export"
 )
 NO_DOCUMENT = {"completion"}
 """Prints a script."""
