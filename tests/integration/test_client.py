@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,9 +14,9 @@ import pytest
 from ratchet import AsyncClient, Client
 from ratchet.client import ClientSettings
 from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import InvalidMessage
+from ratchet.kernel.errors import InvalidMessage, Rejected
 from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Feedback, Trajectory
+from ratchet.messages import Feedback, Preference, Trajectory
 from tests.support.running import connected
 from tests.support.servers import RunningServer
 from tests.support.waiting import eventually
@@ -251,10 +252,62 @@ async def test_a_forked_child_records_as_well(settings: ClientSettings) -> None:
     assert [each.task_context.task_id for each in found] == ["parent", "child"]
 
 
+async def test_preferences_arrive_once_and_what_is_none_is_refused_at_once(settings: ClientSettings) -> None:
+    about = {"rater": "reviewer-7", "confidence": 0.7, "domain": "general"}
+    async with AsyncClient(agent_id="a", role="support", settings=settings) as client:
+        first = client.preference("Where?", "Here.", "There.", **about)
+        assert client.preference("Where?", "Here.", "There.", **about) == first
+        client.preference([{"role": "user", "content": "Who?"}], "Me.", "You.", source="teacher")
+        with pytest.raises(Rejected, match="source must be one of"):
+            client.preference("Where?", "Here.", "There.", source="tie")
+        with pytest.raises(Rejected, match="the same"):
+            client.preference("Where?", "Here.", "Here.")
+        assert await client.flush(10)
+    found = await stored(settings, "RL_FEEDBACK", Preference)
+    assert [(each.chosen, each.source, each.rater, each.role) for each in found] == [
+        ("Here.", "human", "reviewer-7", "support"),
+        ("Me.", "teacher", None, "support"),
+    ]
+
+
+async def test_an_agent_that_is_told_nothing_finds_the_local_stack(settings: ClientSettings, tmp_path: Path) -> None:
+    code = PLAY + textwrap.dedent(
+        """
+        import os
+        del os.environ["RATCHET_NATS_URL"]
+        with Client(agent_id="a") as client:
+            play(client, "1")
+            assert client.flush(10)
+        """
+    )
+    record = {"pid": os.getpid(), "env": {"RATCHET_NATS_URL": settings.kernel.nats_url}, "services": {}}
+    (tmp_path / "stack.json").write_text(json.dumps(record))
+    ended = run_agent(settings, code, RATCHET_DIR=str(tmp_path), RATCHET_CLIENT_CLOSE_S="10")
+    assert ended.returncode == 0, ended.stderr
+    assert len(await stored(settings, "RL_TRAJECTORIES", Trajectory)) == 1
+
+
+async def test_a_client_that_never_reached_a_broker_says_where_the_record_lies(
+    settings: ClientSettings, nats: RunningServer
+) -> None:
+    nats.kill()
+    code = PLAY + textwrap.dedent(
+        """
+        with Client(agent_id="a") as client:
+            play(client, "1")
+        """
+    )
+    ended = run_agent(settings, code)
+    assert ended.returncode == 0
+    (line,) = [line for line in ended.stderr.splitlines() if "never reached a broker" in line]
+    assert settings.kernel.nats_url in line
+    assert str(settings.kernel.data_dir / "client-spool") in line
+
+
 async def test_importing_ratchet_is_cheap_and_the_client_needs_no_torch(settings: ClientSettings) -> None:
     code = """
     import sys
-    heavy = {"torch", "transformers", "clickhouse_connect", "boto3", "pyarrow", "fastapi"} & set(sys.modules)
+    heavy = {"torch", "httpx", "transformers", "clickhouse_connect", "boto3", "pyarrow", "fastapi"} & set(sys.modules)
     assert not heavy, heavy
     """
     ended = run_agent(settings, code)

@@ -13,22 +13,28 @@ from typing import Any
 
 import structlog
 
-from ratchet.client.connection import connect
+from ratchet.client.connection import broker_url, connect
 from ratchet.client.preparer import Preparer
 from ratchet.client.recording import Recording, Stats, new_id
 from ratchet.client.settings import ClientSettings
+from ratchet.client.training import ask_over_http, request_of
 from ratchet.client.trajectory import Agent, TrajectoryRecorder
 from ratchet.kernel.bus import Bus, utc_now
 from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import ConfigError
+from ratchet.kernel.errors import ConfigError, Unavailable
 from ratchet.kernel.outbox import Outbox
 from ratchet.kernel.spool import NoSpool, Spool
-from ratchet.messages import DEFAULT_ROLE
+from ratchet.kernel.whereabouts import address
+from ratchet.messages import DEFAULT_ROLE, TrainingRequest
 
 log = structlog.get_logger()
 
 GRACE_S = 2.0
 """What closing may take beyond its deadline: writing the rest to the spool."""
+COORDINATOR_URL, GATEWAY_URL = "http://127.0.0.1:8081", "http://127.0.0.1:8080"
+"""The usual ports."""
+BROKER_S = 3.0
+"""How long asking for training waits for the broker before it asks over HTTP."""
 
 
 class AsyncClient:
@@ -64,7 +70,9 @@ class AsyncClient:
             subordinate_profile=subordinate_profile,
         )
         self._recording = Recording(agent, self._settings, self._contracts, self._preparer, strict=strict, now=now)
+        self._agent = agent
         self._bus: Bus | None = None
+        self._connected = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -87,6 +95,32 @@ class AsyncClient:
     def feedback(self, trajectory_id: str, **said: Any) -> None:
         """Say something about a trajectory; see `Recording.feedback`."""
         self._recording.feedback(trajectory_id, **said)
+
+    def preference(self, prompt: Any, chosen: Any, rejected: Any, **about: Any) -> str:
+        """Prefer one answer over another; see `Recording.preference`."""
+        return self._recording.preference(prompt, chosen, rejected, **about)
+
+    async def train(self, role: str | None = None, algorithm: str = "rloo", **options: Any) -> str:
+        """Ask for training, and return the id of the job; see `training.request_of` for the options.
+
+        The bus is asked first. A request that cannot be run becomes a failed job there; over HTTP it raises `Rejected`.
+        Raises `Unavailable` when neither the broker, nor the coordinator, nor the gateway answers: asking again with
+        the same `idempotency_key` is safe.
+        """
+        agent = self._agent
+        request = request_of(
+            role=role or agent.role,
+            algorithm=algorithm,
+            requester=f"client:{agent.agent_id}",
+            fresh_id=new_id(),
+            now=self._now(),
+            **options,
+        )
+        self._contracts.check_strict(request)
+        if not await self._told_the_bus(request):
+            key = self._settings.api_key
+            await ask_over_http(self._training_urls(), request, key.get_secret_value() if key else None)
+        return request.training_job_id
 
     async def flush(self, deadline_s: float) -> bool:
         """Wait until everything is stored; False when the deadline came first."""
@@ -115,6 +149,8 @@ class AsyncClient:
             await asyncio.wait({running})
         if self._bus is not None:
             await self._bus.close()
+        elif self.stats.pending or self.stats.overflowed:
+            self._warn_unheard()
         self._spool.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -128,7 +164,37 @@ class AsyncClient:
 
     async def _connect(self) -> Bus:
         self._bus = await connect(self._settings.kernel, self._name, self._contracts, self._now)
+        self._connected.set()
         return self._bus
+
+    async def _told_the_bus(self, request: TrainingRequest) -> bool:
+        """Whether the broker has stored the request. If that is unknown, asking elsewhere is safe: one id, one job."""
+        try:
+            async with asyncio.timeout(BROKER_S):
+                await self._connected.wait()
+                if self._bus is None or not self._bus.nc.is_connected:
+                    return False
+                await self._bus.publish(request)
+        except (TimeoutError, Unavailable) as error:
+            log.warning("broker away, asking for training over HTTP", reason=repr(error))
+            return False
+        return True
+
+    def _training_urls(self) -> list[str]:
+        given = self._settings
+        return [
+            given.coordinator_url or address("RATCHET_COORDINATOR_URL") or COORDINATOR_URL,
+            given.gateway_url or address("RATCHET_GATEWAY_URL") or GATEWAY_URL,
+        ]
+
+    def _warn_unheard(self) -> None:
+        log.warning(
+            "never reached a broker",
+            url=broker_url(self._settings.kernel),
+            pending=self.stats.pending,
+            overflowed=self.stats.overflowed,
+            spool=str(self._spool.directory) if self._spool.directory else "none: nothing could be kept",
+        )
 
 
 def _open_spool(settings: ClientSettings) -> Spool:

@@ -13,11 +13,18 @@ from nats.aio.client import Client as Nats
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.whereabouts import address
 
 log = structlog.get_logger()
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0
 RECONNECT_S = 1
+
+
+def broker_url(settings: KernelSettings) -> str:
+    """The broker: as the settings say, else where the local stack runs, else the usual port."""
+    told = "nats_url" in settings.model_fields_set
+    return settings.nats_url if told else address("RATCHET_NATS_URL") or settings.nats_url
 
 
 async def connect(settings: KernelSettings, name: str, contracts: Contracts, now: Callable[[], datetime]) -> Bus:
@@ -26,9 +33,10 @@ async def connect(settings: KernelSettings, name: str, contracts: Contracts, now
     pause_s = FIRST_PAUSE_S
     seed = str(settings.nats_seed_file) if settings.nats_seed_file else None
     while True:
+        url = broker_url(settings)
         try:
             await nc.connect(
-                settings.nats_url,
+                url,
                 name=name,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=RECONNECT_S,
@@ -38,7 +46,7 @@ async def connect(settings: KernelSettings, name: str, contracts: Contracts, now
             )
         except (nats.errors.Error, TimeoutError, OSError) as error:
             if pause_s == FIRST_PAUSE_S:
-                log.warning("broker away, recording to the spool", url=settings.nats_url, reason=repr(error))
+                log.warning("broker away, recording to the spool", url=url, reason=repr(error))
             await asyncio.sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
         else:

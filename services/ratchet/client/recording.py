@@ -20,10 +20,17 @@ from ratchet.client.preparer import Preparer
 from ratchet.client.settings import ClientSettings
 from ratchet.client.trajectory import Agent, Desk, TrajectoryRecorder
 from ratchet.kernel.contracts import Contracts
-from ratchet.messages import Feedback, JsonObject, Message
+from ratchet.kernel.errors import Rejected
+from ratchet.messages import Feedback, JsonObject, Message, Preference
+from ratchet.messages.reward import preference_id
 from ratchet.messages.trajectory import TaskContext, TrajectoryMetadata
 
 log = structlog.get_logger()
+
+Answer = str | list[JsonObject]
+"""A text, or chat messages in OpenAI's form."""
+SOURCES = ("human", "teacher", "heuristic", "derived", "rag")
+"""Who can have preferred; nothing else is a preference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +151,44 @@ class Recording:
                 rater=rater,
             )
         )
+
+    def preference(  # noqa: PLR0913 - keywords: what can be said
+        self,
+        prompt: Answer,
+        chosen: Answer,
+        rejected: Answer,
+        *,
+        source: str = "human",
+        rater: str | None = None,
+        confidence: float | None = None,
+        domain: str | None = None,
+        tools: list[JsonObject] | None = None,
+        labels: JsonObject | None = None,
+    ) -> str:
+        """Prefer one answer over another: texts, or lists of OpenAI messages; returns the preference's id.
+
+        The same words of the same rater are the same preference, however often they are said. Raises `Rejected` at once
+        for a `source` that is none of `SOURCES`, and for two answers that are the same: that tells no preference.
+        """
+        if source not in SOURCES:
+            raise Rejected(f"source must be one of {', '.join(SOURCES)}, not {source!r}")
+        if chosen == rejected:
+            raise Rejected("chosen and rejected are the same: that tells no preference")
+        made = Preference(
+            preference_id=preference_id([self.agent.role, source, rater, prompt, chosen, rejected]),
+            prompt=plain(prompt),
+            chosen=plain(chosen),
+            rejected=plain(rejected),
+            source=source,
+            role=self.agent.role,
+            rater=rater,
+            confidence=confidence,
+            domain=domain,
+            tools=plain(tools),
+            labels=plain(labels),
+        )
+        self.submit(made)
+        return made.preference_id
 
     def submit(self, message: Message) -> None:
         """Queue a message. It is redacted and checked in the background; a strict client checks it here as well."""

@@ -9,7 +9,10 @@ from ratchet.kernel.settings import KernelSettings
 
 
 class ClientSettings(BaseSettings):
-    """Read from `RATCHET_CLIENT_*`; the broker's address from `RATCHET_NATS_URL`."""
+    """Read from `RATCHET_CLIENT_*`; the broker's address from `RATCHET_NATS_URL`.
+
+    Addresses that nobody gives are those of the local stack in `RATCHET_DIR` (`.ratchet`), while one runs.
+    """
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_CLIENT_", frozen=True)
 
@@ -21,5 +24,11 @@ class ClientSettings(BaseSettings):
     """Disk space for messages while the broker is away."""
     close_s: float = 5.0
     """How long closing waits for the broker; what is left then stays in the spool for the next start."""
+    coordinator_url: str | None = None
+    """Where `train` asks while the broker is away; by default `RATCHET_COORDINATOR_URL`."""
+    gateway_url: str | None = None
+    """Where it asks next; by default `RATCHET_GATEWAY_URL`."""
+    api_key: SecretStr | None = None
+    """Key for a gateway that asks for one."""
     user_key: SecretStr | None = None
     """Key of the hash that turns user ids into `user_ref`; without it user ids are not sent at all."""

@@ -21,6 +21,8 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 START_S = 10.0
+TRAIN_S = 60.0
+"""Beyond every deadline inside."""
 
 
 class Client:
@@ -51,6 +53,14 @@ class Client:
     def feedback(self, trajectory_id: str, **said: Any) -> None:
         """Say something about a trajectory; see `Recording.feedback`."""
         self._here().feedback(trajectory_id, **said)
+
+    def preference(self, prompt: Any, chosen: Any, rejected: Any, **about: Any) -> str:
+        """Prefer one answer over another; see `Recording.preference`."""
+        return self._here().preference(prompt, chosen, rejected, **about)
+
+    def train(self, role: str | None = None, algorithm: str = "rloo", **options: Any) -> str:
+        """Ask for training, and return the id of the job; see `AsyncClient.train`."""
+        return self._call(self._here().train(role, algorithm, **options), TRAIN_S)
 
     def flush(self, deadline_s: float) -> bool:
         """Wait until everything is stored; False when the deadline came first."""

@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 
 from ratchet.kernel.errors import ConfigError
+from ratchet.kernel.whereabouts import STATE_FILE
 
-STATE_FILE, LOCK_FILE = "stack.json", "lock"
+LOCK_FILE = "lock"
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):

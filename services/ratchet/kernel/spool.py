@@ -53,6 +53,11 @@ class Spool:
     keeps = True
     """Whether records can be kept at all."""
 
+    @property
+    def directory(self) -> Path | None:
+        """Where the records lie."""
+        return self._directory
+
     def __init__(self, directory: Path, max_bytes: int) -> None:
         """Open `directory`, made if absent. Raises `ConfigError` if it is in use, `OSError` if it cannot be used."""
         directory.mkdir(parents=True, exist_ok=True)
@@ -205,6 +210,10 @@ class NoSpool(Spool):
 
     def __init__(self) -> None:
         self._overflowed = 0
+
+    @property
+    def directory(self) -> Path | None:
+        return None
 
     @property
     def pending(self) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import ClassVar
 
-from ratchet.messages.base import DEFAULT_ROLE, JsonObject, Message, Value, role_subject
+import msgspec
+
+from ratchet.messages.base import DEFAULT_ROLE, JsonObject, Message, Value, named_id, role_subject
 
 
 class RewardComponent(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -128,3 +131,9 @@ class Preference(Message, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def event_id(self) -> str:
         return self.preference_id
+
+
+def preference_id(said: Sequence[object]) -> str:
+    """The id of a preference from role, source, rater, prompt, chosen and rejected: the same words of the same rater
+    are the same preference."""
+    return named_id("preference", msgspec.json.encode(said, order="sorted").decode())

@@ -12,7 +12,8 @@ from typing import Any, cast
 import msgspec
 
 from ratchet.kernel.errors import Rejected
-from ratchet.messages import DEFAULT_ROLE, JsonObject, Preference, named_id
+from ratchet.messages import DEFAULT_ROLE, JsonObject, Preference
+from ratchet.messages.reward import preference_id
 
 SOURCES = ("human", "teacher", "heuristic", "derived", "rag")
 CHOICES = ("a", "b")
@@ -87,4 +88,4 @@ def _object(value: object, what: str) -> dict[str, Any]:
 def _id(values: JsonObject) -> str:
     """The same words of the same rater are the same preference."""
     said = [values.get(name) for name in ("role", "source", "rater", *ANSWERS)]
-    return named_id("preference", msgspec.json.encode(said, order="sorted").decode())
+    return preference_id(said)

@@ -45,11 +45,18 @@ class Streams:
     async def progress(self, stream: str, consumer: str) -> Progress:
         """Where the consumer stands. The floor is asked for first, so that it is never ahead of the stream."""
         try:
-            floor = (await self._jetstream.consumer_info(stream, consumer)).ack_floor.stream_seq
+            floor = await self._floor(stream, consumer)
             state = (await self._jetstream.stream_info(stream)).state
         except (nats.errors.Error, TimeoutError) as error:
             raise BusUnavailable(f"broker does not answer for {stream}: {error!r}") from error
         return Progress(floor, state.first_seq, state.last_seq, state.messages)
+
+    async def _floor(self, stream: str, consumer: str) -> int:
+        """A consumer that was not made yet, at the very first start, has settled nothing."""
+        try:
+            return (await self._jetstream.consumer_info(stream, consumer)).ack_floor.stream_seq
+        except NotFoundError:
+            return 0
 
     async def settled_until(self, stream: str, consumer: str) -> datetime:
         """Everything that the stream stored before this instant is settled."""

@@ -1,0 +1,96 @@
+"""Asking for training: as a message on the bus, or over HTTP while the bus is away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from ratchet.kernel.errors import Rejected, Unavailable
+from ratchet.messages import TrainingRequest, named_id
+from ratchet.messages.training import Dataset, DatasetFilter, Hyperparameters, TrainingConfig
+
+HTTP_S = 10.0
+"""Longest wait for one answer."""
+
+
+def request_of(  # noqa: PLR0913 - keywords: what can be asked for
+    *,
+    role: str,
+    algorithm: str,
+    requester: str,
+    fresh_id: str,
+    now: datetime,
+    base_model: str = "stable",
+    samples: int = 1000,
+    min_reward: float | None = None,
+    sources: Sequence[str] | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
+    priority: str = "normal",
+    idempotency_key: str | None = None,
+) -> TrainingRequest:
+    """The request. The same `idempotency_key` names the same job. Raises `Rejected` for a misspelt hyperparameter."""
+    said = dict(hyperparameters or {})
+    unknown = sorted(set(said) - set(Hyperparameters.__struct_fields__))
+    if unknown:
+        raise Rejected(f"no such hyperparameter: {', '.join(unknown)}")
+    try:
+        hyper = msgspec.convert(said, Hyperparameters)
+    except msgspec.ValidationError as error:
+        raise Rejected(f"hyperparameters: {error}") from error
+    chosen = DatasetFilter(min_reward=min_reward, sources=list(sources) if sources is not None else None)
+    return TrainingRequest(
+        training_job_id=named_id("job", role, idempotency_key) if idempotency_key else fresh_id,
+        timestamp=now,
+        requester=requester,
+        trigger_reason="manual",
+        training_config=TrainingConfig(
+            algorithm=algorithm,
+            base_model=base_model,
+            dataset=Dataset(
+                source="clickhouse", sample_size=samples, filter=chosen if chosen != DatasetFilter() else None
+            ),
+            hyperparameters=hyper,
+        ),
+        role=role,
+        priority=priority,
+        idempotency_key=idempotency_key,
+    )
+
+
+async def ask_over_http(urls: Sequence[str], request: TrainingRequest, api_key: str | None) -> None:
+    """Ask the first of `urls` (coordinator, gateway) that answers; it knows the job by its id if it was told before.
+
+    Raises `Rejected` with what is wrong with the request, or `Unavailable` with every reason.
+    """
+    import httpx  # noqa: PLC0415 - takes a tenth of a second, and most agents never ask for training
+
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    reasons: list[str] = []
+    async with httpx.AsyncClient(timeout=HTTP_S, trust_env=False, headers=headers) as http:
+        for url in urls:
+            try:
+                answer = await http.post(f"{url.rstrip('/')}/v1/jobs", json=_body(request))
+            except httpx.HTTPError as error:
+                reasons.append(f"{url} does not answer ({error!r})")
+                continue
+            if answer.is_success:
+                return
+            if answer.status_code in {400, 409, 422}:
+                raise Rejected(f"training was refused: {answer.text[:500]}")
+            reasons.append(f"{url} answered {answer.status_code}")
+    raise Unavailable(f"cannot ask for training: {'; '.join(reasons)}")
+
+
+def _body(request: TrainingRequest) -> dict[str, Any]:
+    """The request as the coordinator's HTTP API takes it."""
+    return {
+        **msgspec.to_builtins(request.training_config),
+        "role": request.role,
+        "priority": request.priority,
+        "requester": request.requester,
+        "training_job_id": request.training_job_id,
+        **({"idempotency_key": request.idempotency_key} if request.idempotency_key else {}),
+    }
