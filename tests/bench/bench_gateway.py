@@ -53,14 +53,14 @@ class Measured:
     p99_ms: float
 
 
-def bodies(model: str) -> list[bytes]:
+def bodies(model: str, *, stream: bool = False) -> list[bytes]:
     """The requests of one trajectory."""
     messages: list[dict[str, object]] = [{"role": "system", "content": "You are a kind help desk clerk. " * 8}]
     made: list[bytes] = []
     for number in range(CALLS):
         messages.append({"role": "user", "content": f"Where is my order K47, please? This is question {number}."})
         body = {"model": model, "messages": messages, "tools": TOOLS, "temperature": 1.0, "max_tokens": 24}
-        made.append(msgspec.json.encode(body))
+        made.append(msgspec.json.encode({**body, "stream": True} if stream else body))
         messages.append({"role": "assistant", "content": "Your order K47 was sent on Monday."})
     return made
 
@@ -79,9 +79,9 @@ async def play(session: aiohttp.ClientSession, url: str, until: float, requests:
     return spent
 
 
-async def measure(url: str, agents: int, seconds: float, model: str) -> Measured:
+async def measure(url: str, agents: int, seconds: float, model: str, *, stream: bool = False) -> Measured:
     """Let some agents play for a while."""
-    requests = bodies(model)
+    requests = bodies(model, stream=stream)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         started = time.perf_counter()
         results = await asyncio.gather(*(play(session, url, started + seconds, requests) for _ in range(agents)))
@@ -142,7 +142,17 @@ async def main() -> None:
                 )
             _say(f"added at p50: median {statistics.median(added):.2f} ms   throughput direct / gateway: median "
                  f"{statistics.median(ratios):.1f}")  # fmt: skip
+            await _report_streams(through, seconds)
             await _report_cost(through, gateway, bus, seconds)
+
+
+async def _report_streams(through: str, seconds: float) -> None:
+    """Whole answers beside the same ones in chunks."""
+    plain, streamed = [await measure(through, AGENTS, seconds, "helpdesk", stream=stream) for stream in (False, True)]
+    _say(
+        f"{AGENTS} agents: {plain.calls_per_s:.0f} whole answers/s, {streamed.calls_per_s:.0f} streamed ones/s, "
+        f"ratio {plain.calls_per_s / streamed.calls_per_s:.2f}"
+    )
 
 
 async def _report_cost(through: str, gateway: RunningServer, bus: Bus, seconds: float) -> None:
