@@ -1,0 +1,59 @@
+"""Every HTTP route answers whatever is sent to it: an answer, or an error that says what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ratchet.canary_deployer.app import build as build_deployer
+from ratchet.kernel.settings import KernelSettings
+from tests.integration.test_canary_deployer import stage
+from tests.integration.test_gateway import scene
+from tests.support.coordinator import coordinating
+from tests.support.engine_process import publish, running_engine
+from tests.support.http_fuzz import fuzzed, fuzzed_live
+from tests.support.running import connected, migrated, prepared_objects, running_app
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(240)
+
+
+async def test_gateway(nats: RunningServer, tmp_path: Path) -> None:
+    async with scene(nats, tmp_path) as here:
+        tried = await fuzzed("gateway.openapi.yaml", here.url)
+    assert len(tried) >= 5
+
+
+async def test_deployer(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> None:
+    async with stage(nats, s3, tmp_path) as here, running_app(build_deployer(here.settings)):
+        tried = await fuzzed("deployer.openapi.yaml", f"http://127.0.0.1:{here.settings.port}")
+    assert len(tried) >= 6
+
+
+async def test_coordinator(kernel_settings: KernelSettings) -> None:
+    prepared_objects(kernel_settings)
+    async with (
+        migrated(kernel_settings),
+        connected(kernel_settings) as bus,
+        coordinating(kernel_settings, bus) as here,
+    ):
+        await eventually(lambda: _answers(here.api))
+        tried = await fuzzed_live(str(here.api.base_url))
+    assert len(tried) >= 8
+
+
+async def test_engine(kernel_settings: KernelSettings, tmp_path: Path) -> None:
+    publish(kernel_settings, tmp_path, "support")
+    with running_engine(kernel_settings, tmp_path) as engine:
+        tried = await fuzzed("engine.openapi.yaml", engine.url)
+    assert len(tried) >= 5
+
+
+async def _answers(api: httpx.AsyncClient) -> bool:
+    try:
+        return (await api.get("/health")).is_success
+    except httpx.TransportError:
+        return False
