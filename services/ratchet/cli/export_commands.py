@@ -78,6 +78,38 @@ def rewards(
     _export("rewards", output, file_format, _wanted(role, since, until, min_reward, limit), as_json, directory)
 
 
+@app.command()
+def tensorzero(
+    output: Output,
+    role: OptionalRole = None,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """What serves now, and with which weights, as a tensorzero.toml: a snapshot that nothing keeps up to date."""
+    from datetime import UTC
+
+    import msgspec
+
+    from ratchet.cli.endpoints import locate
+    from ratchet.cli.output import console, print_json
+    from ratchet.cli.policies import read_roles
+    from ratchet.exporters.files import written_text
+    from ratchet.exporters.tensorzero import tensorzero_toml
+    from ratchet.kernel.errors import NotFound
+    from ratchet.messages.state import Route
+
+    endpoints = locate(directory)
+    told = [one["route"] for one in read_roles(endpoints, role)["roles"] if one["route"]]
+    routes = [route for route in msgspec.convert(told, list[Route]) if route.stable is not None]
+    if not routes:
+        raise NotFound("no policy serves any role" if role is None else f"no policy serves {role}")
+    written_text(output, tensorzero_toml(routes, endpoints.url("engine"), datetime.now(UTC)))
+    if as_json:
+        print_json({"file": str(output), "roles": [route.role for route in routes]})
+    else:
+        console.print(f"{len(routes)} functions written to {output}", markup=False)
+
+
 def _wanted(
     role: str | None, since: datetime | None, until: datetime | None, min_reward: float | None, limit: int | None
 ) -> Wanted:

@@ -87,5 +87,15 @@ def written(path: Path, file_format: str, columns: Mapping[str, str]) -> Generat
         partial.unlink(missing_ok=True)
 
 
+def written_text(path: Path, text: str) -> None:
+    """Write a text file in one step. Raises `OSError`."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def _cell(value: Any, kind: str) -> Any:  # `Any`: whatever a record holds
     return msgspec.json.encode(value).decode() if kind == "json" and value is not None else value
