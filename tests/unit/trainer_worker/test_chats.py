@@ -12,7 +12,17 @@ from transformers import AutoTokenizer
 from ratchet.trainer_worker.chats import SAMPLES, ChatRows, Conversation
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.learner.rows import Row
-from tests.support.tiny_models import write_tokenizer
+from tests.support.tiny_models import CHAT_TEMPLATE, write_tokenizer
+
+MARKED = (
+    "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}"
+    "{% generation %}{{ m.content or '' }}<|end|>{% endgeneration %}{% else %}{{ m.content or '' }}<|end|>"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|tool|>answer: {% endif %}"
+)
+FORGETFUL = (
+    "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' and loop.last %}(thought){% endif %}"
+    "{{ m.content or '' }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"order": "K47"}'}}
 MESSAGES: list[dict[str, Any]] = [
@@ -85,11 +95,7 @@ def test_a_template_without_control_tokens_is_done_with_care(tokenizer: Any) -> 
 
 def test_a_template_that_renders_history_differently_makes_a_row_per_answer(tokenizer: Any) -> None:
     """Like templates that drop the thoughts of earlier answers."""
-    forgetful = with_template(
-        tokenizer,
-        "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' and loop.last %}(thought){% endif %}"
-        "{{ m.content or '' }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}",
-    )
+    forgetful = with_template(tokenizer, FORGETFUL)
     chats = ChatRows(forgetful, 512)
     rows = chats.rows(conversations(1))
     assert [learnt(forgetful, row) for row in rows] == [
@@ -102,15 +108,25 @@ def test_a_template_that_renders_history_differently_makes_a_row_per_answer(toke
 
 def test_generation_marks_are_used_where_prefixes_say_nothing(tokenizer: Any) -> None:
     """The prompt ends differently from how the answer begins."""
-    marked = with_template(
-        tokenizer,
-        "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}"
-        "{% generation %}{{ m.content or '' }}<|end|>{% endgeneration %}{% else %}{{ m.content or '' }}<|end|>"
-        "{% endif %}"
-        "{% endfor %}{% if add_generation_prompt %}<|tool|>answer: {% endif %}",
-    )
+    marked = with_template(tokenizer, MARKED)
     (row,) = ChatRows(marked, 512).rows(conversations(1))
     assert learnt(marked, row) == "<|end|>It is lost.<|end|>Sorry.<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("template", "learns"),
+    [
+        (CHAT_TEMPLATE, ["It is lost.<|end|>Sorry.<|end|>"]),
+        (MARKED, ["It is lost.<|end|>Sorry.<|end|>"]),
+        (FORGETFUL, ["(thought)It is lost.<|end|>", "(thought)Sorry.<|end|>"]),
+    ],
+    ids=["prefixes", "marks", "forgetful"],
+)
+def test_answers_that_are_context_do_not_learn(tokenizer: Any, template: str, learns: list[str]) -> None:
+    shaped = with_template(tokenizer, template)
+    first = next(index for index, message in enumerate(MESSAGES) if message["role"] == "assistant")
+    rows = ChatRows(shaped, 512).rows([Conversation("a", MESSAGES, learn_from=first + 1)])
+    assert [learnt(shaped, row) for row in rows] == learns
 
 
 def test_arguments_are_verbatim_or_objects_as_the_tokenizer_says(tokenizer: Any) -> None:

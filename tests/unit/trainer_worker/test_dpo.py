@@ -155,6 +155,16 @@ def test_only_what_the_assistant_says_after_the_prompt_learns(base: str) -> None
     assert [learnt(policy, row) for row in made.rejected] == ["Green.<|end|>"]
 
 
+def test_earlier_answers_in_a_prompt_learn_in_no_pair_of_many(base: str, pairs: list[LoggedPair]) -> None:
+    policy = load_policy(job_spec("dpo", base=base, hyper=HYPER))
+    chats = ChatRows(policy.tokenizer, 512)
+    made = pair_rows(chats, pairs).pairs
+    assert chats.counts.quick > 0
+    for pair, given in zip(made, pairs, strict=True):
+        assert [learnt(policy, row) for row in pair.chosen] == [f"{given.chosen[0]['content']}<|end|>"]
+        assert [learnt(policy, row) for row in pair.rejected] == [f"{given.rejected[0]['content']}<|end|>"]
+
+
 def learnt(policy: TrainedPolicy, row: Any) -> str:
     tokenizer: Any = policy.tokenizer
     return tokenizer.decode([t for t, learns in zip(row.token_ids, row.loss_mask, strict=True) if learns])
