@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,20 +15,26 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from ratchet.canary_deployer.app import build as build_deployer
+from ratchet.canary_deployer.settings import Settings as DeployerSettings
+from ratchet.embedded.ports import free_ports
 from ratchet.gateway.app import build as build_gateway
 from ratchet.gateway.settings import Settings as GatewaySettings
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.settings import KernelSettings
 from ratchet.messages import Outcome
+from ratchet.messages.state import POLICIES, Route, ServedPolicy
 from ratchet.reward_computer.app import build as build_rewards
 from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.messages import AT, trajectory, turn
 from tests.support.rewards import feedback
-from tests.support.running import connected, migrated, running_app
+from tests.support.running import connected, migrated, prepared_objects, running_app
 from tests.support.waiting import eventually
 
+DEAD = "http://127.0.0.1:9"
+"""Nobody listens on the discard port."""
 GOOD, BAD = trajectory("0").trajectory_id, trajectory("1").trajectory_id
 
 
@@ -109,6 +116,24 @@ async def test_what_is_stored_is_exported_and_shown(kernel_settings: KernelSetti
         assert (code, "has not ended yet" in err) == (1, True)
         code, _, err = await ratchet(kernel_settings, "export", "rewards", "-o", str(tmp_path / "no" / "x.jsonl"))
         assert (code, err.count("\n")) == (1, 1)
+
+
+async def test_what_serves_is_exported_for_tensorzero(kernel_settings: KernelSettings, tmp_path: Path) -> None:
+    prepared_objects(kernel_settings)
+    (port,) = free_ports(1)
+    settings = DeployerSettings(kernel=kernel_settings, port=port, engine_url=DEAD, gateway_url=DEAD)
+    file, url = tmp_path / "tensorzero.toml", {"RATCHET_DEPLOYER_URL": f"http://127.0.0.1:{port}"}
+    words = ("export", "tensorzero", "-o", str(file), "--json")
+    async with connected(kernel_settings) as bus, running_app(build_deployer(settings)):
+        code, _, err = await ratchet(kernel_settings, *words, **url)
+        assert (code, "no policy serves any role" in err) == (1, True)
+        stable = ServedPolicy(version=1, name="support@1-aaaaaaaa", digest="a" * 64)
+        await bus.bucket(POLICIES, Route).create("support", Route(role="support", stable=stable, next_version=2))
+        code, out, err = await ratchet(kernel_settings, *words, **url)
+        assert (code, json.loads(out)["roles"]) == (0, ["support"]), err
+    assert tomllib.loads(file.read_text())["functions"]["support"]["experimentation"]["candidate_variants"] == {
+        "support_v1_aaaaaaaa": 1
+    }
 
 
 async def test_feedback_says_when_it_is_about_nothing_and_refuses_another_role(
