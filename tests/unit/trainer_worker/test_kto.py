@@ -48,7 +48,7 @@ def test_liked_answers_are_rewarded_and_disliked_ones_are_not(
     base: str, labels: list[LoggedLabel], tmp_path: Path
 ) -> None:
     run = RecordingRun(tmp_path, "kto")
-    _, outcome = trained(run, base, labels, changed(HYPER, max_steps=60))
+    _, outcome = trained(run, base, labels, changed(HYPER, max_steps=48))
     first = run.steps[0].metrics
     epoch = [step.metrics for step in run.steps[-6:]]
     last = {name: statistics.fmean(metrics[name] for metrics in epoch) for name in epoch[0]}

@@ -41,7 +41,7 @@ def test_a_two_call_agent_learns_from_its_logged_trajectories(algorithm: str, tm
     generator = torch.Generator().manual_seed(0)
     train = load_algorithm(algorithm)
     before = mean_reward(play(model, 200, 1, generator))
-    for _ in range(14):
+    for _ in range(10):
         logged = play(model, 32, 8, generator)
         train(job_spec(algorithm, hyper=FULL), policy_of(model), logged, RecordingRun(tmp_path, algorithm))
         model.eval()
