@@ -54,12 +54,12 @@ async def rewarded(kernel: KernelSettings, number: int) -> AsyncIterator[Bus]:
         await eventually(lambda: _at_least(revisions, number))
         await bus.publish(feedback(1, "0", value=False))
         await eventually(lambda: _at_least(revisions, number + 1))
-        await bus.publish(turn("going on"))
+        await bus.publish_all([turn("going on"), turn("dead", error="engine away", response=None)])
 
         async def heard() -> int:
             return (await warehouse.rows("SELECT count() AS n FROM turns"))[0]["n"]
 
-        await eventually(lambda: _at_least(heard, 1))
+        await eventually(lambda: _at_least(heard, 2))
         yield bus
 
 
@@ -87,8 +87,9 @@ async def test_what_is_stored_is_exported_and_shown(kernel_settings: KernelSetti
     lines, table = tmp_path / "runs.jsonl", tmp_path / "rewards.parquet"
     async with rewarded(kernel_settings, 12):
         code, out, _ = await ratchet(kernel_settings, "export", "executions", "-o", str(lines), "--json")
-        assert (code, json.loads(out)["records"]) == (0, 12)
-        runs = [json.loads(line) for line in lines.read_text().splitlines()]
+        assert (code, json.loads(out)["records"]) == (0, 13)
+        *runs, dead = [json.loads(line) for line in lines.read_text().splitlines()]
+        assert (dead["success"], dead["error"], dead["request"]) == (False, "engine away", "question 0")
         assert sorted(run["success"] for run in runs) == [False] * 6 + [True] * 6
         assert {run["result"] for run in runs} == {"It arrives today."}
         assert all(run["latency_ms"] == 3000 and run["reward"] is not None for run in runs)

@@ -42,6 +42,8 @@ class Kind:
     """Makes a record of a message's body."""
     columns: Mapping[str, str]
     """Columns of the Parquet file: name -> `text`, `number`, `integer`, `flag`, `time` or `json`."""
+    unanswered: Callable[[bytes, bytes], Record] | None = None
+    """Makes a record of a run whose every call failed, from its first and its last turn; None leaves such runs out."""
 
 
 def reward_part(reward: Reward | None) -> Record | None:

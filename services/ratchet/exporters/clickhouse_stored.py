@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from ratchet.exporters.base import Kind, Wanted
 from ratchet.kernel.warehouse import Row, Warehouse
 from ratchet.messages import Reward, decode
 
+_UNANSWERED = """
+SELECT argMin(body, at) AS first, argMax(body, at) AS last
+FROM turns
+WHERE ({role:String} = '' OR role = {role:String})
+GROUP BY trajectory_id
+HAVING countIf(isNull(error)) = 0
+    AND max(at) >= {since:DateTime64(3)} AND max(at) < {until:DateTime64(3)}
+    AND trajectory_id NOT IN (SELECT trajectory_id FROM trajectories)
+ORDER BY max(at) DESC, trajectory_id
+LIMIT {size:UInt32} OFFSET {offset:UInt32}
+"""
+"""First and last turn of the runs whose every call failed."""
+EVER = datetime.fromtimestamp(0, UTC), datetime(2100, 1, 1, tzinfo=UTC)
 PAGE = 500
 """Rows that are read, made into records and written together."""
 
@@ -35,6 +49,18 @@ class Stored:
             yield page
             after = page[-1]
             left = left - len(page) if left is not None else None
+
+    async def unanswered(self, wanted: Wanted, limit: int | None) -> AsyncIterator[list[Row]]:
+        """`first` and `last` turn of the wanted runs whose every call failed, newest first, up to the limit."""
+        asked = {"role": wanted.role or "", "since": wanted.since or EVER[0], "until": wanted.until or EVER[1]}
+        offset = 0
+        while limit is None or offset < limit:
+            size = PAGE if limit is None else min(PAGE, limit - offset)
+            page = await self._warehouse.rows(_UNANSWERED, {**asked, "size": size, "offset": offset})
+            if not page:
+                return
+            yield page
+            offset += len(page)
 
     async def rewards(self, rows: Sequence[Row]) -> dict[tuple[str, str], Reward]:
         """The newest reward of each trajectory among `rows`, by role and id."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ratchet.exporters.base import REWARDED, Kind, Record
-from ratchet.messages import JsonObject, Reward, Trajectory, decode
+from ratchet.messages import JsonObject, Reward, Trajectory, Turn, decode
 from ratchet.messages.chat import text_of
 from ratchet.messages.trajectory import TrajectoryTurn
 
@@ -44,6 +44,37 @@ def record(body: bytes, reward: Reward | None) -> Record:
         "task_id": task.task_id,
         "domain": task.domain,
         "source": trajectory.metadata.source,
+    }
+
+
+def unanswered(first_body: bytes, last_body: bytes) -> Record:
+    """A run that no call of was answered: it never became a trajectory, and failed."""
+    first, last = decode(first_body, Turn), decode(last_body, Turn)
+    system = next((text_of(one.get("content")) for one in first.messages if one.get("role") == "system"), "")
+    spent = last.timestamp - first.timestamp
+    return {
+        "timestamp": first.timestamp,
+        "instruction": system,
+        "request": _asked({"messages": first.messages}),
+        "success": False,
+        "status": "failure",
+        "verified_by": "gateway",
+        "cost": None,
+        "latency_ms": spent.total_seconds() * 1000 + (last.latency_ms or 0.0),
+        "plan": [],
+        "result": None,
+        "error": last.error,
+        "reward": None,
+        "total_tokens": None,
+        "model": f"{first.policy.role}@{first.policy.version}",
+        "trajectory_id": first.trajectory_id,
+        "parent_trajectory_id": None,
+        "role": first.role,
+        "agent_id": first.agent_id,
+        "session_id": first.session_id,
+        "task_id": first.trajectory_id,
+        "domain": None,
+        "source": "turns",
     }
 
 
@@ -99,6 +130,7 @@ EXECUTIONS = Kind(
     worth=REWARDED,
     rewarded=True,
     record=record,
+    unanswered=unanswered,
     columns={
         "timestamp": "time",
         "instruction": "text",

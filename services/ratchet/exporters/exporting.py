@@ -46,4 +46,10 @@ async def export(
             )
             done += len(page)
             tell(done, total)
+        if kind.unanswered is not None and wanted.min_reward is None:
+            left = None if wanted.limit is None else wanted.limit - done
+            async for page in stored.unanswered(wanted, left):
+                writer.write([kind.unanswered(row["first"].encode(), row["last"].encode()) for row in page])
+                done += len(page)
+                tell(done, total)
     return ExportReport(name, file_format, str(path), done, path.stat().st_size)
