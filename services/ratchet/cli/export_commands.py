@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -30,52 +31,37 @@ def group() -> None:
     """Write what is stored into a file, newest first."""
 
 
-@app.command()
-def trajectories(
-    output: Output,
-    file_format: Format = None,
-    role: OptionalRole = None,
-    since: Since = None,
-    until: Until = None,
-    min_reward: MinReward = None,
-    limit: Limit = None,
-    as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
-) -> None:
-    """Trajectories as they were told, each with its newest reward."""
-    _export("trajectories", output, file_format, _wanted(role, since, until, min_reward, limit), as_json, directory)
+TOLD = {
+    "trajectories": "Trajectories as they were told, each with its newest reward.",
+    "executions": (
+        "Every run as one flat record: timestamp, instruction, success, cost, latency_ms, plan, result; failures too."
+    ),
+    "rewards": "Rewards with their components, every revision of them.",
+}
+"""What can be exported, and what `--help` says of it."""
 
 
-@app.command()
-def executions(
-    output: Output,
-    file_format: Format = None,
-    role: OptionalRole = None,
-    since: Since = None,
-    until: Until = None,
-    min_reward: MinReward = None,
-    limit: Limit = None,
-    as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
-) -> None:
-    """Every run as one flat record: timestamp, instruction, success, cost, latency_ms, plan, result; failures too."""
-    _export("executions", output, file_format, _wanted(role, since, until, min_reward, limit), as_json, directory)
+def _command(kind: str) -> Callable[..., None]:
+    """The command for one kind; they have the same options."""
+
+    def export(
+        output: Output,
+        file_format: Format = None,
+        role: OptionalRole = None,
+        since: Since = None,
+        until: Until = None,
+        min_reward: MinReward = None,
+        limit: Limit = None,
+        as_json: AsJson = False,
+        directory: Directory = DEFAULT_DIRECTORY,
+    ) -> None:
+        _export(kind, output, file_format, _wanted(role, since, until, min_reward, limit), as_json, directory)
+
+    return export
 
 
-@app.command()
-def rewards(
-    output: Output,
-    file_format: Format = None,
-    role: OptionalRole = None,
-    since: Since = None,
-    until: Until = None,
-    min_reward: MinReward = None,
-    limit: Limit = None,
-    as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
-) -> None:
-    """Rewards with their components, every revision of them."""
-    _export("rewards", output, file_format, _wanted(role, since, until, min_reward, limit), as_json, directory)
+for _kind, _told in TOLD.items():
+    app.command(_kind, help=_told)(_command(_kind))
 
 
 @app.command()
