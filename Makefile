@@ -47,9 +47,11 @@ generated: $(STAMP)
 	@$(BIN)/python contracts/generate.py --check
 	@$(BIN)/python deploy/grafana/loop_overview.py --check
 	@$(BIN)/python docs/generate_cli.py --check
+	@$(BIN)/python docs/generate_api.py --check
 
-docs: $(STAMP) ## write docs/cli.md from the parser
+docs: $(STAMP) ## write docs/cli.md from the parser, docs/api from docstrings and OpenAPI documents
 	@$(BIN)/python docs/generate_cli.py
+	@$(BIN)/python docs/generate_api.py
 
 format: $(STAMP)
 	@$(BIN)/ruff check --fix .
