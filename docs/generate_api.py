@@ -11,6 +11,7 @@ from typing import Any, cast
 import yaml
 from client_reference import client_page
 from http_reference import Document, http_page
+from training_reference import training_page
 
 from ratchet.rl_coordinator.http_api import Parts, http_app
 
@@ -34,6 +35,7 @@ def made() -> Mapping[Path, str]:
         COORDINATOR: json.dumps(coordinator, indent=1, ensure_ascii=False) + "\n",
         ROOT / "docs" / "api" / "client.md": client_page(),
         ROOT / "docs" / "api" / "http.md": http_page(documents),
+        ROOT / "docs" / "api" / "training.md": training_page(),
     }
 
 
