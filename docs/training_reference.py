@@ -62,8 +62,8 @@ def training_page() -> str:
                 "## Algorithms",
                 table(("algorithm", "learns from"), formats),
                 "## Hyperparameters",
-                "`ratchet train ROLE --set NAME=VALUE`, or `hyperparameters` of a request. What an algorithm does not have is "
-                "refused.",
+                "`ratchet train ROLE --set NAME=VALUE`, or `hyperparameters` of a request. "
+                "What an algorithm does not have is refused.",
                 table(("name", "type", "of", "default", ""), rows),
                 f"A new adapter: {', '.join(f'`{name}`' for name in Lora.__struct_fields__)}.",
             ]
