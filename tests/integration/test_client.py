@@ -297,8 +297,9 @@ async def test_a_client_that_never_reached_a_broker_says_where_the_record_lies(
             play(client, "1")
         """
     )
-    ended = run_agent(settings, code)
+    ended = run_agent(settings, code, RATCHET_NATS_URL=settings.kernel.nats_url.replace("//", "//ratchet:secret@"))
     assert ended.returncode == 0
+    assert "secret" not in ended.stderr
     (line,) = [line for line in ended.stderr.splitlines() if "never reached a broker" in line]
     assert settings.kernel.nats_url in line
     assert str(settings.kernel.data_dir / "client-spool") in line

@@ -13,6 +13,7 @@ from ratchet.kernel.bus import Bus
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import BusUnavailable
 from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.urls import shown
 
 CONNECT_S = 4.0
 """A broker that has not answered by then does not run."""
@@ -26,7 +27,7 @@ async def connected(settings: KernelSettings) -> AsyncGenerator[Bus]:
         async with asyncio.timeout(CONNECT_S):
             bus = await Bus.connect(settings, name="cli", contracts=Contracts.load())
     except TimeoutError as error:
-        raise BusUnavailable(f"the broker does not answer at {settings.nats_url}") from error
+        raise BusUnavailable(f"the broker does not answer at {shown(settings.nats_url)}") from error
     try:
         yield bus
     finally:

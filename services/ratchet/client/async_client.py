@@ -24,6 +24,7 @@ from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import ConfigError, Unavailable
 from ratchet.kernel.outbox import Outbox
 from ratchet.kernel.spool import NoSpool, Spool
+from ratchet.kernel.urls import shown
 from ratchet.kernel.whereabouts import address
 from ratchet.messages import DEFAULT_ROLE, TrainingRequest
 
@@ -190,7 +191,7 @@ class AsyncClient:
     def _warn_unheard(self) -> None:
         log.warning(
             "never reached a broker",
-            url=broker_url(self._settings.kernel),
+            url=shown(broker_url(self._settings.kernel)),
             pending=self.stats.pending,
             overflowed=self.stats.overflowed,
             spool=str(self._spool.directory) if self._spool.directory else "none: nothing could be kept",

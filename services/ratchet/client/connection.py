@@ -13,6 +13,7 @@ from nats.aio.client import Client as Nats
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.urls import shown
 from ratchet.kernel.whereabouts import address
 
 log = structlog.get_logger()
@@ -46,7 +47,7 @@ async def connect(settings: KernelSettings, name: str, contracts: Contracts, now
             )
         except (nats.errors.Error, TimeoutError, OSError) as error:
             if pause_s == FIRST_PAUSE_S:
-                log.warning("broker away, recording to the spool", url=url, reason=repr(error))
+                log.warning("broker away, recording to the spool", url=shown(url), reason=repr(error))
             await asyncio.sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
         else:

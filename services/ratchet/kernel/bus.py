@@ -22,6 +22,7 @@ from ratchet.kernel.kv import Bucket
 from ratchet.kernel.publisher import Publisher, Sealed
 from ratchet.kernel.received import Causing, Received
 from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.urls import shown
 from ratchet.messages import Message
 
 log = structlog.get_logger()
@@ -68,7 +69,7 @@ class Bus:
                     nkeys_seed=seed_file,
                 )
             except (nats.errors.NoServersError, TimeoutError, OSError) as error:
-                log.warning("waiting for the broker", url=settings.nats_url, reason=repr(error))
+                log.warning("waiting for the broker", url=shown(settings.nats_url), reason=repr(error))
                 await asyncio.sleep(1.0)
             else:
                 return cls(nc, name=name, contracts=contracts, replicas=settings.replicas, now=now)
