@@ -10,6 +10,7 @@ import httpx
 import msgspec
 import openai
 import pytest
+from prometheus_client import REGISTRY
 
 from ratchet.embedded.ports import free_ports
 from ratchet.gateway.settings import UpstreamSettings
@@ -240,3 +241,40 @@ async def test_an_oversized_body_is_refused_in_words_even_when_it_is_much_too_la
         with pytest.raises(openai.APIStatusError) as refused:
             await ask(here.client(), huge)
         assert (refused.value.status_code, refused.value.code) == (413, "body_too_large")
+
+
+async def test_names_that_nobody_set_up_cost_no_conversation_and_no_label(
+    nats: RunningServer, tmp_path: Path, key: str
+) -> None:
+    trajectory = {"x-ratchet-trajectory": str(uuid.uuid4())}
+    async with scene(nats, tmp_path, conversations=1) as here:
+        client = here.client()
+        answer = (await ask(client, HI, extra_headers=trajectory)).parse().choices[0].message
+        for name in ("nobody", "nobody_dpo", "nobody@3"):
+            with pytest.raises(openai.NotFoundError):
+                await ask(client, HI, model=name)
+        await ask(client, [*HI, answer.model_dump(), *HI], extra_headers=trajectory)
+        first, second = await here.published(Turn, 2)
+        assert second.parent_turn_id == first.turn_id
+    assert not _roles_in_metrics() & {"nobody", "nobody_dpo", "nobody@0"}
+
+
+async def test_roles_that_only_a_wildcard_serves_share_one_label(nats: RunningServer, tmp_path: Path, key: str) -> None:
+    async with (
+        providing(FakeProvider(key)) as url,
+        scene(nats, tmp_path, upstreams=[upstream(url, **{"*": "big-model"})]) as here,
+    ):
+        await ask(here.client(), HI, model="made-up")
+        (turn,) = await here.published(Turn, 1)
+        assert turn.role == "made-up"
+    assert not _roles_in_metrics() & {"made-up", "made-up@0"}
+    assert {"other", "other@0"} <= _roles_in_metrics()
+
+
+def _roles_in_metrics() -> set[str]:
+    samples = [sample for metric in REGISTRY.collect() for sample in metric.samples]
+    return {
+        sample.labels.get("role") or sample.labels.get("policy", "")
+        for sample in samples
+        if sample.name.startswith("ratchet_gateway_")
+    }

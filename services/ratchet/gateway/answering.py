@@ -28,6 +28,8 @@ from ratchet.messages.routing import Assignment
 from ratchet.messages.turn import EngineInfo
 
 CACHE = EngineInfo(name="cache")
+OTHER_ROLES = "other"
+"""Label of the roles that nobody has set up by name."""
 WENT_AWAY = 499
 """Status under which calls are counted whose agent went away (nginx's number)."""
 
@@ -68,6 +70,10 @@ class Answering:
         """Who answers for a role without a policy; None when nobody does."""
         return self._lent(role, conversation, None, self._upstreams)
 
+    def lends_to(self, role: str) -> bool:
+        """Whether another server answers for the role."""
+        return any(upstream.policy_for(role) for upstream in self._upstreams)
+
     @property
     def upstream_roles(self) -> list[str]:
         """Roles for which another server answers, by name."""
@@ -98,7 +104,7 @@ class Answering:
         """The call becomes a turn."""
         spent = time.perf_counter() - call.started
         self._count(call.asked, status)
-        metrics.LATENCY.labels(call.asked.role).observe(spent)
+        metrics.LATENCY.labels(self._label(call.asked)).observe(spent)
         comparable = answer.barred is None or answer.barred == UNSEARCHABLE
         self._recorder.turn(call.conversation, call.asked, answer, spent * 1000 if comparable else None)
 
@@ -136,7 +142,7 @@ class Answering:
             policy=claim_of(failed.role, assignment, mixed=conversation.mixed),
             engine=engine.info,
         )
-        metrics.FALLBACKS.labels(failed.role, "stable" if engine is self.policies else engine.info.name).inc()
+        metrics.FALLBACKS.labels(self._label(failed), "stable" if engine is self.policies else engine.info.name).inc()
         return True
 
     def _next(self, call: Call, failure: EngineFailed) -> tuple[Engine, Assignment] | None:
@@ -161,9 +167,13 @@ class Answering:
                 return upstream, assignment
         return None
 
-    @staticmethod
-    def _count(asked: Asked, status: int) -> None:
-        metrics.CALLS.labels(f"{asked.role}@{asked.policy.version}", asked.policy.arm, str(status)).inc()
+    def _label(self, asked: Asked) -> str:
+        """The role as metrics name it: agents choose the roles that a `*` serves, and each name would cost memory."""
+        known = asked.policy.digest or self._routes.get(asked.role) is not None or asked.role in self.upstream_roles
+        return asked.role if known else OTHER_ROLES
+
+    def _count(self, asked: Asked, status: int) -> None:
+        metrics.CALLS.labels(f"{self._label(asked)}@{asked.policy.version}", asked.policy.arm, str(status)).inc()
 
 
 def _said(call: Call, body: Any) -> Answer:

@@ -169,10 +169,14 @@ class Gateway:
                 self.answering.record(call, cancelled(answer), WENT_AWAY)
 
     async def _call(self, form: Form, request: Request, trajectory: str | None) -> Call:
-        """Everything that is known before anybody is asked. Raises `HttpError` 400 or 404."""
+        """Everything that is known before anybody is asked; a call that nobody can answer leaves no trace here.
+
+        Raises `HttpError` 400 or 404.
+        """
         wanted = await self._resolved(form.read(request.json_object()))
+        pinned = await self._checked(wanted)
         conversation = self._conversation(request, trajectory)
-        engine, assignment = await self._assignment(wanted, conversation)
+        engine, assignment = self._assignment(wanted, pinned, conversation)
         conversation.role = wanted.model.role
         asked = self._asked(request, wanted, conversation, engine, assignment)
         return Call(form, wanted, conversation, assignment, engine, asked, time.perf_counter())
@@ -183,24 +187,37 @@ class Gateway:
         if variant is None or wanted.model.version is not None or self.routes.get(wanted.model.role) is not None:
             return wanted
         role, algorithm = variant
+        if self.routes.get(role) is None:
+            return wanted
         newest = await self.routes.newest(role, algorithm)
         if newest is not None:
             return dataclasses.replace(wanted, model=ModelName(role, newest.version))
-        if self.routes.get(role) is None:
-            return wanted
         raise _not_found(wanted, f"{role} has no version trained with {algorithm} that can be used")
 
-    async def _assignment(self, wanted: CallRequest, conversation: Conversation) -> tuple[Engine, Assignment]:
-        """Who answers. Raises `HttpError` 404 for a role or version that is not there."""
-        role, version, policies = wanted.model.role, wanted.model.version, self.answering.policies
+    async def _checked(self, wanted: CallRequest) -> PolicyVersion | None:
+        """The version that is asked for by name, if one is. Raises `HttpError` 404 when nobody can answer."""
+        role, version = wanted.model.role, wanted.model.version
         if version is not None:
-            return policies, pin(await self._version(wanted, version), conversation)
+            return await self._version(wanted, version)
         route = self.routes.get(role)
-        lapsed = self.routes.lapsed(role)
-        metrics.LAPSED.labels(role).set(lapsed)
-        assignment = assign(route, conversation, lapsed=lapsed) if route else None
-        if assignment is not None:
-            return policies, assignment
+        if (route is None or route.stable is None) and not self.answering.lends_to(role):
+            raise _not_found(wanted, f"no policy serves the role {role!r}")
+        return None
+
+    def _assignment(
+        self, wanted: CallRequest, pinned: PolicyVersion | None, conversation: Conversation
+    ) -> tuple[Engine, Assignment]:
+        """Who answers."""
+        role, policies = wanted.model.role, self.answering.policies
+        if pinned is not None:
+            return policies, pin(pinned, conversation)
+        route = self.routes.get(role)
+        if route is not None:
+            lapsed = self.routes.lapsed(role)
+            metrics.LAPSED.labels(role).set(lapsed)
+            assignment = assign(route, conversation, lapsed=lapsed)
+            if assignment is not None:
+                return policies, assignment
         lent = self.answering.first_upstream(role, conversation)
         if lent is None:
             raise _not_found(wanted, f"no policy serves the role {role!r}")

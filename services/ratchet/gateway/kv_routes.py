@@ -51,6 +51,7 @@ class Routes:
         self._leases: dict[str, Lease | None] = {}
         self._versions: dict[str, PolicyVersion] = {}
         self._listed: dict[str, float] = {}
+        self._listing = asyncio.Lock()
         self._stored_versions = 0
         self._fault: str | None = None
         self._stopping = asyncio.Event()
@@ -87,13 +88,20 @@ class Routes:
 
     async def newest(self, role: str, algorithm: str) -> PolicyVersion | None:
         """The newest version of a role that `algorithm` trained and that can be used."""
-        now = self._monotonic()
-        if now - self._listed.get(role, -LISTED_S) >= LISTED_S:
-            with suppress(Unavailable):  # without a broker: among those that are known
-                entries = await self._bucket().items(lambda key: key.startswith(f"{role}."))
-                self._versions |= {key: entry.value for key, entry in entries.items()}
-                self._listed[role] = now
+        with suppress(Unavailable):  # without a broker: among those that are known
+            async with self._listing:
+                await self._list(role)
         return newest_by(algorithm, [one for one in self._versions.values() if one.role == role])
+
+    async def _list(self, role: str) -> None:
+        """Look the role's versions up, unless that was done lately."""
+        now = self._monotonic()
+        if now - self._listed.get(role, -LISTED_S) < LISTED_S:
+            return
+        entries = await self._bucket().items(lambda key: key.startswith(f"{role}."))
+        self._versions |= {key: entry.value for key, entry in entries.items()}
+        if role in self._routes:
+            self._listed[role] = now
 
     async def run(self) -> None:
         """Follow the bucket until stopped."""
@@ -131,6 +139,7 @@ class Routes:
             if entry is None:
                 self._routes.pop(key, None)
                 self._leases.pop(key, None)
+                self._listed.pop(key, None)
             else:
                 self._routes[key] = entry.value
                 self._leases[key] = observe(self._leases.get(key), entry.value, self._monotonic())
