@@ -10,10 +10,10 @@ import pytest
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.kernel.settings import KernelSettings
 from tests.integration.test_canary_deployer import stage
-from tests.integration.test_gateway import scene
 from tests.support.coordinator import coordinating
 from tests.support.engine_process import publish, running_engine
-from tests.support.http_fuzz import fuzzed, fuzzed_live
+from tests.support.gateway_scene import scene
+from tests.support.http_fuzz import fuzzed, fuzzed_live, unreached
 from tests.support.running import connected, migrated, prepared_objects, running_app
 from tests.support.servers import RunningServer
 from tests.support.waiting import eventually
@@ -21,16 +21,27 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.timeout(240)
 
 
-async def test_gateway(nats: RunningServer, tmp_path: Path) -> None:
-    async with scene(nats, tmp_path) as here:
-        tried = await fuzzed("gateway.openapi.yaml", here.url)
-    assert len(tried) >= 5
+async def test_gateway_and_what_it_forwards(
+    kernel_settings: KernelSettings, nats: RunningServer, tmp_path: Path
+) -> None:
+    prepared_objects(kernel_settings)
+    async with (
+        migrated(kernel_settings),
+        connected(kernel_settings) as bus,
+        coordinating(kernel_settings, bus) as there,
+    ):
+        await eventually(lambda: _answers(there.api))
+        async with scene(nats, tmp_path, coordinator_url=str(there.api.base_url)) as here:
+            statuses = await fuzzed("gateway.openapi.yaml", here.url)
+    assert unreached(statuses) == []
+    assert len(statuses) >= 10
 
 
 async def test_deployer(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> None:
     async with stage(nats, s3, tmp_path) as here, running_app(build_deployer(here.settings)):
-        tried = await fuzzed("deployer.openapi.yaml", f"http://127.0.0.1:{here.settings.port}")
-    assert len(tried) >= 6
+        statuses = await fuzzed("deployer.openapi.yaml", f"http://127.0.0.1:{here.settings.port}")
+    assert unreached(statuses) == []
+    assert len(statuses) >= 7
 
 
 async def test_coordinator(kernel_settings: KernelSettings) -> None:
@@ -41,15 +52,17 @@ async def test_coordinator(kernel_settings: KernelSettings) -> None:
         coordinating(kernel_settings, bus) as here,
     ):
         await eventually(lambda: _answers(here.api))
-        tried = await fuzzed_live(str(here.api.base_url))
-    assert len(tried) >= 8
+        statuses = await fuzzed_live(str(here.api.base_url))
+    assert unreached(statuses) == []
+    assert len(statuses) >= 8
 
 
 async def test_engine(kernel_settings: KernelSettings, tmp_path: Path) -> None:
     publish(kernel_settings, tmp_path, "support")
     with running_engine(kernel_settings, tmp_path) as engine:
-        tried = await fuzzed("engine.openapi.yaml", engine.url)
-    assert len(tried) >= 5
+        statuses = await fuzzed("engine.openapi.yaml", engine.url)
+    assert unreached(statuses) == []
+    assert len(statuses) >= 5
 
 
 async def _answers(api: httpx.AsyncClient) -> bool:

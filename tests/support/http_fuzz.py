@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import httpx
 import schemathesis
@@ -18,32 +17,39 @@ EXAMPLES = 25
 """Requests per route and kind (legal, illegal)."""
 
 
-async def fuzzed(document: str, base_url: str) -> set[str]:
-    """Send them all to the service of contracts/http/`document`; returns the routes that were tried.
+async def fuzzed(document: str, base_url: str) -> dict[str, set[int]]:
+    """Send them all to the service of contracts/http/`document`; returns the statuses of its answers by route.
 
     Raises `AssertionError` for an answer that shows a crash.
     """
     schema = await asyncio.to_thread(schemathesis.openapi.from_path, DOCUMENTS / document)
-    return await _try_all(list(schema.get_all_operations()), base_url)
+    return await _try_all(schema, base_url)
 
 
-async def fuzzed_live(base_url: str) -> set[str]:
+async def fuzzed_live(base_url: str) -> dict[str, set[int]]:
     """The same for a service that serves its own document."""
     schema = await asyncio.to_thread(schemathesis.openapi.from_url, f"{base_url}/openapi.json")
-    return await _try_all(list(schema.get_all_operations()), base_url)
+    return await _try_all(schema, base_url)
 
 
-async def _try_all(operations: list[Any], base_url: str) -> set[str]:
-    tried = set[str]()
-    for found in operations:
+def unreached(statuses: dict[str, set[int]]) -> list[str]:
+    """Routes without a name in their path that only ever answered 404: they are not there at all."""
+    return [route for route, seen in statuses.items() if "{" not in route and seen <= {404}]
+
+
+async def _try_all(schema: schemathesis.schemas.BaseSchema, base_url: str) -> dict[str, set[int]]:
+    statuses: dict[str, set[int]] = {}
+    for found in schema.get_all_operations():
         operation = found.ok()
+        seen = statuses.setdefault(operation.label, set())
         for mode in GenerationMode:
-            await asyncio.to_thread(_try, operation, mode, base_url)
-        tried.add(operation.label)
-    return tried
+            seen |= await asyncio.to_thread(_try, operation, mode, base_url)
+    return statuses
 
 
-def _try(operation: APIOperation, mode: GenerationMode, base_url: str) -> None:
+def _try(operation: APIOperation, mode: GenerationMode, base_url: str) -> set[int]:
+    seen = set[int]()
+
     @settings(
         max_examples=EXAMPLES,
         derandomize=True,
@@ -55,6 +61,7 @@ def _try(operation: APIOperation, mode: GenerationMode, base_url: str) -> None:
     @given(case=operation.as_strategy(generation_mode=mode))
     def one(case: schemathesis.Case) -> None:
         answer = case.call(base_url=base_url, timeout=30)
+        seen.add(answer.status_code)
         check(answer.status_code, answer.text, case.as_curl_command())
 
     try:
@@ -63,6 +70,7 @@ def _try(operation: APIOperation, mode: GenerationMode, base_url: str) -> None:
         # A route without parameters has no illegal request.
         if mode is GenerationMode.POSITIVE:
             raise
+    return seen
 
 
 def check(status: int, text: str, request: str) -> None:
