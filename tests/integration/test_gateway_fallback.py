@@ -162,6 +162,36 @@ async def test_what_another_server_refuses_is_the_agents_fault_or_ours(
         assert (told.value.status_code, told.value.code) == (status, code)
 
 
+@pytest.mark.parametrize("status", [401, 403])
+async def test_what_another_server_says_of_our_key_reaches_neither_agent_nor_turn(
+    nats: RunningServer, tmp_path: Path, key: str, status: int
+) -> None:
+    said = "Incorrect API key provided: sk-a1b2c3d4e5f6a7b8c9d0."
+    provider = FakeProvider(key, refusing=HttpError(status, said))
+    async with (
+        providing(provider) as url,
+        scene(nats, tmp_path, upstreams=[upstream(url, newcomer="big-model")]) as here,
+    ):
+        with pytest.raises(openai.InternalServerError) as told:
+            await ask(here.client(), HI, model="newcomer")
+        (turn,) = await here.published(Turn, 1)
+        assert "Incorrect" not in str(told.value)
+        assert turn.error == "provider refuses the gateway"
+
+
+async def test_an_engine_may_ask_for_a_key_and_a_wrong_one_is_not_the_agents_fault(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    async with providing(FakeProvider("engine-key", model=version(1).name)) as url:
+        engine_url = url.removesuffix("/v1")
+        async with scene(nats, tmp_path / "with", engine_url=engine_url, engine_api_key="engine-key") as here:
+            assert (await ask(here.client(), HI)).parse().choices[0].message.content == "The provider says so."
+        async with scene(nats, tmp_path / "without", engine_url=engine_url) as here:
+            with pytest.raises(openai.InternalServerError, match="the engine refuses the gateway") as told:
+                await ask(here.client(), HI)
+            assert told.value.code == "engine_refused"
+
+
 async def test_an_engine_that_takes_too_long_is_told_as_a_time_out(nats: RunningServer, tmp_path: Path) -> None:
     async with scene(nats, tmp_path, engine_timeout_s=0.2) as here:
         here.engine.at_work.clear()

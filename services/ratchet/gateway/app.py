@@ -26,7 +26,7 @@ from ratchet.gateway.domain.calls import split_path
 from ratchet.gateway.domain.conversations import Conversations
 from ratchet.gateway.engines import KINDS
 from ratchet.gateway.engines.http_post import Address, HttpPost, open_session
-from ratchet.gateway.engines.policies import PolicyEngine
+from ratchet.gateway.engines.policies import NAME, PolicyEngine
 from ratchet.gateway.handlers import Gateway
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
@@ -114,9 +114,11 @@ async def build(settings: Settings) -> AsyncIterator[App]:
 
 def policy_engine(settings: Settings, session: ClientSession, routes: Routes) -> PolicyEngine:
     """The engine that holds the policies."""
-    address = Address(settings.engine_url, {}, settings.engine_connect_timeout_s, settings.engine_timeout_s)
+    key = settings.engine_api_key
+    headers = {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+    address = Address(settings.engine_url, headers, settings.engine_connect_timeout_s, settings.engine_timeout_s)
     info = EngineInfo(name=settings.engine_name)
-    return PolicyEngine(HttpPost(session, "the engine", address), info, routes.version)
+    return PolicyEngine(HttpPost(session, NAME, address), info, routes.version)
 
 
 def api_keys(settings: Settings) -> frozenset[str]:

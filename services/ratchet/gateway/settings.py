@@ -47,6 +47,8 @@ class Settings(BaseSettings):
     """The engine: vLLM, or `engine_local`."""
     engine_name: str = "engine_local"
     """What turns say of the engine that answered."""
+    engine_api_key: SecretStr | None = None
+    """What the engine asks for as a bearer token (vLLM's `--api-key`); none for an engine that asks for none."""
     engine_timeout_s: float = 120.0
     """Longest wait for one answer."""
     engine_connect_timeout_s: float = 2.0

@@ -9,12 +9,13 @@ from ratchet.gateway.domain.calls import CallRequest, provider_body
 from ratchet.gateway.domain.forms import Form
 from ratchet.gateway.engines.base import EngineFailed
 from ratchet.gateway.engines.http_post import HttpPost
+from ratchet.gateway.engines.refusals import WRONG_KEY, refused
 from ratchet.messages.state import ServedPolicy
 from ratchet.messages.turn import EngineInfo
 
 ANY = "*"
 """Stands for every role that the map of models does not name."""
-_OUR_FAULT = frozenset({401, 403, 404, 405})
+_OUR_FAULT = WRONG_KEY | {404, 405}
 """What a wrong key, url or model name gets: nothing that the agent could put right."""
 
 
@@ -47,7 +48,7 @@ class OpenAiEngine:
         if reply.status >= 500:
             raise EngineFailed(502, f"{self._name}: {reply.reason}", code="engine_failed")
         if reply.status in _OUR_FAULT:
-            raise EngineFailed(502, f"{self._name} refuses the gateway: {reply.reason}", code="engine_refused")
+            raise refused(self._name, reply)
         if reply.status != 200:
             raise reply.refusal()
         return reply.body

@@ -9,10 +9,13 @@ from ratchet.gateway.domain.calls import CallRequest
 from ratchet.gateway.domain.forms import Form
 from ratchet.gateway.engines.base import EngineFailed
 from ratchet.gateway.engines.http_post import HttpPost
+from ratchet.gateway.engines.refusals import WRONG_KEY, refused
 from ratchet.kernel.errors import NotFound, Unavailable
 from ratchet.messages.state import PolicyVersion, ServedPolicy
 from ratchet.messages.turn import EngineInfo
 
+NAME = "the engine"
+"""What errors call it."""
 Find = Callable[[str, int], Awaitable[PolicyVersion]]
 """Role and version to the registered policy. Raises `NotFound` or `Unavailable`."""
 
@@ -37,6 +40,8 @@ class PolicyEngine:
         if reply.status == 404:
             await self._load(request.model.role, policy)
             reply = await self._post("/v1" + form.path, body)
+        if reply.status in WRONG_KEY:
+            raise refused(NAME, reply)
         if reply.status >= 500 or reply.status == 404:
             raise EngineFailed(502, reply.reason, code="engine_failed")
         if reply.status != 200:
@@ -51,6 +56,8 @@ class PolicyEngine:
             message = f"the engine does not hold {policy.name}, and where it is stored cannot be looked up: {error}"
             raise EngineFailed(502, message, code="engine_unavailable") from error
         loaded = await self._post("/v1/load_lora_adapter", {"lora_name": version.name, "lora_path": version.uri})
+        if loaded.status in WRONG_KEY:
+            raise refused(NAME, loaded)
         if loaded.status != 200:
             message = f"the engine cannot load {version.name}: {loaded.reason}"
             raise EngineFailed(502, message, code="engine_unavailable")
