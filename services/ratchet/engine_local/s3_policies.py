@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from huggingface_hub import snapshot_download
 
 from ratchet.engine_local import metrics
 from ratchet.engine_local.torch_policies import Served, Weights, load_weights, merge_adapter, serve
-from ratchet.kernel.artifacts import MODEL, BlobStore, PolicyManifest, fetch_policy, is_manifest_uri
+from ratchet.kernel.artifacts import HUB_VARIABLE, MODEL, BlobStore, PolicyManifest, fetch_policy, is_manifest_uri
 from ratchet.kernel.errors import NotFound
 
 BASES = 2
@@ -52,7 +53,7 @@ class PolicyLoader:
             base = fetch_policy(self._objects, name, self._cache, manifest.base_digest)
             return self._kept(base.policy.digest, base.directory)
         directory = Path(name)
-        return self._kept(name, directory if directory.is_dir() else _from_hub(name))
+        return self._kept(name, directory if directory.is_dir() else _by_name(name))
 
     def _kept(self, key: str, directory: Path) -> Weights:
         if key not in self._bases:
@@ -65,8 +66,9 @@ class PolicyLoader:
         return self._bases[key]
 
 
-def _from_hub(name: str) -> Path:
+def _by_name(name: str) -> Path:
+    """The trainer's rule: from the local cache, and from a hub only when that is allowed."""
     try:
-        return Path(snapshot_download(name))
+        return Path(snapshot_download(name, local_files_only=os.environ.get(HUB_VARIABLE) != "1"))
     except (OSError, ValueError) as error:
         raise NotFound(f"no base model {name!r}: {error}") from error

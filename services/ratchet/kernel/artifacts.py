@@ -27,7 +27,8 @@ ADAPTER, MODEL = "adapter", "model"
 
 COMPLETE_MARK = ".complete"
 """Empty file in a cached policy directory, written when every file was there and verified."""
-
+HUB_VARIABLE = "RATCHET_HUB"
+"""`1`: a base model that is no directory may be fetched from a hub; otherwise the local cache must hold it."""
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 """Files that decide how text is rendered and encoded."""

@@ -14,14 +14,13 @@ import msgspec
 import psutil
 import structlog
 
+from ratchet.kernel.artifacts import HUB_VARIABLE
 from ratchet.trainer_worker.domain import Exit
 from ratchet.trainer_worker.job import LOG_FILE, Event, JobSpec, decode_event, write_job
 
 log = structlog.get_logger()
 
 LINE_LIMIT = 1 << 22
-HUB_VARIABLE = "RATCHET_HUB"
-"""`1`: a base model that is no directory may be fetched from a hub; otherwise the local cache must hold it."""
 """Bytes of one event; a traceback and metrics are far smaller."""
 
 

@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings
 
 from deploy.make_env import assignments
 from ratchet.embedded.catalog import SERVICES
+from ratchet.kernel.artifacts import HUB_VARIABLE
 from ratchet.kernel.settings import KernelSettings
 from tests.support.compose import REPOSITORY, VARIABLE, compose, services
 
@@ -73,9 +74,16 @@ def _variables(settings: type[BaseSettings]) -> set[str]:
 @pytest.mark.parametrize("name", sorted(OURS))
 def test_environment_names_are_settings_of_the_service(name: str):
     settings = importlib.import_module(f"{OURS[name].module}.settings").Settings
-    known = _variables(settings) | _variables(KernelSettings)
+    known = _variables(settings) | _variables(KernelSettings) | {HUB_VARIABLE}
 
     assert set(services()[name].get("environment", {})) <= known
+
+
+def test_a_base_model_that_was_trained_on_can_be_fetched_where_it_is_served():
+    for name in ("trainer_worker", "engine_local"):
+        assert services()[name]["environment"][HUB_VARIABLE] == "1"
+        assert "front" in services()[name]["networks"]
+    assert not compose()["networks"]["front"].get("internal")
 
 
 @pytest.mark.parametrize("name", sorted(OURS))

@@ -161,6 +161,11 @@ def test_an_unknown_manifest_is_not_found(store: Store) -> None:
         store.loader.load("s3://test/policies/" + "0" * 64 + ".json")
 
 
+def test_a_base_by_name_that_the_machine_does_not_have_is_not_found_and_no_hub_is_asked(store: Store) -> None:
+    with pytest.raises(NotFound, match="no base model 'nobody/no-such-base'.*local_files_only"):
+        store.loader.load(store.adapter(base_model="nobody/no-such-base").uri)
+
+
 def test_files_that_are_no_adapter_are_refused(store: Store, tmp_path: Path) -> None:
     (tmp_path / "junk").mkdir()
     (tmp_path / "junk" / "adapter_model.safetensors").write_bytes(b"junk")
