@@ -1,0 +1,80 @@
+"""What the documentation points at is there: links, anchors, paths of the repository, Python that compiles."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "contracts" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "services").rglob("README.md")),
+]
+FENCE = re.compile(r"^[ \t]*```(\w*)[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+PLACE = re.compile(r"`((?:services|docs|tests|contracts|deploy|examples)/[\w./*-]*)`")
+HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+
+
+def prose(text: str) -> str:
+    return FENCE.sub("", text)
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them: lower case, hyphens for spaces, no punctuation."""
+    titles = HEADING.findall(prose(page.read_text()))
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in titles)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in plain}
+
+
+def broken_links(page: Path, text: str) -> Iterator[str]:
+    for link in LINK.findall(prose(text)):
+        if re.match(r"\w+:", link):
+            continue
+        target, _, anchor = link.partition("#")
+        found = (page.parent / target).resolve() if target else page
+        if not found.exists() or (anchor and found.suffix == ".md" and anchor not in anchors(found)):
+            yield link
+
+
+def missing_paths(text: str) -> list[str]:
+    """Paths in backticks that are not in the repository; `*` stands for something."""
+    return [place for place in PLACE.findall(prose(text)) if not any(ROOT.glob(place.rstrip("/")))]
+
+
+def broken_python(page: Path, text: str) -> Iterator[str]:
+    for language, body in FENCE.findall(text):
+        if language == "python":
+            try:
+                compile(body, page.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            except SyntaxError as error:
+                yield str(error)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_paths_and_python_of_a_page_are_sound(page: Path):
+    text = page.read_text()
+    assert [*broken_links(page, text), *missing_paths(text), *broken_python(page, text)] == []
+
+
+def test_what_is_not_there_is_found():
+    page = ROOT / "README.md"
+    assert list(broken_links(page, "[a](docs/nope.md) [b](README.md#nope) [c](https://example.com)")) == [
+        "docs/nope.md",
+        "README.md#nope",
+    ]
+    assert missing_paths("`services/nope/` and `services/ratchet/*/settings.py`") == ["services/nope/"]
+    assert list(broken_python(page, "```python\nif\n```\n"))
+
+
+def test_every_guide_is_in_the_index():
+    index = (ROOT / "docs" / "README.md").read_text()
+    guides = [one.name for one in (ROOT / "docs" / "guides").glob("*.md")]
+    assert [name for name in guides if f"guides/{name}" not in index] == []

@@ -1,0 +1,60 @@
+"""The defaults that docs/api/training.md names are those of the trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ratchet.messages.training import Lora
+from ratchet.trainer_worker.algorithms import dpo, kto, ppo, sft
+from ratchet.trainer_worker.learner.losses import Objective
+from ratchet.trainer_worker.learner.policy_gradient import ADAPTER_LEARNING_RATE, FULL_LEARNING_RATE
+from ratchet.trainer_worker.learner.update import UpdateOptions
+from ratchet.trainer_worker.trl_loop import WARMUP_STEPS
+
+PAGE = (Path(__file__).parents[3] / "docs" / "api" / "training.md").read_text()
+GRADIENT, LOSS, LORA = UpdateOptions(learning_rate=ADAPTER_LEARNING_RATE), Objective(), Lora()
+
+
+def rate(value: float) -> str:
+    return f"{value:.0e}".replace("e-0", "e-")
+
+
+def default_of(name: str) -> str:
+    row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |"))
+    return row.split(" | ")[3]
+
+
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [
+        (
+            "learning_rate",
+            f"sft {rate(sft.DEFAULTS.adapter_learning_rate)}, dpo and kto {rate(dpo.DEFAULTS.adapter_learning_rate)}, "
+            f"others {rate(ADAPTER_LEARNING_RATE)}; with full_finetune sft {rate(sft.DEFAULTS.full_learning_rate)}, "
+            f"others {rate(FULL_LEARNING_RATE)}",
+        ),
+        ("batch_size", f"{sft.DEFAULTS.batch_size}; policy gradients {GRADIENT.batch_size}"),
+        ("epochs", f"{sft.DEFAULTS.epochs}; policy gradients {GRADIENT.epochs}"),
+        ("clip_epsilon", f"{LOSS.clip_low:g}"),
+        ("clip_epsilon_high", f"{LOSS.clip_high:g}, or clip_epsilon when given"),
+        ("gamma", f"{ppo.GAMMA:g}"),
+        ("gae_lambda", f"{ppo.GAE_LAMBDA:g}"),
+        ("beta", f"{dpo.BETA:g}"),
+        ("kl_beta", f"{LOSS.kl_beta:g}"),
+        ("importance_cap", f"{LOSS.importance_cap:g}"),
+        ("rejection_window", str(list(LOSS.rejection_window or ()))),
+        ("loss_normalization", GRADIENT.normalization),
+        ("warmup_steps", f"a tenth of all steps, at most {WARMUP_STEPS}; policy gradients {GRADIENT.ramp_steps}"),
+        ("lora", f"r {LORA.r}, alpha {LORA.alpha:g}, dropout {LORA.dropout:g}, {LORA.target_modules}"),
+    ],
+)
+def test_a_documented_default_is_the_trainers(name: str, default: str):
+    assert default_of(name) == default
+
+
+def test_dpo_and_kto_share_their_documented_defaults():
+    assert dpo.DEFAULTS == kto.DEFAULTS
+    assert (sft.DEFAULTS.batch_size, sft.DEFAULTS.epochs) == (dpo.DEFAULTS.batch_size, dpo.DEFAULTS.epochs)
+    assert dpo.BETA == kto.BETA
