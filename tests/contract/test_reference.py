@@ -5,9 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
+HTTP = sorted((ROOT / "contracts" / "http").glob("*.yaml"))
+
+
+def empty_members(part: Any, place: str = "") -> Iterator[str]:
+    """Members without a value: in YAML, what follows a comma inside braces is a member of its own."""
+    members = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    for name, below in members:
+        if below is None:
+            yield f"{place}/{name}"
+        yield from empty_members(below, f"{place}/{name}")
 
 
 def test_the_reference_is_fresh():
@@ -22,3 +37,8 @@ def test_the_reference_has_every_route_of_the_coordinator():
     routes = [f"{verb.upper()} {path}" for path, verbs in document["paths"].items() for verb in verbs]
     assert routes
     assert [route for route in routes if f"### coordinator: {route}\n" not in page] == []
+
+
+@pytest.mark.parametrize("document", HTTP, ids=lambda path: path.name)
+def test_no_description_of_an_openapi_document_is_cut_at_a_comma(document: Path):
+    assert list(empty_members(yaml.safe_load(document.read_text()))) == []
