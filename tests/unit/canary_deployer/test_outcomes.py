@@ -88,6 +88,93 @@ def test_a_trajectory_whose_arm_changes_in_flight_leaves_the_statistics():
     assert watch.statistics.mixed == 1
 
 
+def failing(name: str, arm: str = "canary", began: float = 1.0, **changes: object) -> Call:
+    """A call that takes a second to fail."""
+    return call(name, arm, error=True, latency_ms=None, began=began, ended=began + 1.0, **changes)
+
+
+def answered(name: str, arm: str = "mixed", began: float = 1.0, **changes: object) -> Call:
+    return call(name, arm, first=False, began=began, ended=began + 1.0, **changes)
+
+
+@pytest.mark.parametrize("arm", ["stable", "canary"])
+def test_a_trajectory_that_another_answers_because_its_arm_failed_is_a_failure_of_that_arm(arm: str):
+    watch = folded(call("a", arm), failing("a", arm, first=False), answered("a"))
+    counts = watch.statistics.arm(arm == "canary")
+    assert (counts.trajectories, counts.failures, counts.reward_total, counts.timed_out) == (1, 1, 0.0, 0)
+    assert (counts.calls, counts.errors, watch.statistics.mixed) == (2, 1, 0)
+    assert sum(finished(watch)) == 1
+    assert watch.pending == {}
+
+
+def test_nothing_that_comes_later_changes_what_a_fallback_has_decided():
+    decided = folded(failing("a"), answered("a"))
+    later = [answered("a"), failing("a"), call("a"), score("a", negative=True, violation=True), score("a", revision=1)]
+    watch = expire(folded(*later, *later, watch=decided), 1000.0, PAIR, RULES)
+    assert watch.statistics == decided.statistics
+    assert watch.early == watch.pending == {}
+
+
+def test_a_reward_that_is_read_before_a_call_that_failed_waits_for_what_became_of_it():
+    began = folded(score("a"), failing("a"))
+    assert finished(began) == (0, 0)
+    assert folded(answered("a"), watch=began).statistics.canary.failures == 1
+    assert folded(answered("a", "canary", began=3.0), watch=began).statistics.canary.reward_total == 0.8
+    waited = expire(began, 101.0, PAIR, RULES)
+    assert (waited.statistics.canary.reward_total, waited.statistics.canary.timed_out) == (0.8, 0)
+    assert waited.early == waited.pending == {}
+
+
+def test_a_failed_call_that_the_same_arm_makes_good_counts_by_its_reward():
+    watch = folded(failing("a"), answered("a", "canary", began=3.0), score("a"))
+    assert (finished(watch), watch.statistics.canary.failures) == ((0, 1), 0)
+
+
+def test_a_lapse_or_rollback_after_a_failure_that_the_arm_made_good_leaves_the_trajectory_out():
+    twice = [failing("a"), answered("a", "canary", began=3.0), failing("a")]
+    watch = folded(*twice, answered("a", began=5.0), score("a"))
+    assert (finished(watch), watch.statistics.mixed) == ((0, 0), 1)
+
+
+def test_a_call_beside_the_one_that_failed_does_not_make_it_good():
+    watch = folded(failing("a"), answered("a", "canary", began=1.5), answered("a"))
+    assert watch.statistics.canary.failures == 1
+
+
+def test_a_call_whose_agent_went_away_is_no_failure():
+    watch = folded(call("a", latency_ms=None), answered("a", began=5.0), score("a"))
+    assert (finished(watch), watch.statistics.mixed) == ((0, 0), 1)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c"]), max_size=12), st.data())
+def test_calls_that_come_twice_and_a_restart_change_no_outcome(again: list[str], data: st.DataObject):
+    stories: dict[str, list[Call | Score]] = {
+        "a": [call("a"), failing("a", first=False), answered("a"), score("a")],
+        "b": [failing("b", "stable"), answered("b"), answered("b", began=4.0), score("b")],
+        "c": [failing("c"), answered("c", "canary", began=3.0), answered("c", "canary", began=5.0), score("c")],
+    }
+    plain = folded(*(message for story in stories.values() for message in story))
+    messages = [message for story in stories.values() for message in story]
+    for name in again:
+        place = data.draw(st.integers(0, len(stories[name]) - 1))
+        copy = stories[name][place]
+        messages.insert(data.draw(st.integers(messages.index(copy) + 1, len(messages))), copy)
+    cut = data.draw(st.integers(0, len(messages)))
+    stored = msgspec.json.decode(msgspec.json.encode(folded(*messages[:cut])), type=Watch)
+    watch = folded(*messages[cut:], watch=stored)
+    assert watch.statistics.tests == plain.statistics.tests
+    assert (finished(watch), watch.statistics.mixed) == ((1, 2), 0)
+    assert watch.pending == {}
+
+
+def test_a_record_from_before_failed_calls_were_noted_is_read():
+    plain = folded(call("a", at=7.0))
+    stored = msgspec.json.encode(plain).replace(b",null,0.0]", b"]")
+    assert b"null" not in stored.partition(b'"pending":')[2].partition(b"}")[0]
+    (pending,) = msgspec.json.decode(stored, type=Watch).pending.values()
+    assert (pending.since, pending.broken) == (7.0, False)
+
+
 def test_the_weight_of_the_first_call_is_the_propensity():
     watch = folded(call("a", weight=0.1), call("a", first=False, weight=0.5))
     (pending,) = watch.pending.values()
@@ -128,7 +215,9 @@ def test_no_more_trajectories_are_watched_at_a_time_than_the_record_can_hold():
     assert len(watch.pending) == MAX_PENDING - 1
     assert finished(watch) == (0, 2)
     rules = quick_rules(keep_seen=2000)
-    full = fold(Watch(), [call(f"t{n}") for n in range(MAX_PENDING)], PAIR, rules)
+    now = {"at": 1767614400.123456, "began": 1767614400.123456, "ended": 1767614401.654321}
+    calls = [call(f"t{n}", error=error, **now) for n in range(MAX_PENDING) for error in (False, True)]
+    full = fold(Watch(), calls, PAIR, rules)
     assert len(msgspec.json.encode(full)) < 512 * 1024
 
 
@@ -171,7 +260,8 @@ def test_folding_in_two_parts_equals_folding_at_once(names: list[int], cut: int)
 
 def test_messages_are_read_as_the_fold_sees_them():
     turn = turn_of("t", "canary", 2, 0.25, error="engine away", latency_ms=5.0)
-    assert call_of(turn, 7.0) == Call("t", 7.0, True, "canary", 2, 0.25, True, None)
+    began = turn.timestamp.timestamp()
+    assert call_of(turn, 7.0) == Call("t", 7.0, True, "canary", 2, 0.25, True, None, began, began + 0.005)
     reward = reward_of("t", success=True, total=1.7)
     assert score_of(reward, 7.0) == Score("t", 7.0, 0, failed=False, reward=1.0, negative=None, violation=False)
 

@@ -54,5 +54,6 @@ def test_the_failure_counts_against_the_canary_and_the_answer_in_its_place_for_n
     calls = [call("canary", 2, error=True), call("mixed", 1, error=False)]
     watch = fold(Watch(), calls, Compared(stable_version=1, canary_version=2), Rules(stages=()))
     assert (watch.statistics.canary.calls, watch.statistics.canary.errors) == (1, 1)
-    assert (watch.statistics.stable.calls, watch.statistics.mixed) == (0, 1)
+    assert (watch.statistics.canary.trajectories, watch.statistics.canary.failures) == (1, 1)
+    assert (watch.statistics.stable.calls, watch.statistics.mixed) == (0, 0)
     assert watch.pending == {}

@@ -2,8 +2,10 @@
 
 A trajectory is admitted by its first call: on the stable or the canary arm, under a weight of this rollout, served by
 the policies that are compared. It finishes with its reward (revision 0), or as a failure when none came within the
-horizon; it is dropped when its arm changed in flight. Each counts once, in the order in which they finish. Time is the
-time at which the stream stored a message, so folding the same messages again gives the same statistics.
+horizon, or as a failure at once when another had to answer because a call on its arm failed: what an arm broke is its
+own, whoever mended it (intention to treat; leaving it out would judge an arm by its survivors). It is dropped when its
+arm changed in flight for another reason: a lapsed lease, a rollback. Each counts once, in the order in which they finish.
+Time is the time at which the stream stored a message, so folding the same messages again gives the same statistics.
 """
 
 from __future__ import annotations
@@ -40,6 +42,32 @@ class Pending(msgspec.Struct, frozen=True, array_like=True):
     calls: int = 0
     latency_ms: float = 0.0
     """Sum over its successful calls."""
+    failed_until: float | None = None
+    """When the last of its failed calls ended, by the gateway's clock as in `good_since`."""
+    good_since: float | None = None
+    """When the last of its other calls began."""
+
+    @property
+    def broken(self) -> bool:
+        """Whether no call on its arm was begun after one had failed.
+
+        A fallback changes the arm for good, so a call that began on the arm after a failure shows that this failure
+        did not change it. One that was under way beside it shows nothing.
+        """
+        if self.failed_until is None:
+            return False
+        return self.good_since is None or self.good_since < self.failed_until
+
+    def after(self, call: Call) -> Pending:
+        """After one more call on its arm. The two instants are the same whatever comes twice."""
+        if call.error:
+            until = call.ended if self.failed_until is None else max(call.ended, self.failed_until)
+            return msgspec.structs.replace(self, failed_until=until)
+        since = call.began if self.good_since is None else max(call.began, self.good_since)
+        if call.latency_ms is None:
+            return msgspec.structs.replace(self, good_since=since)
+        latency_ms = self.latency_ms + call.latency_ms
+        return msgspec.structs.replace(self, calls=self.calls + 1, latency_ms=latency_ms, good_since=since)
 
 
 class Early(msgspec.Struct, frozen=True, array_like=True):
@@ -64,6 +92,10 @@ class Call:
     weight: float
     error: bool
     latency_ms: float | None
+    began: float = 0.0
+    """When the gateway was asked, seconds since the epoch by its clock."""
+    ended: float = 0.0
+    """When it had an answer, or had failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +128,14 @@ class Watch:
     pending: Mapping[str, Pending] = field(default_factory=dict[str, Pending])
     early: Mapping[str, Early] = field(default_factory=dict[str, Early])
     seen: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Finished and left-out trajectories with their arm, oldest first, bounded."""
+    """Finished and left-out trajectories with the arm whose answers they are about, oldest first, bounded."""
     rated: Mapping[str, bool] = field(default_factory=dict[str, bool])
     """Trajectories whose feedback is counted, and whether it was negative; bounded like `seen`."""
 
 
 def call_of(turn: Turn, stored_at: float) -> Call:
     """A turn as the fold sees it."""
+    began = turn.timestamp.timestamp()
     return Call(
         trajectory_id=turn.trajectory_id,
         at=stored_at,
@@ -112,6 +145,8 @@ def call_of(turn: Turn, stored_at: float) -> Call:
         weight=turn.policy.weight,
         error=turn.error is not None,
         latency_ms=turn.latency_ms if turn.error is None else None,
+        began=began,
+        ended=began + (turn.latency_ms or 0.0) / 1000,
     )
 
 
@@ -185,24 +220,13 @@ class _Folding:
                 self._leave(key, OTHER)
                 return
         if call.arm == MIXED:
-            del self._pending[key]
-            self._leave(key, OTHER)
-            self._statistics = replace(self._statistics, mixed=self._statistics.mixed + 1)
+            self._mix(key, pending)
             return
         self._count_call(pending.canary, call.error)
-        if call.latency_ms is not None:
-            pending = Pending(
-                pending.canary,
-                pending.weight,
-                pending.since,
-                pending.calls + 1,
-                pending.latency_ms + call.latency_ms,
-            )
+        pending = pending.after(call)
         self._pending[key] = pending
-        early = self._early.pop(key, None)
-        if early is not None:
-            self._finish(key, early.failed, early.reward)
-            self._count_opinion(key, early.negative, early.violation)
+        if not pending.broken:  # else the next call says whether another had to answer
+            self._settle_early(key)
 
     def score(self, score: Score) -> None:
         key = short_id(score.trajectory_id)
@@ -219,8 +243,10 @@ class _Folding:
         horizon = self._rules.horizon_s
         late = [(p.since, key) for key, p in self._pending.items() if p.since + horizon < until]
         for _, key in sorted(late):
-            self._finish(key, failed=True, reward=0.0, timed_out=True)
-        for key in [key for key, early in self._early.items() if early.at + horizon < until]:
+            if not self._settle_early(key):
+                self._finish(key, failed=True, reward=0.0, timed_out=True)
+        strangers = [(key, early) for key, early in self._early.items() if key not in self._pending]
+        for key in [key for key, early in strangers if early.at + horizon < until]:
             del self._early[key]
 
     def _admitted(self, call: Call) -> Pending | None:
@@ -229,6 +255,26 @@ class _Folding:
         if not call.first or not comparable or versions.get(call.arm) != call.version:
             return None
         return Pending(call.arm == CANARY, call.weight, call.at)
+
+    def _mix(self, key: str, pending: Pending) -> None:
+        """Another answers from here on: a failure of the arm that broke, else nobody's doing."""
+        self._early.pop(key, None)
+        if pending.broken:
+            self._finish(key, failed=True, reward=0.0)
+            self._seen[key] = OTHER  # what people say of it is about the answers of another
+            return
+        del self._pending[key]
+        self._leave(key, OTHER)
+        self._statistics = replace(self._statistics, mixed=self._statistics.mixed + 1)
+
+    def _settle_early(self, key: str) -> bool:
+        """Finish a trajectory whose outcome was read before its calls; False when none was."""
+        early = self._early.pop(key, None)
+        if early is None:
+            return False
+        self._finish(key, early.failed, early.reward)
+        self._count_opinion(key, early.negative, early.violation)
+        return True
 
     def _finish(self, key: str, failed: bool, reward: float, timed_out: bool = False) -> None:
         pending = self._pending.pop(key)
