@@ -115,7 +115,8 @@ class Drafts:
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
             found = await self._preferences.preferences(wanted.role, ids)
-            return await asyncio.to_thread(lambda: [pair_row(found[key]) for key in ids if key in found])
+            votes = selection.votes
+            return await asyncio.to_thread(lambda: [pair_row(found[key], votes[key]) for key in ids if key in found])
 
         return Draft(
             ids=[opinion.preference_id for opinion in selection.chosen],

@@ -115,7 +115,7 @@ class Manifest(Value, frozen=True, kw_only=True):
     format: str = TRAJECTORIES
     """`trajectories`, `pairs` or `labels`: which columns the rows have."""
     preferences: list[str] | None = None
-    """Ids of the pairs."""
+    """Ids of the pairs, each followed by those that said the same and are learned with it."""
     raters: dict[str, int] | None = None
     """Pairs by who, or which rule, preferred."""
     sources: dict[str, int] | None = None
@@ -167,9 +167,9 @@ class SnapshotWriter:
     def add(self, rows: Sequence[SnapshotRow]) -> None:
         """Append rows as one row group."""
         if rows:
-            self._writer.write_table(
-                _ARROW.Table.from_pylist([asdict(row) for row in rows], schema=SCHEMAS[self._kind])
-            )
+            schema = SCHEMAS[self._kind]
+            columns = [{name: getattr(row, name) for name in schema.names} for row in rows]
+            self._writer.write_table(_ARROW.Table.from_pylist(columns, schema=schema))
             self._written.extend(row.origin for row in rows)
 
     def publish(self, origin: Origin, left_out: dict[str, int]) -> SnapshotRef:
@@ -181,7 +181,7 @@ class SnapshotWriter:
             parquet=ParquetFile(uri=file.uri, sha256=file.sha256, size=file.size),
             format=self._kind,
             trajectories=list(dict.fromkeys(one for row in self._written for one in row.trajectories)),
-            preferences=[row.preference for row in self._written if row.preference] or None,
+            preferences=[one for row in self._written for one in row.preferences] or None,
             raters=Counter(row.rater for row in self._written if row.rater) or None,
             sources=Counter(row.source for row in self._written),
             rows=self.rows,

@@ -84,6 +84,47 @@ def test_what_the_lineage_has_learned_from_is_not_taken_again() -> None:
     assert found == (["new"], {"consumed_by_lineage": 1})
 
 
+def test_a_word_that_was_taken_back_stays_so_when_the_newer_one_was_learned_from() -> None:
+    before, after_it = opinion("before", 1, rater="ann"), other_way("after", 2, rater="ann")
+    rules = PairRules(filter=DatasetFilter(), consumed=frozenset({"after"}))
+    assert chosen(before, after_it, rules=rules) == ([], {"superseded": 1, "consumed_by_lineage": 1})
+
+
+def test_a_word_that_was_taken_back_stays_so_when_the_newer_one_is_filtered_away() -> None:
+    before, after_it = opinion("before", 1, rater="ann"), other_way("after", 2, rater="ann")
+    rules = PairRules(filter=DatasetFilter(date_range=DateRange(end=after(2))), consumed=frozenset())
+    assert chosen(before, after_it, rules=rules) == ([], {"superseded": 1, "outside_date_range": 1})
+
+
+def test_who_was_outvoted_does_not_win_when_the_majority_is_filtered_away() -> None:
+    said = [opinion("one", 1, source="teacher"), opinion("two", 2, source="teacher"), other_way("three", 3)]
+    rules = PairRules(filter=DatasetFilter(sources=["human"]), consumed=frozenset())
+    assert chosen(*said, rules=rules) == ([], {"outvoted": 1, "duplicate": 1, "source": 1})
+
+
+def test_the_newest_of_those_who_agree_that_passes_the_filters_speaks_for_them() -> None:
+    said = [opinion("one", 1), opinion("two", 2, source="teacher")]
+    rules = PairRules(filter=DatasetFilter(sources=["human"]), consumed=frozenset())
+    assert chosen(*said, rules=rules) == (["one"], {"duplicate": 1})
+
+
+def test_what_several_said_is_learned_once_and_all_of_them_are_consumed_with_it() -> None:
+    said = [opinion("one", 1), opinion("two", 2), other_way("three", 3)]
+    selection = select_pairs(said, ANY, 10)
+    assert selection.votes == {"two": ("one", "two")}
+    row = pair_row(preference(), selection.votes["two"])
+    assert isinstance(row, PairRow)
+    assert row.origin.preferences == (named_id("pair"), "one", "two")
+    rules = PairRules(filter=DatasetFilter(), consumed=frozenset({"one", "two"}))
+    assert chosen(*said, opinion("four", 4), rules=rules)[0] == []
+
+
+def test_a_changed_majority_is_learned_although_the_other_order_was() -> None:
+    said = [opinion("one", 1), other_way("two", 2), other_way("three", 3)]
+    rules = PairRules(filter=DatasetFilter(), consumed=frozenset({"one"}))
+    assert chosen(*said, rules=rules)[0] == ["three"]
+
+
 def preference(**changes: Any) -> Preference:
     values: dict[str, Any] = {
         "preference_id": named_id("pair"),
@@ -109,7 +150,7 @@ def test_a_derived_pair_tells_the_tries_that_it_comes_from() -> None:
     row = pair_row(preference(chosen_trajectory_id="t1", rejected_trajectory_id="t2", rater="r", tools=tools))
     assert isinstance(row, PairRow)
     assert row.origin.trajectories == ("t1", "t2")
-    assert (row.origin.preference, row.origin.rater) == (named_id("pair"), "r")
+    assert (row.origin.preferences, row.origin.rater) == ((named_id("pair"),), "r")
     assert json.loads(row.tools) == tools
 
 

@@ -15,6 +15,7 @@ from ratchet.rl_coordinator.domain.rows import RowOrigin, json_text
 
 UNNAMED = "unnamed"
 """The rater of a preference that names none, in a manifest's count."""
+CONSUMED = "consumed_by_lineage"
 EMPTY, IDENTICAL, NOT_AN_ANSWER = "empty", "identical", "not_an_answer"
 
 
@@ -50,6 +51,8 @@ class PairSelection:
 
     chosen: Sequence[Opinion]
     left_out: Mapping[str, int]
+    votes: Mapping[str, tuple[str, ...]]
+    """By chosen preference: every preference that says the same of the same two answers, itself among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +71,38 @@ class PairRow:
     chosen_trajectory_id: str | None
     rejected_trajectory_id: str | None
     group_key: str | None
+    votes: tuple[str, ...] = ()
+    """No column: the preferences that said the same and are learned from in this one."""
 
     @property
     def origin(self) -> RowOrigin:
         """What the manifest says of it."""
         ids = tuple(one for one in (self.chosen_trajectory_id, self.rejected_trajectory_id) if one is not None)
-        return RowOrigin(ids, self.source, self.preference_id, self.rater or UNNAMED)
+        told = tuple(dict.fromkeys((self.preference_id, *self.votes)))
+        return RowOrigin(ids, self.source, told, self.rater or UNNAMED)
 
 
 def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int) -> PairSelection:
-    """The newest pairs, up to `sample_size`. Where several judged the same two answers, the majority counts, once."""
+    """The newest pairs, up to `sample_size`. Where several judged the same two answers, the majority counts, once.
+
+    Who won is settled over everything that was said, before any rule: a word that was taken back, or outvoted, must not
+    come back because the newer one was learned from or filtered away.
+    """
     left_out: Counter[str] = Counter()
     eligible: list[Opinion] = []
-    for opinion in opinions:
-        reason = reason_against(opinion, rules)
-        if reason is None:
-            eligible.append(opinion)
+    votes: dict[str, tuple[str, ...]] = {}
+    for agreeing in _decided(_newest_words(opinions, left_out), left_out):
+        taken = _spokesman(agreeing, rules)
+        left_out["duplicate"] += len(agreeing) - 1
+        if isinstance(taken, str):
+            left_out[taken] += 1
         else:
-            left_out[reason] += 1
-    decided = _decided(_newest_words(eligible, left_out), left_out)
-    newest = sorted(decided, key=lambda opinion: (opinion.sequence, opinion.preference_id))[-sample_size:]
-    left_out["beyond_sample_size"] += len(decided) - len(newest)
-    return PairSelection(newest, dict(+left_out))
+            eligible.append(taken)
+            votes[taken.preference_id] = tuple(vote.preference_id for vote in agreeing)
+    newest = sorted(eligible, key=lambda opinion: (opinion.sequence, opinion.preference_id))[-sample_size:]
+    left_out["beyond_sample_size"] += len(eligible) - len(newest)
+    chosen = {opinion.preference_id: votes[opinion.preference_id] for opinion in newest}
+    return PairSelection(newest, dict(+left_out), chosen)
 
 
 def reason_against(opinion: Opinion, rules: PairRules) -> str | None:
@@ -97,8 +110,8 @@ def reason_against(opinion: Opinion, rules: PairRules) -> str | None:
     return next((reason for reason, breaks in _RULES.items() if breaks(opinion, rules)), None)
 
 
-def pair_row(preference: Preference) -> PairRow | str:
-    """The row, or the reason (a token) why there can be none."""
+def pair_row(preference: Preference, votes: Sequence[str] = ()) -> PairRow | str:
+    """The row, or the reason (a token) why there can be none. `votes`: the preferences that say the same."""
     prompt = _messages(preference.prompt, "user")
     chosen, rejected = (_messages(answer, "assistant") for answer in (preference.chosen, preference.rejected))
     if not prompt or not any(_holds_something(message) for message in prompt):
@@ -124,6 +137,7 @@ def pair_row(preference: Preference) -> PairRow | str:
         chosen_trajectory_id=preference.chosen_trajectory_id,
         rejected_trajectory_id=preference.rejected_trajectory_id,
         group_key=preference.group_key,
+        votes=tuple(votes),
     )
 
 
@@ -138,22 +152,30 @@ def _newest_words(opinions: Iterable[Opinion], left_out: Counter[str]) -> list[O
     return list(last.values())
 
 
-def _decided(opinions: Sequence[Opinion], left_out: Counter[str]) -> list[Opinion]:
-    """One opinion for every two answers that a majority tells apart."""
+def _decided(opinions: Sequence[Opinion], left_out: Counter[str]) -> list[list[Opinion]]:
+    """For every two answers that a majority tells apart, those who agree with it, oldest first."""
     asked: dict[tuple[str, ...], list[Opinion]] = {}
     for opinion in opinions:
         asked.setdefault((opinion.prompt, *sorted((opinion.chosen, opinion.rejected))), []).append(opinion)
-    kept: list[Opinion] = []
+    kept: list[list[Opinion]] = []
     for votes in asked.values():
         ((winner, number), *others) = Counter(vote.chosen for vote in votes).most_common()
         if others and others[0][1] == number:
             left_out["contradicted"] += len(votes)
             continue
         agreeing = [vote for vote in votes if vote.chosen == winner]
-        kept.append(agreeing[-1])
-        left_out["duplicate"] += len(agreeing) - 1
+        kept.append(agreeing)
         left_out["outvoted"] += len(votes) - len(agreeing)
     return kept
+
+
+def _spokesman(agreeing: Sequence[Opinion], rules: PairRules) -> Opinion | str:
+    """The newest of those who agree that may be learned from, or why none may; learned once, in whosever name."""
+    if any(vote.preference_id in rules.consumed for vote in agreeing):
+        return CONSUMED
+    reasons = [reason_against(vote, rules) for vote in agreeing]
+    free = [vote for vote, reason in zip(agreeing, reasons, strict=True) if reason is None]
+    return free[-1] if free else reasons[-1] or CONSUMED
 
 
 def _messages(text: str | list[JsonObject], role: str) -> list[JsonObject]:
@@ -180,7 +202,7 @@ def _not_in(value: str | None, allowed: list[str] | None) -> bool:
 
 
 _RULES: Mapping[str, Callable[[Opinion, PairRules], bool]] = {
-    "consumed_by_lineage": lambda o, r: o.preference_id in r.consumed,
+    CONSUMED: lambda o, r: o.preference_id in r.consumed,
     "outside_date_range": _outside_dates,
     "source": lambda o, r: _not_in(o.source, r.filter.sources),
     "task_domain": lambda o, r: _not_in(o.domain, r.filter.task_domains),

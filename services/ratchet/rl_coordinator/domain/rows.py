@@ -30,7 +30,7 @@ class RowOrigin:
 
     trajectories: tuple[str, ...]
     source: str
-    preference: str | None = None
+    preferences: tuple[str, ...] = ()
     rater: str | None = None
 
 
