@@ -162,6 +162,20 @@ async def test_what_another_server_refuses_is_the_agents_fault_or_ours(
         assert (told.value.status_code, told.value.code) == (status, code)
 
 
+@pytest.mark.parametrize("status", [408, 429])
+async def test_a_server_that_is_busy_hands_the_call_on(
+    nats: RunningServer, tmp_path: Path, key: str, status: int
+) -> None:
+    busy, free = FakeProvider(key, refusing=HttpError(status, "slow down")), FakeProvider(key)
+    async with providing(busy) as first, providing(free) as second:
+        upstreams = [upstream(url, newcomer="big-model") for url in (first, second)]
+        async with scene(nats, tmp_path, upstreams=upstreams) as here:
+            answer = await ask(here.client(), HI, model="newcomer")
+            assert answer.parse().choices[0].message.content == free.answer
+            failed, answered = await here.published(Turn, 2)
+    assert (failed.error, answered.error) == ("provider: slow down", None)
+
+
 @pytest.mark.parametrize("status", [401, 403])
 async def test_what_another_server_says_of_our_key_reaches_neither_agent_nor_turn(
     nats: RunningServer, tmp_path: Path, key: str, status: int

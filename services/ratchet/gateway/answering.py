@@ -96,7 +96,9 @@ class Answering:
             self.record(call, cancelled(), WENT_AWAY)
             raise
         except HttpError as refusal:
-            if refusal.status < 500:  # the agent got it wrong: nothing that a policy did
+            if refusal.status < 500 and not isinstance(
+                refusal, EngineFailed
+            ):  # the agent got it wrong: nothing that a policy did
                 self._count(call.asked, refusal.status)
             raise
 

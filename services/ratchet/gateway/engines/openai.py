@@ -18,6 +18,9 @@ ANY = "*"
 _OUR_FAULT = WRONG_KEY | {404, 405}
 """What a wrong key, url or model name gets: nothing that the agent could put right."""
 
+_BUSY = frozenset({408, 429})
+"""Out of time, or too many calls: somebody else may have room."""
+
 
 class OpenAiEngine:
     """Answers for the roles that its map of models names."""
@@ -49,6 +52,9 @@ class OpenAiEngine:
             raise EngineFailed(502, f"{self._name}: {reply.reason}", code="engine_failed")
         if reply.status in _OUR_FAULT:
             raise refused(self._name, reply)
+        if reply.status in _BUSY:
+            refusal = reply.refusal()
+            raise EngineFailed(reply.status, f"{self._name}: {refusal}", code=refusal.code or "engine_busy")
         if reply.status != 200:
             raise reply.refusal()
         return reply.body
