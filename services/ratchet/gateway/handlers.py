@@ -123,8 +123,9 @@ class Gateway:
             body, answer = await self.answering.answer(call)
         except HttpError as problem:
             return problem_response(problem, _headers(call))
+        response = json_response(agent_body(call.request, body), headers=_headers(call))
         self.answering.record(call, answer, 200)
-        return json_response(agent_body(call.request, body), headers=_headers(call))
+        return response
 
     async def _streamed(self, call: Call) -> HttpAnswer:
         """A stream that has begun can no longer have a status: it begins with the answer, or some time before it."""

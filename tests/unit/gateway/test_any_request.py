@@ -54,7 +54,8 @@ messages = st.fixed_dictionaries({}, optional={"content": values, "tool_calls": 
 choices = st.fixed_dictionaries(
     {}, optional={"message": messages | values, "text": values, "logprobs": values, "finish_reason": values}
 )
-answers = st.fixed_dictionaries({"choices": st.lists(choices, max_size=1) | values}, optional={"usage": values})
+lists = st.lists(choices, max_size=1) | st.tuples(choices, values).map(list)
+answers = st.fixed_dictionaries({"choices": lists | values}, optional={"usage": values})
 
 
 @pytest.mark.parametrize("form", [CHAT, TEXT])
@@ -67,3 +68,10 @@ def test_what_passes_for_an_answer_can_be_shown_and_streamed(form: Form, answer:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         return
     assert form.stream(request, agent_body(request, answer))[-1].endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize(("form", "good"), [(CHAT, {"message": {"content": "x"}}), (TEXT, {"text": "x"})])
+def test_a_choice_that_is_no_object_makes_the_whole_answer_none(form: Form, good: dict[str, Any]) -> None:
+    assert form.answer({"choices": [good, good]}).message is not None
+    with pytest.raises(TypeError):
+        form.answer({"choices": [good, 5]})

@@ -100,6 +100,15 @@ def provider_body(request: CallRequest, model: str) -> Body:
     return {**body, "model": model}
 
 
+def first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The choice that becomes the turn. `Any`: it is JSON from another process. Raises like `dict` and `list` do, and
+    `TypeError` for choices that are no objects: those behind the first one are shown too."""
+    choices: Any = answer["choices"]
+    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in cast("list[Any]", choices)):
+        raise TypeError("choices that are no objects")
+    return cast("list[Mapping[str, Any]]", choices)[0]
+
+
 def agent_body(request: CallRequest, answer: Body) -> Body:
     """What the agent gets: the engine's answer without what only the gateway had asked for."""
     shown = dict(answer)

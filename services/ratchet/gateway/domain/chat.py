@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ratchet.gateway.domain.calls import Body, CallRequest, engine_body, read_call
+from ratchet.gateway.domain.calls import Body, CallRequest, engine_body, first_choice, read_call
 from ratchet.gateway.domain.capture import Answer, usage_of
 from ratchet.kernel.asgi import HttpError
 
@@ -31,7 +31,7 @@ def chat_answer(body: Mapping[str, Any]) -> Answer:
 
     Raises `KeyError`, `IndexError`, `TypeError`, `ValueError` or `AttributeError` for what is no chat completion.
     """
-    choice = body["choices"][0]
+    choice = first_choice(body)
     message = choice["message"]
     if not isinstance(message, dict):
         raise TypeError("a message that is no object")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from ratchet.gateway.domain.calls import Body, CallRequest, engine_body, read_call
+from ratchet.gateway.domain.calls import Body, CallRequest, engine_body, first_choice, read_call
 from ratchet.gateway.domain.capture import Answer, usage_of
 from ratchet.kernel.asgi import HttpError
 from ratchet.messages import JsonObject
@@ -36,7 +36,7 @@ def completion_answer(body: Mapping[str, Any]) -> Answer:
 
     Raises `KeyError`, `IndexError`, `TypeError`, `ValueError` or `AttributeError` for what is no completion.
     """
-    choice = body["choices"][0]
+    choice = first_choice(body)
     if not isinstance(choice["text"], str):
         raise TypeError("a text that is none")
     return Answer(
