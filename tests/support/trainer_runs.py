@@ -115,7 +115,8 @@ def write_labels(path: Path, labels: Sequence[dict[str, Any]]) -> Path:
 
 def _pair_record(number: int, one: dict[str, Any]) -> dict[str, Any]:
     lists = {name: json.dumps(one.get(name, [])) for name in ("prompt", "chosen", "rejected", "tools")}
-    return {"preference_id": f"p{number}", "source": "derived", "group_key": one.get("group_key"), **lists}
+    names = ("group_key", "chosen_trajectory_id", "rejected_trajectory_id")
+    return {"preference_id": f"p{number}", "source": "derived", **{name: one.get(name) for name in names}, **lists}
 
 
 def _record(number: int, one: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,16 @@ from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.learner.rows import Call
 
 _TRAJECTORY_COLUMNS = ["trajectory_id", "task_key", "reward", "baseline", "success", "messages", "tools", "calls"]
-_PAIR_COLUMNS = ["preference_id", "prompt", "chosen", "rejected", "tools", "group_key"]
+_PAIR_COLUMNS = [
+    "preference_id",
+    "prompt",
+    "chosen",
+    "rejected",
+    "tools",
+    "group_key",
+    "chosen_trajectory_id",
+    "rejected_trajectory_id",
+]
 _LABEL_COLUMNS = ["trajectory_id", "prompt", "completion", "label", "tools"]
 
 T = TypeVar("T")
@@ -74,6 +83,8 @@ class LoggedPair:
     tools: list[JsonObject]
     group_key: str | None
     """Pairs of one task have the same."""
+    chosen_trajectory_id: str | None = None
+    rejected_trajectory_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +157,8 @@ def _pair(record: dict[str, Any]) -> LoggedPair:
         rejected=_objects(record["rejected"]),
         tools=_objects(record["tools"]),
         group_key=record["group_key"],
+        chosen_trajectory_id=record["chosen_trajectory_id"],
+        rejected_trajectory_id=record["rejected_trajectory_id"],
     )
 
 

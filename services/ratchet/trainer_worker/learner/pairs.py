@@ -21,7 +21,7 @@ class RowPair:
     chosen: list[Row]
     rejected: list[Row]
     keys: tuple[str, ...]
-    """Names of its prompt and of its group; pairs that share one are never on both sides of a hold-out."""
+    """See `hold_out_keys`; pairs that share one are never on both sides of a hold-out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def pair_rows(chats: ChatRows, pairs: Sequence[LoggedPair]) -> PairRows:
         if [row.token_ids for row in chosen] == [row.token_ids for row in rejected]:
             equal += 1
             continue
-        usable.append(RowPair(chosen, rejected, _keys(pair)))
+        usable.append(RowPair(chosen, rejected, hold_out_keys(pair)))
     if not usable:
         raise DataUnusable(f"none of {len(pairs)} pairs has two different answers that fit and can be learnt from")
     return PairRows(usable, equal, len(pairs) - len(usable) - equal)
@@ -72,9 +72,15 @@ def _conversation(
     return Conversation(key, [*prompt, *answer], tools, learn_from=len(prompt))
 
 
-def _keys(pair: LoggedPair) -> tuple[str, ...]:
-    """Instructions alone are no prompt: every task of a role has the same. Then the task's group tells."""
+def hold_out_keys(pair: LoggedPair) -> tuple[str, ...]:
+    """Names of the group, the prompt and both tries.
+
+    One try is in many pairs, with a prompt as long as it has in common with the other side. Instructions alone are no
+    prompt: every task of a role has the same.
+    """
     keys = [] if pair.group_key is None else [f"group:{pair.group_key}"]
     if any(message["role"] != "system" for message in pair.prompt):
         keys.append(f"prompt:{msgspec.json.encode(pair.prompt, order='sorted').decode()}")
+    tries = (pair.chosen_trajectory_id, pair.rejected_trajectory_id)
+    keys += [f"trajectory:{one}" for one in tries if one is not None]
     return tuple(keys) or (f"pair:{pair.preference_id}",)

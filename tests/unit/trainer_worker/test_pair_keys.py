@@ -1,0 +1,69 @@
+"""Which pairs may not be parted by a hold-out: those of one group, one prompt or one try."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratchet.messages.base import JsonObject
+from ratchet.trainer_worker.learner.holdout import split
+from ratchet.trainer_worker.learner.pairs import hold_out_keys
+from ratchet.trainer_worker.snapshot import LoggedPair, read_pairs
+from tests.support.trainer_runs import write_pairs
+
+SYSTEM = {"role": "system", "content": "Help."}
+TRIES = st.tuples(st.integers(0, 5), st.integers(0, 3))
+"""(task, number of the try)."""
+
+
+def conversation(task: int, number: int) -> list[JsonObject]:
+    """Tries of a task that has only an id: the user says other words in every one, but for pairs of neighbours."""
+    return [
+        SYSTEM,
+        {"role": "user", "content": f"task {task}, told in way {number // 2}"},
+        {"role": "assistant", "content": f"answer {number}"},
+    ]
+
+
+def paired(number: int, chosen: tuple[int, int], rejected: tuple[int, int]) -> LoggedPair:
+    """As it is exported: the prompt is what both have in common."""
+    one, other = conversation(*chosen), conversation(*rejected)
+    common = next(place for place in range(4) if place == 3 or one[place] != other[place])
+    ids = (f"try {chosen}", f"try {rejected}")
+    return LoggedPair(f"p{number}", one[:common], one[common:], other[common:], [], None, *ids)
+
+
+def tries(pairs: list[LoggedPair], part: list[int]) -> set[str | None]:
+    return {name for index in part for name in (pairs[index].chosen_trajectory_id, pairs[index].rejected_trajectory_id)}
+
+
+@given(st.lists(st.tuples(TRIES, TRIES), min_size=1, max_size=30), st.floats(0, 1), st.integers(0, 3))
+def test_no_try_is_on_both_sides_of_a_hold_out(sides: list[Any], fraction: float, seed: int) -> None:
+    pairs = [paired(number, *two) for number, two in enumerate(sides)]
+    learn, held = split([hold_out_keys(pair) for pair in pairs], fraction, seed)
+    assert not tries(pairs, learn) & tries(pairs, held)
+
+
+def test_tasks_known_only_by_what_they_share_are_held_out_whole() -> None:
+    pairs = [
+        paired(3 * task + offset, (task, 0), (task, other))
+        for task in range(4)
+        for offset, other in enumerate((1, 2, 3))
+    ]
+    learn, held = split([hold_out_keys(pair) for pair in pairs], 0.25, seed=0)
+    assert (len(learn), len(held)) == (9, 3)
+    assert len({index // 3 for index in held}) == 1
+
+
+def test_a_pair_that_shares_nothing_stands_alone() -> None:
+    alone = LoggedPair("p7", [SYSTEM], [], [], [], None)
+    assert hold_out_keys(alone) == ("pair:p7",)
+
+
+def test_the_tries_of_a_pair_are_read_from_the_snapshot(tmp_path: Path) -> None:
+    told = {"chosen_trajectory_id": "a", "rejected_trajectory_id": "b"}
+    (pair,) = read_pairs(write_pairs(tmp_path / "pairs.parquet", [told]))
+    assert hold_out_keys(pair) == ("trajectory:a", "trajectory:b")
