@@ -38,7 +38,7 @@ from ratchet.canary_deployer.domain.summary import summary
 from ratchet.canary_deployer.driver import StartOrder
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.kernel.errors import Conflict, NotFound, RatchetError, Unavailable
-from ratchet.messages import ModelRollout
+from ratchet.messages import ModelRollout, decode
 from ratchet.messages.base import JsonObject
 
 T = TypeVar("T")
@@ -121,8 +121,18 @@ class Api:
         route = await self._policies.route(role)
         if route is None:
             raise NotFound(f"no such role: {role}")
-        found = audited(await self._decisions.of(role), route.audit_hash)
+        untold = await self._untold(role)
+        found = audited(await self._decisions.of(role), route.audit_hash, untold)
         return _json({"role": role, **_audit(found)})
+
+    async def _untold(self, role: str) -> ModelRollout | None:
+        """The decision that the route knows already and the log does not yet.
+
+        Read after the route and before the log: whatever is announced in between is in the log then.
+        """
+        rollout = await self._deployments.driver(role).current() if role in self._deployments.roles() else None
+        waiting = [one for one in rollout.outbox if one.topic == ModelRollout.TOPIC] if rollout else []
+        return decode(waiting[-1].body.encode(), ModelRollout) if waiting else None
 
     async def all_policies(self, _: Request) -> Response:
         """Every role's route and policies."""

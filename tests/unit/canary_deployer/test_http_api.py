@@ -10,8 +10,10 @@ import pytest
 import pytest_asyncio
 
 from ratchet.canary_deployer.deployments import Deployments
+from ratchet.canary_deployer.domain.rollout import PendingEvent, Rollout
 from ratchet.canary_deployer.http_api import Api, Ledger
-from ratchet.messages import ModelRollout
+from ratchet.messages import ModelRollout, encode
+from ratchet.messages.state import ROLLOUTS
 from tests.support.canary_world import ROLE, CanaryWorld
 
 
@@ -150,6 +152,22 @@ async def test_a_removed_end_is_noticed(desk: Desk):
     assert (found["whole"], found["problem"]) == (False, "the newest decisions are missing from the log")
     desk.log = []
     assert not (await desk.get(f"/v1/rollouts/{ROLE}/audit"))["whole"]
+
+
+async def test_a_decision_that_is_taken_and_not_announced_yet_is_not_missing(desk: Desk):
+    await desk.world.until("running")
+    await desk.post(f"/v1/rollouts/{ROLE}/abort", ACT)
+    start, abort = await desk.of(ROLE)
+    bucket = desk.world.bus.bucket(ROLLOUTS, Rollout)
+    entry = await bucket.get(ROLE)
+    assert entry is not None
+    pending = PendingEvent(ModelRollout.TOPIC, encode(abort).decode())
+    await bucket.put(ROLE, msgspec.structs.replace(entry.value, outbox=(pending,)))
+    restarted = Desk(desk.world)
+    restarted.log = [start]
+    async with restarted.client:
+        found = await restarted.get(f"/v1/rollouts/{ROLE}/audit")
+    assert (found["whole"], found["decisions"]) == (True, 1)
 
 
 async def test_the_audit_of_an_unknown_role_is_not_found(desk: Desk):

@@ -46,15 +46,37 @@ class Audit:
     """Where the log begins: with an older decision before it when the stream has forgotten that one."""
 
 
-def audited(decisions: Sequence[ModelRollout], newest_hash: str | None) -> Audit:
-    """The log held against itself, and its end against `newest_hash`, which the role's route keeps."""
-    first = decisions[0] if decisions else None
-    index = first_break(decisions)
+def audited(decisions: Sequence[ModelRollout], newest_hash: str | None, untold: ModelRollout | None = None) -> Audit:
+    """The log held against itself, and its end against `newest_hash`, which the role's route keeps.
+
+    `newest_hash` was read before the log, which may have grown since: it may stand anywhere in the chain. `untold`: the
+    decision that is taken and waits to be announced; the log need not have it yet.
+    """
+    chain = _once(decisions)
+    first = chain[0] if chain else None
+    index = first_break(chain)
     if index is not None:
-        broken = decisions[index]
+        broken = chain[index]
         fits = broken.hash == digest(broken)
         problem = "a decision before it was removed or inserted" if fits else "it is not what was decided"
-        return Audit(len(decisions), broken, problem, first)
-    last = decisions[-1].hash if decisions else None
-    missing = newest_hash is not None and last != newest_hash
-    return Audit(len(decisions), None, "the newest decisions are missing from the log" if missing else None, first)
+        return Audit(len(chain), broken, problem, first)
+    missing = not _reaches(chain, newest_hash, untold)
+    return Audit(len(chain), None, "the newest decisions are missing from the log" if missing else None, first)
+
+
+def _once(decisions: Sequence[ModelRollout]) -> list[ModelRollout]:
+    """Each decision where it stands first: one told again, word for word, by a deployer that restarted is no other."""
+    kept: dict[tuple[str, str | None, str], ModelRollout] = {}
+    for decision in decisions:
+        kept.setdefault((decision.event_id, decision.hash, digest(decision)), decision)
+    return list(kept.values())
+
+
+def _reaches(chain: Sequence[ModelRollout], newest_hash: str | None, untold: ModelRollout | None) -> bool:
+    """Whether the chain has every decision that it must have by now."""
+    told = {decision.hash for decision in chain}
+    if newest_hash is None or newest_hash in told:
+        return True
+    if untold is None or untold.hash != newest_hash:
+        return False
+    return untold.previous_hash is None or untold.previous_hash in told
