@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.settings import KernelSettings
 from ratchet.kernel.warehouse import Warehouse
@@ -16,6 +18,9 @@ from tests.support.messages import trajectory, trajectory_end, turn
 from tests.support.running import connected, migrated, running_app
 from tests.support.servers import RunningServer
 from tests.support.waiting import eventually
+
+HUGE = msgspec.structs.replace(turn().policy, version=2**40)
+"""A policy that the contract takes and ClickHouse cannot hold."""
 
 
 def settings_of(kernel: KernelSettings) -> Settings:
@@ -140,14 +145,15 @@ async def test_what_clickhouse_lost_is_read_again_from_the_streams(kernel_settin
             await bus.nc.jetstream().publish(Trajectory.TOPIC, b"not json")
             await eventually(accounted(warehouse, 42))
             await publish_outside_the_window(bus, trajectory("7"))
-            await eventually(accounted(warehouse, 43))
+            await bus.publish(trajectory("huge", policy=HUGE))
+            await eventually(accounted(warehouse, 44))
             before = await balance(warehouse), await balance(warehouse, "RL_TURNS")
             rows = await stored(warehouse), await stored(warehouse, "turns")
         for table in ("trajectories", "turns", "ledger"):
             await warehouse.command(f"TRUNCATE TABLE {table}")
         async with running_app(build(small)) as app:
             await bus.publish(trajectory("new"))
-            await eventually(accounted(warehouse, 44))
+            await eventually(accounted(warehouse, 45))
             await eventually(has(warehouse, 1, "turns"))
 
             async def balanced() -> bool:
@@ -155,8 +161,8 @@ async def test_what_clickhouse_lost_is_read_again_from_the_streams(kernel_settin
 
             await eventually(balanced)
         after = await balance(warehouse)
-        assert (after["stored"], after["dead"], after["duplicate"], after["missing"]) == (42, 1, 1, 0)
-        assert before[0]["stored"] == 41
+        assert (after["stored"], after["dead"], after["duplicate"], after["missing"]) == (42, 2, 1, 0)
+        assert (before[0]["stored"], before[0]["dead"]) == (41, 2)
         assert (await stored(warehouse), await stored(warehouse, "turns")) == (rows[0] + 1, rows[1])
         assert await bus.last_sequence("RL_FEEDBACK") == 0
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from ratchet.kernel.bus import Bus
+from ratchet.kernel.errors import RatchetError
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.nats_streams import Progress, Streams
@@ -44,9 +45,12 @@ class Auditor:
         self._imbalances: dict[str, Imbalance] = {}
 
     async def tick(self) -> None:
-        """Audit every stream once."""
+        """Audit every stream once. A stream that cannot be audited now does not hide the others."""
         for stream, consumer in self._consumers.items():
-            await self._audit(stream, consumer)
+            try:
+                await self._audit(stream, consumer)
+            except RatchetError as error:
+                log.warning("stream not audited", stream=stream, reason=str(error))
 
     async def check(self) -> str | None:
         """Readiness: the streams whose ledger does not balance."""

@@ -12,7 +12,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import ContractError
+from ratchet.kernel.errors import ContractError, Rejected, Unavailable
 from ratchet.kernel.received import Received
 from ratchet.messages import Message
 from ratchet.trajectory_collector import metrics
@@ -60,10 +60,31 @@ class Restorer:
     async def _store(self, stream: str, messages: Sequence[Msg]) -> None:
         """Store what can be read. A settled message that cannot be read was a dead letter then, and is one now."""
         collector = self._collectors[stream]
+        wanted = collector.table()
         readable: list[Received[Message]] = []
         for message in messages:
             try:
-                readable.append(self._bus.read(message)[0])
+                readable.append(self._bus.read(message, wanted)[0])
             except ContractError:
                 await collector.dead(stream, message.metadata.sequence.stream)
-        await self._bus.publish_all(await collector.restore(readable))
+        if readable:
+            await self._keep(collector, readable)
+
+    async def _keep(self, collector: Collector, batch: Sequence[Received[Message]]) -> None:
+        """Store the batch, halved until what cannot be stored stands alone: that was a dead letter too.
+
+        What fails for no reason that we know may have been stored then: it stays missing, and is tried again.
+        """
+        try:
+            await self._bus.publish_all(await collector.restore(batch))
+        except Unavailable:
+            raise
+        except Exception as error:
+            if len(batch) > 1:
+                half = len(batch) // 2
+                await self._keep(collector, batch[:half])
+                await self._keep(collector, batch[half:])
+            elif isinstance(error, (ContractError, Rejected)):
+                await collector.dead(batch[0].stream, batch[0].sequence)
+            else:
+                log.exception("cannot be restored", stream=batch[0].stream, sequence=batch[0].sequence, exc_info=error)

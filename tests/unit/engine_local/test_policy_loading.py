@@ -162,7 +162,7 @@ def test_an_unknown_manifest_is_not_found(store: Store) -> None:
 
 
 def test_a_base_by_name_that_the_machine_does_not_have_is_not_found_and_no_hub_is_asked(store: Store) -> None:
-    with pytest.raises(NotFound, match="no base model 'nobody/no-such-base'.*local_files_only"):
+    with pytest.raises(NotFound, match=r"no base model 'nobody/no-such-base'.*local_files_only"):
         store.loader.load(store.adapter(base_model="nobody/no-such-base").uri)
 
 
