@@ -37,6 +37,12 @@ def test_the_job_that_the_trigger_counts_from_stays():
     assert counted.training_job_id not in pruned(counted, ended("last", 1, rewarded=20))
 
 
+def test_a_job_of_pairs_with_a_higher_counter_does_not_take_the_place_of_the_one_that_is_counted_from():
+    counted = ended("counted", 200, rewarded=50)
+    of_pairs = ended("of pairs", 150, rewarded=80, algorithm="dpo")
+    assert counted.training_job_id not in pruned(counted, of_pairs, ended("last", 1, rewarded=20))
+
+
 def test_a_job_that_has_not_ended_or_is_not_told_stays():
     waiting = job("waiting", created_at=after(-200 * DAY))
     untold = ended("untold", 150, "failed", announced=False)

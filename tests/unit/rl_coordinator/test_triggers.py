@@ -13,7 +13,7 @@ from ratchet.rl_coordinator.domain.triggers import (
     should_run_dpo,
     threshold_request,
 )
-from tests.support.training import NOON, config, job, request, reward, trajectory
+from tests.support.training import NOON, changed, config, job, request, reward, trajectory
 
 
 def asked(jobs: list, rewarded: int, threshold: int = 100):
@@ -40,6 +40,12 @@ def test_counting_starts_again_when_the_role_is_trained_for_whatever_reason() ->
     assert counted_from("support", [manual, job("older", rewarded=10)]) == 150
     assert asked([manual], 249) is None
     assert asked([manual], 250) is not None
+
+
+def test_learning_from_pairs_or_thumbs_leaves_the_count_of_trajectories_alone() -> None:
+    others = [job(name, request=request(name, training_config=config(name)), rewarded=90) for name in ("dpo", "kto")]
+    assert counted_from("support", [*others, job("own", rewarded=10)]) == 10
+    assert asked([changed(one, state="completed") for one in others], 100) is not None
 
 
 def test_other_roles_do_not_matter() -> None:

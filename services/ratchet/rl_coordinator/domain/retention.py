@@ -7,13 +7,14 @@ from datetime import datetime, timedelta
 
 from ratchet.messages.state import Job
 from ratchet.rl_coordinator.domain.jobs import TERMINAL, announcement
+from ratchet.rl_coordinator.domain.triggers import learns_from_trajectories
 
 
 def prunable(jobs: Iterable[Job], *, retention_s: float, now: datetime) -> list[Job]:
     """Jobs that ended longer ago than `retention_s`, and were told so.
 
-    The newest job of a role and algorithm stays, and so does the one with the highest counter: triggers count on from
-    them.
+    The newest job of a role and algorithm stays, and so does the one that learned from trajectories with the highest
+    counter: triggers count on from them.
     """
     known = list(jobs)
     kept = _counted_from(known)
@@ -33,6 +34,8 @@ def _counted_from(jobs: Iterable[Job]) -> set[str]:
     highest: dict[str, Job] = {}
     for job in sorted(jobs, key=lambda each: (each.created_at, each.training_job_id)):
         newest[job.role, job.algorithm] = job
+        if not learns_from_trajectories(job):
+            continue
         before = highest.get(job.role)
         if before is None or (job.rewarded or 0) >= (before.rewarded or 0):
             highest[job.role] = job

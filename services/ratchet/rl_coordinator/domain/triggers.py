@@ -10,7 +10,7 @@ from ratchet.messages.base import Message, named_id
 from ratchet.messages.reward import Preference, Reward
 from ratchet.messages.state import Job
 from ratchet.messages.training import TrainingConfig, TrainingRequest
-from ratchet.messages.training_rules import DATASET_FORMATS, PAIRS
+from ratchet.messages.training_rules import DATASET_FORMATS, PAIRS, TRAJECTORIES
 from ratchet.rl_coordinator.domain.jobs import TERMINAL
 
 MANUAL = "manual"
@@ -42,8 +42,13 @@ def preferring_role(message: Message) -> str | None:
 
 
 def counted_from(role: str, jobs: Iterable[Job]) -> int:
-    """The counter when the role was last trained, or asked to be; 0 when it never was."""
-    return max((job.rewarded or 0 for job in jobs if job.role == role), default=0)
+    """The counter when the role last learned from trajectories, or was asked to; 0 when it never was."""
+    return max((job.rewarded or 0 for job in jobs if job.role == role and learns_from_trajectories(job)), default=0)
+
+
+def learns_from_trajectories(job: Job) -> bool:
+    """Whether a job uses rewarded trajectories up: one that learns from pairs or thumbs leaves their count alone."""
+    return DATASET_FORMATS.get(job.algorithm, TRAJECTORIES) == TRAJECTORIES
 
 
 def is_pending(role: str, jobs: Iterable[Job]) -> bool:
