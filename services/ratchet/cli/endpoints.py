@@ -55,6 +55,8 @@ class Endpoints:
         """Base url of a service by its short name, such as `coordinator`. Raises `NoStack`."""
         self.require()
         spec = next(spec for spec in SERVICES if spec.short == short)
+        if self.record is not None and spec.url_variable not in self.env:
+            raise NoStack(f"{spec.name} is not part of the stack in {self.directory}")
         return self.env.get(spec.url_variable, f"http://127.0.0.1:{spec.port}").rstrip("/")
 
     def require(self) -> None:

@@ -31,6 +31,8 @@ def group() -> None:
     """Write what is stored into a file, newest first."""
 
 
+FORMATS = ("jsonl", "parquet")
+
 TOLD = {
     "trajectories": "Trajectories as they were told, each with its newest reward.",
     "executions": (
@@ -96,6 +98,16 @@ def tensorzero(
         console.print(f"{len(routes)} functions written to {output}", markup=False)
 
 
+def _format_of(output: Path, file_format: str | None) -> str:
+    """The format that was asked for, else the one that the file's ending names."""
+    ending = output.suffix.removeprefix(".")
+    if file_format is None and ending not in FORMATS:
+        raise typer.BadParameter(f"{output.name} must end in .jsonl or .parquet, or --format must say what it is")
+    if ending in FORMATS and file_format not in (None, ending):
+        raise typer.BadParameter(f"{output.name} would not be {file_format}")
+    return file_format or ending
+
+
 def _wanted(
     role: str | None, since: datetime | None, until: datetime | None, min_reward: float | None, limit: int | None
 ) -> Wanted:
@@ -122,7 +134,7 @@ def _export(kind: str, output: Path, file_format: str | None, wanted: Wanted, as
     from ratchet.exporters.clickhouse_stored import Stored
     from ratchet.exporters.exporting import ExportReport, export
 
-    chosen = file_format or ("parquet" if output.suffix == ".parquet" else "jsonl")
+    chosen = _format_of(output, file_format)
 
     async def work() -> ExportReport:
         with progress(f"exporting to {output.name}", quiet=as_json) as bar:

@@ -6,10 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, DryRun, OptionalRole
+from ratchet.cli.completion import complete_role
+from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, DryRun, checked_role
 
 if TYPE_CHECKING:
     from ratchet.cli.endpoints import Endpoints
+
+RoleOfTrajectory = Annotated[
+    str | None,
+    typer.Option(
+        "--role",
+        help="The trajectory's role, where it is not stored yet.",
+        callback=checked_role,
+        autocompletion=complete_role,
+    ),
+]
 
 
 def feedback(
@@ -17,7 +28,8 @@ def feedback(
     thumbs: Annotated[Literal["up", "down"] | None, typer.Option(help="Thumbs up or down.")] = None,
     stars: Annotated[float | None, typer.Option(min=0, max=5, help="0 to 5 stars.")] = None,
     comment: Annotated[str | None, typer.Option(help="Words.")] = None,
-    role: OptionalRole = None,
+    rater: Annotated[str | None, typer.Option(help="Who says so; one person's newer word replaces the older.")] = None,
+    role: RoleOfTrajectory = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
@@ -34,7 +46,8 @@ def feedback(
         raise typer.BadParameter("say something: --thumbs up|down, --stars 0..5 or --comment TEXT")
     endpoints = locate(directory)
     known, warning = _known_role(endpoints, trajectory_id, role)
-    about = {"trajectory_id": trajectory_id, **({"role": known} if known else {})}
+    named = {"role": known, "rater": rater}
+    about = {"trajectory_id": trajectory_id, **{name: value for name, value in named.items() if value}}
     bodies: list[dict[str, Any]] = [{**about, "kind": kind, "value": value} for kind, value in given.items()]
     if warning is not None:
         errors.print(f"ratchet: {warning}", markup=False)

@@ -12,7 +12,7 @@ Rollout = dict[str, Any]
 
 def show(rollouts: list[Rollout]) -> None:
     """One line for each."""
-    columns = ("role", "state", "candidate", "stable", "stage", "weight", "reason")
+    columns = ("role", "state", "candidate", "compared with", "stage", "weight", "reason")
     print_table(columns, [_row(rollout) for rollout in rollouts], "no rollouts yet")
 
 

@@ -24,7 +24,8 @@ ORDER BY t.ended_at DESC, t.trajectory_id DESC
 LIMIT {limit:UInt32}
 """
 _REWARDS = """
-SELECT role, trajectory_id, argMax(total, (at, revision)) AS reward, max(revision) AS newest_revision
+SELECT role, trajectory_id, argMax(tuple(if(confidence = 0, NULL, total)), (at, revision)).1 AS reward,
+    max(revision) AS newest_revision
 FROM rewards WHERE trajectory_id IN {ids:Array(String)} GROUP BY role, trajectory_id
 """
 
@@ -40,7 +41,7 @@ class Whole:
 
 
 async def newest(endpoints: Endpoints, role: str | None, outcome: str | None, limit: int) -> list[Row]:
-    """The newest trajectories; `reward` and `revision` are null for one that has none yet."""
+    """The newest trajectories; `reward` is null for one that nobody has judged yet."""
     async with warehouse_of(endpoints) as warehouse:
         asked = {"role": role or "", "outcome": outcome or "", "limit": limit}
         found = await warehouse.rows(_NEWEST, asked)
