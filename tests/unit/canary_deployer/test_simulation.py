@@ -6,9 +6,11 @@ import random
 
 import pytest
 
+from ratchet.canary_deployer.domain.rollout import Verdict
 from ratchet.canary_deployer.domain.rules import FAILURE, LATENCY, REWARD, Rules, Stage
 from ratchet.canary_deployer.domain.statistics import Finished, Statistics, e_values, observe
 from tests.support import canary_simulation as simulation
+from tests.support.canary_fallback import Faults, play, without_waiting
 from tests.support.canary_simulation import Design, World, at_weight, simulate
 
 ROLLOUTS = 1000
@@ -73,3 +75,17 @@ def test_a_much_better_policy_is_promoted_within_200_trajectories():
     outcome = simulate(World(0.5, 0.18), design, rollouts=200, seed=15)
     assert outcome.promoted >= 0.99
     assert outcome.median_promotion() <= 100
+
+
+def test_a_canary_whose_failing_calls_stable_answers_is_not_promoted():
+    """4 % of its calls fail, below the trip wire's 5 %: what is left of its trajectories looks as good as stable."""
+    faults = Faults(stable_calls=0.0, canary_calls=0.04, upstream=False)
+    ends = [play(faults, without_waiting(0.1), longest=300, seed=seed) for seed in range(20)]
+    assert ends.count(Verdict.PROMOTE) <= 1
+
+
+@pytest.mark.parametrize("upstream", [False, True], ids=["stable's failures stay", "an upstream answers for stable"])
+def test_arms_whose_calls_fail_equally_often_are_rarely_rolled_back(upstream: bool):
+    faults = Faults(stable_calls=0.04, canary_calls=0.04, upstream=upstream)
+    ends = [play(faults, without_waiting(0.1), longest=300, seed=seed) for seed in range(20)]
+    assert ends.count(Verdict.ROLL_BACK) <= 1

@@ -4,8 +4,9 @@ A trajectory is admitted by its first call: on the stable or the canary arm, und
 the policies that are compared. It finishes with its reward (revision 0), or as a failure when none came within the
 horizon, or as a failure at once when another had to answer because a call on its arm failed: what an arm broke is its
 own, whoever mended it (intention to treat; leaving it out would judge an arm by its survivors). It is dropped when its
-arm changed in flight for another reason: a lapsed lease, a rollback. Each counts once, in the order in which they finish.
-Time is the time at which the stream stored a message, so folding the same messages again gives the same statistics.
+arm changed in flight for another reason: a lapsed lease, a rollback. Each counts once, in the order in which they
+finish. Time is the time at which the stream stored a message, so folding the same messages again gives the same
+statistics.
 """
 
 from __future__ import annotations
