@@ -215,8 +215,9 @@ def test_no_more_trajectories_are_watched_at_a_time_than_the_record_can_hold():
     assert len(watch.pending) == MAX_PENDING - 1
     assert finished(watch) == (0, 2)
     rules = quick_rules(keep_seen=2000)
-    now = {"at": 1767614400.123456, "began": 1767614400.123456, "ended": 1767614401.654321}
-    calls = [call(f"t{n}", error=error, **now) for n in range(MAX_PENDING) for error in (False, True)]
+    at, ended = 1767614400.123456, 1767614401.654321
+    tries = ((n, error) for n in range(MAX_PENDING) for error in (False, True))
+    calls = [call(f"t{n}", at=at, error=error, began=at, ended=ended) for n, error in tries]
     full = fold(Watch(), calls, PAIR, rules)
     assert len(msgspec.json.encode(full)) < 512 * 1024
 
