@@ -43,6 +43,9 @@ TRAJECTORIES, PAIRS, LABELS = "trajectories", "pairs", "labels"
 DATASET_FORMATS: Mapping[str, str] = dict.fromkeys(MEANINGFUL, TRAJECTORIES) | {"dpo": PAIRS, "kto": LABELS}
 """By algorithm: the format it learns from."""
 
+DEFAULT_BATCH_SIZES: Mapping[str, int] = dict.fromkeys(MEANINGFUL, 32) | dict.fromkeys(("sft", "dpo", "kto"), 16)
+"""By algorithm: the `batch_size` of a job that names none."""
+
 NORMALIZATIONS = ("trajectory", "token", "constant")
 
 _POSITIVE = ("learning_rate", "batch_size", "epochs", "max_steps", "gradient_accumulation", "max_length")

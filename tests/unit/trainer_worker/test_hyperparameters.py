@@ -13,9 +13,10 @@ from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import InvalidMessage
 from ratchet.messages import TrainingRequest
 from ratchet.messages.training import Hyperparameters, Lora
-from ratchet.messages.training_rules import DATASET_FORMATS, MEANINGFUL
-from ratchet.trainer_worker.algorithms import load_algorithm
+from ratchet.messages.training_rules import DATASET_FORMATS, DEFAULT_BATCH_SIZES, MEANINGFUL
+from ratchet.trainer_worker.algorithms import dpo, kto, load_algorithm, sft
 from ratchet.trainer_worker.learner.rows import Call
+from ratchet.trainer_worker.learner.update import UpdateOptions
 from ratchet.trainer_worker.policy import load_policy
 from ratchet.trainer_worker.snapshot import LoggedTrajectory, read_labels, read_pairs
 from tests.support.tiny_models import chat_texts, write_tiny_model
@@ -119,3 +120,9 @@ def test_a_value_of_another_type_is_refused_on_the_wire(name: str, value: Any) -
     body["training_config"]["hyperparameters"][name] = value
     with pytest.raises(InvalidMessage, match=name):
         Contracts.load().read(TrainingRequest.TOPIC, msgspec.json.encode(body))
+
+
+def test_the_batch_that_a_retry_halves_is_the_one_that_an_algorithm_takes() -> None:
+    trl = {"sft": sft.DEFAULTS.batch_size, "dpo": dpo.DEFAULTS.batch_size, "kto": kto.DEFAULTS.batch_size}
+    own = UpdateOptions(learning_rate=1e-4).batch_size
+    assert dict(DEFAULT_BATCH_SIZES) == {name: trl.get(name, own) for name in MEANINGFUL}

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from ratchet.messages.training import Hyperparameters, TrainingRequest
+from ratchet.messages.training import Hyperparameters, TrainingConfig, TrainingRequest
+from ratchet.messages.training_rules import DEFAULT_BATCH_SIZES, training_problems
 
-Ease = Callable[[Hyperparameters], Hyperparameters | None]
+Ease = Callable[[TrainingConfig], Hyperparameters | None]
 """Easier hyperparameters, or None when nothing is left to ease."""
 
 
@@ -27,16 +28,17 @@ class RetryRule:
     """Whether the next attempt goes on from the newest checkpoint, or starts over."""
 
 
-def _halve_batch(chosen: Hyperparameters) -> Hyperparameters | None:
+def _halve_batch(config: TrainingConfig) -> Hyperparameters | None:
     """Half the rows per pass, twice the passes: the optimizer sees the same batch."""
-    if chosen.batch_size is None or chosen.batch_size < 2:
+    chosen = config.hyperparameters
+    size = chosen.batch_size or DEFAULT_BATCH_SIZES.get(config.algorithm, 1)
+    if size < 2:
         return None
-    return replace(
-        chosen, batch_size=chosen.batch_size // 2, gradient_accumulation=2 * (chosen.gradient_accumulation or 1)
-    )
+    return replace(chosen, batch_size=size // 2, gradient_accumulation=2 * (chosen.gradient_accumulation or 1))
 
 
-def _halve_learning_rate(chosen: Hyperparameters) -> Hyperparameters | None:
+def _halve_learning_rate(config: TrainingConfig) -> Hyperparameters | None:
+    chosen = config.hyperparameters
     if chosen.learning_rate is None:
         return None
     return replace(chosen, learning_rate=chosen.learning_rate / 2)
@@ -58,7 +60,10 @@ def eased(request: TrainingRequest, rule: RetryRule) -> TrainingRequest | None:
     """The request of the next attempt, or None when the rule cannot be applied to it."""
     if rule.ease is None:
         return request
-    easier = EASES[rule.ease](request.training_config.hyperparameters)
-    if easier is None:
+    config = request.training_config
+    hyperparameters = EASES[rule.ease](config)
+    if hyperparameters is None:
         return None
-    return replace(request, training_config=replace(request.training_config, hyperparameters=easier))
+    easier = replace(config, hyperparameters=hyperparameters)
+    # The error that is told stays the one that happened, not the refusal of an attempt that could never run.
+    return None if training_problems(easier) else replace(request, training_config=easier)
