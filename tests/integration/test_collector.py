@@ -178,6 +178,8 @@ async def test_an_older_backup_is_brought_up_to_date(kernel_settings: KernelSett
         async with running_app(build(settings_of(kernel_settings))):
             await eventually(accounted(warehouse, 30))
         assert await stored(warehouse) == 30
+        left = await bus.nc.jetstream().consumers_info("RL_TRAJECTORIES")
+        assert [one.name for one in left] == ["collector-trajectories"]
         assert (await balance(warehouse))["missing"] == 0
 
 

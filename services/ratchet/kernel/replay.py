@@ -1,9 +1,9 @@
-"""A part of a stream read again, from an instant to what was its end, without leaving a consumer behind."""
+"""A part of a stream read again, from an instant or a sequence on, without leaving a consumer behind."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from datetime import datetime
 
@@ -25,26 +25,39 @@ PATIENCE_S = 10.0
 class Replay:
     """Messages of some subjects of a stream, oldest first. Not for work queues: those belong to their workers."""
 
-    def __init__(self, bus: Bus, stream: str, subjects: Sequence[str], since: datetime) -> None:
+    def __init__(
+        self, bus: Bus, stream: str, subjects: Sequence[str], since: datetime | int, until: int | None = None
+    ) -> None:
+        """No `subjects` are all. `since`: an instant, or a sequence.
+
+        `until`: the last sequence that is wanted; by default the last one there is when reading begins.
+        """
         self._bus = bus
         self._stream = stream
+        self._until = until
         self._name = f"replay-{uuid.uuid4().hex[:12]}"
         config = ConsumerConfig(
             name=self._name,
             ack_policy=AckPolicy.NONE,
-            deliver_policy=DeliverPolicy.BY_START_TIME,
-            opt_start_time=since,
-            filter_subjects=list(subjects),
+            deliver_policy=DeliverPolicy.BY_START_TIME
+            if isinstance(since, datetime)
+            else DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_time=since if isinstance(since, datetime) else None,
+            opt_start_seq=None if isinstance(since, datetime) else since,
+            filter_subjects=list(subjects) or None,
             inactive_threshold=INACTIVE_S,
             mem_storage=True,
             num_replicas=1,
         )
         self._puller = Puller(bus.nc, stream, config, batch=512, linger_s=0.01)
         self.total = 0
-        """How many messages there are, known once reading has begun."""
+        """How many messages there are from the beginning on, known once reading has begun."""
 
-    async def batches(self) -> AsyncIterator[list[Msg]]:
-        """All messages that were there when reading began. Raises `BusUnavailable`; then nothing is known."""
+    async def batches(self) -> AsyncGenerator[list[Msg]]:
+        """All messages that were there when reading began. Raises `BusUnavailable`; then nothing is known.
+
+        Whoever stops before the end closes the iterator (`contextlib.aclosing`): the consumer goes with it.
+        """
         try:
             await self._puller.open()
             jetstream = self._bus.nc.jetstream()
@@ -55,7 +68,10 @@ class Replay:
                 self._check(batch, seen)
                 batch = batch[: self.total - seen]
                 seen += len(batch)
-                yield batch
+                wanted = [one for one in batch if self._until is None or one.metadata.sequence.stream <= self._until]
+                yield wanted
+                if len(wanted) < len(batch):
+                    return
         except (nats.errors.Error, JetStreamError, TimeoutError) as error:
             raise BusUnavailable(f"cannot read {self._stream}: {error!r}") from error
         finally:

@@ -1,25 +1,16 @@
-"""What the broker says about a stream and its consumer: what is settled, since when, and old messages again."""
+"""What the broker says about a stream and its consumer: what is settled, and since when."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import nats.errors
-from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.errors import BusUnavailable
-from ratchet.kernel.puller import Puller
-
-INACTIVE_S = 30.0
-"""The server forgets the ephemeral consumer of a reading that died after this long."""
-SILENCE_S = 2.0
-"""A stream that gives nothing for this long has nothing more to give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,31 +62,6 @@ class Streams:
         except (nats.errors.Error, TimeoutError) as error:
             raise BusUnavailable(f"broker does not answer for {stream}: {error!r}") from error
         return min(now, after.time)
-
-    async def read(self, stream: str, first: int, last: int, batch: int) -> AsyncIterator[list[Msg]]:
-        """The messages from `first` to `last` that the stream still holds, in order."""
-        config = ConsumerConfig(
-            ack_policy=AckPolicy.NONE,
-            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=first,
-            inactive_threshold=INACTIVE_S,
-            mem_storage=True,
-            num_replicas=1,
-        )
-        puller = Puller(self._bus.nc, stream, config, batch=batch, linger_s=0.02)
-        try:
-            await puller.open()
-            reached = first - 1
-            while reached < last:
-                messages = await puller.next_batch(wait_s=SILENCE_S)
-                if not messages:
-                    return
-                reached = messages[-1].metadata.sequence.stream
-                yield [one for one in messages if one.metadata.sequence.stream <= last]
-        except (nats.errors.Error, TimeoutError) as error:
-            raise BusUnavailable(f"cannot read {stream} again: {error!r}") from error
-        finally:
-            await puller.close()
 
     async def trim(self, stream: str) -> int:
         """Drop what every durable consumer of the stream has settled; returns up to where."""

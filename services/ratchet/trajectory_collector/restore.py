@@ -6,7 +6,9 @@ collectors may do it at once and a crash in between changes nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 
 import structlog
 from nats.aio.msg import Msg
@@ -14,11 +16,12 @@ from nats.aio.msg import Msg
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.errors import ContractError, Rejected, Unavailable
 from ratchet.kernel.received import Received
+from ratchet.kernel.replay import Replay
 from ratchet.messages import Message
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Gap
 from ratchet.trajectory_collector.handlers import Collector
-from ratchet.trajectory_collector.nats_streams import Progress, Streams
+from ratchet.trajectory_collector.nats_streams import Progress
 
 log = structlog.get_logger()
 
@@ -30,31 +33,34 @@ class Restorer:
         """`collectors` by stream; `limit`: most messages that one call reads."""
         self._bus = bus
         self._facts = facts
-        self._streams = Streams(bus)
         self._collectors = collectors
         self._batch = batch
         self._limit = limit
 
     async def restore(self, stream: str, consumer: str, progress: Progress) -> None:
         """Read again what the ledger lacks up to the floor and the stream still holds, up to the limit."""
+        gaps = await self._facts.gaps(stream, consumer, progress.floor)
+        held = [Gap(max(gap.first, progress.first), gap.last) for gap in gaps if gap.last >= progress.first]
         restored = 0
-        for gap in await self._facts.gaps(stream, consumer, progress.floor):
-            held = Gap(max(gap.first, progress.first), gap.last)
-            if held.first > held.last:
-                continue
-            restored += await self._fill(stream, held, self._limit - restored)
+        for run in runs(held, self._batch):
+            restored += await self._fill(stream, run, self._limit - restored)
             if restored >= self._limit:
                 break
         metrics.RESTORED.labels(stream).inc(restored)
         log.warning("settled messages read again", stream=stream, messages=restored)
 
-    async def _fill(self, stream: str, gap: Gap, limit: int) -> int:
+    async def _fill(self, stream: str, run: Sequence[Gap], limit: int) -> int:
+        """Restore a run of gaps with one reading of the stream."""
         count = 0
-        async for messages in self._streams.read(stream, gap.first, gap.last, self._batch):
-            await self._store(stream, messages)
-            count += len(messages)
-            if count >= limit:
-                break
+        replay = Replay(self._bus, stream, (), run[0].first, run[-1].last)
+        async with aclosing(replay.batches()) as batches:
+            async for read in batches:
+                messages = [one for one in read if lies_in(run, one.metadata.sequence.stream)]
+                for at in range(0, len(messages), self._batch):
+                    await self._store(stream, messages[at : at + self._batch])
+                count += len(messages)
+                if count >= limit:
+                    break
         return count
 
     async def _store(self, stream: str, messages: Sequence[Msg]) -> None:
@@ -88,3 +94,20 @@ class Restorer:
                 await collector.dead(batch[0].stream, batch[0].sequence)
             else:
                 log.exception("cannot be restored", stream=batch[0].stream, sequence=batch[0].sequence, exc_info=error)
+
+
+def runs(gaps: Sequence[Gap], near: int) -> list[list[Gap]]:
+    """Gaps, oldest first, with those together that are read in one go: at most `near` messages lie between them."""
+    found: list[list[Gap]] = []
+    for gap in gaps:
+        if found and gap.first - found[-1][-1].last <= near + 1:
+            found[-1].append(gap)
+        else:
+            found.append([gap])
+    return found
+
+
+def lies_in(run: Sequence[Gap], sequence: int) -> bool:
+    """Whether one of the gaps, oldest first, has the sequence."""
+    at = bisect_right(run, sequence, key=lambda gap: gap.first) - 1
+    return at >= 0 and sequence <= run[at].last
