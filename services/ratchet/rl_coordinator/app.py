@@ -41,7 +41,7 @@ from ratchet.rl_coordinator.domain.requests import Abilities
 from ratchet.rl_coordinator.domain.triggers import Counted, count_one_more, counted_role, preferring_role
 from ratchet.rl_coordinator.drafts import Drafts
 from ratchet.rl_coordinator.exporter import Exporter
-from ratchet.rl_coordinator.feasibility import Feasibility
+from ratchet.rl_coordinator.feasibility import Feasibility, Given
 from ratchet.rl_coordinator.handlers import Coordinator, House
 from ratchet.rl_coordinator.http_api import Parts, http_app
 from ratchet.rl_coordinator.http_registry import Registry
@@ -114,7 +114,8 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
         store, house, lambda role: Counted(counter.state(role) or 0, preferring.state(role) or 0), bus.now
     )
     counts = Counts(stores.warehouse)
-    feasibility = Feasibility(policies, counts, stores.objects, store.all)
+    given = Given(stores.objects, Snapshots(stores.objects, settings.kernel.s3_bucket))
+    feasibility = Feasibility(policies, counts, given, store.all)
     intake = Intake(bus, store, coordinator, feasibility)
     keeper = Keeper(bus, store, Pace(settings.tick_s, house.limits, settings.job_retention_s), bus.now)
     exporting = exporter(settings, stores.warehouse, stores.objects, bus.now)

@@ -18,6 +18,7 @@ from ratchet.messages.training import Dataset, DatasetFilter, SnapshotRef
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.domain.lineage import consumed_snapshots
 from ratchet.rl_coordinator.drafts import Draft, Drafts, Learned, Wanted, recipe_of
+from ratchet.rl_coordinator.given import given_snapshot
 from ratchet.rl_coordinator.kv_policies import Policies
 from ratchet.rl_coordinator.s3_snapshots import Origin, Snapshots
 
@@ -57,10 +58,13 @@ class Exporter:
         self._now = now
 
     async def export(self, job: Job, policies: Policies, parent: str | None) -> Export:
-        """Write the snapshot that `job` asks for. Raises `Rejected`, with counts by reason, when that is too little."""
+        """Write the snapshot that `job` asks for. Raises `Rejected`, with counts by reason, when that is too little.
+
+        A snapshot that the job names is taken as it is; one of another role is refused.
+        """
         given = job.request.training_config.dataset.snapshot
         if given is not None:
-            manifest = await asyncio.to_thread(self._snapshots.manifest, given)
+            manifest = await asyncio.to_thread(given_snapshot, self._snapshots, given, job.role)
             return Export(given, manifest.rows)
         with metrics.SNAPSHOT_SECONDS.time():
             wanted = await self.wanted(job.role, job.algorithm, job.request.training_config.dataset, policies)

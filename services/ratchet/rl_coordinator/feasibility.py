@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
+from ratchet.kernel.artifacts import is_manifest_uri
 from ratchet.kernel.errors import Conflict, Rejected, Unavailable
 from ratchet.kernel.objects import Objects
 from ratchet.messages import training_rules
@@ -19,7 +21,9 @@ from ratchet.messages.training_rules import DATASET_FORMATS, TRAJECTORIES
 from ratchet.rl_coordinator.clickhouse_counts import Counts
 from ratchet.rl_coordinator.domain.jobs import TERMINAL
 from ratchet.rl_coordinator.domain.requests import continues_stable
+from ratchet.rl_coordinator.given import given_snapshot, require_own_policy
 from ratchet.rl_coordinator.kv_policies import KvPolicies
+from ratchet.rl_coordinator.s3_snapshots import Snapshots
 
 log = structlog.get_logger()
 
@@ -27,13 +31,21 @@ MAY_COME = frozenset({"registered", "canary", "stable"})
 """Stages of policies that may serve the role when the job starts."""
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Where things lie that a request names."""
+
+    objects: Objects
+    snapshots: Snapshots
+
+
 class Feasibility:
     """One look per question; the first obstacle is the answer."""
 
-    def __init__(self, policies: KvPolicies, counts: Counts, objects: Objects, jobs: Callable[[], list[Job]]) -> None:
+    def __init__(self, policies: KvPolicies, counts: Counts, given: Given, jobs: Callable[[], list[Job]]) -> None:
         self._policies = policies
         self._counts = counts
-        self._objects = objects
+        self._given = given
         self._jobs = jobs
 
     async def check(self, request: TrainingRequest) -> None:
@@ -47,7 +59,7 @@ class Feasibility:
     async def _base_model(self, request: TrainingRequest) -> None:
         base_model = request.training_config.base_model
         if not continues_stable(base_model):
-            await self._require_object("base_model", base_model)
+            await self._require_policy(base_model, request.role)
             return
         found = await self._policies.of(request.role)
         coming = any(policy.stage in MAY_COME for policy in found.versions.values())
@@ -61,7 +73,7 @@ class Feasibility:
     async def _snapshot(self, request: TrainingRequest) -> None:
         snapshot = request.training_config.dataset.snapshot
         if snapshot is not None:
-            await self._require_object("dataset.snapshot", snapshot.uri)
+            await asyncio.to_thread(given_snapshot, self._given.snapshots, snapshot, request.role)
 
     async def _data(self, request: TrainingRequest) -> None:
         config, role = request.training_config, request.role
@@ -84,6 +96,8 @@ class Feasibility:
         if not matching:
             raise Conflict(f"none of {stored} rewarded trajectories of role {role} passes dataset.filter")
 
-    async def _require_object(self, name: str, uri: str) -> None:
-        if uri.startswith("s3://") and not await asyncio.to_thread(self._objects.exists, uri):
-            raise Rejected(f"{name} {uri} does not exist")
+    async def _require_policy(self, uri: str, role: str) -> None:
+        if is_manifest_uri(uri):
+            await asyncio.to_thread(require_own_policy, self._given.objects, uri, role)
+        elif uri.startswith("s3://") and not await asyncio.to_thread(self._given.objects.exists, uri):
+            raise Rejected(f"base_model {uri} does not exist")

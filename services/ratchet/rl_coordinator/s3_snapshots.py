@@ -15,8 +15,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ratchet.kernel.artifacts import BlobStore
 from ratchet.kernel.errors import Rejected
-from ratchet.kernel.objects import Objects
 from ratchet.messages.base import JsonObject, Value
 from ratchet.messages.training import SnapshotRef
 from ratchet.messages.training_rules import LABELS, PAIRS, TRAJECTORIES
@@ -141,7 +141,7 @@ class Origin:
 class SnapshotWriter:
     """Writes rows to a local file, then publishes it. For use in a `with` block; blocking: run it in a thread."""
 
-    def __init__(self, objects: Objects, kind: str) -> None:
+    def __init__(self, objects: BlobStore, kind: str) -> None:
         """`kind`: the format."""
         self._objects = objects
         self._kind = kind
@@ -195,7 +195,7 @@ class SnapshotWriter:
 class Snapshots:
     """Reads manifests; they never change, so what was read is remembered."""
 
-    def __init__(self, objects: Objects, bucket: str) -> None:
+    def __init__(self, objects: BlobStore, bucket: str) -> None:
         self._objects = objects
         self._bucket = bucket
         self._learned: dict[str, Learned] = {}
