@@ -61,7 +61,8 @@ class Pair:
             tools=self.chosen.tools or self.rejected.tools or None,
             chosen_trajectory_id=self.chosen.trajectory_id,
             rejected_trajectory_id=self.rejected.trajectory_id,
-            group_key=self.chosen.group_key,
+            # Where tries have no group key their task is the group: pairs of one task must stay together in a hold-out.
+            group_key=self.chosen.task_key,
         )
 
 

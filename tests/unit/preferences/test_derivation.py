@@ -44,6 +44,12 @@ def test_a_verified_success_is_preferred_over_a_verified_failure_whatever_the_re
     assert (told.chosen_trajectory_id, told.rejected_trajectory_id) == (good.trajectory_id, bad.trajectory_id)
 
 
+def test_a_pair_names_its_task_also_where_the_tries_have_no_group_key() -> None:
+    tries = [tried("a", says("x"), success=True), tried("b", says("y"), success=False)]
+    (pair,) = derive_pairs(tries, RewardMargin()).pairs
+    assert pair.preference().group_key == "task"
+
+
 def test_rewards_that_differ_by_the_margin_make_a_pair_and_others_do_not() -> None:
     tries = [tried(str(reward), says(f"answer {reward}"), reward=reward) for reward in (0.1, 0.3, 0.45)]
     found = derive_pairs(tries, RewardMargin(margin=0.2))
