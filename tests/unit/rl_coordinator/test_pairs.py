@@ -59,6 +59,13 @@ def test_a_raters_last_word_counts() -> None:
     assert found == (["after"], {"superseded": 1})
 
 
+@pytest.mark.parametrize("prefix", ["", "rag-"])
+def test_two_tests_of_one_rule_are_one_rater_whose_newer_word_counts(prefix: str) -> None:
+    compared = opinion("before", 1, source="derived", rater=f"{prefix}reward-margin")
+    verified = other_way("after", 2, source="derived", rater=f"{prefix}verified-outcome")
+    assert chosen(compared, verified) == (["after"], {"superseded": 1})
+
+
 def test_raters_without_a_name_are_different_raters() -> None:
     found = chosen(opinion("a", 1, rater=None), opinion("b", 2, rater=None), other_way("c", 3, rater=None))
     assert found == (["b"], {"duplicate": 1, "outvoted": 1})

@@ -15,6 +15,9 @@ from ratchet.rl_coordinator.domain.rows import RowOrigin, json_text
 
 UNNAMED = "unnamed"
 """The rater of a preference that names none, in a manifest's count."""
+FIRST_TEST = {"reward-margin": "verified-outcome", "rag-reward-margin": "rag-verified-outcome"}
+"""Tests of one rule, which names in each preference the one that told the tries apart. They are one rater: when a verified
+outcome comes in after the reward was compared, it does not contradict that word, it takes its place."""
 CONSUMED = "consumed_by_lineage"
 EMPTY, IDENTICAL, NOT_AN_ANSWER = "empty", "identical", "not_an_answer"
 
@@ -145,11 +148,17 @@ def _newest_words(opinions: Iterable[Opinion], left_out: Counter[str]) -> list[O
     """What each rater said last of two answers; who gives no name is somebody else every time."""
     last: dict[tuple[str, ...], Opinion] = {}
     for opinion in sorted(opinions, key=lambda opinion: opinion.sequence):
-        rater = (opinion.source, opinion.rater) if opinion.rater else (opinion.source, "", opinion.preference_id)
-        key = (*rater, opinion.prompt, *sorted((opinion.chosen, opinion.rejected)))
+        key = (*_voice(opinion), opinion.prompt, *sorted((opinion.chosen, opinion.rejected)))
         left_out["superseded"] += key in last
         last[key] = opinion
     return list(last.values())
+
+
+def _voice(opinion: Opinion) -> tuple[str, ...]:
+    """Whose word it is."""
+    if not opinion.rater:
+        return (opinion.source, "", opinion.preference_id)
+    return (opinion.source, FIRST_TEST.get(opinion.rater, opinion.rater))
 
 
 def _decided(opinions: Sequence[Opinion], left_out: Counter[str]) -> list[list[Opinion]]:
