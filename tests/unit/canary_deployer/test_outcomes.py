@@ -88,13 +88,14 @@ def test_a_trajectory_whose_arm_changes_in_flight_leaves_the_statistics():
     assert watch.statistics.mixed == 1
 
 
-def failing(name: str, arm: str = "canary", began: float = 1.0, **changes: object) -> Call:
+def failing(name: str, arm: str = "canary", began: float = 1.0, first: bool = True) -> Call:
     """A call that takes a second to fail."""
-    return call(name, arm, error=True, latency_ms=None, began=began, ended=began + 1.0, **changes)
+    return call(name, arm, error=True, latency_ms=None, began=began, ended=began + 1.0, first=first)
 
 
-def answered(name: str, arm: str = "mixed", began: float = 1.0, **changes: object) -> Call:
-    return call(name, arm, first=False, began=began, ended=began + 1.0, **changes)
+def answered(name: str, arm: str = "mixed", began: float = 1.0) -> Call:
+    """A later call, of another arm unless one is named."""
+    return call(name, arm, first=False, began=began, ended=began + 1.0)
 
 
 @pytest.mark.parametrize("arm", ["stable", "canary"])
