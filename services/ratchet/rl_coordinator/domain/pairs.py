@@ -16,8 +16,8 @@ from ratchet.rl_coordinator.domain.rows import RowOrigin, json_text
 UNNAMED = "unnamed"
 """The rater of a preference that names none, in a manifest's count."""
 FIRST_TEST = {"reward-margin": "verified-outcome", "rag-reward-margin": "rag-verified-outcome"}
-"""Tests of one rule, which names in each preference the one that told the tries apart. They are one rater: when a verified
-outcome comes in after the reward was compared, it does not contradict that word, it takes its place."""
+"""Tests of one rule, which names in each preference the one that told the tries apart. They are one rater: a verified
+outcome that comes in after the reward was compared does not contradict that word, it takes its place."""
 CONSUMED = "consumed_by_lineage"
 EMPTY, IDENTICAL, NOT_AN_ANSWER = "empty", "identical", "not_an_answer"
 
