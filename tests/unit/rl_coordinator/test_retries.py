@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ratchet.messages.training import Hyperparameters, TrainingRequest
@@ -11,7 +13,7 @@ from tests.support.training import config, request
 OOM = DEFAULT_RETRIES["OOM"]
 
 
-def asked(algorithm: str, **hyper: int) -> TrainingRequest:
+def asked(algorithm: str, **hyper: Any) -> TrainingRequest:
     return request(training_config=config(algorithm=algorithm, hyperparameters=Hyperparameters(**hyper)))
 
 

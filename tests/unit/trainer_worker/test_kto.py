@@ -76,6 +76,29 @@ def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
         assert torch.equal(one, other)
 
 
+def test_a_training_resumed_with_half_the_batch_has_the_pairs_that_its_reference_was_scored_with(
+    base: str, labels: list[LoggedLabel], tmp_path: Path
+) -> None:
+    """No step is taken, so the policy is its reference: the reference point, a difference of both, is 0."""
+    still = changed(HYPER, learning_rate=1e-12)
+    first = RecordingRun(tmp_path / "first", "kto", stop_after=1)
+    trained(first, base, labels, still)
+    checkpoint = open_checkpoint(first.newest().directory, JOB_ID, "kto")
+    rest = RecordingRun(tmp_path / "rest", "kto", resume=checkpoint)
+    trained(rest, base, labels, changed(still, batch_size=8, gradient_accumulation=2))
+    assert [step.number for step in rest.steps] == [2, 3, 4]
+    assert [step.metrics["kl_divergence"] for step in rest.steps] == pytest.approx([0.0] * 3, abs=1e-3)
+
+
+def test_a_checkpoint_of_other_labels_is_refused(base: str, labels: list[LoggedLabel], tmp_path: Path) -> None:
+    first = RecordingRun(tmp_path / "first", "kto", stop_after=1)
+    trained(first, base, labels, HYPER)
+    checkpoint = open_checkpoint(first.newest().directory, JOB_ID, "kto")
+    rest = RecordingRun(tmp_path / "rest", "kto", resume=checkpoint)
+    with pytest.raises(DataUnusable, match="made from 96 examples, the snapshot has 95"):
+        trained(rest, base, labels[:95], HYPER)
+
+
 def test_weights_decide_how_much_each_kind_counts(base: str, labels: list[LoggedLabel], tmp_path: Path) -> None:
     run = RecordingRun(tmp_path, "kto")
     trained(run, base, labels, changed(HYPER, max_steps=1, batch_size=96, desirable_weight=0.5, undesirable_weight=2.0))

@@ -1,17 +1,14 @@
 """Direct preference optimization on TRL's loop, from pairs, on assistant tokens only (arXiv:2305.18290).
 
 The reference is the policy as the training found it: the starting adapter, the base under a new adapter, or the model
-of a full fine-tune. Its log-probabilities are taken once, before the first train step, and kept with every checkpoint,
-so no second set of weights is held and a resumed training has the very same reference.
+of a full fine-tune.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ratchet.messages.training import EvaluationResults
@@ -23,15 +20,14 @@ from ratchet.trainer_worker.learner.holdout import split, wilson
 from ratchet.trainer_worker.learner.logprobs import Scorer
 from ratchet.trainer_worker.learner.pairs import PairRows, RowPair, pair_rows
 from ratchet.trainer_worker.learner.preference_losses import PairLogprobs, dpo_loss
-from ratchet.trainer_worker.learner.sequences import score_all, sequence_logprobs
+from ratchet.trainer_worker.learner.reference import Reference, score_sides
+from ratchet.trainer_worker.learner.sequences import sequence_logprobs
 from ratchet.trainer_worker.policy import TrainedPolicy
 from ratchet.trainer_worker.snapshot import LoggedPair
 from ratchet.trainer_worker.trl_loop import Defaults, Loss, Trained, Work, run_trl
 
 DEFAULTS = Defaults(adapter_learning_rate=2e-5, full_learning_rate=1e-6)
 BETA = 0.1
-REFERENCE = "reference.safetensors"
-"""Log-probabilities under the reference, in a checkpoint."""
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[LoggedPair], run: Run) -> Outcome:
@@ -42,7 +38,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[LoggedPair], run
     made = pair_rows(chats, pairs)
     learn, held = _split(made.pairs, spec)
     scorer = Scorer(policy.model, bf16=policy.bf16)
-    reference = _Reference.open(scorer, made.pairs, run)
+    reference = Reference.open(scorer, [pair.sides for pair in made.pairs], run)
     beta = BETA if hyper.beta is None else hyper.beta
     smoothing = hyper.label_smoothing or 0.0
     objective = Preference(scorer, [made.pairs[index] for index in learn], reference.of(learn), beta, smoothing)
@@ -105,7 +101,7 @@ def evaluate(
     """
     if not pairs:
         return None
-    chosen, rejected = _score(scorer, pairs)
+    chosen, rejected = score_sides(scorer, [pair.sides for pair in pairs])
     before, after = reference[0] - reference[1], chosen - rejected
     wins = _wins(after - before)
     low, high = wilson(wins, len(pairs))
@@ -122,44 +118,11 @@ def evaluate(
     return EvaluationResults(benchmark_scores=scores, improvement_over_baseline=accuracy - accuracy_before)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reference:
-    """Log-probabilities of every pair under the reference."""
-
-    chosen: Tensor
-    rejected: Tensor
-
-    @classmethod
-    def open(cls, scorer: Scorer, pairs: Sequence[RowPair], run: Run) -> _Reference:
-        """From the checkpoint that is resumed, else by scoring all pairs now."""
-        if run.resume is None:
-            return cls(*_score(scorer, pairs))
-        kept = load_file(run.resume.directory / REFERENCE)
-        if len(kept["chosen"]) != len(pairs):
-            raise DataUnusable(
-                f"the checkpoint was made from {len(kept['chosen'])} pairs, the snapshot has {len(pairs)}"
-            )
-        return cls(kept["chosen"], kept["rejected"])
-
-    def of(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Of some pairs: chosen sides, rejected sides."""
-        return self.chosen[list(indices)], self.rejected[list(indices)]
-
-    def save(self, directory: Path) -> None:
-        """Keep it with a checkpoint."""
-        save_file({"chosen": self.chosen, "rejected": self.rejected}, directory / REFERENCE)
-
-
 def _split(pairs: Sequence[RowPair], spec: JobSpec) -> tuple[list[int], list[int]]:
     learn, held = split([pair.keys for pair in pairs], spec.holdout, spec.config.hyperparameters.seed or 0)
     if not learn:
         raise DataUnusable(f"a holdout_size of {spec.holdout:g} leaves none of {len(pairs)} pairs to learn from")
     return learn, held
-
-
-def _score(scorer: Scorer, pairs: Sequence[RowPair]) -> tuple[Tensor, Tensor]:
-    sides = score_all(scorer, [side for pair in pairs for side in (pair.chosen, pair.rejected)])
-    return sides[0::2].clone(), sides[1::2].clone()
 
 
 def _wins(margins: Tensor) -> float:

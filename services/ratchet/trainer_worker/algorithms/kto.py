@@ -1,8 +1,9 @@
 """Kahneman-Tversky optimization on TRL's loop, from answers that were liked or not (arXiv:2402.01306).
 
-As for `dpo`, the reference is the policy as the training found it, scored once and kept with every checkpoint. The
-reference point needs completions under prompts that they do not belong to: each example is paired with the next one of
-its batch, so examples are put in order once, by the seed, and every epoch has the same batches.
+As for `dpo`, the reference is the policy as the training found it. The reference point needs completions under prompts
+that they do not belong to: each example is paired with the next one of its batch, so examples are put in order once, by
+the seed, and every epoch has the same batches. Who is paired with whom is kept with every checkpoint beside the
+reference: a training that is resumed with smaller batches has the mismatched answers that the reference has scored.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from ratchet.trainer_worker.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.chats import ChatRows, Conversation, chat_length
@@ -23,15 +24,16 @@ from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.learner.logprobs import Scorer
 from ratchet.trainer_worker.learner.pairs import rows_by_key
 from ratchet.trainer_worker.learner.preference_losses import KtoWeights, kto_loss
-from ratchet.trainer_worker.learner.sequences import Rows, score_all, sequence_logprobs
+from ratchet.trainer_worker.learner.reference import Reference, other_data
+from ratchet.trainer_worker.learner.sequences import Rows, sequence_logprobs
 from ratchet.trainer_worker.policy import TrainedPolicy
 from ratchet.trainer_worker.snapshot import LoggedLabel
 from ratchet.trainer_worker.trl_loop import Defaults, Loss, Trained, Work, run_trl
 
 DEFAULTS = Defaults(adapter_learning_rate=2e-5, full_learning_rate=1e-6)
 BETA = 0.1
-REFERENCE = "reference.safetensors"
-"""Log-probabilities under the reference, in a checkpoint."""
+PARTNERS = "partners.json"
+"""In a checkpoint: for each example the one whose answer is put in its place."""
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LoggedLabel], run: Run) -> Outcome:
@@ -40,9 +42,10 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LoggedLabel], r
     max_length = chat_length(policy.model, hyper.max_length)
     chats = ChatRows(policy.tokenizer, max_length)
     order = shuffled(labels, hyper.seed or 0)
-    examples = labelled_rows(chats, order, hyper.batch_size or DEFAULTS.batch_size)
+    kept = _kept_partners(run)
+    examples = labelled_rows(chats, order, hyper.batch_size or DEFAULTS.batch_size, kept)
     scorer = Scorer(policy.model, bf16=policy.bf16)
-    reference = _reference(scorer, examples, run)
+    reference = Reference.open(scorer, [(example.rows, example.mismatched) for example in examples], run)
     weights = KtoWeights(
         beta=BETA if hyper.beta is None else hyper.beta,
         desirable=1.0 if hyper.desirable_weight is None else hyper.desirable_weight,
@@ -50,7 +53,8 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LoggedLabel], r
     )
     objective = Thumbs(scorer, examples, reference, weights)
     count = len(examples)
-    work = Work(objective, count, count, DEFAULTS, in_order=True, keep=lambda folder: _save(reference, folder))
+    keep = partial(_keep, reference, [example.partner for example in examples])
+    work = Work(objective, count, count, DEFAULTS, in_order=True, keep=keep)
     trained = run_trl(policy, hyper, run, work)
     if trained.stopped_at is not None:
         return Outcome(samples=count, stopped_at=trained.stopped_at)
@@ -69,6 +73,8 @@ class LabelledRows:
     rows: Rows
     mismatched: Rows
     liked: bool
+    partner: int
+    """Whose answer that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +83,8 @@ class Thumbs:
 
     scorer: Scorer
     examples: Sequence[LabelledRows]
-    reference: tuple[Tensor, Tensor]
-    """Log-probabilities of the answers and of the mismatched ones under the reference."""
+    reference: Reference
+    """Of the answers and of the mismatched ones."""
     weights: KtoWeights
 
     def items(self, index: int) -> int:  # noqa: ARG002 - every example is one term of the mean
@@ -91,7 +97,7 @@ class Thumbs:
         with torch.no_grad():
             mismatched, _ = sequence_logprobs(self.scorer, [example.mismatched for example in examples])
         logprobs, entropy = sequence_logprobs(self.scorer, [example.rows for example in examples])
-        own, other = (side[list(indices)].to(logprobs) for side in self.reference)
+        own, other = (side.to(logprobs) for side in self.reference.of(indices))
         liked = torch.tensor([example.liked for example in examples], device=logprobs.device)
         found = kto_loss(logprobs - own, liked, mismatched - other, self.weights)
         metrics = {"policy_entropy": entropy, "kl_divergence": float(found.reference_point)}
@@ -111,16 +117,21 @@ def shuffled(labels: Sequence[LoggedLabel], seed: int) -> list[LoggedLabel]:
     return order
 
 
-def labelled_rows(chats: ChatRows, labels: Sequence[LoggedLabel], batch: int) -> list[LabelledRows]:
+def labelled_rows(
+    chats: ChatRows, labels: Sequence[LoggedLabel], batch: int, kept: Sequence[int] | None = None
+) -> list[LabelledRows]:
     """Rows of every usable answer. Raises `DataUnusable` when there are fewer than two.
 
-    Answers that cannot be learnt from are left out before others are paired with them.
+    Answers that cannot be learnt from are left out before others are paired with them. `kept` are the partners of a
+    training that is resumed; without it they are the neighbours in batches of `batch`.
     """
     own = rows_by_key(chats.rows([_conversation(str(index), one, one) for index, one in enumerate(labels)]))
     usable = [index for index in range(len(labels)) if str(index) in own]
     if len(usable) < 2:
         raise DataUnusable("kto needs two labelled answers or more: it compares an answer with another one's place")
-    partners = _partners(len(usable), batch)
+    partners = _partners(len(usable), batch) if kept is None else kept
+    if len(partners) != len(usable):
+        raise other_data(len(partners), len(usable))
     crossed = [
         _conversation(str(place), labels[usable[place]], labels[usable[partner]])
         for place, partner in enumerate(partners)
@@ -128,8 +139,8 @@ def labelled_rows(chats: ChatRows, labels: Sequence[LoggedLabel], batch: int) ->
     other = rows_by_key(chats.afresh().rows(crossed))
     return [
         # Where the other answer does not fit behind this prompt, the reference point is taken from the answer itself.
-        LabelledRows(own[str(index)], other.get(str(place), own[str(index)]), labels[index].label)
-        for place, index in enumerate(usable)
+        LabelledRows(own[str(index)], other.get(str(place), own[str(index)]), labels[index].label, partner)
+        for place, (index, partner) in enumerate(zip(usable, partners, strict=True))
     ]
 
 
@@ -146,19 +157,16 @@ def _conversation(key: str, place: LoggedLabel, answer: LoggedLabel) -> Conversa
     return Conversation(key, [*place.prompt, *answer.completion], place.tools, learn_from=len(place.prompt))
 
 
-def _reference(scorer: Scorer, examples: Sequence[LabelledRows], run: Run) -> tuple[Tensor, Tensor]:
-    """From the checkpoint that is resumed, else by scoring all answers now."""
+def _kept_partners(run: Run) -> list[int] | None:
+    """Of the checkpoint that is resumed."""
     if run.resume is None:
-        scored = score_all(scorer, [rows for example in examples for rows in (example.rows, example.mismatched)])
-        return scored[0::2].clone(), scored[1::2].clone()
-    kept = load_file(run.resume.directory / REFERENCE)
-    if len(kept["own"]) != len(examples):
-        raise DataUnusable(f"the checkpoint was made from {len(kept['own'])} answers, the snapshot has {len(examples)}")
-    return kept["own"], kept["mismatched"]
+        return None
+    return msgspec.json.decode((run.resume.directory / PARTNERS).read_bytes(), type=list[int])
 
 
-def _save(reference: tuple[Tensor, Tensor], directory: Path) -> None:
-    save_file({"own": reference[0], "mismatched": reference[1]}, directory / REFERENCE)
+def _keep(reference: Reference, partners: Sequence[int], directory: Path) -> None:
+    reference.save(directory)
+    (directory / PARTNERS).write_bytes(msgspec.json.encode(partners))
 
 
 def _effective(weights: KtoWeights, max_length: int) -> dict[str, float]:

@@ -23,6 +23,11 @@ class RowPair:
     keys: tuple[str, ...]
     """See `hold_out_keys`; pairs that share one are never on both sides of a hold-out."""
 
+    @property
+    def sides(self) -> tuple[list[Row], list[Row]]:
+        """The chosen one first."""
+        return self.chosen, self.rejected
+
 
 @dataclass(frozen=True, slots=True)
 class PairRows:
