@@ -61,6 +61,7 @@ class _Snapshot(Value, frozen=True, kw_only=True):
     parquet: _Parquet
     kind: str = ""
     format: str = TRAJECTORIES
+    role: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +87,20 @@ class Inputs:
 
 
 def fetch_inputs(objects: BlobStore, dispatch: TrainingDispatch, directory: Path, models: Path, threads: int) -> Inputs:
-    """Download data, base model, adapter and checkpoint, each verified by its digest."""
-    config = dispatch.request.training_config
+    """Download data, base model, adapter and checkpoint, each verified by its digest.
+
+    Data and adapter are of the job's own role: what a role has learnt stays with it. A base model is anybody's.
+    """
+    config, role = dispatch.request.training_config, dispatch.request.role
     base = fetch_base(objects, config.base_model, models)
+    if base.adapter is not None and base.adapter.policy.manifest.role != role:
+        theirs = base.adapter.policy.manifest.role
+        raise Rejected(f"the job trains role {role}; the adapter {config.base_model} belongs to role {theirs}")
     compute = config.compute
     spec = JobSpec(
         training_job_id=dispatch.training_job_id,
         attempt=dispatch.attempt,
-        role=dispatch.request.role,
+        role=role,
         config=config,
         dataset=str(_fetch_dataset(objects, dispatch, directory)),
         base=base.path,
@@ -209,6 +216,9 @@ def _fetch_dataset(objects: BlobStore, dispatch: TrainingDispatch, directory: Pa
         snapshot = msgspec.json.decode(body, type=_Snapshot)
     except msgspec.DecodeError as error:
         raise Rejected(f"{reference.uri} is not a snapshot: {error}") from error
+    role = dispatch.request.role
+    if snapshot.role not in (None, role):
+        raise Rejected(f"the job trains role {role}; the snapshot {reference.uri} belongs to role {snapshot.role}")
     algorithm = dispatch.request.training_config.algorithm
     wanted = DATASET_FORMATS[algorithm]
     if snapshot.format != wanted:

@@ -32,35 +32,37 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 def model(blobs: MemoryBlobs, directory: Path) -> Policy:
+    return policy(blobs, model_files(directory), MODEL, "random")
+
+
+def model_files(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text("{}")
     (directory / "tokenizer.json").write_text('{"vocab": 1}')
-    return policy(blobs, directory, MODEL, "random")
+    return directory
 
 
-def adapter(blobs: MemoryBlobs, directory: Path, base: str) -> Policy:
+def adapter(blobs: MemoryBlobs, directory: Path, base: str, role: str = "support") -> Policy:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "adapter_config.json").write_text("{}")
-    return policy(blobs, directory, ADAPTER, base)
+    return policy(blobs, directory, ADAPTER, base, role)
 
 
-def policy(blobs: MemoryBlobs, directory: Path, kind: str, base: str) -> Policy:
+def policy(blobs: MemoryBlobs, directory: Path, kind: str, base: str, role: str = "support") -> Policy:
     files = upload_files(blobs, directory)
-    return publish_policy(
-        blobs, PolicyManifest(kind=kind, base_model=base, files=files, role="support", created_at=NOW)
-    )
+    return publish_policy(blobs, PolicyManifest(kind=kind, base_model=base, files=files, role=role, created_at=NOW))
 
 
 def dispatch(blobs: MemoryBlobs, base: str, **changes: Any) -> TrainingDispatch:
     rows = blobs.put(b"rows", "snapshots", ".parquet")
-    form = {"format": changes.pop("format")} if "format" in changes else {}
+    form = {name: changes.pop(name) for name in ("format", "role") if name in changes}
     manifest = {"kind": "snapshot", **form, "parquet": {"uri": rows.uri, "sha256": rows.sha256, "size": rows.size}}
     stored = blobs.put(json.dumps(manifest).encode(), "snapshots", ".json")
     asked = request()
     config = asked.training_config
     dataset = msgspec.structs.replace(config.dataset, snapshot=SnapshotRef(uri=stored.uri, digest=stored.sha256))
     config = msgspec.structs.replace(config, base_model=base, dataset=dataset)
-    values = {"attempt": 2, "pool": "default", "timestamp": NOW, "parent": "support@7-1a2b3c4d", **changes}
+    values: dict[str, Any] = {"attempt": 2, "pool": "default", "timestamp": NOW, "parent": "support@7-1a2b3c4d", **changes}
     return TrainingDispatch(
         training_job_id=asked.training_job_id,
         request=msgspec.structs.replace(asked, training_config=config),
@@ -218,6 +220,28 @@ def test_an_algorithm_gets_only_the_format_that_it_learns_from(tmp_path: Path) -
     base = model(blobs, tmp_path / "base").uri
     with pytest.raises(Rejected, match=r"rloo learns from trajectories; the snapshot s3://.* holds pairs"):
         fetch_inputs(blobs, dispatch(blobs, base, format="pairs"), directory(tmp_path), tmp_path / "models", threads=1)
+
+
+def test_data_of_another_role_is_refused(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    base = model(blobs, tmp_path / "base").uri
+    own = fetch_inputs(
+        blobs, dispatch(blobs, base, role="support"), directory(tmp_path), tmp_path / "models", threads=1
+    )
+    assert own.spec.role == "support"
+    other = dispatch(blobs, base, role="sales")
+    with pytest.raises(Rejected, match=r"the job trains role support; the snapshot s3://.* belongs to role sales"):
+        fetch_inputs(blobs, other, directory(tmp_path), tmp_path / "models", threads=1)
+
+
+def test_an_adapter_of_another_role_is_refused_and_its_base_is_not(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    base = policy(blobs, model_files(tmp_path / "base"), MODEL, "random", "sales").uri
+    theirs = adapter(blobs, tmp_path / "adapter", base, "sales").uri
+    with pytest.raises(Rejected, match=r"the job trains role support; the adapter s3://.* belongs to role sales"):
+        fetch_inputs(blobs, dispatch(blobs, theirs), directory(tmp_path), tmp_path / "models", threads=1)
+    taken = fetch_inputs(blobs, dispatch(blobs, base), directory(tmp_path), tmp_path / "models", threads=1)
+    assert taken.base.name == base
 
 
 def test_what_is_held_out_is_what_the_request_asks_for(tmp_path: Path) -> None:
