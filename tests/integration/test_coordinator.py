@@ -424,6 +424,19 @@ async def test_what_cannot_work_is_refused_at_once_in_one_sentence(kernel_settin
         assert (await workshop.api.post("/v1/jobs", json={**plain, "base_model": "stable"})).status_code == 201
 
 
+async def test_a_dry_run_checks_everything_and_creates_nothing(kernel_settings: KernelSettings, bus: Bus) -> None:
+    async with stored(kernel_settings, bus, played("one", 0.5)), coordinating(kernel_settings, bus) as workshop:
+        plain = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}
+        for change, code in [({}, 200), ({"algorithm": "magic"}, 422), ({"base_model": "stable"}, 409)]:
+            answer = await workshop.api.post("/v1/jobs", params={"dry_run": True}, json={**plain, **change})
+            assert answer.status_code == code, answer.text
+        before = await bus.last_sequence("RL_TRAINING")
+        would = (await workshop.api.post("/v1/jobs", params={"dry_run": True}, json=plain)).json()
+        assert (would["state"], would["algorithm"]) == ("queued", "rloo")
+        assert (await workshop.api.get("/v1/jobs")).json() == {"jobs": [], "total": 0}
+        assert await bus.last_sequence("RL_TRAINING") == before
+
+
 async def test_jobs_are_filtered_and_come_in_pages(kernel_settings: KernelSettings, bus: Bus) -> None:
     async with stored(kernel_settings, bus, played("one", 0.5)), coordinating(kernel_settings, bus) as workshop:
         ids = [(await workshop.ask(notes=str(number)))["training_job_id"] for number in range(3)]
@@ -518,6 +531,7 @@ async def test_odd_values_are_refused_and_nothing_breaks(kernel_settings: Kernel
             f"/v1/models/{ROLE}/1/lineage?limit=501",
             "/v1/status/dpo?role=%3E",
             "/v1/status/training?role=",
+            "/v1/jobs?role=a b",
             "/v1/jobs?since=0001-01-01T00:00:00",
         ):
             assert (await workshop.api.get(path)).status_code == 422, path

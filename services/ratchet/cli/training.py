@@ -45,9 +45,10 @@ class Asked:
 
 
 def submit(directory: Path, body: dict[str, Any], asked: Asked) -> None:
-    """Send a request, or show it; wait for its job's end where that was asked for."""
+    """Send a request, or have it checked and show it; wait for its job's end where that was asked for."""
     endpoints = locate(directory)
     if asked.dry_run:
+        call(endpoints, "coordinator", "POST", "/v1/jobs?dry_run=true", body)
         print_dry_run(f"POST {endpoints.url('coordinator')}/v1/jobs", body, asked.as_json)
         return
     job = call(endpoints, "coordinator", "POST", "/v1/jobs", body)

@@ -77,8 +77,11 @@ class Coordinator:
 
     async def accept(self, request: TrainingRequest) -> tuple[Job, bool]:
         """The job of a request that was checked, and whether it is new."""
-        told = Cause(event_id=request.event_id, correlation_id=request.event_id)
-        return await self._store.create(self._new(request, told))
+        return await self._store.create(self.draft(request))
+
+    def draft(self, request: TrainingRequest) -> Job:
+        """The job of a request, kept nowhere."""
+        return self._new(request, Cause(event_id=request.event_id, correlation_id=request.event_id))
 
     async def cancel(self, job_id: str) -> Job:
         """Cancel a job, or ask its worker to. Raises `NotFound`, or `Rejected` when it has ended."""

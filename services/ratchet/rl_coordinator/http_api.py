@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import uuid_utils
 from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
@@ -25,7 +25,7 @@ from ratchet.rl_coordinator.http_models import (
     JobsOut,
     job_out,
 )
-from ratchet.rl_coordinator.http_registry import Registry, registry_routes
+from ratchet.rl_coordinator.http_registry import Registry, RoleFilter, registry_routes
 from ratchet.rl_coordinator.http_status import Statuses, status_routes
 from ratchet.rl_coordinator.intake import Intake
 from ratchet.rl_coordinator.kv_jobs import KvJobs
@@ -38,6 +38,23 @@ STATUS_OF: Sequence[tuple[type[RatchetError], int]] = (
     (Unavailable, 503),
 )
 """Which answer an error gets; any other is 500."""
+
+
+ASKED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "model": JobOut,
+        "description": "The id or idempotency key is known: this is its job. With `dry_run`: the job that would be"
+        " made.",
+    },
+    409: {
+        "model": ErrorOut,
+        "description": "It cannot work now: training is disabled, the role has no policy to continue from, or there is"
+        " no data for it.",
+    },
+    422: {"model": ErrorOut, "description": "The request cannot be run as it is."},
+}
+"""What a request for training may get besides its new job."""
+DryRun = Annotated[bool, Query(description="Only look whether it could work: no job is created and nothing is told.")]
 
 
 @dataclass(frozen=True)
@@ -78,21 +95,17 @@ def _job_commands(parts: Parts) -> APIRouter:
     @routes.post(
         "",
         status_code=201,
-        responses={
-            200: {"model": JobOut, "description": "The id or idempotency key is known: this is its job."},
-            409: {
-                "model": ErrorOut,
-                "description": "It cannot work now: training is disabled, the role has no policy to continue from, or"
-                " there is no data for it.",
-            },
-            422: {"model": ErrorOut, "description": "The request cannot be run as it is."},
-        },
+        responses=ASKED,
     )
-    async def ask_for_training(body: JobIn, response: Response) -> JobOut:
+    async def ask_for_training(body: JobIn, response: Response, dry_run: DryRun = False) -> JobOut:
         """Ask for training. The job is queued, or found if it was asked for before."""
         if not parts.training_enabled:
             raise HTTPException(409, "training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)")
-        job, created = await parts.intake.ask(body.request(str(uuid_utils.uuid7()), parts.now()))
+        request = body.request(str(uuid_utils.uuid7()), parts.now())
+        if dry_run:
+            response.status_code = 200
+            return job_out(await parts.intake.consider(request))
+        job, created = await parts.intake.ask(request)
         response.status_code = 201 if created else 200
         return job_out(job)
 
@@ -116,7 +129,7 @@ def _job_queries(parts: Parts) -> APIRouter:
     @routes.get("")
     async def list_jobs(
         state: Annotated[State | None, Query()] = None,
-        role: Annotated[str | None, Query()] = None,
+        role: RoleFilter = None,
         algorithm: Annotated[str | None, Query()] = None,
         since: Annotated[AwareDatetime | None, Query(description="Created then or later.")] = None,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,

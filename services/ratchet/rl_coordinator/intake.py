@@ -19,6 +19,15 @@ class Intake:
         self._coordinator = coordinator
         self._feasibility = feasibility
 
+    async def consider(self, request: TrainingRequest) -> Job:
+        """The job that `ask` would make, or find; nothing is written or told. Raises the same."""
+        known = await self._store.find(request.training_job_id, request.role, request.idempotency_key)
+        if known is not None:
+            return known
+        self._coordinator.check(request)
+        await self._feasibility.check(request)
+        return self._coordinator.draft(request)
+
     async def ask(self, request: TrainingRequest) -> tuple[Job, bool]:
         """As `submit`, for somebody who waits for the answer: what cannot work is refused at once.
 
