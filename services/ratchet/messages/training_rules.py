@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ratchet.messages.training import Compute, Hyperparameters, TrainingConfig
+from ratchet.messages.training import Compute, Evaluation, Hyperparameters, TrainingConfig, TrainingRequest
 
 COMMON = frozenset(
     {
@@ -73,6 +73,24 @@ def training_problems(config: TrainingConfig) -> list[str]:
         *_contradictions(hyper),
         *_unsupported(config.compute or Compute()),
     ]
+
+
+def request_problems(request: TrainingRequest) -> list[str]:
+    """As `training_problems`, and what the request says beside its configuration."""
+    return [*training_problems(request.training_config), *evaluation_problems(request)]
+
+
+def evaluation_problems(request: TrainingRequest) -> list[str]:
+    """Why this training cannot be judged as asked; empty when it can."""
+    algorithm = request.training_config.algorithm
+    if holdout_of(request.evaluation) and DATASET_FORMATS.get(algorithm, PAIRS) != PAIRS:
+        return [f"{algorithm} holds nothing out: evaluation.holdout_size is for dpo"]
+    return []
+
+
+def holdout_of(evaluation: Evaluation | None) -> float:
+    """The fraction that is held out; none unless it is asked for."""
+    return 0.0 if evaluation is None or evaluation.enabled is False else evaluation.holdout_size or 0.0
 
 
 def _meaningless(algorithm: str, hyper: Hyperparameters) -> Iterator[str]:

@@ -22,7 +22,7 @@ from ratchet.kernel.received import Received
 from ratchet.messages import Message, TrainingDispatch, TrainingStatus
 from ratchet.messages.state import Job
 from ratchet.messages.training import Artifacts, TrainingError
-from ratchet.messages.training_rules import training_problems
+from ratchet.messages.training_rules import request_problems
 from ratchet.trainer_worker import metrics
 from ratchet.trainer_worker.domain import (
     COMPLETED,
@@ -151,7 +151,7 @@ class Attempt:
         return self._final(conclusion, artifacts)
 
     def _refuse_impossible(self) -> None:
-        found = training_problems(self.dispatch.request.training_config)
+        found = request_problems(self.dispatch.request)
         if found:
             raise Rejected("; ".join(found))
         deadline = self.dispatch.request.deadline

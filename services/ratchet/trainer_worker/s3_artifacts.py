@@ -28,7 +28,7 @@ from ratchet.kernel.artifacts import (
 from ratchet.kernel.errors import Rejected
 from ratchet.messages.base import Value
 from ratchet.messages.training import Artifacts, TrainingDispatch
-from ratchet.messages.training_rules import DATASET_FORMATS, TRAJECTORIES
+from ratchet.messages.training_rules import DATASET_FORMATS, TRAJECTORIES, holdout_of
 from ratchet.trainer_worker.checkpoints import MANIFEST
 from ratchet.trainer_worker.domain import version_of
 from ratchet.trainer_worker.job import DOCUMENTS, LOG_FILE, METRICS_FILE, Finished, JobSpec
@@ -109,7 +109,7 @@ def fetch_inputs(objects: BlobStore, dispatch: TrainingDispatch, directory: Path
         adapter=str(base.adapter.directory) if base.adapter else None,
         resume=_fetch_checkpoint(objects, dispatch, directory),
         policy_version=version_of(dispatch.parent),
-        holdout=_holdout(dispatch),
+        holdout=holdout_of(dispatch.request.evaluation),
     )
     return Inputs(spec, base)
 
@@ -226,12 +226,6 @@ def _fetch_dataset(objects: BlobStore, dispatch: TrainingDispatch, directory: Pa
     path = directory / DATASET
     objects.get_file(snapshot.parquet.uri, path, snapshot.parquet.sha256)
     return path
-
-
-def _holdout(dispatch: TrainingDispatch) -> float:
-    """The fraction that is held out; none unless it is asked for."""
-    evaluation = dispatch.request.evaluation
-    return 0.0 if evaluation is None or evaluation.enabled is False else evaluation.holdout_size or 0.0
 
 
 def _fetch_checkpoint(objects: BlobStore, dispatch: TrainingDispatch, directory: Path) -> str | None:

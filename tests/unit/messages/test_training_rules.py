@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.messages.training import Compute, Dataset, Hyperparameters, Lora, TrainingConfig
-from ratchet.messages.training_rules import MEANINGFUL, training_problems
+from ratchet.messages.training import Compute, Dataset, Evaluation, Hyperparameters, Lora, TrainingConfig
+from ratchet.messages.training_rules import MEANINGFUL, request_problems, training_problems
 from ratchet.trainer_worker.algorithms import ALGORITHMS
+from tests.support.training import request
 
 
 def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any) -> TrainingConfig:
@@ -64,6 +65,25 @@ def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any
 )
 def test_each_impossible_option_has_its_reason(given: TrainingConfig, reason: str) -> None:
     assert training_problems(given) == [reason]
+
+
+@pytest.mark.parametrize("algorithm", [name for name in MEANINGFUL if name != "dpo"])
+def test_a_hold_out_is_refused_where_nothing_would_be_held_out(algorithm: str) -> None:
+    asked = request(training_config=config(algorithm), evaluation=Evaluation(holdout_size=0.25))
+    assert request_problems(asked) == [f"{algorithm} holds nothing out: evaluation.holdout_size is for dpo"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "evaluation"),
+    [
+        ("dpo", Evaluation(holdout_size=0.25)),
+        ("sft", Evaluation(holdout_size=0.0)),
+        ("sft", Evaluation(enabled=False, holdout_size=0.25)),
+        ("sft", None),
+    ],
+)
+def test_a_hold_out_that_is_kept_or_not_asked_for_is_fine(algorithm: str, evaluation: Evaluation | None) -> None:
+    assert request_problems(request(training_config=config(algorithm), evaluation=evaluation)) == []
 
 
 def test_every_algorithm_has_its_table_and_runs_with_its_defaults() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,12 @@ def test_pairs_without_two_different_usable_answers_are_left_out_and_counted(
         pair_rows(ChatRows(policy.tokenizer, 512), [equal, silent])
     with pytest.raises(DataUnusable, match="leaves none of 48 pairs"):
         trained(RecordingRun(tmp_path, "dpo"), base, pairs, HYPER, holdout=1.0)
+
+
+def test_a_hold_out_that_would_hold_out_nothing_is_refused(base: str, pairs: list[LoggedPair], tmp_path: Path) -> None:
+    one_task = [replace(pair, group_key="the same") for pair in pairs]
+    with pytest.raises(DataUnusable, match=r"a holdout_size of 0.25 holds out none of 48 pairs"):
+        trained(RecordingRun(tmp_path, "dpo"), base, one_task, HYPER, holdout=0.25)
 
 
 def test_micro_batches_of_pairs_give_the_loss_of_the_whole_batch(

@@ -62,7 +62,13 @@ def dispatch(blobs: MemoryBlobs, base: str, **changes: Any) -> TrainingDispatch:
     config = asked.training_config
     dataset = msgspec.structs.replace(config.dataset, snapshot=SnapshotRef(uri=stored.uri, digest=stored.sha256))
     config = msgspec.structs.replace(config, base_model=base, dataset=dataset)
-    values: dict[str, Any] = {"attempt": 2, "pool": "default", "timestamp": NOW, "parent": "support@7-1a2b3c4d", **changes}
+    values: dict[str, Any] = {
+        "attempt": 2,
+        "pool": "default",
+        "timestamp": NOW,
+        "parent": "support@7-1a2b3c4d",
+        **changes,
+    }
     return TrainingDispatch(
         training_job_id=asked.training_job_id,
         request=msgspec.structs.replace(asked, training_config=config),

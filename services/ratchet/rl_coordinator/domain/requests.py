@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ratchet.messages.routing import ROLE
 from ratchet.messages.training import Dataset, TrainingConfig, TrainingRequest
-from ratchet.messages.training_rules import DATASET_FORMATS, PAIRS, training_problems
+from ratchet.messages.training_rules import DATASET_FORMATS, PAIRS, evaluation_problems, training_problems
 
 POLICY_GRADIENT = frozenset({"ppo", "rloo", "grpo", "reinforce"})
 """Algorithms that learn from captured token ids and log-probabilities."""
@@ -39,7 +39,7 @@ def problems(request: TrainingRequest, abilities: Abilities) -> list[str]:
     if not abilities.training_enabled:
         return ["training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)"]
     role = [] if ROLE.fullmatch(request.role) else [f"role {request.role!r} is not of the form [a-z0-9_-]{{1,64}}"]
-    return role + config_problems(request.training_config, abilities.algorithms)
+    return [*role, *config_problems(request.training_config, abilities.algorithms), *evaluation_problems(request)]
 
 
 def config_problems(config: TrainingConfig, algorithms: frozenset[str]) -> list[str]:

@@ -122,6 +122,11 @@ def _split(pairs: Sequence[RowPair], spec: JobSpec) -> tuple[list[int], list[int
     learn, held = split([pair.keys for pair in pairs], spec.holdout, spec.config.hyperparameters.seed or 0)
     if not learn:
         raise DataUnusable(f"a holdout_size of {spec.holdout:g} leaves none of {len(pairs)} pairs to learn from")
+    if spec.holdout and not held:
+        raise DataUnusable(
+            f"a holdout_size of {spec.holdout:g} holds out none of {len(pairs)} pairs: every group of pairs that share "
+            "a prompt, a task or a try is larger than that; ask for a larger one, or for none"
+        )
     return learn, held
 
 
