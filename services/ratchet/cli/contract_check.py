@@ -12,11 +12,12 @@ from typing import Any
 from nats.aio.msg import Msg
 
 from ratchet.cli.broker import connected
+from ratchet.cli.json_input import json_file
 from ratchet.kernel.bus import Bus, utc_now
 from ratchet.kernel.compatibility import Break, breaks
 from ratchet.kernel.contracts import Breach, Contracts, Topic, Views, load_schema, parse
 from ratchet.kernel.envelope import unseal
-from ratchet.kernel.errors import InvalidMessage, NotFound, Rejected, UnknownSubject
+from ratchet.kernel.errors import InvalidMessage, Rejected, UnknownSubject
 from ratchet.kernel.replay import Replay
 from ratchet.kernel.resources import resource_dir
 from ratchet.kernel.settings import KernelSettings
@@ -97,12 +98,7 @@ class Proposal:
 
 def read_proposal(file: Path, subject: str | None) -> Proposal:
     """Read and compile a schema file. Raises `NotFound`, `Rejected` or `UnknownSubject`."""
-    try:
-        schema = json.loads(file.read_text())
-    except OSError as error:
-        raise NotFound(f"cannot read {file}: {error.strerror}") from error
-    except ValueError as error:
-        raise Rejected(f"{file} is not JSON: {error}") from error
+    schema = json_file(file)
     contracts = Contracts.load()
     topic = contracts.topic_of(subject) if subject else _topic_named_by(contracts, schema, file)
     today = load_schema(resource_dir("contracts"), topic.schema)

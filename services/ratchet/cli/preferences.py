@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ratchet.cli.broker import connected
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.imports import CheckOnly
+from ratchet.cli.json_input import json_in
 from ratchet.cli.output import Bar, console, print_table
 from ratchet.kernel.errors import NotFound, Rejected
 from ratchet.kernel.redaction import Redactor, redact_message
@@ -144,10 +143,7 @@ def records_of(file: Path) -> Numbered:
 
 def record_of_input() -> object:
     """The one record on standard input. Raises `Rejected`."""
-    try:
-        return msgspec.json.decode(sys.stdin.buffer.read())
-    except msgspec.DecodeError as error:
-        raise Rejected(f"standard input is not JSON: {error}") from error
+    return json_in(sys.stdin.buffer.read(), "standard input")
 
 
 async def newest(endpoints: Endpoints, wanted: Wanted, limit: int) -> tuple[list[Kept], list[Count]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from ratchet.kernel.errors import NotFound, Rejected
+from ratchet.cli.json_input import json_file
+from ratchet.kernel.errors import Rejected
 
 
 def hyperparameters(options: list[str]) -> dict[str, Any]:
@@ -46,16 +47,14 @@ def dataset(samples: int, **chosen: object) -> dict[str, Any]:
 
 def read_request(path: Path) -> dict[str, Any]:
     """A request from a JSON file. Raises `NotFound` or `Rejected`."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except FileNotFoundError as error:
-        raise NotFound(f"there is no file {path}") from error
-    except (OSError, msgspec.DecodeError) as error:
-        raise Rejected(f"{path} is not a JSON object: {error}") from error
+    document = json_file(path)
+    if not isinstance(document, dict):
+        raise Rejected(f"{path} is not a JSON object")
+    return cast(dict[str, Any], document)
 
 
 def _value(text: str) -> Any:  # `Any`: JSON
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return text
