@@ -23,6 +23,9 @@ Parameters = Annotated[
 ]
 Request = Annotated[Path | None, typer.Option(help="JSON file with a whole request instead of these options.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Return when the job has ended; exit code 3 unless it completed.")]
+Timeout = Annotated[
+    float | None, typer.Option(min=1, help="With --wait: wait no longer than so many seconds. The job goes on.")
+]
 JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=complete_job)]
 State = Annotated[str | None, typer.Option(help="Only jobs in this state: queued, running, completed, failed, ...")]
 
@@ -38,6 +41,7 @@ def train(
     parameter: Parameters = None,
     request: Request = None,
     wait: Wait = False,
+    timeout: Timeout = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
@@ -52,7 +56,7 @@ def train(
         body = request_body(role, algorithm, base_model, hyperparameters(parameter or []))
         body["dataset"] = dataset(samples, min_reward=min_reward, sources=source)
         body["priority"] = priority
-    submit(directory, body, Asked(wait=wait, dry_run=dry_run, as_json=as_json))
+    submit(directory, body, Asked(wait=wait, timeout_s=timeout, dry_run=dry_run, as_json=as_json))
 
 
 def jobs(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,10 @@ from ratchet.cli.output import (
     when,
 )
 from ratchet.cli.roles import require_role
+from ratchet.cli.waiting import Job, Waiting, until_ended
 from ratchet.kernel.errors import NotFound
 
-POLL_S = 0.5
 JOB_ID = re.compile(r"[0-9A-Za-z_.-]+")
-ENDED = frozenset({"completed", "failed", "cancelled"})
-
-Job = dict[str, Any]
-"""A job as the coordinator describes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +35,8 @@ class Asked:
     """How a job is asked for."""
 
     wait: bool
+    timeout_s: float | None
+    """Longest wait; None: until the job ends."""
     dry_run: bool
     as_json: bool
 
@@ -53,7 +50,7 @@ def submit(directory: Path, body: dict[str, Any], asked: Asked) -> None:
         return
     job = call(endpoints, "coordinator", "POST", "/v1/jobs", body)
     if asked.wait:
-        job = wait_for(endpoints, job, quiet=asked.as_json)
+        job = wait_for(endpoints, job, asked.timeout_s, quiet=asked.as_json)
     if asked.as_json:
         print_json(job)
     elif asked.wait:
@@ -65,15 +62,16 @@ def submit(directory: Path, body: dict[str, Any], asked: Asked) -> None:
         raise typer.Exit(ExitCode.PARTLY)
 
 
-def wait_for(endpoints: Endpoints, job: Job, *, quiet: bool) -> Job:
-    """The job once it has ended. Interrupting the wait does not cancel the job."""
+def wait_for(endpoints: Endpoints, job: Job, timeout_s: float | None, *, quiet: bool) -> Job:
+    """The job once it has ended, or the time is up. Interrupting the wait does not cancel the job."""
     with progress(f"{job['algorithm']} of {job['role']}", quiet=quiet) as bar:
-        while job["state"] not in ENDED:
-            percent = (job.get("progress") or {}).get("percent_complete")
-            bar(percent or 0, None if percent is None else 100, job["state"])
-            time.sleep(POLL_S)
-            job = call(endpoints, "coordinator", "GET", _path(job["training_job_id"]))
-    return job
+
+        def tell(seen: Job) -> None:
+            percent = (seen.get("progress") or {}).get("percent_complete")
+            bar(percent or 0, None if percent is None else 100, seen["state"])
+
+        path = _path(job["training_job_id"])
+        return until_ended(job, lambda: call(endpoints, "coordinator", "GET", path), tell, Waiting(timeout_s))
 
 
 def list_jobs(directory: Path, chosen: dict[str, str | None], as_json: bool) -> None:

@@ -1,0 +1,63 @@
+"""Waiting for a job bears a coordinator that restarts, and ends when it must."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ratchet.cli.waiting import POLL_S, SILENCE_S, Job, Waiting, until_ended
+from ratchet.kernel.errors import Unavailable
+
+RUNNING: Job = {"state": "running"}
+DONE: Job = {"state": "completed"}
+
+
+class Clock:
+    """Time passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def waiting(self, timeout_s: float | None = None) -> Waiting:
+        return Waiting(timeout_s, lambda: self.now, self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def told(answers: Iterator[Job | None]) -> Callable[[], Job]:
+    """Answers in order; None: the coordinator is away."""
+
+    def ask() -> Job:
+        answer = next(answers)
+        if answer is None:
+            raise Unavailable("away")
+        return answer
+
+    return ask
+
+
+def ignore(_: Job) -> None:
+    """Nobody looks on."""
+
+
+def test_a_coordinator_that_is_away_for_a_while_is_borne_every_time() -> None:
+    away = [None] * int(SILENCE_S / POLL_S - 1)
+    answers = iter([*away, RUNNING, *away, DONE])
+    assert until_ended(RUNNING, told(answers), ignore, Clock().waiting()) == DONE
+
+
+def test_a_coordinator_that_stays_away_ends_the_wait() -> None:
+    with pytest.raises(Unavailable):
+        until_ended(RUNNING, told(iter([None] * 1000)), ignore, Clock().waiting())
+
+
+def test_the_job_as_it_was_last_seen_is_the_answer_when_the_time_is_up() -> None:
+    clock = Clock()
+    assert until_ended(RUNNING, told(iter([RUNNING] * 100)), ignore, clock.waiting(3.0)) == RUNNING
+    assert clock.now == 3.0
+
+
+def test_a_job_that_has_ended_is_not_asked_for_again() -> None:
+    assert until_ended(DONE, told(iter([])), ignore, Clock().waiting()) == DONE
