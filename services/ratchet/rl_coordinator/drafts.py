@@ -12,7 +12,7 @@ from ratchet.messages.training_rules import DATASET_FORMATS, LABELS, PAIRS, TRAJ
 from ratchet.rl_coordinator.clickhouse_preferences import Preferences
 from ratchet.rl_coordinator.clickhouse_trajectories import Trajectories
 from ratchet.rl_coordinator.domain.baselines import baselines
-from ratchet.rl_coordinator.domain.labels import CONTRADICTED, LabelRow, label_row, labels
+from ratchet.rl_coordinator.domain.labels import LabelRow, label_row, labels, left_out_before
 from ratchet.rl_coordinator.domain.pairs import PairRow, PairRules, pair_row, select_pairs
 from ratchet.rl_coordinator.domain.requests import uses_policy_gradient
 from ratchet.rl_coordinator.domain.rows import TRANSFORMS, Recipe, Row, Scored, row_of
@@ -143,11 +143,11 @@ class Drafts:
                 lambda: [label_row(found[key], turns[key], chosen[key]) for key in ids if key in found]
             )
 
-        undecided = sum(label is None for label in said.values())
+        lost = left_out_before(said, {one.trajectory_id for one in catalogue.candidates})
         ups = sum(chosen.values())
         return Draft(
             ids=list(chosen),
-            left_out=+Counter({**selection.left_out, CONTRADICTED: undecided}),
+            left_out=+Counter({**selection.left_out, **lost}),
             nouns=("trajectory with a reward and thumbs", "trajectories with thumbs"),
             rows=rows,
             watermarks={**catalogue.watermarks, "RL_FEEDBACK": watermark},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ratchet.rl_coordinator.domain.labels import LabelRow, Thumb, label_row, labels
+from ratchet.rl_coordinator.domain.labels import LabelRow, Thumb, label_row, labels, left_out_before
 from tests.support.training import conversation, trajectory
 
 
@@ -24,6 +24,11 @@ def test_the_last_word_of_each_rater_and_the_majority_of_raters_count() -> None:
         ]
     )
     assert found == {"changed": True, "majority": False, "tie": None, "nameless": True}
+
+
+def test_judged_trajectories_that_cannot_be_chosen_from_are_counted_by_reason() -> None:
+    said = {"rewarded": True, "without": False, "also without": True, "undecided": None}
+    assert left_out_before(said, {"rewarded", "undecided"}) == {"contradicted": 1, "no_reward": 2}
 
 
 def test_all_that_was_said_after_the_first_prompt_is_judged() -> None:

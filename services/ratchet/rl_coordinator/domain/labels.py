@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ratchet.messages.base import JsonObject
@@ -16,6 +16,7 @@ from ratchet.rl_coordinator.domain.rows import TURNS_NOT_STORED, UNREADABLE_CHAT
 THUMBS = "thumbs"
 NO_PROMPT = "no_prompt"
 CONTRADICTED = "contradicted"
+NO_REWARD = "no_reward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,13 @@ def labels(thumbs: Iterable[Thumb]) -> Mapping[str, bool | None]:
     for number, thumb in enumerate(thumbs):
         last.setdefault(thumb.trajectory_id, {})[thumb.rater or f"unnamed {number}"] = thumb.up
     return {trajectory_id: _majority(words.values()) for trajectory_id, words in last.items()}
+
+
+def left_out_before(said: Mapping[str, bool | None], rewarded: Collection[str]) -> Mapping[str, int]:
+    """How many judged trajectories cannot be chosen from, by reason."""
+    undecided = sum(label is None for label in said.values())
+    unknown = sum(label is not None and trajectory_id not in rewarded for trajectory_id, label in said.items())
+    return {CONTRADICTED: undecided, NO_REWARD: unknown}
 
 
 def label_row(trajectory: Trajectory, turns: Sequence[Turn], label: bool) -> LabelRow | str:
