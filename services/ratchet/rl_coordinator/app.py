@@ -185,6 +185,7 @@ def exporter(settings: Settings, warehouse: Warehouse, objects: Objects, now: Ca
         Trajectories(warehouse, settings.history_limit),
         Preferences(warehouse, settings.history_limit),
         minimum={PAIRS: settings.minimum_pairs, LABELS: settings.minimum_labels},
+        pairs_per_group=settings.pairs_per_group,
     )
     return Exporter(drafts, Snapshots(objects, settings.kernel.s3_bucket), settings.chunk, now)
 

@@ -20,7 +20,8 @@ SELECT
     p.sequence AS sequence,
     hex(sipHash128(JSONExtractRaw(p.body, 'prompt'))) AS prompt,
     hex(sipHash128(JSONExtractRaw(p.body, 'chosen'))) AS chosen,
-    hex(sipHash128(JSONExtractRaw(p.body, 'rejected'))) AS rejected
+    hex(sipHash128(JSONExtractRaw(p.body, 'rejected'))) AS rejected,
+    JSONExtract(p.body, 'group_key', 'Nullable(String)') AS group_key
 FROM preferences AS p FINAL
 WHERE p.role = {role:String}
 ORDER BY p.sequence DESC
@@ -83,4 +84,5 @@ def _opinion(row: Row) -> Opinion:
         prompt=row["prompt"],
         chosen=row["chosen"],
         rejected=row["rejected"],
+        group_key=row["group_key"],
     )

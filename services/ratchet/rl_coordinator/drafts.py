@@ -71,11 +71,14 @@ class Draft:
 class Drafts:
     """Chooses from the warehouse."""
 
-    def __init__(self, trajectories: Trajectories, preferences: Preferences, minimum: Mapping[str, int]) -> None:
-        """`minimum`: by format, how many rows a job needs."""
+    def __init__(
+        self, trajectories: Trajectories, preferences: Preferences, minimum: Mapping[str, int], pairs_per_group: int
+    ) -> None:
+        """`minimum`: by format, how many rows a job needs. `pairs_per_group`: most pairs of one task."""
         self._trajectories = trajectories
         self._preferences = preferences
         self._minimum = minimum
+        self._pairs_per_group = pairs_per_group
 
     async def draft(self, wanted: Wanted) -> Draft:
         """The draft of the format that the job's algorithm learns from."""
@@ -110,7 +113,7 @@ class Drafts:
     async def _draft_pairs(self, wanted: Wanted) -> Draft:
         watermark = await self._preferences.watermark(wanted.role, "preferences")
         opinions = await self._preferences.opinions(wanted.role)
-        rules = PairRules(filter=wanted.filter, consumed=wanted.learned.preferences)
+        rules = PairRules(wanted.filter, wanted.learned.preferences, self._pairs_per_group)
         selection = select_pairs(opinions, rules, wanted.dataset.sample_size)
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:

@@ -58,6 +58,8 @@ class Settings(BaseSettings):
     minimum_pairs: int = 8
     """A job that learns from preference pairs and has fewer is refused. A floor against nothing at all: below some 500
     pairs, DPO shows little."""
+    pairs_per_group: int = Field(default=4, ge=1)
+    """Most pairs of one task in a snapshot, the newest; pairs without a group key, as people give, are not bounded."""
     minimum_labels: int = 8
     """The same for a job that learns from thumbs; it needs both kinds of them."""
     chunk: int = 250

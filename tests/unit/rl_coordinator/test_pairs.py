@@ -44,6 +44,14 @@ def test_the_newest_pairs_are_taken_oldest_first() -> None:
     assert chosen(*several, sample_size=2) == (["2", "3"], {"beyond_sample_size": 1})
 
 
+def test_a_task_that_was_derived_from_time_and_again_has_its_newest_pairs_and_no_more() -> None:
+    several = [opinion(str(n), n, prompt=str(n), group_key="task") for n in range(1, 5)]
+    free = [opinion(f"free {n}", n, prompt=f"free {n}") for n in range(5, 8)]
+    rules = PairRules(filter=DatasetFilter(), consumed=frozenset(), per_group=2)
+    found = chosen(*several, *free, opinion("other", 9, prompt="other", group_key="other"), rules=rules)
+    assert found == (["3", "4", "free 5", "free 6", "free 7", "other"], {"beyond_max_per_group": 2})
+
+
 def test_a_majority_decides_and_its_pair_counts_once() -> None:
     found = chosen(opinion("one", 1), opinion("two", 2), other_way("three", 3))
     assert found == (["two"], {"duplicate": 1, "outvoted": 1})

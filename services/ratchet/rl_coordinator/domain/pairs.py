@@ -37,6 +37,8 @@ class Opinion:
     prompt: str
     chosen: str
     rejected: str
+    group_key: str | None = None
+    """Of a derived pair: its task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class PairRules:
     filter: DatasetFilter
     consumed: frozenset[str]
     """Preferences the lineage has already learned from."""
+    per_group: int | None = None
+    """Most pairs of one task; those without a group key are not bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,10 @@ def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int
         else:
             eligible.append(taken)
             votes[taken.preference_id] = tuple(vote.preference_id for vote in agreeing)
-    newest = sorted(eligible, key=lambda opinion: (opinion.sequence, opinion.preference_id))[-sample_size:]
-    left_out["beyond_sample_size"] += len(eligible) - len(newest)
+    bounded = _newest_of_groups(eligible, rules.per_group)
+    left_out["beyond_max_per_group"] += len(eligible) - len(bounded)
+    newest = bounded[-sample_size:]
+    left_out["beyond_sample_size"] += len(bounded) - len(newest)
     chosen = {opinion.preference_id: votes[opinion.preference_id] for opinion in newest}
     return PairSelection(newest, dict(+left_out), chosen)
 
@@ -176,6 +182,19 @@ def _decided(opinions: Sequence[Opinion], left_out: Counter[str]) -> list[list[O
         kept.append(agreeing)
         left_out["outvoted"] += len(votes) - len(agreeing)
     return kept
+
+
+def _newest_of_groups(eligible: Iterable[Opinion], limit: int | None) -> list[Opinion]:
+    """Oldest first. Deriving bounds a task's pairs each time; no task may outweigh the others over time."""
+    kept: list[Opinion] = []
+    taken: Counter[str] = Counter()
+    for opinion in sorted(eligible, key=lambda opinion: (opinion.sequence, opinion.preference_id), reverse=True):
+        if opinion.group_key is not None:
+            taken[opinion.group_key] += 1
+            if limit is not None and taken[opinion.group_key] > limit:
+                continue
+        kept.append(opinion)
+    return kept[::-1]
 
 
 def _spokesman(agreeing: Sequence[Opinion], rules: PairRules) -> Opinion | str:
