@@ -33,13 +33,16 @@ class RecordingRun:
         resume: Checkpoint | None = None,
         stop_after: int | None = None,
         every: int = 0,
+        asks: int | None = None,
     ) -> None:
+        """`asks`: how often it may be asked whether to stop before it says so."""
         self.resume = resume
         self.steps: list[Step] = []
         self.samples = 0
         self.total = 0
         self._every = every
         self._stop_after = stop_after
+        self.asks = asks
         self.store = CheckpointStore(root, JOB_ID, 1, algorithm)
 
     def started(self, samples: int, total_steps: int) -> None:
@@ -49,6 +52,9 @@ class RecordingRun:
         self.steps.append(step)
 
     def stop_requested(self) -> bool:
+        if self.asks is not None:
+            self.asks -= 1
+            return self.asks < 0
         return self._stop_after is not None and len(self.steps) >= self._stop_after
 
     def checkpoint_due(self, step: int) -> bool:

@@ -14,10 +14,10 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from ratchet.messages.training_rules import DATASET_FORMATS
-from ratchet.trainer_worker.errors import error_code
+from ratchet.trainer_worker.errors import StopRequested, error_code
 from ratchet.trainer_worker.job import (
     DOCUMENTS,
     RESULT,
@@ -29,6 +29,10 @@ from ratchet.trainer_worker.job import (
     encode_event,
     read_job,
 )
+
+if TYPE_CHECKING:
+    from ratchet.trainer_worker.algorithms.base import Outcome
+    from ratchet.trainer_worker.policy import TrainedPolicy
 
 
 def main(directory: Path) -> int:
@@ -55,8 +59,7 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
 
     from ratchet.trainer_worker.algorithms import load_algorithm  # noqa: PLC0415
     from ratchet.trainer_worker.child_run import ChildRun  # noqa: PLC0415
-    from ratchet.trainer_worker.documents import write_documents  # noqa: PLC0415
-    from ratchet.trainer_worker.policy import load_policy, save_policy  # noqa: PLC0415
+    from ratchet.trainer_worker.policy import load_policy  # noqa: PLC0415
     from ratchet.trainer_worker.probe import probe_policy  # noqa: PLC0415
     from ratchet.trainer_worker.snapshot import READERS  # noqa: PLC0415
 
@@ -68,17 +71,14 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
     if stop.is_set():
         return Stopped(step=0)
     policy = load_policy(spec)
-    outcome = algorithm(spec, policy, examples, run)
+    try:
+        outcome = algorithm(spec, policy, examples, run)
+    except StopRequested:
+        return Stopped(step=run.reached)
     if outcome.stopped_at is not None:
         return Stopped(step=outcome.stopped_at)
-    result = directory / RESULT
-    result.mkdir()
-    save_policy(policy, result, spec.base_name)
-    if outcome.extra_files is not None:
-        outcome.extra_files(result)
-    write_documents(directory / DOCUMENTS, spec, policy, outcome)
     return Finished(
-        directory=str(result),
+        directory=str(_leave(directory, spec, policy, outcome)),
         kind=policy.kind,
         samples=outcome.samples,
         metrics=outcome.metrics,
@@ -88,6 +88,20 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
         probe=probe_policy(policy, outcome.probe_prompt),
         evaluation=outcome.evaluation,
     )
+
+
+def _leave(directory: Path, spec: JobSpec, policy: TrainedPolicy, outcome: Outcome) -> Path:
+    """Write the policy's files and its documents; returns the directory of the files."""
+    from ratchet.trainer_worker.documents import write_documents  # noqa: PLC0415 - see train
+    from ratchet.trainer_worker.policy import save_policy  # noqa: PLC0415
+
+    result = directory / RESULT
+    result.mkdir()
+    save_policy(policy, result, spec.base_name)
+    if outcome.extra_files is not None:
+        outcome.extra_files(result)
+    write_documents(directory / DOCUMENTS, spec, policy, outcome)
+    return result
 
 
 def peak_memory_gb() -> float:

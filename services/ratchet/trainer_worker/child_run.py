@@ -50,6 +50,8 @@ class ChildRun:
         self._step_at = self._told_at = time.monotonic()
         self._step_s = 0.0
         self._untold: Progressed | None = None
+        self.reached = 0
+        """The newest train step."""
 
     def emit(self, event: Event) -> None:
         """Tell the worker."""
@@ -72,6 +74,7 @@ class ChildRun:
 
     def stepped(self, step: Step) -> None:
         """See `Run`."""
+        self.reached = step.number
         now = time.monotonic()
         took, self._step_at = now - self._step_at, now
         # A moving average: the first steps are slower, and other processes come and go.

@@ -31,6 +31,10 @@ class TimedOut(TrainingFailed):
     code = TIMEOUT
 
 
+class StopRequested(Exception):
+    """The training was asked to stop where no train step is at work; what counts is the newest checkpoint, if any."""
+
+
 def error_code(error: BaseException) -> str:
     """Error class of whatever ended a training."""
     if isinstance(error, TrainingFailed):

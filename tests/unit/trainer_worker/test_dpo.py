@@ -17,7 +17,7 @@ from ratchet.trainer_worker.algorithms.base import Outcome
 from ratchet.trainer_worker.algorithms.dpo import Preference
 from ratchet.trainer_worker.chats import ChatRows
 from ratchet.trainer_worker.checkpoints import open_checkpoint
-from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.errors import DataUnusable, StopRequested
 from ratchet.trainer_worker.learner.logprobs import Scorer
 from ratchet.trainer_worker.learner.pairs import pair_rows
 from ratchet.trainer_worker.learner.sequences import score_all
@@ -190,6 +190,26 @@ def test_a_hold_out_that_would_hold_out_nothing_is_refused(base: str, pairs: lis
     one_task = [replace(pair, group_key="the same") for pair in pairs]
     with pytest.raises(DataUnusable, match=r"a holdout_size of 0.25 holds out none of 48 pairs"):
         trained(RecordingRun(tmp_path, "dpo"), base, one_task, HYPER, holdout=0.25)
+
+
+def test_a_stop_while_the_reference_is_scored_ends_the_training_at_once(
+    base: str, pairs: list[LoggedPair], tmp_path: Path
+) -> None:
+    run = RecordingRun(tmp_path, "dpo", asks=2)
+    with pytest.raises(StopRequested):
+        trained(run, base, pairs, HYPER)
+    assert (run.asks, run.steps, run.store.all()) == (-1, [], [])
+
+
+def test_a_stop_while_held_out_pairs_are_judged_leaves_the_newest_checkpoint(
+    base: str, pairs: list[LoggedPair], tmp_path: Path
+) -> None:
+    # Six parts of the reference, five train steps that are not the last, two checkpoints; then the judging.
+    run = RecordingRun(tmp_path, "dpo", asks=13, every=3)
+    with pytest.raises(StopRequested):
+        trained(run, base, pairs, HYPER, holdout=0.25)
+    assert len(run.steps) == 6
+    assert run.newest().manifest.step == 3
 
 
 def test_micro_batches_of_pairs_give_the_loss_of_the_whole_batch(

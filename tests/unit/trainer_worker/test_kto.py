@@ -15,7 +15,7 @@ from ratchet.trainer_worker.algorithms.base import Outcome
 from ratchet.trainer_worker.algorithms.kto import labelled_rows, shuffled
 from ratchet.trainer_worker.chats import ChatRows
 from ratchet.trainer_worker.checkpoints import open_checkpoint
-from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.errors import DataUnusable, StopRequested
 from ratchet.trainer_worker.policy import TrainedPolicy, load_policy
 from ratchet.trainer_worker.snapshot import LoggedLabel, read_labels
 from tests.support.tiny_models import chat_texts, write_tiny_model
@@ -97,6 +97,15 @@ def test_a_checkpoint_of_other_labels_is_refused(base: str, labels: list[LoggedL
     rest = RecordingRun(tmp_path / "rest", "kto", resume=checkpoint)
     with pytest.raises(DataUnusable, match="made from 96 examples, the snapshot has 95"):
         trained(rest, base, labels[:95], HYPER)
+
+
+def test_a_stop_while_the_reference_is_scored_ends_the_training_at_once(
+    base: str, labels: list[LoggedLabel], tmp_path: Path
+) -> None:
+    run = RecordingRun(tmp_path, "kto", asks=2)
+    with pytest.raises(StopRequested):
+        trained(run, base, labels, HYPER)
+    assert (run.asks, run.steps, run.store.all()) == (-1, [], [])
 
 
 def test_weights_decide_how_much_each_kind_counts(base: str, labels: list[LoggedLabel], tmp_path: Path) -> None:

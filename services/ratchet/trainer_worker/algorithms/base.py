@@ -40,7 +40,7 @@ class Run(Protocol):
         ...
 
     def stop_requested(self) -> bool:
-        """True once the training shall stop; asked at step boundaries."""
+        """True once the training shall stop; asked at step boundaries and while examples are scored."""
         ...
 
     def checkpoint_due(self, step: int) -> bool:
@@ -76,5 +76,8 @@ class Algorithm(Protocol):
     """One way of learning from a snapshot. Changes `policy` in place."""
 
     def __call__(self, spec: JobSpec, policy: TrainedPolicy, examples: Sequence[Any], run: Run, /) -> Outcome:
-        """`examples`: rows of the format that `training_rules.DATASET_FORMATS` names (`Any`: each has its own type)."""
+        """`examples`: rows of the format that `training_rules.DATASET_FORMATS` names (`Any`: each has its own type).
+
+        Raises `StopRequested` when that comes where there is nothing new to save.
+        """
         ...

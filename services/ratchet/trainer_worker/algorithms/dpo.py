@@ -6,7 +6,7 @@ of a full fine-tune.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -21,7 +21,7 @@ from ratchet.trainer_worker.learner.logprobs import Scorer
 from ratchet.trainer_worker.learner.pairs import PairRows, RowPair, pair_rows
 from ratchet.trainer_worker.learner.preference_losses import PairLogprobs, dpo_loss
 from ratchet.trainer_worker.learner.reference import Reference, score_sides
-from ratchet.trainer_worker.learner.sequences import sequence_logprobs
+from ratchet.trainer_worker.learner.sequences import never, sequence_logprobs
 from ratchet.trainer_worker.policy import TrainedPolicy
 from ratchet.trainer_worker.snapshot import LoggedPair
 from ratchet.trainer_worker.trl_loop import Defaults, Loss, Trained, Work, run_trl
@@ -51,7 +51,9 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[LoggedPair], run
         metrics=_metrics(made, objective, trained) | chats.counts.metrics(),
         probe_prompt=min((pair.chosen[0].prompt for pair in objective.pairs), key=len),
         effective=trained.effective | {"max_length": max_length, "beta": beta, "label_smoothing": smoothing},
-        evaluation=evaluate(scorer, [made.pairs[index] for index in held], reference.of(held), beta),
+        evaluation=evaluate(
+            scorer, [made.pairs[index] for index in held], reference.of(held), beta, run.stop_requested
+        ),
     )
 
 
@@ -91,7 +93,11 @@ class Preference:
 
 
 def evaluate(
-    scorer: Scorer, pairs: Sequence[RowPair], reference: tuple[Tensor, Tensor], beta: float
+    scorer: Scorer,
+    pairs: Sequence[RowPair],
+    reference: tuple[Tensor, Tensor],
+    beta: float,
+    stop_requested: Callable[[], bool] = never,
 ) -> EvaluationResults | None:
     """What the held-out pairs say; None without any.
 
@@ -101,7 +107,7 @@ def evaluate(
     """
     if not pairs:
         return None
-    chosen, rejected = score_sides(scorer, [pair.sides for pair in pairs])
+    chosen, rejected = score_sides(scorer, [pair.sides for pair in pairs], stop_requested)
     before, after = reference[0] - reference[1], chosen - rejected
     wins = _wins(after - before)
     low, high = wilson(wins, len(pairs))

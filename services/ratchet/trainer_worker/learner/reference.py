@@ -5,7 +5,7 @@ So no second set of weights is held, and a resumed training has the very same re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ class Reference:
     def open(cls, scorer: Scorer, examples: Sequence[Sides], run: Run) -> Reference:
         """From the checkpoint that is resumed, else by scoring all examples now."""
         if run.resume is None:
-            return cls(*score_sides(scorer, examples))
+            return cls(*score_sides(scorer, examples, run.stop_requested))
         kept = load_file(run.resume.directory / FILE)
         if len(kept["first"]) != len(examples):
             raise other_data(len(kept["first"]), len(examples))
@@ -50,9 +50,9 @@ class Reference:
         save_file({"first": self.first, "second": self.second}, directory / FILE)
 
 
-def score_sides(scorer: Scorer, examples: Sequence[Sides]) -> tuple[Tensor, Tensor]:
-    """Log-probabilities now: first sides, second sides."""
-    scored = score_all(scorer, [side for sides in examples for side in sides])
+def score_sides(scorer: Scorer, examples: Sequence[Sides], stop_requested: Callable[[], bool]) -> tuple[Tensor, Tensor]:
+    """Log-probabilities now: first sides, second sides. Raises `StopRequested`."""
+    scored = score_all(scorer, [side for sides in examples for side in sides], stop_requested)
     return scored[0::2].clone(), scored[1::2].clone()
 
 

@@ -5,11 +5,12 @@ Shapes: _S sequences.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from ratchet.trainer_worker.errors import StopRequested
 from ratchet.trainer_worker.learner.logprobs import Scorer
 from ratchet.trainer_worker.learner.rows import Row
 from ratchet.trainer_worker.learner.start import check_head
@@ -30,11 +31,17 @@ def sequence_logprobs(scorer: Scorer, sequences: Sequence[Rows]) -> tuple[Tensor
     return sums_S, float(scores.entropy_N.detach().mean())
 
 
+def never() -> bool:
+    """Nobody asks for a stop."""
+    return False
+
+
 @torch.no_grad()
-def score_all(scorer: Scorer, sequences: Sequence[Rows]) -> Tensor:
+def score_all(scorer: Scorer, sequences: Sequence[Rows], stop_requested: Callable[[], bool] = never) -> Tensor:
     """Log-probabilities of any number of sequences on the CPU, without gradient and without dropout.
 
-    Raises `DataUnusable` when the model changes its logits in a way that the scorer does not know.
+    Raises `DataUnusable` when the model changes its logits in a way that the scorer does not know, and `StopRequested`
+    as soon as that is so: a large data set takes minutes.
     """
     training = scorer.model.training
     scorer.model.eval()
@@ -42,6 +49,8 @@ def score_all(scorer: Scorer, sequences: Sequence[Rows]) -> Tensor:
     order = sorted(range(len(sequences)), key=lambda index: len(sequences[index][0].token_ids))
     found_S = torch.zeros(len(sequences))
     for begin in range(0, len(order), SCORING_SEQUENCES):
+        if stop_requested():
+            raise StopRequested
         part = order[begin : begin + SCORING_SEQUENCES]
         found_S[part] = sequence_logprobs(scorer, [sequences[index] for index in part])[0].float().cpu()
     scorer.model.train(training)
