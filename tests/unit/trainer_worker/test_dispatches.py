@@ -16,6 +16,7 @@ from ratchet.trainer_worker.handlers import Dispatches
 from ratchet.trainer_worker.slots import Slots
 from tests.support.fake_bus import FakeBus
 from tests.support.training import job, received, request
+from tests.support.waiting import eventually
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -74,12 +75,15 @@ async def test_a_dispatch_is_done_once_its_training_runs_and_says_so() -> None:
 
 
 async def test_the_same_dispatch_again_starts_nothing_while_it_runs_and_after() -> None:
-    bench = Bench(slots=2)
+    bench = Bench(slots=1)
     await bench.give()
     assert await bench.give() == Done()
     bench.started[0].request_stop(StopReason.CANCELLED)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+
+    async def free() -> bool:
+        return bench.slots.free()
+
+    await eventually(free)
     assert await bench.give() == Done()
     assert len(bench.started) == 1
 
