@@ -110,13 +110,8 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
     store = KvJobs(bus.bucket(JOBS, Job), bus.bucket(BUCKET, str))
     await store.load()
     policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion))
-    coordinator = Coordinator(
-        store, house, lambda role: Counted(counter.state(role) or 0, preferring.state(role) or 0), bus.now
-    )
-    counts = Counts(stores.warehouse)
-    given = Given(stores.objects, Snapshots(stores.objects, settings.kernel.s3_bucket))
-    feasibility = Feasibility(policies, counts, given, store.all)
-    intake = Intake(bus, store, coordinator, feasibility)
+    coordinator = Coordinator(store, house, _counted(counter, preferring), bus.now)
+    intake = Intake(bus, store, coordinator, _feasibility(settings, stores, policies, store))
     keeper = Keeper(bus, store, Pace(settings.tick_s, house.limits, settings.job_retention_s), bus.now)
     exporting = exporter(settings, stores.warehouse, stores.objects, bus.now)
     dispatcher = Dispatcher(store, policies, exporting, keeper, house, bus.now)
@@ -124,16 +119,17 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
         ThresholdTrigger(store, intake, counter.states, recipes.rewarded, "rewarded", bus.now),
         ThresholdTrigger(store, intake, preferring.states, recipes.preferences, "preferences", bus.now),
     ]
+    statuses = Statuses(
+        Overview(store, policies, house, counter.states, recipes.rewarded),
+        PreferenceOverview(store, policies, Counts(stores.warehouse), preferring.states, recipes.preferences),
+        bus.now,
+    )
     parts = Parts(
         intake=intake,
         coordinator=coordinator,
         store=store,
         registry=Registry(policies, _provenance(settings, stores, policies, store), store.all),
-        statuses=Statuses(
-            Overview(store, policies, house, counter.states, recipes.rewarded),
-            PreferenceOverview(store, policies, counts, preferring.states, recipes.preferences),
-            bus.now,
-        ),
+        statuses=statuses,
         checks=stores.checks(),
         training_enabled=settings.training_enabled,
         now=bus.now,
@@ -150,9 +146,18 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
     return App(NAME, components, stores.checks())
 
 
+def _feasibility(settings: Settings, stores: Stores, policies: KvPolicies, jobs: KvJobs) -> Feasibility:
+    given = Given(stores.objects, Snapshots(stores.objects, settings.kernel.s3_bucket))
+    return Feasibility(policies, Counts(stores.warehouse), given, jobs.all)
+
+
 def _consumer(bus: Bus, coordinator: Coordinator) -> Consumer:
     handlers = {TrainingRequest.TOPIC: each(coordinator.on_request), TrainingStatus.TOPIC: each(coordinator.on_status)}
     return Consumer(bus, Subscription(stream="RL_TRAINING", durable="coordinator-training", handlers=handlers))
+
+
+def _counted(rewarded: Projection[int], preferences: Projection[int]) -> Callable[[str], Counted]:
+    return lambda role: Counted(rewarded.state(role) or 0, preferences.state(role) or 0)
 
 
 def _counting() -> Fold[int]:
