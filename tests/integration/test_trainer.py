@@ -111,7 +111,7 @@ async def test_a_cancelled_job_stops_within_seconds_and_can_be_resumed(world: Wo
     assert done.status == "completed", done.error
     assert done.artifacts is not None
     lines = world.objects.get(str(done.artifacts.training_curves)).decode().splitlines()
-    assert json.loads(lines[0])["step"] > 1
+    assert json.loads(lines[0])["step"] == json.loads(world.objects.get(checkpoint))["step"] + 1
 
 
 async def test_a_killed_training_process_is_an_infrastructure_failure(world: World) -> None:
