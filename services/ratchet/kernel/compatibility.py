@@ -13,9 +13,11 @@ from typing import Any
 Json = Any
 """Part of a schema."""
 
-_LIMITS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "minItems", "maxItems")
-_SAME = (*_LIMITS, "format", "pattern", "const", "default", "if", "then", "allOf")
-"""Keywords whose values must stay: narrower, old messages are refused; wider, old readers refuse new messages."""
+_COMPARED = {"type", "enum", "properties", "required", "items", "additionalProperties", "oneOf", "$defs"}
+"""Keywords whose values may change in some ways. All others must stay: narrower, old messages are refused; wider, old
+readers refuse new messages."""
+_WORDS = {"title", "description", "examples", "deprecated", "$comment", "$id", "$schema"}
+"""Keywords that refuse nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,10 @@ def _compared(old: _Node, new: _Node, path: str) -> Iterator[Break]:
             yield Break(path, "was rewritten")
         return
     yield from _types(old, new, path)
-    for keyword in _SAME:
+    for keyword in sorted((old.schema.keys() | new.schema.keys()) - _COMPARED - _WORDS):
         if old.schema.get(keyword) != new.schema.get(keyword):
             yield Break(path, f"{keyword} {_shown(old, keyword)} became {_shown(new, keyword)}")
-    gone = [value for value in old.schema.get("enum", []) if value not in new.schema.get("enum", [value])]
-    if gone:
-        yield Break(path, f"no longer lists {', '.join(map(str, gone))}")
+    yield from _values(old, new, path)
     yield from _members(old, new, path)
     yield from _parts(old, new, path)
 
@@ -81,6 +81,17 @@ def _types(old: _Node, new: _Node, path: str) -> Iterator[Break]:
         yield Break(path, f"no longer takes {', '.join(sorted(was - now))}")
     if now - was:
         yield Break(path, f"takes {', '.join(sorted(now - was))}, which older readers refuse")
+
+
+def _values(old: _Node, new: _Node, path: str) -> Iterator[Break]:
+    """Listed values. More of them are fine, for readers take those that they do not know."""
+    was, now = old.schema.get("enum"), new.schema.get("enum")
+    if (was is None) != (now is None):
+        yield Break(path, "takes only listed values" if was is None else "no longer lists its values")
+        return
+    gone = [value for value in was or [] if value not in (now or [])]
+    if gone:
+        yield Break(path, f"no longer lists {', '.join(map(str, gone))}")
 
 
 def _members(old: _Node, new: _Node, path: str) -> Iterator[Break]:

@@ -79,6 +79,11 @@ def test_optional_members_enum_values_and_words_may_be_added(edit: Change):
         (lambda new: properties(new)["scores"].update(additionalProperties=True), "/scores/{}", "was rewritten"),
         (lambda new: properties(new)["value"]["oneOf"].pop(), "/value", "has 1 alternatives instead of 2"),
         (lambda new: properties(new)["value"]["oneOf"][1].update(maximum=1), "/value", "maximum none became 1"),
+        (lambda new: properties(new)["kind"].pop("enum"), "/kind", "no longer lists its values"),
+        (lambda new: properties(new)["id"].update(enum=["a"]), "/id", "takes only listed values"),
+        (lambda new: properties(new)["id"].update(anyOf=[{"minLength": 3}]), "/id", "anyOf none became a condition"),
+        (lambda new: properties(new)["labels"].update({"not": {"required": ["a"]}}), "/labels", "not none became"),
+        (lambda new: properties(new)["labels"].update(maxProperties=3), "/labels", "maxProperties none became 3"),
         (lambda new: new.update({"if": {"required": ["kind"]}}), "", "if none became a condition"),
     ],
 )
