@@ -10,7 +10,7 @@ import pytest
 
 from ratchet.embedded.ports import free_ports
 from ratchet.gateway.engines.base import EngineFailed, Reply
-from ratchet.gateway.engines.http_post import Address, HttpPost, open_session
+from ratchet.gateway.engines.http_post import LARGEST_ANSWER, Address, HttpPost, open_session
 
 
 class Engine:
@@ -92,3 +92,13 @@ async def test_an_engines_own_words_are_found_in_every_shape(body: bytes, reason
     assert isinstance(reply, Reply)
     assert reply.reason == reason
     assert (reply.refusal().status, str(reply.refusal())) == (400, reason)
+
+
+async def test_a_redirect_is_not_followed_and_an_endless_answer_not_kept() -> None:
+    moved = b"HTTP/1.1 307 Moved\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    redirected, connections = await asked(moved)
+    assert isinstance(redirected, EngineFailed)
+    assert (redirected.code, connections) == ("engine_invalid", 1)
+    endless, _ = await asked(http("200 OK", b" " * (LARGEST_ANSWER + 1)))
+    assert isinstance(endless, EngineFailed)
+    assert endless.status == 502

@@ -59,6 +59,8 @@ async def trained(http: httpx.AsyncClient, role: str) -> None:
     assert [one["training_job_id"] for one in (await http.get(f"/jobs?role={role}")).json()["jobs"]] == [job]
     assert (await http.get("/jobs?role=nobody")).json()["jobs"] == []
     assert (await http.get("/status")).json()["jobs"]["dispatched"] == 1
+    for part in ("training", "dpo"):
+        assert (await http.get(f"/status/{part}")).status_code == 200
     assert (await http.post(f"/jobs/{job}/cancel")).json()["training_job_id"] == job
     missing, wrong = await http.get("/jobs/unheard-of"), await http.post("/jobs", json={"algorithm": 7})
     assert (missing.status_code, wrong.status_code) == (404, 422)

@@ -8,10 +8,11 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from ratchet.gateway.engines.http_post import bounded
 from ratchet.kernel.asgi import HttpError, Request, Response, problem_response
 
 _JOBS = r"/v1/jobs(/[A-Za-z0-9][A-Za-z0-9_.-]{0,127}){0,2}"
-_FORWARDED = {"GET": re.compile(rf"/v1/status|{_JOBS}"), "POST": re.compile(_JOBS)}
+_FORWARDED = {"GET": re.compile(rf"/v1/status(/training|/dpo)?|{_JOBS}"), "POST": re.compile(_JOBS)}
 TIMEOUT_S = 30.0
 
 
@@ -36,12 +37,15 @@ class Coordinator:
                 data=request.body or None,
                 headers={"content-type": "application/json"},
                 timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+                allow_redirects=False,
             ) as answer:
-                body = await answer.read()
+                body = await bounded(answer)
         except TimeoutError as error:
             raise HttpError(504, "the coordinator took too long", code="coordinator_timeout") from error
         except (aiohttp.ClientError, ValueError) as error:
             raise HttpError(502, "the coordinator is not reachable", code="coordinator_unavailable") from error
+        if 300 <= answer.status < 400:
+            raise HttpError(502, "the coordinator points elsewhere", code="coordinator_unavailable")
         if answer.status < 400:
             return Response(answer.status, body)
         return problem_response(HttpError(answer.status, _detail(body) or f"the coordinator answered {answer.status}"))

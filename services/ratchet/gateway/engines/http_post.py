@@ -19,6 +19,9 @@ CONNECT_PAUSE_S = 0.1
 KEEP_ALIVE_S = 4.0
 """Below the five seconds after which uvicorn and vLLM close an idle connection: theirs must not be the first word."""
 
+LARGEST_ANSWER = 64 * 1024 * 1024
+"""Bytes of an answer, unpacked: a long one with the log-probabilities of every token has a few."""
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -57,9 +60,11 @@ class HttpPost:
     async def _send(self, path: str, body: bytes) -> Reply:
         try:
             async with self._session.post(
-                self._url + path, data=body, headers=self._headers, timeout=self._timeout
+                self._url + path, data=body, headers=self._headers, timeout=self._timeout, allow_redirects=False
             ) as answer:
-                return Reply(answer.status, _decoded(answer.status, await answer.read()))
+                if 300 <= answer.status < 400:
+                    raise EngineFailed(502, f"{self._name} points elsewhere", code="engine_invalid")
+                return Reply(answer.status, _decoded(answer.status, await bounded(answer)))
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             raise
         except TimeoutError as error:
@@ -68,6 +73,18 @@ class HttpPost:
             raise EngineFailed(502, f"{self._name} broke off: {error}", code="engine_unavailable") from error
         except msgspec.DecodeError as error:
             raise EngineFailed(502, f"{self._name} did not answer in JSON", code="engine_invalid") from error
+
+
+async def bounded(answer: aiohttp.ClientResponse) -> bytes:
+    """The whole body. Raises `ClientPayloadError` when it is larger than any answer."""
+    chunks, size = list[bytes](), 0
+    async for chunk in answer.content.iter_any():
+        size += len(chunk)
+        if size > LARGEST_ANSWER:
+            answer.close()
+            raise aiohttp.ClientPayloadError(f"more than {LARGEST_ANSWER} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def open_session() -> aiohttp.ClientSession:
