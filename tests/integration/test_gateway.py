@@ -165,6 +165,20 @@ async def test_a_wrong_key_is_refused(nats: RunningServer, tmp_path: Any) -> Non
         await ask(here.client(api_key="good-key"), [{"role": "user", "content": "hi"}])
 
 
+async def test_a_key_that_calls_too_often_is_told_when_to_come_back_and_no_other_key_is(
+    nats: RunningServer, tmp_path: Any
+) -> None:
+    asked = [{"role": "user", "content": "hi"}]
+    async with scene(nats, tmp_path, api_keys=["waiting", "busy", "calm"], requests_per_minute=100) as here:
+        busy = here.client(api_key="busy")
+        answers = await asyncio.gather(*(busy.models.list() for _ in range(200)), return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, openai.RateLimitError)]
+        assert refused
+        assert refused[0].code == "rate_limit_exceeded"
+        assert refused[0].response.headers["retry-after"] == "1"
+        await ask(here.client(api_key="calm"), asked)
+
+
 async def test_an_engine_that_fails_is_recorded_as_the_policys_failure(nats: RunningServer, tmp_path: Any) -> None:
     async with scene(nats, tmp_path) as here:
         here.engine.broken = True

@@ -1,6 +1,6 @@
 """Composition root of the gateway.
 
-agents ── HTTP ── JsonApi ── paths ── handlers.Gateway ── Answering ┬─ AnswerCache
+agents ── HTTP ── JsonApi ── paths ── Guard ── handlers.Gateway ── Answering ┬─ AnswerCache
                                │         │       │                  ├─ PolicyEngine ── engine (vLLM, engine_local)
                                │         │       │                  └─ OpenAiEngine ── any other server
                                │         │       └─ kv_routes.Routes ── Broker ── KV `policies`; files
@@ -24,9 +24,11 @@ from ratchet.gateway.coordinator import Coordinator
 from ratchet.gateway.domain.answer_cache import AnswerCache
 from ratchet.gateway.domain.calls import split_path
 from ratchet.gateway.domain.conversations import Conversations
+from ratchet.gateway.domain.rate_limit import RateLimit
 from ratchet.gateway.engines import KINDS
 from ratchet.gateway.engines.http_post import Address, HttpPost, open_session
 from ratchet.gateway.engines.policies import NAME, PolicyEngine
+from ratchet.gateway.guard import Guard, Routed
 from ratchet.gateway.handlers import Gateway
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
@@ -43,8 +45,6 @@ from ratchet.kernel.spool import Spool
 from ratchet.messages.turn import EngineInfo
 
 _END = re.compile(r"/v1/trajectories/(?P<trajectory>[^/]+)/end")
-
-Routed = Callable[[Request, str | None], Awaitable[Answer]]
 
 
 class Publishing:
@@ -99,7 +99,9 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     )
     coordinator = Coordinator(session, settings.coordinator_url) if settings.coordinator_url else None
     publishing = Publishing(outbox, broker.bus, settings.close_s)
-    api = JsonApi(paths(gateway, coordinator, api_keys(settings)), settings.body_limit, cancel_on_disconnect=True)
+    per_minute = settings.requests_per_minute
+    guard = Guard(api_keys(settings), RateLimit(per_minute, time.monotonic) if per_minute else None)
+    api = JsonApi(paths(gateway, coordinator, guard), settings.body_limit, cancel_on_disconnect=True)
     server = HttpServer(api, settings.kernel.http_host, settings.port)
     try:
         yield App(
@@ -135,8 +137,8 @@ def api_keys(settings: Settings) -> frozenset[str]:
     return frozenset([*given, *lines])
 
 
-def paths(gateway: Gateway, coordinator: Coordinator | None, keys: frozenset[str]) -> Callable[[str, str], Handler]:
-    """Method and path to handler, behind the API keys if there are any."""
+def paths(gateway: Gateway, coordinator: Coordinator | None, guard: Guard) -> Callable[[str, str], Handler]:
+    """Method and path to handler, behind the guard."""
     table: dict[tuple[str, str], Routed] = {
         ("POST", "/v1/chat/completions"): gateway.chat,
         ("POST", "/v1/completions"): gateway.complete,
@@ -155,17 +157,9 @@ def paths(gateway: Gateway, coordinator: Coordinator | None, keys: frozenset[str
         if routed is None:
             known = ended is not None or any(plain == other for _, other in table)
             raise HttpError(405, f"{method} is not allowed here") if known else HttpError(404, f"no such path: {path}")
-        return partial(_guarded, keys, routed, trajectory)
+        return partial(guard, routed, trajectory)
 
     return find
-
-
-async def _guarded(keys: frozenset[str], routed: Routed, trajectory: str | None, request: Request) -> Answer:
-    """Ask for an API key where the gateway has some."""
-    given = (request.header(b"authorization") or "").removeprefix("Bearer ")
-    if keys and given not in keys:
-        raise HttpError(401, "incorrect API key", kind="authentication_error", code="invalid_api_key")
-    return await routed(request, trajectory)
 
 
 async def _forwarded(coordinator: Coordinator, path: str, request: Request, _: str | None) -> Answer:

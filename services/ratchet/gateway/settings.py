@@ -67,6 +67,8 @@ class Settings(BaseSettings):
     """Bearer tokens that agents may use; without any, here or in the file, the gateway asks for none."""
     api_keys_file: Path | None = None
     """File with further bearer tokens, one in a line."""
+    requests_per_minute: int = Field(default=0, ge=0)
+    """Most requests of one API key, or of one address where no key is asked for; 0: no limit."""
     user_key: SecretStr | None = None
     """Key of the hash that turns `user` into `user_ref`; without it user ids are dropped."""
     body_limit: int = 8 * 1024 * 1024

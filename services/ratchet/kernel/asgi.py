@@ -58,6 +58,8 @@ class Request:
     body: bytes
     query: str = ""
     """What follows the path's `?`, as it was sent."""
+    client: str = ""
+    """Address of whoever is at the other end of the connection."""
 
     def header(self, name: bytes) -> str | None:
         """The value of a header, None when it is absent or empty."""
@@ -142,7 +144,7 @@ class JsonApi:
                 raise body
             handler = self._find(scope["method"], scope["path"])
             query = scope.get("query_string", b"").decode("latin-1")
-            request = Request(scope["method"], scope["path"], dict(scope["headers"]), body, query)
+            request = Request(scope["method"], scope["path"], dict(scope["headers"]), body, query, _client(scope))
             if self._cancel:
                 return await _until_disconnect(handler(request), receive)
             return await handler(request)
@@ -177,6 +179,11 @@ class JsonApi:
 
     def _too_large(self) -> HttpError:
         return HttpError(413, f"the body is larger than {self._body_limit} bytes", code="body_too_large")
+
+
+def _client(scope: Scope) -> str:
+    address = scope.get("client")
+    return str(address[0]) if address else ""
 
 
 async def _until_disconnect(work: Awaitable[T], receive: Receive) -> T | None:
