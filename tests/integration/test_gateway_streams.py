@@ -90,11 +90,13 @@ def test_the_synchronous_client_streams_too(nats: RunningServer, tmp_path: Path)
 async def test_an_error_has_its_status_before_the_stream_and_an_event_within_it(
     nats: RunningServer, tmp_path: Path
 ) -> None:
-    async with scene(nats, tmp_path, keep_alive_s=0.05) as here:
+    async with scene(nats, tmp_path, keep_alive_s=60) as here:
         here.engine.broken = True
         with pytest.raises(openai.InternalServerError) as early:
             await _streamed(here)
         assert (early.value.status_code, early.value.code) == (502, "engine_failed")
+    async with scene(nats, tmp_path, keep_alive_s=0.05) as here:
+        here.engine.broken = True
         here.engine.at_work.clear()
         stream = await _streamed(here)
         here.engine.at_work.set()
@@ -139,9 +141,14 @@ async def test_an_agent_that_goes_away_before_a_plain_answer_ends_the_engines_ca
 ) -> None:
     async with scene(nats, tmp_path) as here:
         here.engine.at_work.clear()
-        client = here.client(timeout=0.3)
-        with pytest.raises(openai.APITimeoutError):
-            await client.chat.completions.create(model=ROLE, messages=HI)
+        asking = asyncio.create_task(here.client().chat.completions.create(model=ROLE, messages=HI))
+
+        async def asked() -> bool:
+            return bool(here.engine.asked)
+
+        await eventually(asked)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
 
         async def left() -> bool:
             return here.engine.left == 1
