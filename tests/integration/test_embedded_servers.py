@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from tests.support.servers import (
     running_nats,
     running_s3,
 )
+from tests.support.waiting import eventually
 
 Start = Callable[[Path], AbstractContextManager[RunningServer]]
 
@@ -100,6 +103,14 @@ def test_the_warehouse_s_data_belongs_to_one_process(tmp_path: Path):
     assert "Traceback" not in second.stderr
 
 
+async def _object(server: RunningServer) -> bytes | None:
+    """The object, None while the store that answers already cannot find its volumes yet."""
+    try:
+        return s3_client(server).get_object(Bucket="blobs", Key="a/b")["Body"].read()
+    except ClientError:
+        return None
+
+
 def test_the_object_store_keeps_its_objects_over_a_kill_and_refuses_strangers(tmp_path: Path):
     with running_s3(tmp_path) as server:
         client = s3_client(server)
@@ -111,6 +122,6 @@ def test_the_object_store_keeps_its_objects_over_a_kill_and_refuses_strangers(tm
             s3_client(server, ACCESS_KEY, "wrong").list_buckets()
         server.kill()
         server.start()
-        assert s3_client(server).get_object(Bucket="blobs", Key="a/b")["Body"].read() == b"x" * 100_000
+        assert asyncio.run(eventually(partial(_object, server))) == b"x" * 100_000
         assert any(path.exists() for path in server.program.leftovers)
     assert not any(path.exists() for path in server.program.leftovers)

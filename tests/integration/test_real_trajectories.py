@@ -215,5 +215,7 @@ async def check_learned(here: Line, job: dict[str, Any], successes: int, kind: s
     assert policy.manifest.kind == kind
     assert policy.manifest.training_samples == successes
 
-    losses = await eventually(lambda: here.losses(job["training_job_id"]))
+    assert await eventually(lambda: here.losses(job["training_job_id"]))
+    curves = await asyncio.to_thread(here.objects.get, artifacts["training_curves"])
+    losses = [json.loads(line)["loss"] for line in curves.decode().splitlines()]
     assert losses[-1] < 0.9 * losses[0], losses
