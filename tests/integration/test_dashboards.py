@@ -28,7 +28,7 @@ from tests.unit.deploy.test_dashboard import names
 
 QUERIES = [(panel.title, query) for row in ROWS.values() for panel in row for query in panel.queries.values()]
 ALERTS = yaml.safe_load((REPOSITORY / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
-WITH_PROMETHEUS = pytest.mark.skipif(BINARY is None, reason="prometheus is not installed")
+WITH_PROMETHEUS = pytest.mark.skipif(BINARY is None, reason="no Prometheus here; `make prometheus` gets Debian's")
 LIGHT = ("trajectory_collector", "reward_computer", "rl_coordinator", "gateway", "canary_deployer")
 """Torch takes long to import; trainer and engine show their metrics in the eventful process."""
 
@@ -58,7 +58,7 @@ async def answered(prometheus: Prometheus, query: str) -> None:
         return any(sample["value"][1] != "NaN" for sample in found)
 
     try:
-        await eventually(finite, 15)
+        await eventually(finite, 60)
     except AssertionError as error:
         raise AssertionError(f"no data for {query}") from error
 
@@ -71,11 +71,14 @@ async def test_every_panel_shows_data_once_its_events_happen(eventful: int, tmp_
 
 
 @WITH_PROMETHEUS
-async def test_every_alert_is_loaded_and_its_expression_parses(eventful: int, tmp_path: Path):
+async def test_every_alert_is_loaded_and_evaluated(eventful: int, tmp_path: Path):
     with running_prometheus(tmp_path / "prometheus", {"*": eventful}) as prometheus:
-        for rule in ALERTS:
-            await prometheus.query(rule["expr"])
-        await answered(prometheus, 'ALERTS{alertname="ServiceUnreachable"} or vector(1)')
+
+        async def evaluated() -> bool:
+            return all(rule["health"] == "ok" for rule in await prometheus.rules())
+
+        await eventually(evaluated, 60)
+        assert [rule["name"] for rule in await prometheus.rules()] == [rule["alert"] for rule in ALERTS]
 
 
 @pytest.fixture
@@ -137,10 +140,10 @@ async def test_services_answer_the_paths_of_the_compose_file_and_export_what_pan
 
 async def _scraped(stack: Stack, ports: dict[str, int], tmp_path: Path) -> None:
     with running_prometheus(tmp_path / "prometheus", {**ports, "*": 1}) as prometheus:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await answered(prometheus, "sum(agent_rl_trajectories_collected_total) >= 3")
             for name in LIGHT:
                 await answered(prometheus, f'up{{service="{name}"}} == 1')
-            await answered(prometheus, 'up{service="trainer_worker"} == 0')
+            await answered(prometheus, 'ALERTS{alertname="ServiceUnreachable", service="trainer_worker"}')
             await answered(prometheus, "sum(agent_rl_trajectory_reward_count) >= 3")
             await answered(prometheus, "max(ratchet_ledger_missing) == 0")

@@ -16,8 +16,10 @@ from ratchet.embedded.program import Program
 from tests.support.compose import REPOSITORY
 from tests.support.servers import running
 
-BINARY = shutil.which("prometheus")
-"""None where Prometheus is not installed: Debian and Ubuntu have it as the package `prometheus`."""
+UNPACKED = REPOSITORY / ".venv/debian/usr/bin/prometheus"
+"""What `make prometheus` unpacks."""
+BINARY = shutil.which("prometheus") or (str(UNPACKED) if UNPACKED.exists() else None)
+"""None where there is no Prometheus."""
 
 
 class Prometheus:
@@ -28,10 +30,17 @@ class Prometheus:
 
     async def query(self, expression: str) -> list[dict[str, Any]]:
         """The samples of an expression now. Fails for one that cannot be parsed."""
+        return (await self._get("query", query=expression))["result"]
+
+    async def rules(self) -> list[dict[str, Any]]:
+        """The rules of all groups, with the `health` and the `state` of each."""
+        return [rule for group in (await self._get("rules"))["groups"] for rule in group["rules"]]
+
+    async def _get(self, path: str, **params: str) -> dict[str, Any]:
         async with httpx.AsyncClient(base_url=self._url, trust_env=False) as client:
-            answer = (await client.get("/api/v1/query", params={"query": expression})).json()
-        assert answer["status"] == "success", f"{expression}: {answer.get('error')}"
-        return answer["data"]["result"]
+            answer = (await client.get(f"/api/v1/{path}", params=params)).json()
+        assert answer["status"] == "success", f"{path} {params}: {answer.get('error')}"
+        return answer["data"]
 
 
 def configuration(ports: Mapping[str, int]) -> dict[str, Any]:
