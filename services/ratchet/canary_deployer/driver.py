@@ -138,36 +138,62 @@ class RoleDriver:
         """An operator's pause, resume, promote or abort. Raises `NotFound` or `IllegalMove`."""
         try:
             async with self._lock:
-                rollout = await self._keeper.load()
-                if rollout is None:
-                    raise NotFound(f"there was no rollout of {self.role} yet")
-                approval = None
-                if verdict is Verdict.PROMOTE:
-                    shown = rollout.state is State.SOAKING or proven(rollout, self._office.rules)
-                    approval = "manual_approved" if shown else "emergency_override"
-                done = await self._keeper.take(rollout, Decision(verdict, reason, actor, approval))
+                rollout, decision = self._judged(await self._settled(), verdict, actor, reason)
+                done = await self._keeper.take(rollout, decision)
                 self._cancel_gate()
                 return done
         finally:
             self.wake()
 
+    async def would_act(self, verdict: Verdict, actor: str, reason: str) -> Rollout:
+        """The rollout as `act` would leave it; nothing changes. Raises what `act` raises."""
+        async with self._lock:
+            rollout, decision = self._judged(await self._keeper.load(), verdict, actor, reason)
+            return await self._keeper.foreseen(rollout, decision)
+
     async def start(self, policy: PolicyVersion, order: StartOrder) -> Rollout:
         """Start a rollout of `policy`, or approve it if it waits for that. Raises `Conflict`."""
         try:
             async with self._lock:
-                rollout = await self._keeper.load()
-                if rollout is not None and rollout.active:
-                    return await self._approve(rollout, policy, order)
-                return await self._open(policy, order.decision(), order)
+                rollout, decision = await self._ordered(await self._settled(), policy, order)
+                if decision is not None:
+                    return await self._keeper.take(rollout, decision)
+                await self._keeper.open(rollout)
+                return rollout
         finally:
             self.wake()
 
-    async def _approve(self, rollout: Rollout, policy: PolicyVersion, order: StartOrder) -> Rollout:
+    async def would_start(self, policy: PolicyVersion, order: StartOrder) -> Rollout:
+        """The rollout as `start` would leave it; nothing changes. Raises what `start` raises."""
+        async with self._lock:
+            rollout, decision = await self._ordered(await self._keeper.load(), policy, order)
+            return await self._keeper.foreseen(rollout, decision) if decision is not None else rollout
+
+    async def _settled(self) -> Rollout | None:
+        """The newest rollout, once everything that follows from its last decision is true."""
+        rollout = await self._keeper.load()
+        return await self._keeper.make_true(rollout) if rollout is not None and rollout.outbox else rollout
+
+    def _judged(self, rollout: Rollout | None, verdict: Verdict, actor: str, reason: str) -> tuple[Rollout, Decision]:
+        if rollout is None:
+            raise NotFound(f"there was no rollout of {self.role} yet")
+        approval = None
+        if verdict is Verdict.PROMOTE:
+            shown = rollout.state is State.SOAKING or proven(rollout, self._office.rules)
+            approval = "manual_approved" if shown else "emergency_override"
+        return rollout, Decision(verdict, reason, actor, approval)
+
+    async def _ordered(
+        self, rollout: Rollout | None, policy: PolicyVersion, order: StartOrder
+    ) -> tuple[Rollout, Decision | None]:
+        """The new rollout that an order opens, or the waiting one with the decision that approves it."""
+        if rollout is None or not rollout.active:
+            return await self._opened(policy, order.decision(), order), None
         if rollout.state is not State.AWAITING_APPROVAL or rollout.candidate.version != policy.version:
             raise Conflict(f"{self.role} has a rollout of {rollout.candidate.name} that is {rollout.state}")
         if order.strategy is not None:
             rollout = msgspec.structs.replace(rollout, asked_strategy=order.strategy)
-        return await self._conclude(rollout, order.decision())
+        return await self._concluded(rollout, order.decision())
 
     async def _begin_next(self) -> None:
         """Open a rollout of the oldest registered candidate, or wait to be called."""
@@ -179,9 +205,10 @@ class RoleDriver:
         async with self._lock:
             rollout = await self._keeper.load()
             if rollout is None or not rollout.active:
-                await self._open(waiting[0], Decision(Verdict.START, "registered", ITSELF))
+                opened = await self._opened(waiting[0], Decision(Verdict.START, "registered", ITSELF))
+                await self._keeper.open(opened)
 
-    async def _open(self, policy: PolicyVersion, decision: Decision, order: StartOrder | None = None) -> Rollout:
+    async def _opened(self, policy: PolicyVersion, decision: Decision, order: StartOrder | None = None) -> Rollout:
         route = await self._office.policies.route(self.role)
         stable = route.stable if route else None
         if stable is not None and stable.version == policy.version:
@@ -192,7 +219,6 @@ class RoleDriver:
         if order is not None and order.override:
             waived = gating.waived(list(self._work.gates), policy.gate, order.actor, order.reason)
             rollout = msgspec.structs.replace(rollout, override=True, gates=waived)
-        await self._keeper.open(rollout)
         return rollout
 
     async def _pass_gates(self, rollout: Rollout) -> None:
@@ -208,7 +234,7 @@ class RoleDriver:
                 await self._keeper.note(current)
                 metrics.show_gates(current)
             if not due:
-                await self._conclude(current)
+                await self._keeper.take(*await self._concluded(current))
 
     async def _asked(self, rollout: Rollout, name: str) -> GateResult | None:
         """What gate `name` says; None when it was given up because of a stop or an operator's act."""
@@ -226,14 +252,14 @@ class RoleDriver:
         log.info("gate", policy=candidate.name, gate=name, outcome=result.outcome, reason=result.reason)
         return result
 
-    async def _conclude(self, rollout: Rollout, approved: Decision | None = None) -> Rollout:
-        """Take the decision that the gates lead to. Statistics begin with the messages after this moment."""
+    async def _concluded(self, rollout: Rollout, approved: Decision | None = None) -> tuple[Rollout, Decision]:
+        """The decision that the gates lead to. Statistics begin with the messages after this moment."""
         decision, strategy = gating.concluded(rollout, self._work.strategy, self._office.rules, approved)
         turn_seq, reward_seq = await self._work.source.places()
-        rollout = msgspec.structs.replace(
+        begun = msgspec.structs.replace(
             rollout, strategy=strategy, watch=Watch(), turn_seq=turn_seq, reward_seq=reward_seq
         )
-        return await self._keeper.take(rollout, decision)
+        return begun, decision
 
     async def _watch(self, rollout: Rollout) -> None:
         """Renew the lease, wait for trajectories, fold them, decide."""

@@ -118,13 +118,17 @@ class RolloutKeeper:
 
     async def take(self, rollout: Rollout, decision: Decision) -> Rollout:
         """Take a decision and make it true. Raises `IllegalMove` when it is not possible."""
+        moved = await self.foreseen(rollout, decision)
+        await self._save(moved)
+        verdict, policy = str(decision.verdict), moved.candidate.name
+        log.info("decided", role=self._role, policy=policy, verdict=verdict, reason=decision.reason)
+        return await self.make_true(moved)
+
+    async def foreseen(self, rollout: Rollout, decision: Decision) -> Rollout:
+        """The rollout as `decision` leaves it; nothing is written. Raises `IllegalMove`."""
         policy = await self._office.policies.version(self._role, rollout.candidate.version)
         facts = Facts(policy, self._office.endpoint, self._office.serving_platform)
-        moved = decisions.taken(rollout, decision, self._office.rules, facts, self._office.now())
-        await self._save(moved)
-        verdict = str(decision.verdict)
-        log.info("decided", role=self._role, policy=policy.name, verdict=verdict, reason=decision.reason)
-        return await self.make_true(moved)
+        return decisions.taken(rollout, decision, self._office.rules, facts, self._office.now())
 
     async def make_true(self, rollout: Rollout) -> Rollout:
         """Steps 2 to 5; harmless when some of them were done before."""

@@ -369,6 +369,19 @@ async def test_a_broker_that_does_not_answer_is_a_passing_fault():
     assert [d.verdict for d in world.bus.published(ModelRollout)] == ["start", "advance"]
 
 
+async def test_an_act_after_a_fault_does_not_lose_the_decision_before_it():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    world.bus.unavailable_at(world.bus.faults.writes + 2)
+    with pytest.raises(BusUnavailable):
+        await world.driver.act(Verdict.PAUSE, "ann", "lunch")
+    assert (await world.rollout()).outbox
+    await world.driver.act(Verdict.ABORT, "ann", "better not")
+    decisions = world.bus.published(ModelRollout)
+    assert [d.verdict for d in decisions] == ["start", "pause", "abort"]
+    assert first_break(decisions) is None
+
+
 async def test_a_second_deployer_on_the_same_role_reads_again_instead_of_overwriting():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
