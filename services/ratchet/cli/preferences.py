@@ -160,13 +160,15 @@ async def export(endpoints: Endpoints, wanted: Wanted, file: Path, bar: Bar) -> 
     async with warehouse_of(endpoints) as warehouse:
         stored = StoredPreferences(warehouse)
         total = sum(count.number for count in await stored.counts(wanted))
-        for offset in range(0, total, PAGE):
-            page = [kept.preference for kept in await stored.newest(wanted, PAGE, offset)]
+        kept = await stored.newest(wanted, PAGE)
+        while kept:
+            page = [one.preference for one in kept]
             fresh = [preference for preference in page if preference.preference_id not in known]
             append(file, [record_of(preference) for preference in fresh])
             known.update(preference.preference_id for preference in fresh)
             added, present = added + len(fresh), present + len(page) - len(fresh)
-            bar(offset + len(page), total)
+            bar(added + present, total)
+            kept = await stored.newest(wanted, PAGE, before=kept[-1])
     return added, present
 
 

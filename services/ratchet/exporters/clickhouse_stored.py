@@ -11,18 +11,31 @@ from ratchet.kernel.warehouse import Row, Warehouse
 from ratchet.messages import Reward, decode
 
 _UNANSWERED = """
-SELECT argMin(body, at) AS first, argMax(body, at) AS last
+SELECT trajectory_id
 FROM turns
 WHERE ({role:String} = '' OR role = {role:String})
 GROUP BY trajectory_id
 HAVING countIf(isNull(error)) = 0
     AND max(at) >= {since:DateTime64(3)} AND max(at) < {until:DateTime64(3)}
+    AND max(at) < now64(3) - toIntervalSecond({silent_s:UInt32})
     AND trajectory_id NOT IN (SELECT trajectory_id FROM trajectories)
 ORDER BY max(at) DESC, trajectory_id
-LIMIT {size:UInt32} OFFSET {offset:UInt32}
+LIMIT {limit:UInt64}
 """
-"""First and last turn of the runs whose every call failed."""
+"""Runs whose every call failed, newest first."""
+_ENDS = """
+SELECT trajectory_id, argMin(body, at) AS first, argMax(body, at) AS last
+FROM turns
+WHERE ({role:String} = '' OR role = {role:String}) AND trajectory_id IN {ids:Array(String)}
+GROUP BY trajectory_id
+ORDER BY indexOf({ids:Array(String)}, trajectory_id)
+"""
+"""First and last turn of runs, in the order of the ids."""
 EVER = datetime.fromtimestamp(0, UTC), datetime(2100, 1, 1, tzinfo=UTC)
+SILENT_S = 600
+"""A run whose every call failed may still go on until it was silent for as long as the collector waits for an end."""
+ALL = 2**63
+"""As a limit: none."""
 PAGE = 500
 """Rows that are read, made into records and written together."""
 
@@ -50,17 +63,26 @@ class Stored:
             after = page[-1]
             left = left - len(page) if left is not None else None
 
-    async def unanswered(self, wanted: Wanted, limit: int | None) -> AsyncIterator[list[Row]]:
-        """`first` and `last` turn of the wanted runs whose every call failed, newest first, up to the limit."""
-        asked = {"role": wanted.role or "", "since": wanted.since or EVER[0], "until": wanted.until or EVER[1]}
-        offset = 0
-        while limit is None or offset < limit:
-            size = PAGE if limit is None else min(PAGE, limit - offset)
-            page = await self._warehouse.rows(_UNANSWERED, {**asked, "size": size, "offset": offset})
-            if not page:
-                return
-            yield page
-            offset += len(page)
+    async def unanswered(self, wanted: Wanted) -> list[str]:
+        """The ids of the wanted runs whose every call failed, newest first, up to the limit.
+
+        All at once, because a run has no place in the order until all its turns were looked at: pages by the newest
+        turn would read every turn again for each page.
+        """
+        asked = {
+            "role": wanted.role or "",
+            "since": wanted.since or EVER[0],
+            "until": wanted.until or EVER[1],
+            "limit": ALL if wanted.limit is None else wanted.limit,
+            "silent_s": SILENT_S,
+        }
+        return [row["trajectory_id"] for row in await self._warehouse.rows(_UNANSWERED, asked)]
+
+    async def turns(self, wanted: Wanted, runs: Sequence[str]) -> AsyncIterator[list[Row]]:
+        """`first` and `last` turn of each run, page by page in the order of the ids."""
+        for start in range(0, len(runs), PAGE):
+            ids = list(runs[start : start + PAGE])
+            yield await self._warehouse.rows(_ENDS, {"role": wanted.role or "", "ids": ids})
 
     async def rewards(self, rows: Sequence[Row]) -> dict[tuple[str, str], Reward]:
         """The newest reward of each trajectory among `rows`, by role and id."""

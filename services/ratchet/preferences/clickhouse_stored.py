@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from ratchet.kernel.warehouse import Warehouse
 from ratchet.messages import Preference, decode
@@ -12,13 +12,16 @@ from ratchet.messages import Preference, decode
 _KNOWN = "SELECT DISTINCT preference_id FROM preferences WHERE preference_id IN {ids:Array(String)}"
 _CHOSEN = "({role:String} = '' OR role = {role:String}) AND ({source:String} = '' OR source = {source:String})"
 _NEWEST = f"""
-SELECT body, ingested_at FROM preferences FINAL WHERE {_CHOSEN}
-ORDER BY sequence DESC LIMIT {{limit:UInt32}} OFFSET {{offset:UInt32}}
+SELECT body, ingested_at, sequence FROM preferences FINAL
+WHERE {_CHOSEN} AND (sequence, preference_id) < ({{sequence:UInt64}}, {{id:String}})
+ORDER BY sequence DESC, preference_id DESC LIMIT {{limit:UInt32}}
 """  # noqa: S608 - both parts are above
 _COUNTS = f"""
 SELECT role, source, coalesce(rater, '') AS rater, uniqExact(preference_id) AS number
 FROM preferences WHERE {_CHOSEN} GROUP BY role, source, rater ORDER BY role, source, number DESC, rater
 """  # noqa: S608 - as above
+END = 2**64 - 1, ""
+"""A place after every other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ class Kept:
 
     preference: Preference
     at: datetime
+    sequence: int
+    """Its place in the order, which nothing that is stored later changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +68,12 @@ class StoredPreferences:
         rows = await self._warehouse.rows(_KNOWN, {"ids": list(ids)})
         return frozenset(row["preference_id"] for row in rows)
 
-    async def newest(self, wanted: Wanted, limit: int, offset: int = 0) -> list[Kept]:
-        """The newest ones first."""
-        rows = await self._warehouse.rows(_NEWEST, {**wanted.parameters, "limit": limit, "offset": offset})
-        return [Kept(decode(row["body"].encode(), Preference), row["ingested_at"].replace(tzinfo=UTC)) for row in rows]
+    async def newest(self, wanted: Wanted, limit: int, before: Kept | None = None) -> list[Kept]:
+        """The newest ones first; `before`: those that come after this one, the last of the page before."""
+        sequence, name = (before.sequence, before.preference.preference_id) if before else END
+        asked = {**wanted.parameters, "limit": limit, "sequence": sequence, "id": name}
+        rows = await self._warehouse.rows(_NEWEST, asked)
+        return [Kept(decode(row["body"].encode(), Preference), row["ingested_at"], row["sequence"]) for row in rows]
 
     async def counts(self, wanted: Wanted) -> list[Count]:
         """By role, source and rater."""

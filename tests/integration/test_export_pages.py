@@ -1,0 +1,115 @@
+"""Exports while facts arrive: page after page, with a real warehouse, no row is left out and none comes twice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ratchet.exporters import KINDS
+from ratchet.exporters.base import Wanted
+from ratchet.exporters.clickhouse_stored import PAGE, Stored
+from ratchet.exporters.exporting import export
+from ratchet.kernel.bus import utc_now
+from ratchet.kernel.received import Received
+from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.warehouse import Warehouse
+from ratchet.messages import Message, Preference, Trajectory, Turn
+from ratchet.preferences.clickhouse_stored import StoredPreferences
+from ratchet.preferences.clickhouse_stored import Wanted as WantedPreferences
+from ratchet.preferences.records import preference_of
+from ratchet.trajectory_collector.rows import TABLES, row_of
+from tests.support.messages import AT, trajectory, turn
+from tests.support.running import migrated
+
+
+@pytest.fixture
+async def warehouse(kernel_settings: KernelSettings) -> AsyncIterator[Warehouse]:
+    async with migrated(kernel_settings) as warehouse:
+        yield warehouse
+
+
+async def store(warehouse: Warehouse, topic: str, messages: Sequence[Message], first: int) -> None:
+    """Rows as the collector makes them, the `first` sequence and those after it."""
+    table = TABLES[topic]
+    received = [
+        Received(one, topic, "", sequence, 1, f"event-{sequence}", AT, "", body=msgspec.json.encode(one))
+        for sequence, one in enumerate(messages, start=first)
+    ]
+    await warehouse.insert(table.name, [row_of(table, one, AT) for one in received], token=f"{topic} {first}")
+
+
+def failed(name: str, at: datetime) -> Turn:
+    return turn(name, timestamp=at, error="engine away", response=None)
+
+
+async def test_every_failed_run_is_exported_once_while_more_of_them_fail(warehouse: Warehouse, tmp_path: Path) -> None:
+    runs = [failed(f"run {n}", AT + timedelta(seconds=n)) for n in range(2 * PAGE + 3)]
+    answered = [failed("answered later", AT), turn("answered later", 1)]
+    told = trajectory("told")
+    await store(warehouse, Turn.TOPIC, [*runs, *answered, failed("told", AT)], 1)
+    await store(warehouse, Trajectory.TOPIC, [told], 1)
+    heard: list[tuple[float, float | None]] = []
+    seen: list[str] = []
+
+    async def arriving() -> None:
+        """Half a page of runs that failed after all others, and before them in the order of the export."""
+        later = [failed(f"meanwhile {n}", AT + timedelta(days=1, seconds=n)) for n in range(PAGE // 2)]
+        await store(warehouse, Turn.TOPIC, later, 10_000)
+
+    stored = Stored(warehouse)
+    ids = await stored.unanswered(Wanted())
+    assert ids == [run.trajectory_id for run in reversed(runs)]
+    async for page in stored.turns(Wanted(), ids):
+        if not seen:
+            await arriving()
+        seen += [row["trajectory_id"] for row in page]
+    assert seen == ids
+
+    file = tmp_path / "runs.jsonl"
+    report = await export(
+        stored,
+        ("executions", KINDS["executions"]),
+        Wanted(until=AT + timedelta(hours=1)),
+        (file, "jsonl"),
+        lambda done, total=None: heard.append((done, total)),
+    )
+    everything = len(runs) + 1
+    assert report.records == len(file.read_text().splitlines()) == everything
+    assert {total for _, total in heard} == {everything}
+    assert heard[-1][0] == everything
+
+
+async def test_a_run_that_failed_a_moment_ago_may_go_on_and_is_not_exported(warehouse: Warehouse) -> None:
+    await store(warehouse, Turn.TOPIC, [failed("long ago", AT), failed("just now", utc_now())], 1)
+    assert await Stored(warehouse).unanswered(Wanted()) == [turn("long ago").trajectory_id]
+
+
+async def test_a_limit_takes_the_newest_and_only_what_trajectories_leave(warehouse: Warehouse, tmp_path: Path) -> None:
+    runs = [failed(f"run {n}", AT + timedelta(seconds=n)) for n in range(5)]
+    await store(warehouse, Turn.TOPIC, runs, 1)
+    await store(warehouse, Trajectory.TOPIC, [trajectory("told")], 1)
+    file = tmp_path / "runs.jsonl"
+    what, to = ("executions", KINDS["executions"]), (file, "jsonl")
+    await export(Stored(warehouse), what, Wanted(limit=3), to, lambda done, total=None: None)
+    told = [msgspec.json.decode(line)["trajectory_id"] for line in file.read_bytes().splitlines()]
+    assert told == [trajectory("told").trajectory_id, runs[4].trajectory_id, runs[3].trajectory_id]
+
+
+async def test_preferences_are_read_once_each_while_more_of_them_arrive(warehouse: Warehouse) -> None:
+    def preferences(name: str) -> list[Preference]:
+        return [preference_of({"prompt": f"{name} {n}", "chosen": "Here.", "rejected": "?"}, None) for n in range(7)]
+
+    at_first = preferences("first")
+    await store(warehouse, Preference.TOPIC, at_first, 1)
+    stored = StoredPreferences(warehouse)
+    page = await stored.newest(WantedPreferences(), 3)
+    await store(warehouse, Preference.TOPIC, preferences("meanwhile"), 100)
+    read = list(page)
+    while page:
+        page = await stored.newest(WantedPreferences(), 3, before=page[-1])
+        read += page
+    assert [one.preference for one in read] == at_first[::-1]
