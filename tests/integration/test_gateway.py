@@ -46,6 +46,18 @@ async def test_a_conversation_becomes_turns_whose_deltas_give_back_every_prompt(
         assert rebuilt == list(msgspec.json.encode(here.engine.asked[1]["messages"]))
 
 
+async def test_a_constrained_answer_is_shown_and_recorded_and_no_policy_learns_from_it(
+    nats: RunningServer, tmp_path: Any
+) -> None:
+    async with scene(nats, tmp_path) as here:
+        asked = [{"role": "user", "content": "hi"}]
+        await ask(here.client(), asked, response_format={"type": "json_object"})
+        (turn,) = await here.published(Turn, 1)
+        assert (turn.trainable.ok, turn.trainable.reason) == (False, "constrained")
+        assert turn.output_token_ids
+        assert turn.latency_ms is not None
+
+
 async def test_the_end_follows_its_turns_and_counts_them(nats: RunningServer, tmp_path: Any) -> None:
     trajectory = str(uuid.uuid4())
     async with scene(nats, tmp_path) as here:

@@ -14,7 +14,16 @@ import uuid_utils
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.answer_cache import AnswerCache, cache_key
 from ratchet.gateway.domain.calls import CallRequest
-from ratchet.gateway.domain.capture import CACHED, UNSEARCHABLE, Answer, Asked, cancelled, without_ids
+from ratchet.gateway.domain.capture import (
+    CACHED,
+    CANCELLED,
+    CONSTRAINED,
+    UNSEARCHABLE,
+    Answer,
+    Asked,
+    cancelled,
+    without_ids,
+)
 from ratchet.gateway.domain.conversations import Conversation
 from ratchet.gateway.domain.forms import Form
 from ratchet.gateway.domain.routes import claim_of, fall_back, lend
@@ -107,7 +116,7 @@ class Answering:
         spent = time.perf_counter() - call.started
         self._count(call.asked, status)
         metrics.LATENCY.labels(self._label(call.asked)).observe(spent)
-        comparable = answer.barred is None or answer.barred == UNSEARCHABLE
+        comparable = answer.barred not in {CACHED, CANCELLED}
         self._recorder.turn(call.conversation, call.asked, answer, spent * 1000 if comparable else None)
 
     async def _ask(self, call: Call) -> tuple[Any, Answer]:
@@ -184,7 +193,9 @@ def _said(call: Call, body: Any) -> Answer:
         answer = call.form.answer(body)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise EngineFailed(502, f"the engine's answer is none: {error!r}", code="engine_invalid") from error
-    return answer if call.request.searchable else without_ids(answer, UNSEARCHABLE)
+    if not call.request.searchable:
+        return without_ids(answer, UNSEARCHABLE)
+    return dataclasses.replace(answer, barred=CONSTRAINED) if call.request.constrained else answer
 
 
 def _under_own_id(call: Call, failed: Asked) -> Call:

@@ -44,7 +44,7 @@ class Usage(Value, frozen=True, kw_only=True, omit_defaults=True):
 class Trainable(Value, frozen=True, kw_only=True):
     ok: bool
     reason: str | None = None
-    """Why not: `no_token_ids`, `no_logprobs`, `count_mismatch`, `top_p`, `penalty`, `redacted`, `error`, ..."""
+    """Why not: `no_token_ids`, `no_logprobs`, `count_mismatch`, `top_p`, `constrained`, `redacted`, `error`, ..."""
 
 
 class Turn(Message, frozen=True, kw_only=True, omit_defaults=True):

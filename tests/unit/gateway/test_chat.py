@@ -69,6 +69,49 @@ def test_the_engine_is_asked_for_tokens_and_never_sees_what_is_ours() -> None:
     assert not {"adapter_id", "stream", "stream_options"} & set(body)
 
 
+def test_the_engine_is_told_every_sampling_value_so_that_no_default_of_its_own_counts() -> None:
+    neutral = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
+    penalties = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
+    unsaid = read_chat({**BODY, "temperature": None, "top_k": None})
+    assert {**neutral, **penalties}.items() <= chat_upstream(unsaid, "p").items()
+    assert unsaid.sampling.temperature == 1.0
+    said = chat_upstream(read_chat({**BODY, "temperature": 0.5, "top_k": 20}), "p")
+    assert (said["temperature"], said["top_k"], said["top_p"]) == (0.5, 20, 1.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"logit_bias": {"5": -100}},
+        {"response_format": {"type": "json_object"}},
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "look_up"}}},
+        {"function_call": {"name": "look_up"}},
+        {"best_of": 3},
+        {"guided_json": {}},
+        {"structured_outputs": {"regex": "[a-z]+"}},
+        {"bad_words": ["no"]},
+        {"min_tokens": 5},
+        {"ignore_eos": True},
+    ],
+)
+def test_a_request_that_keeps_the_policy_from_drawing_freely_is_constrained(change: dict[str, Any]) -> None:
+    assert read_chat({**BODY, **change}).constrained
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"logit_bias": None, "response_format": None, "tool_choice": None},
+        {"logit_bias": {}, "best_of": 1, "response_format": {"type": "text"}, "tool_choice": "auto"},
+        {"stop": ["end"], "max_tokens": 5, "seed": 3, "user": "u", "parallel_tool_calls": False},
+    ],
+)
+def test_a_request_with_nothing_but_neutral_values_is_free(change: dict[str, Any]) -> None:
+    assert not read_chat({**BODY, **change}).constrained
+
+
 def test_another_server_is_asked_in_the_agents_own_words() -> None:
     asked = {**BODY, "adapter_id": "support@3", "stream": True, "return_token_ids": True, "max_tokens": 5}
     body = provider_body(read_chat(asked), "gpt-x")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from ratchet.gateway.domain.distribution import is_constrained, with_neutral
 from ratchet.kernel.asgi import HttpError
 from ratchet.messages import JsonObject
 from ratchet.messages.routing import ModelName, parse_model
@@ -39,6 +40,8 @@ class CallRequest:
     wants_token_ids: bool
     searchable: bool
     """Whether the prompt is text: one of token ids cannot be searched for what must not be published."""
+    constrained: bool
+    """The answer is not drawn freely from what the policy gives."""
     body: Body
 
 
@@ -82,16 +85,15 @@ def read_call(
         wants_logprobs=wants_logprobs,
         wants_token_ids=_flag(body, "return_token_ids"),
         searchable=searchable,
+        constrained=is_constrained(body),
         body=body,
     )
 
 
 def engine_body(request: CallRequest, policy: str) -> Body:
-    """What an engine that holds policies is asked: the policy by its name, its tokens' ids too."""
+    """What an engine that holds policies is asked: the policy by its name, how to draw, its tokens' ids too."""
     body = {key: value for key, value in request.body.items() if key not in _OURS}
-    body |= {"model": policy, "return_token_ids": True}
-    body.setdefault("temperature", request.sampling.temperature)
-    return body
+    return {**with_neutral(body), "model": policy, "return_token_ids": True}
 
 
 def provider_body(request: CallRequest, model: str) -> Body:

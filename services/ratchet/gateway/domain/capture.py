@@ -17,9 +17,11 @@ from ratchet.gateway.domain.conversations import PastCall
 from ratchet.messages import JsonObject, PolicyClaim, Turn
 from ratchet.messages.turn import EngineInfo, PromptTokens, Sampling, Trainable, Usage
 
-CANCELLED, CACHED, UNSEARCHABLE = "cancelled", "cached", "unsearchable_prompt"
+CANCELLED, CACHED = "cancelled", "cached"
+UNSEARCHABLE, CONSTRAINED = "unsearchable_prompt", "constrained"
 """Reasons for which no learner may use a call, whatever came back: the agent went away before it had the answer; no
-policy was asked; the prompt came as token ids, which cannot be searched for what must not be published."""
+policy was asked; the prompt came as token ids, which cannot be searched for what must not be published; the request
+kept the policy from drawing freely."""
 PROCESSED = "processed"
 """Log-probabilities after temperature: what the sampler drew from."""
 
