@@ -17,7 +17,7 @@ from ratchet.client.connection import broker_url, connect
 from ratchet.client.preparer import Preparer
 from ratchet.client.recording import Recording, Stats, new_id
 from ratchet.client.settings import ClientSettings
-from ratchet.client.training import ask_over_http, request_of
+from ratchet.client.training import Listener, ask_over_http, request_of
 from ratchet.client.trajectory import Agent, TrajectoryRecorder
 from ratchet.kernel.bus import Bus, utc_now
 from ratchet.kernel.contracts import Contracts
@@ -119,8 +119,7 @@ class AsyncClient:
         )
         self._contracts.check_strict(request)
         if not await self._told_the_bus(request):
-            key = self._settings.api_key
-            await ask_over_http(self._training_urls(), request, key.get_secret_value() if key else None)
+            await ask_over_http(self._listeners(), request)
         return request.training_job_id
 
     async def flush(self, deadline_s: float) -> bool:
@@ -181,11 +180,11 @@ class AsyncClient:
             return False
         return True
 
-    def _training_urls(self) -> list[str]:
+    def _listeners(self) -> list[Listener]:
         given = self._settings
         return [
-            given.coordinator_url or address("RATCHET_COORDINATOR_URL") or COORDINATOR_URL,
-            given.gateway_url or address("RATCHET_GATEWAY_URL") or GATEWAY_URL,
+            Listener(given.coordinator_url or address("RATCHET_COORDINATOR_URL") or COORDINATOR_URL),
+            Listener(given.gateway_url or address("RATCHET_GATEWAY_URL") or GATEWAY_URL, given.api_key),
         ]
 
     def _warn_unheard(self) -> None:

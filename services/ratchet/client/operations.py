@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 from ratchet.kernel.errors import Rejected, Unavailable
+from ratchet.kernel.urls import shown
 
 TIMEOUT_S = 10.0
 """Longest wait for one answer."""
@@ -57,7 +58,8 @@ class Operations:
         try:
             answer = self._http.get(path, params={"role": role} if role is not None else None)
         except httpx.HTTPError as error:
-            raise Unavailable(f"the coordinator does not answer at {self._http.base_url}: {error!r}") from error
+            url = shown(str(self._http.base_url))
+            raise Unavailable(f"the coordinator does not answer at {url}: {error!r}") from error
         if answer.status_code >= 500:
             raise Unavailable(f"the coordinator answered {answer.status_code} to {path}: {answer.text[:500]}")
         if answer.is_error:

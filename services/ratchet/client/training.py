@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from pydantic import SecretStr
 
 from ratchet.kernel.errors import Rejected, Unavailable
+from ratchet.kernel.urls import shown
 from ratchet.messages import TrainingRequest, named_id
 from ratchet.messages.training import Dataset, DatasetFilter, Hyperparameters, TrainingConfig
 
+if TYPE_CHECKING:
+    import httpx
+
 HTTP_S = 10.0
 """Longest wait for one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Somebody who takes requests for training over HTTP, and the key that is meant for them alone."""
+
+    url: str
+    api_key: SecretStr | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What lets us in."""
+        return {"authorization": f"Bearer {self.api_key.get_secret_value()}"} if self.api_key else {}
 
 
 def request_of(  # noqa: PLR0913 - keywords: what can be asked for
@@ -32,14 +51,6 @@ def request_of(  # noqa: PLR0913 - keywords: what can be asked for
     idempotency_key: str | None = None,
 ) -> TrainingRequest:
     """The request. The same `idempotency_key` names the same job. Raises `Rejected` for a misspelt hyperparameter."""
-    said = dict(hyperparameters or {})
-    unknown = sorted(set(said) - set(Hyperparameters.__struct_fields__))
-    if unknown:
-        raise Rejected(f"no such hyperparameter: {', '.join(unknown)}")
-    try:
-        hyper = msgspec.convert(said, Hyperparameters)
-    except msgspec.ValidationError as error:
-        raise Rejected(f"hyperparameters: {error}") from error
     chosen = DatasetFilter(min_reward=min_reward, sources=list(sources) if sources is not None else None)
     return TrainingRequest(
         training_job_id=named_id("job", role, idempotency_key) if idempotency_key else fresh_id,
@@ -52,7 +63,7 @@ def request_of(  # noqa: PLR0913 - keywords: what can be asked for
             dataset=Dataset(
                 source="clickhouse", sample_size=samples, filter=chosen if chosen != DatasetFilter() else None
             ),
-            hyperparameters=hyper,
+            hyperparameters=_hyperparameters(hyperparameters or {}),
         ),
         role=role,
         priority=priority,
@@ -60,27 +71,39 @@ def request_of(  # noqa: PLR0913 - keywords: what can be asked for
     )
 
 
-async def ask_over_http(urls: Sequence[str], request: TrainingRequest, api_key: str | None) -> None:
-    """Ask the first of `urls` (coordinator, gateway) that answers; it knows the job by its id if it was told before.
+def _hyperparameters(said: Mapping[str, Any]) -> Hyperparameters:
+    unknown = sorted(set(said) - set(Hyperparameters.__struct_fields__))
+    if unknown:
+        raise Rejected(f"no such hyperparameter: {', '.join(unknown)}")
+    try:
+        return msgspec.convert(dict(said), Hyperparameters)
+    except msgspec.ValidationError as error:
+        raise Rejected(f"hyperparameters: {error}") from error
+
+
+async def ask_over_http(
+    listeners: Sequence[Listener], request: TrainingRequest, transport: httpx.AsyncBaseTransport | None = None
+) -> None:
+    """Ask the first of the listeners that answers; it knows the job by its id if it was told before.
 
     Raises `Rejected` with what is wrong with the request, or `Unavailable` with every reason.
     """
     import httpx  # noqa: PLC0415 - takes a tenth of a second, and most agents never ask for training
 
-    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     reasons: list[str] = []
-    async with httpx.AsyncClient(timeout=HTTP_S, trust_env=False, headers=headers) as http:
-        for url in urls:
+    async with httpx.AsyncClient(timeout=HTTP_S, trust_env=False, transport=transport) as http:
+        for listener in listeners:
+            url = f"{listener.url.rstrip('/')}/v1/jobs"
             try:
-                answer = await http.post(f"{url.rstrip('/')}/v1/jobs", json=_body(request))
-            except httpx.HTTPError as error:
-                reasons.append(f"{url} does not answer ({error!r})")
+                answer = await http.post(url, json=_body(request), headers=listener.headers)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                reasons.append(f"{shown(listener.url)} does not answer ({error!r})")
                 continue
             if answer.is_success:
                 return
             if answer.status_code in {400, 409, 422}:
                 raise Rejected(f"training was refused: {answer.text[:500]}")
-            reasons.append(f"{url} answered {answer.status_code}")
+            reasons.append(f"{shown(listener.url)} answered {answer.status_code}")
     raise Unavailable(f"cannot ask for training: {'; '.join(reasons)}")
 
 
