@@ -181,6 +181,14 @@ def test_a_training_that_cannot_work_is_refused_at_once(directory: Path) -> None
     assert "nobody has no policy to continue from" in refused.stderr
 
 
+def test_a_dry_run_of_an_order_ends_as_the_order_does(directory: Path, tmp_path: Path) -> None:
+    for order in ("start airline 1", "start nobody 1", "promote airline", "abort nobody"):
+        words = ["rollout", *order.split(), "--dir", str(directory)]
+        real, tried = in_one_process(tmp_path, [words, [*words, "--dry-run"]])
+        assert real == tried, order
+        assert real[0] == 1, order
+
+
 def test_a_printed_follow_up_can_be_pasted(tmp_path: Path) -> None:
     missing = ratchet("jobs", "--dir", str(tmp_path / "not here"))
     assert missing.stderr.split("`")[1] == f"ratchet up --dir '{tmp_path / 'not here'}'"

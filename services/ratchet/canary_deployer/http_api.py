@@ -12,6 +12,9 @@
     POST /v1/rollouts/{role}/start         {"version", "actor", "reason", "override", "strategy"}: roll out or approve
                                            this version; strategy is canary, blue_green, immediate or auto
 
+With `"dry_run": true` in its body a POST answers as it would, with the rollout as it would be, and changes nothing. It
+stands in the body, where a field that is not known is refused: a misspelt one must not act.
+
 Errors are `{"error": {"message": ...}}`: 400 for a bad body, 404 for an unknown role or policy, 409 in the wrong state,
 503 while the broker is away.
 """
@@ -49,6 +52,8 @@ class Act(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     actor: str
     reason: str
+    dry_run: bool = False
+    """Answer with the rollout as the act would leave it, and change nothing."""
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,6 +65,8 @@ class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     override: bool = False
     strategy: Literal["canary", "blue_green", "immediate", "auto"] | None = None
     """How traffic moves once the gates are passed; absent: as the installation's setting says."""
+    dry_run: bool = False
+    """Answer with the rollout as the start would leave it, and change nothing."""
 
 
 class Decisions(Protocol):
@@ -152,14 +159,16 @@ class Api:
         driver = self._deployments.driver(role)
         policy = await self._policies.version(role, wanted.version)
         order = StartOrder(wanted.actor, wanted.reason, wanted.override, wanted.strategy)
-        return _json(self._shown(role, await driver.start(policy, order)))
+        start = driver.would_start if wanted.dry_run else driver.start
+        return _json(self._shown(role, await start(policy, order)))
 
     def _act(self, verdict: Verdict) -> Callable[[Request], Awaitable[Response]]:
         async def act(request: Request) -> Response:
             wanted = await _body(request, Act)
             role: str = request.path_params["role"]
-            done = await self._deployments.driver(role).act(verdict, wanted.actor, wanted.reason)
-            return _json(self._shown(role, done))
+            driver = self._deployments.driver(role)
+            take = driver.would_act if wanted.dry_run else driver.act
+            return _json(self._shown(role, await take(verdict, wanted.actor, wanted.reason)))
 
         return act
 

@@ -132,19 +132,17 @@ def _order(actor: str | None, reason: str, **wanted: object) -> dict[str, Any]:
 
 
 def _act(directory: Path, order: str, body: dict[str, Any], dry_run: bool, as_json: bool) -> None:
-    """Send the order, or show it together with what is true now."""
+    """Send the order, or have it checked and show it."""
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import print_dry_run, print_json
     from ratchet.cli.rollout_view import show
-    from ratchet.cli.rollouts import act, check
+    from ratchet.cli.rollouts import act
 
     endpoints = locate(directory)
+    done = act(endpoints, order, {**body, "dry_run": True} if dry_run else body)
     if dry_run:
-        check(endpoints, order, body)
         print_dry_run(f"POST {endpoints.url('deployer')}/v1/rollouts/{order}", body, as_json)
-        return
-    done = act(endpoints, order, body)
-    if as_json:
+    elif as_json:
         print_json(done)
     else:
         show([done])

@@ -26,16 +26,19 @@ def read(endpoints: Endpoints, role: str | None) -> Json:
 
 
 def act(endpoints: Endpoints, order: str, body: Json) -> Json:
-    """Send `<role>/<verb>`; the rollout as it is then. Raises `NotFound`, or `Rejected` in the wrong state."""
+    """Send `<role>/<verb>`; the rollout as it is then, with `dry_run` in the body as it would be.
+
+    Raises `NotFound`, or `Rejected` in the wrong state.
+    """
     try:
         return call(endpoints, "deployer", "POST", f"/v1/rollouts/{order}", body)
     except NotFound:
-        check(endpoints, order, body)
+        _require_object(endpoints, order, body)
         raise
 
 
-def check(endpoints: Endpoints, order: str, body: Json) -> None:
-    """What can be known of an order without giving it. Raises `NotFound`."""
+def _require_object(endpoints: Endpoints, order: str, body: Json) -> None:
+    """The deployer knows only roles with a policy: say what an order lacks. Raises `NotFound`."""
     role, _, verb = order.partition("/")
     require_role(endpoints, role)
     if verb != "start":

@@ -86,7 +86,7 @@ async def test_a_version_can_be_started_out_of_order_and_with_override(desk: Des
     assert desk.world.bus.published(ModelRollout)[-1].evidence["approval"] == "emergency_override"
 
 
-@pytest.mark.parametrize(
+REFUSED = pytest.mark.parametrize(
     ("path", "body", "status", "message"),
     [
         ("/v1/rollouts/nobody/pause", ACT, 404, "no such role: nobody"),
@@ -100,6 +100,9 @@ async def test_a_version_can_be_started_out_of_order_and_with_override(desk: Des
         (f"/v1/rollouts/{ROLE}/explode", ACT, 404, "Not Found"),
     ],
 )
+
+
+@REFUSED
 async def test_errors_are_one_clear_line(desk: Desk, path: str, body: object, status: int, message: str):
     error = (await desk.post(path, body, status))["error"]["message"]
     assert message in error
@@ -113,6 +116,35 @@ async def test_acts_in_the_wrong_state_are_conflicts(desk: Desk):
         "cannot resume a rollout that is running; possible: abort, advance, hold, pause, promote, roll_back"
     )
     await desk.post(f"/v1/rollouts/{ROLE}/start", {**ACT, "version": 3}, 409)
+
+
+@REFUSED
+async def test_a_dry_run_is_refused_as_the_act_itself_is(
+    desk: Desk, path: str, body: dict[str, object], status: int, message: str
+):
+    assert message in (await desk.post(path, {**body, "dry_run": True}, status))["error"]["message"]
+
+
+async def test_a_dry_run_answers_what_an_act_would_lead_to_and_changes_nothing(desk: Desk):
+    await desk.world.until("running")
+    before = (desk.world.bus.faults.writes, await desk.world.rollout(), await desk.world.route())
+    for act, state in (("pause", "paused"), ("promote", "promoted"), ("abort", "aborted")):
+        assert (await desk.post(f"/v1/rollouts/{ROLE}/{act}", {**ACT, "dry_run": True}))["state"] == state
+    await desk.post(f"/v1/rollouts/{ROLE}/resume", {**ACT, "dry_run": True}, 409)
+    await desk.post(f"/v1/rollouts/{ROLE}/start", {**ACT, "version": 3, "dry_run": True}, 409)
+    assert (desk.world.bus.faults.writes, await desk.world.rollout(), await desk.world.route()) == before
+    assert (await desk.get(f"/v1/rollouts/{ROLE}"))["state"] == "running"
+
+
+async def test_a_dry_run_of_a_start_opens_and_approves_nothing(desk: Desk):
+    start = {**ACT, "version": 2, "dry_run": True}
+    assert (await desk.post(f"/v1/rollouts/{ROLE}/start", start))["state"] == "gating"
+    assert await desk.get("/v1/rollouts") == {"rollouts": []}
+    desk.world.gates["heldout_tasks"].outcome = "needs_approval"
+    waiting = await desk.world.until("awaiting_approval")
+    assert (await desk.post(f"/v1/rollouts/{ROLE}/start", start))["state"] == "running"
+    await desk.post(f"/v1/rollouts/{ROLE}/start", {**start, "version": 3}, 409)
+    assert await desk.world.rollout() == waiting
 
 
 async def test_unknown_roles_are_not_found(desk: Desk):
