@@ -133,7 +133,7 @@ class Gateway:
         try:
             await asyncio.wait({working}, timeout=self.keep_alive_s)
         except asyncio.CancelledError:
-            await _ended(working)
+            await self._abandoned(call, working)
             raise
         problem = _problem(working) if working.done() else None
         if problem is not None:
@@ -146,7 +146,7 @@ class Gateway:
         It is closed where it stands when the agent goes away: the engine's call is then cancelled, or what it answered
         is recorded as never received. The turn is recorded before the agent can make its next call.
         """
-        answer, received = None, False
+        received = False
         metrics.STREAMS.inc()
         try:
             while not working.done():
@@ -165,9 +165,16 @@ class Gateway:
             yield end
         finally:
             metrics.STREAMS.dec()
-            await _ended(working)
-            if answer is not None and not received:
-                self.answering.record(call, cancelled(answer), WENT_AWAY)
+            if not received:
+                await self._abandoned(call, working)
+
+    async def _abandoned(self, call: Call, working: asyncio.Task[tuple[Any, Answer]]) -> None:
+        """End a call for which nobody waits any more: `answer` records that, unless there was an answer already."""
+        working.cancel()
+        await asyncio.wait({working})
+        if not working.cancelled() and working.exception() is None:
+            _, answer = working.result()
+            self.answering.record(call, cancelled(answer), WENT_AWAY)
 
     async def _call(self, form: Form, request: Request, trajectory: str | None) -> Call:
         """Everything that is known before anybody is asked; a call that nobody can answer leaves no trace here.
@@ -299,9 +306,3 @@ def _problem(working: asyncio.Task[tuple[Any, Answer]]) -> HttpError | None:
         return error
     log.error("call failed", error=repr(error), exc_info=error)
     return HttpError(500, "internal error; the service's log has the details")
-
-
-async def _ended(working: asyncio.Task[tuple[Any, Answer]]) -> None:
-    """Cancelled if it was still at work; `answer` records that."""
-    working.cancel()
-    await asyncio.gather(working, return_exceptions=True)

@@ -92,7 +92,8 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class EventStream:
-    """An answer in pieces (server-sent events). When the client goes away `events` is closed wherever it stands."""
+    """An answer in pieces (server-sent events). `events` is always begun, and closed where it stands when the client
+    goes away: its `finally` always runs. The headers are sent with its first event."""
 
     events: AsyncGenerator[bytes, None]
     headers: Headers = ()
@@ -210,9 +211,11 @@ async def _until_disconnect(work: Awaitable[T], receive: Receive) -> T | None:
 async def _send_events(send: Send, stream: EventStream) -> None:
     headers = [*_EVENTS, *stream.headers]
     async with aclosing(stream.events) as events:
+        event = await anext(events, None)  # before anything can fail: closing a generator that never began does nothing
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async for event in events:
+        while event is not None:
             await send({"type": "http.response.body", "body": event, "more_body": True})
+            event = await anext(events, None)
         await send({"type": "http.response.body", "body": b""})
 
 

@@ -172,6 +172,27 @@ async def test_a_stream_is_closed_where_it_stands_when_its_client_goes_away() ->
     assert closed.is_set()
 
 
+async def test_a_stream_is_closed_even_when_its_client_went_away_before_it_began() -> None:
+    closed = asyncio.Event()
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"data: 1\n\n"
+        finally:
+            closed.set()
+
+    async def handler(_: Request) -> EventStream:
+        return EventStream(pieces())
+
+    async def send(_: Any) -> None:
+        raise ConnectionResetError
+
+    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
+    with pytest.raises(ConnectionResetError):
+        await JsonApi(lambda _, __: handler, 100)(scope, Call([b"{}"]).receive, send)
+    assert closed.is_set()
+
+
 async def test_a_body_that_is_too_large_is_read_before_it_is_refused_and_only_so_far() -> None:
     read = Call([b"x" * 60] * 5)
     scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}

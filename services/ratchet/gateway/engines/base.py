@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,6 +50,10 @@ class Reply:
             code=code if isinstance(code, str) else None,
             param=param if isinstance(param, str) else None,
         )
+
+
+Post = Callable[[str, Mapping[str, Any]], Awaitable[Reply]]
+"""Path and JSON to the engine's reply, whatever its status. Raises `EngineFailed` when there is none."""
 
 
 class Engine(Protocol):

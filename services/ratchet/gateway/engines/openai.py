@@ -7,8 +7,7 @@ from typing import Any
 
 from ratchet.gateway.domain.calls import CallRequest, provider_body
 from ratchet.gateway.domain.forms import Form
-from ratchet.gateway.engines.base import EngineFailed
-from ratchet.gateway.engines.http_post import HttpPost
+from ratchet.gateway.engines.base import EngineFailed, Post
 from ratchet.gateway.engines.refusals import WRONG_KEY, refused
 from ratchet.messages.state import ServedPolicy
 from ratchet.messages.turn import EngineInfo
@@ -25,7 +24,7 @@ _BUSY = frozenset({408, 429})
 class OpenAiEngine:
     """Answers for the roles that its map of models names."""
 
-    def __init__(self, post: HttpPost, name: str, models: Mapping[str, str]) -> None:
+    def __init__(self, post: Post, name: str, models: Mapping[str, str]) -> None:
         self._post = post
         self._name = name
         self._models = models

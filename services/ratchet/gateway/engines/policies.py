@@ -7,8 +7,7 @@ from typing import Any
 
 from ratchet.gateway.domain.calls import CallRequest
 from ratchet.gateway.domain.forms import Form
-from ratchet.gateway.engines.base import EngineFailed
-from ratchet.gateway.engines.http_post import HttpPost
+from ratchet.gateway.engines.base import EngineFailed, Post
 from ratchet.gateway.engines.refusals import WRONG_KEY, refused
 from ratchet.kernel.errors import NotFound, Unavailable
 from ratchet.messages.state import PolicyVersion, ServedPolicy
@@ -23,7 +22,7 @@ Find = Callable[[str, int], Awaitable[PolicyVersion]]
 class PolicyEngine:
     """Asks for a policy by name, and has it loaded when a restart made the engine forget it."""
 
-    def __init__(self, post: HttpPost, info: EngineInfo, find: Find) -> None:
+    def __init__(self, post: Post, info: EngineInfo, find: Find) -> None:
         self._post = post
         self._info = info
         self._find = find

@@ -1,0 +1,103 @@
+"""A gateway's handlers without sockets: another server that answers when a test says so, a broker in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ratchet.gateway.answering import Answering
+from ratchet.gateway.domain.answer_cache import AnswerCache
+from ratchet.gateway.domain.conversations import Conversations
+from ratchet.gateway.engines.base import Reply
+from ratchet.gateway.engines.openai import OpenAiEngine
+from ratchet.gateway.engines.policies import PolicyEngine
+from ratchet.gateway.handlers import Gateway
+from ratchet.gateway.kv_routes import Routes
+from ratchet.gateway.recorder import Recorder
+from ratchet.kernel.asgi import Request
+from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.outbox import Outbox
+from ratchet.kernel.redaction import Redactor
+from ratchet.kernel.spool import NoSpool
+from ratchet.messages.turn import EngineInfo
+from tests.support.fake_broker import FakeBroker
+from tests.support.messages import AT
+from tests.support.waiting import eventually
+
+CONTRACTS = Contracts.load()
+SAID = {"choices": [{"message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}]}
+
+
+@dataclass
+class Server:
+    """Says the same to everybody, once it may."""
+
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+    while_answering: Callable[[], object] | None = None
+    """Called right after the answer is there, before anybody could look at it."""
+
+    async def __call__(self, path: str, body: Mapping[str, Any]) -> Reply:
+        self.asked.set()
+        await self.may_answer.wait()
+        if self.while_answering is not None:
+            asyncio.get_running_loop().call_soon(self.while_answering)
+        return Reply(200, SAID)
+
+
+@dataclass
+class Alone:
+    """The handlers and what they publish."""
+
+    gateway: Gateway
+    server: Server
+    outbox: Outbox
+    broker: FakeBroker
+
+    async def published(self) -> list[Any]:
+        """What has been published, once something has."""
+
+        async def probe() -> list[Any]:
+            await self.outbox.flush(5)
+            return [msgspec.json.decode(record.body) for record in self.broker.stored]
+
+        return await eventually(probe)
+
+
+def chat(**members: Any) -> Request:
+    """A call of any role."""
+    body = {"model": "support", "messages": [{"role": "user", "content": "hi"}], **members}
+    return Request("POST", "/v1/chat/completions", {}, msgspec.json.encode(body))
+
+
+@asynccontextmanager
+async def alone(folder: Path, *, keep_alive_s: float = 60.0) -> AsyncIterator[Alone]:
+    """No role has a policy, and one server answers for all of them."""
+    server, broker, info = Server(), FakeBroker(), EngineInfo(name="engine")
+    routes = Routes(asyncio.Event().wait, folder, lease_s=20.0, monotonic=lambda: 0.0)  # type: ignore[arg-type]
+    outbox = Outbox(CONTRACTS, "gateway", NoSpool())
+    recorder = Recorder(outbox, Redactor())
+    upstreams = [OpenAiEngine(server, "provider", {"*": "model"})]
+    answering = Answering(routes, PolicyEngine(server, info, routes.version), upstreams, AnswerCache(0), recorder)
+    gateway = Gateway(
+        routes=routes,
+        answering=answering,
+        recorder=recorder,
+        conversations=Conversations(10),
+        contracts=CONTRACTS,
+        user_key=None,
+        keep_alive_s=keep_alive_s,
+        now=lambda: AT,
+    )
+    publishing = asyncio.create_task(outbox.run(broker.connect))
+    try:
+        yield Alone(gateway, server, outbox, broker)
+    finally:
+        await outbox.stop()
+        await publishing
