@@ -24,6 +24,7 @@ from ratchet.trajectory_collector.audit import Auditor
 from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.handlers import Collector
 from ratchet.trajectory_collector.idle import IdleAssembler
+from ratchet.trajectory_collector.nats_streams import Streams
 from ratchet.trajectory_collector.restore import Restorer
 from ratchet.trajectory_collector.settings import Settings
 
@@ -44,11 +45,12 @@ async def build(settings: Settings, now: Callable[[], datetime] = utc_now) -> As
         stream: Collector(facts, durable, now, settings.assembly_patience) for stream, durable in durables.items()
     }
     restorer = Restorer(bus, facts, collectors, settings.batch, settings.restore_per_tick)
-    auditor = Auditor(bus, facts, durables, restorer, settings.trim_above)
+    streams = Streams(bus)
+    auditor = Auditor(streams, facts, durables, restorer, settings.trim_above)
     components: list[Component] = [
         *(_consumer(bus, collector, stream, settings) for stream, collector in collectors.items()),
         Periodic(settings.audit_interval_s, auditor.tick, "audit"),
-        Periodic(settings.idle_interval_s, _idle(bus, facts, settings).tick, "idle trajectories"),
+        Periodic(settings.idle_interval_s, _idle(bus, facts, streams, settings).tick, "idle trajectories"),
     ]
     try:
         yield App(
@@ -75,10 +77,11 @@ def _consumer(bus: Bus, collector: Collector, stream: str, settings: Settings) -
     return Consumer(bus, subscription)
 
 
-def _idle(bus: Bus, facts: Facts, settings: Settings) -> IdleAssembler:
+def _idle(bus: Bus, facts: Facts, streams: Streams, settings: Settings) -> IdleAssembler:
     return IdleAssembler(
         bus,
         facts,
+        streams,
         {stream: _durable(stream) for stream in TELLING},
         idle=timedelta(seconds=settings.idle_s),
         lookback=timedelta(seconds=settings.idle_lookback_s),

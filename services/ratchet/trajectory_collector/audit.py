@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from ratchet.kernel.bus import Bus
 from ratchet.kernel.errors import RatchetError
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_facts import Facts
@@ -34,11 +33,10 @@ class Auditor:
     """Every settled message must have exactly one line in the ledger; otherwise readiness turns red."""
 
     def __init__(
-        self, bus: Bus, facts: Facts, consumers: Mapping[str, str], restorer: Restorer, trim_above: float
+        self, streams: Streams, facts: Facts, consumers: Mapping[str, str], restorer: Restorer, trim_above: float
     ) -> None:
-        self._bus = bus
+        self._streams = streams
         self._facts = facts
-        self._streams = Streams(bus)
         self._consumers = consumers
         self._restorer = restorer
         self._trim_above = trim_above
@@ -65,8 +63,7 @@ class Auditor:
             await self._restorer.restore(stream, consumer, progress)
             found = await self._imbalance(stream, consumer, progress)
         self._tell(stream, found)
-        limit = self._bus.contracts.streams[stream].max_msgs
-        if limit and progress.messages > limit * self._trim_above and not found.missing:
+        if progress.limit and progress.messages > progress.limit * self._trim_above and not found.missing:
             settled = await self._streams.trim(stream)
             log.warning("stream trimmed", stream=stream, up_to=settled)
 

@@ -33,6 +33,7 @@ class IdleAssembler:
         self,
         bus: Bus,
         facts: Facts,
+        streams: Streams,
         consumers: Mapping[str, str],
         *,
         idle: timedelta,
@@ -41,17 +42,19 @@ class IdleAssembler:
         """`consumers`: durable by stream, for the streams that may hold news of a trajectory."""
         self._bus = bus
         self._facts = facts
-        self._streams = Streams(bus)
+        self._streams = streams
         self._consumers = consumers
         self._idle = idle
         self._lookback = lookback
         self._unfit: set[str] = set()
+        """Found, and not to be assembled; forgotten when it is found no longer: it was told, changed or is too old."""
 
     async def tick(self) -> None:
         """Publish what has been silent for long enough."""
         settled = [await self._streams.settled_until(stream, durable) for stream, durable in self._consumers.items()]
         before = min(settled) - self._idle
         found = await self._facts.idle(since=before - self._lookback, before=before, limit=AT_ONCE + len(self._unfit))
+        self._unfit &= {name for _, name in found}
         fitting = [(role, name) for role, name in found if name not in self._unfit]
         await asyncio.gather(*(self._publish(role, name) for role, name in fitting))
         if fitting:

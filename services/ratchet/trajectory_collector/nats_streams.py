@@ -25,6 +25,8 @@ class Progress:
     """The newest one."""
     messages: int
     """How many the stream holds."""
+    limit: int | None
+    """How many it may hold; None for no bound."""
 
 
 class Streams:
@@ -40,7 +42,8 @@ class Streams:
             state = (await self._jetstream.stream_info(stream)).state
         except (nats.errors.Error, TimeoutError) as error:
             raise BusUnavailable(f"broker does not answer for {stream}: {error!r}") from error
-        return Progress(floor, state.first_seq, state.last_seq, state.messages)
+        limit = self._bus.contracts.streams[stream].max_msgs
+        return Progress(floor, state.first_seq, state.last_seq, state.messages, limit)
 
     async def _floor(self, stream: str, consumer: str) -> int:
         """A consumer that was not made yet, at the very first start, has settled nothing."""
