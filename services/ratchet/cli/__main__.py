@@ -6,7 +6,8 @@ import json
 import sys
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from importlib.metadata import version as version_of
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
@@ -31,13 +32,29 @@ from ratchet.cli import (
 from ratchet.cli.exit_codes import ExitCode, exit_code_of
 from ratchet.kernel.errors import RatchetError
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"ratchet {version_of('ratchet-rl')}\n")
+        raise typer.Exit(ExitCode.DONE)
+
+
 app = typer.Typer(
     name="ratchet",
-    help="The learning loop for LLM agents in production: collect, reward, train, canary, roll back.",
     epilog="Exit codes: " + "; ".join(f"{code.value} {code.meaning}" for code in ExitCode) + ".",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """The learning loop for LLM agents in production: collect, reward, train, canary, roll back."""
+
 
 for group in (
     stack_commands,

@@ -29,6 +29,7 @@ Conventions:
 - `--dry-run` checks what can be checked, prints what would be sent, and sends nothing.
 - `--dir` (or `RATCHET_DIR`) says which local stack is meant. `RATCHET_NATS_URL`, `RATCHET_CLICKHOUSE_URL`,
   `RATCHET_S3_ENDPOINT` and `RATCHET_<SERVICE>_URL` lead to a system that runs elsewhere.
+- `ratchet --version` prints the version.
 - `NO_COLOR` is obeyed; a pipe gets whole lines.
 
 """

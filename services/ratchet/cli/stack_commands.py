@@ -22,15 +22,17 @@ def up(
 ) -> None:
     """Start the servers and all services on this machine; Ctrl-C stops them in order."""
     import os
+    from dataclasses import replace
 
     from ratchet.embedded.settings import StackSettings, ports_of_environment, ports_of_options
+    from ratchet.kernel.errors import ConfigError
 
-    settings = StackSettings(
-        directory=directory,
-        ports=ports_of_environment(os.environ) | ports_of_options(port or []),
-        free_ports=free_ports,
-        only=tuple(name.strip() for name in only.split(",") if name.strip()),
-    )
+    settings = StackSettings(directory, ports_of_environment(os.environ), free_ports)
+    members = tuple(name.strip() for name in only.split(",") if name.strip())
+    try:
+        settings = replace(settings, ports={**settings.ports, **ports_of_options(port or [])}, only=members)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
     if dry_run or detach:
         from ratchet.cli.background import show_plan, start_background
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,33 @@ def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[
 def test_a_role_that_can_be_none_and_a_missing_stack_are_one_line(command: str, capsys: pytest.CaptureFixture[str]):
     assert main(command.split()) == ExitCode.NO_STACK
     assert capsys.readouterr().err == "ratchet: no stack runs in .ratchet: `ratchet up` starts one\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--port=nope=1", "there is no port 'nope'"),
+        ("--port=gateway", "--port takes NAME=PORT"),
+        ("--port=gateway=x", "'x' is no port number"),
+        ("--port=gateway=70000", "not between 1 and 65535"),
+        ("--only=nope", "there is no service 'nope'"),
+    ],
+)
+def test_a_wrong_port_or_service_is_wrong_usage(option: str, said: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["up", "--dry-run", option]) == ExitCode.USAGE
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.endswith("see `ratchet up --help`\n")
+
+
+def test_a_wrong_port_in_the_environment_is_no_wrong_usage(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RATCHET_PORT_S3", "x")
+    assert main(["up", "--dry-run"]) == ExitCode.FAILED
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]):
+    assert main(["--version"]) == ExitCode.DONE
+    assert capsys.readouterr().out == f"ratchet {version('ratchet-rl')}\n"
 
 
 def test_what_can_be_no_role_is_one_line_everywhere(capsys: pytest.CaptureFixture[str]):
