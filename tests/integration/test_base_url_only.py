@@ -7,13 +7,16 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from ratchet.kernel.bus import utc_now
+from ratchet.kernel.bus import Bus, utc_now
 from ratchet.kernel.settings import KernelSettings
 from ratchet.kernel.warehouse import Warehouse
 from ratchet.messages import Outcome, Reward, Trajectory, decode
 from ratchet.reward_computer.app import build as build_rewards
 from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.trajectory_collector.app import build
+from ratchet.trajectory_collector.clickhouse_facts import Facts
+from ratchet.trajectory_collector.idle import IdleAssembler
+from ratchet.trajectory_collector.nats_streams import Streams
 from ratchet.trajectory_collector.settings import Settings
 from tests.support.messages import trajectory, trajectory_end, turn
 from tests.support.running import connected, migrated, running_app
@@ -22,10 +25,14 @@ from tests.support.waiting import eventually
 IDLE_S = 600.0
 
 
+def seconds(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
 def collector(kernel: KernelSettings, later_s: float = 0.0) -> Any:
     """A collector whose clock is `later_s` ahead."""
     settings = Settings(kernel=kernel, linger_s=0.02, ack_wait_s=2.0, audit_interval_s=0.1, idle_interval_s=0.1)
-    return build(settings, now=lambda: utc_now() + timedelta(seconds=later_s))
+    return build(settings, now=lambda: utc_now() + seconds(later_s))
 
 
 def rewards(kernel: KernelSettings) -> Any:
@@ -89,15 +96,24 @@ async def test_silence_makes_one_trajectory_and_one_reward_whoever_dies_in_betwe
         assert (reward.revision, reward.metadata.confidence) == (0, 0.0)
 
 
-async def test_a_trajectory_that_is_not_silent_for_long_enough_is_left_alone(kernel_settings: KernelSettings) -> None:
+async def assemble(bus: Bus, warehouse: Warehouse, later_s: float) -> int:
+    """Look for idle trajectories once, `later_s` from now; how many the stream of trajectories holds then."""
+    clock = Bus(bus.nc, name="later", contracts=bus.contracts, replicas=1, now=lambda: utc_now() + seconds(later_s))
+    durables = {"RL_TURNS": "collector-turns", "RL_TRAJECTORIES": "collector-trajectories"}
+    idle = IdleAssembler(
+        clock, Facts(warehouse), Streams(clock), durables, idle=seconds(IDLE_S), lookback=seconds(2 * IDLE_S)
+    )
+    await idle.tick()
+    return await bus.last_sequence("RL_TRAJECTORIES")
+
+
+async def test_a_trajectory_is_left_alone_until_it_is_silent_for_long_enough(kernel_settings: KernelSettings) -> None:
     async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(collector(kernel_settings, 60)):
+        async with running_app(collector(kernel_settings)):
             await bus.publish_all([turn("ride"), turn("failed", error="engine away", response=None)])
             await eventually(has(warehouse, "turns", 2))
-        async with running_app(collector(kernel_settings, IDLE_S)):
-            await bus.publish(trajectory("other"))
-            await eventually(has(warehouse, "trajectories", 1))
-        assert await bus.last_sequence("RL_TRAJECTORIES") == 1
+        assert await assemble(bus, warehouse, IDLE_S - 60) == 0
+        assert await assemble(bus, warehouse, IDLE_S + 60) == 1
 
 
 async def test_an_end_after_the_silence_fills_the_row_and_revises_the_reward(kernel_settings: KernelSettings) -> None:
