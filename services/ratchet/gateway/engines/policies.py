@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ratchet.gateway.domain.calls import CallRequest
 from ratchet.gateway.domain.forms import Form
-from ratchet.gateway.engines.base import EngineFailed, Post
+from ratchet.gateway.engines.base import EngineFailed, Post, Reply
 from ratchet.gateway.engines.refusals import WRONG_KEY, refused
 from ratchet.kernel.errors import NotFound, Unavailable
 from ratchet.messages.state import PolicyVersion, ServedPolicy
@@ -26,6 +27,8 @@ class PolicyEngine:
         self._post = post
         self._info = info
         self._find = find
+        self._loading: dict[str, asyncio.Future[Reply]] = {}
+        """Loads in flight, by the policy's name."""
 
     @property
     def info(self) -> EngineInfo:
@@ -37,8 +40,11 @@ class PolicyEngine:
         body = form.upstream(request, policy.name)
         reply = await self._post("/v1" + form.path, body)
         if reply.status == 404:
-            await self._load(request.model.role, policy)
+            loaded = await self._load(request.model.role, policy)
             reply = await self._post("/v1" + form.path, body)
+            if reply.status == 404 and loaded.status != 200:
+                message = f"the engine cannot load {policy.name}: {loaded.reason}"
+                raise EngineFailed(502, message, code="engine_unavailable")
         if reply.status in WRONG_KEY:
             raise refused(NAME, reply)
         if reply.status >= 500 or reply.status == 404:
@@ -47,8 +53,19 @@ class PolicyEngine:
             raise reply.refusal()
         return reply.body
 
-    async def _load(self, role: str, policy: ServedPolicy) -> None:
-        """Make the policy resident under its immutable name."""
+    async def _load(self, role: str, policy: ServedPolicy) -> Reply:
+        """Make the policy resident under its immutable name: one load at a time, for all who wait for it.
+
+        It goes on when they go away. A refusal is no failure yet: another gateway may have been faster, and vLLM
+        refuses what it holds already.
+        """
+        loading = self._loading.get(policy.name)
+        if loading is None:
+            loading = self._loading[policy.name] = asyncio.ensure_future(self._told_to_load(role, policy))
+            loading.add_done_callback(lambda _: self._loading.pop(policy.name))
+        return await asyncio.shield(loading)
+
+    async def _told_to_load(self, role: str, policy: ServedPolicy) -> Reply:
         try:
             version = await self._find(role, policy.version)
         except (NotFound, Unavailable) as error:
@@ -57,6 +74,4 @@ class PolicyEngine:
         loaded = await self._post("/v1/load_lora_adapter", {"lora_name": version.name, "lora_path": version.uri})
         if loaded.status in WRONG_KEY:
             raise refused(NAME, loaded)
-        if loaded.status != 200:
-            message = f"the engine cannot load {version.name}: {loaded.reason}"
-            raise EngineFailed(502, message, code="engine_unavailable")
+        return loaded
