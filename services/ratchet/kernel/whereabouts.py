@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -14,7 +16,7 @@ DIRECTORY_VARIABLE, DEFAULT_DIRECTORY = "RATCHET_DIR", Path(".ratchet")
 class _Stack(msgspec.Struct, frozen=True):
     """The part of the record that leads to its services."""
 
-    pid: int
+    pid: Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
     env: dict[str, str]
 
 
@@ -23,14 +25,23 @@ def address(variable: str) -> str | None:
 
     The stack's record is read every time: a program may be older than the stack it talks to.
     """
-    return os.environ.get(variable) or _stack_env().get(variable)
-
-
-def _stack_env() -> dict[str, str]:
-    """The environment of the local stack's services; empty when none runs, or its record cannot be read."""
+    told = os.environ.get(variable)
+    if told or sys.platform == "win32":  # no stack runs there, and signal 0 would end a process instead of asking
+        return told
     directory = Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
+    return stack_env(directory, os.geteuid()).get(variable)
+
+
+def stack_env(directory: Path, user: int) -> dict[str, str]:
+    """The environment of the services of a local stack; empty when none runs, or its record cannot be read.
+
+    Only a record that `user` owns is believed: in a folder that others write to, theirs would lead to their servers.
+    """
     try:
-        stack = msgspec.json.decode((directory / STATE_FILE).read_bytes(), type=_Stack)
+        with (directory / STATE_FILE).open("rb") as file:
+            if os.fstat(file.fileno()).st_uid != user:
+                return {}
+            stack = msgspec.json.decode(file.read(), type=_Stack)
         os.kill(stack.pid, 0)
     except (OSError, msgspec.DecodeError):
         return {}
