@@ -291,7 +291,7 @@ async def test_names_that_nobody_set_up_cost_no_conversation_and_no_label(
     nats: RunningServer, tmp_path: Path, key: str
 ) -> None:
     trajectory = {"x-ratchet-trajectory": str(uuid.uuid4())}
-    async with scene(nats, tmp_path, conversations=1) as here:
+    async with scene(nats, tmp_path, conversation_bytes=1) as here:
         client = here.client()
         answer = (await ask(client, HI, extra_headers=trajectory)).parse().choices[0].message
         for name in ("nobody", "nobody_dpo", "nobody@3"):

@@ -82,14 +82,15 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0) -> AsyncIterator[Al
     server, broker, info = Server(), FakeBroker(), EngineInfo(name="engine")
     routes = Routes(asyncio.Event().wait, folder, lease_s=20.0, monotonic=lambda: 0.0)  # type: ignore[arg-type]
     outbox = Outbox(CONTRACTS, "gateway", NoSpool())
-    recorder = Recorder(outbox, Redactor())
+    conversations = Conversations(1_000_000)
+    recorder = Recorder(outbox, Redactor(), conversations)
     upstreams = [OpenAiEngine(server, "provider", {"*": "model"})]
     answering = Answering(routes, PolicyEngine(server, info, routes.version), upstreams, AnswerCache(0), recorder)
     gateway = Gateway(
         routes=routes,
         answering=answering,
         recorder=recorder,
-        conversations=Conversations(10),
+        conversations=conversations,
         contracts=CONTRACTS,
         user_key=None,
         keep_alive_s=keep_alive_s,

@@ -80,7 +80,8 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     outbox = Outbox(contracts, "gateway", spool, queue_limit=settings.queue_limit)
     session = open_session()
     routes = Routes(broker.bus, folder, lease_s=settings.lease_s, monotonic=time.monotonic)
-    recorder = Recorder(outbox, Redactor())
+    conversations = Conversations(settings.conversation_bytes)
+    recorder = Recorder(outbox, Redactor(), conversations)
     gateway = Gateway(
         routes=routes,
         answering=Answering(
@@ -91,7 +92,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
             recorder,
         ),
         recorder=recorder,
-        conversations=Conversations(settings.conversations),
+        conversations=conversations,
         contracts=contracts,
         user_key=settings.user_key.get_secret_value() if settings.user_key else None,
         keep_alive_s=settings.keep_alive_s,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections import Counter
 
 import msgspec
@@ -10,7 +11,7 @@ import structlog
 
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.capture import Answer, Asked, turn_of, without_tokens
-from ratchet.gateway.domain.conversations import Conversation, PastCall, prefix_digests
+from ratchet.gateway.domain.conversations import Conversation, Conversations, PastCall, prefix_digests
 from ratchet.kernel.errors import RatchetError
 from ratchet.kernel.outbox import Outbox
 from ratchet.kernel.redaction import Redacted, Redactor, redact_message
@@ -28,9 +29,10 @@ _TEXTS = ("messages", "response", "error", "session_id", "agent_id")
 class Recorder:
     """Publishes turns, ends and feedback. Never holds up or breaks the answer of a call."""
 
-    def __init__(self, outbox: Outbox, redactor: Redactor) -> None:
+    def __init__(self, outbox: Outbox, redactor: Redactor, conversations: Conversations) -> None:
         self._outbox = outbox
         self._redactor = redactor
+        self._conversations = conversations
         self._tools: dict[str, Redacted] = {}
 
     def turn(self, conversation: Conversation, asked: Asked, answer: Answer, latency_ms: float | None) -> None:
@@ -56,7 +58,7 @@ class Recorder:
             return
         conversation.published += 1
         if answer.message is not None:
-            conversation.remember(_past(asked, answer, turn))
+            self._conversations.remember(conversation, _past(asked, answer, turn))
 
     def _redacted(self, turn: Turn) -> Turn:
         """The turn as it may be published. Raises `Rejected` when it cannot be searched."""
@@ -91,7 +93,7 @@ def _past(asked: Asked, answer: Answer, turn: Turn) -> PastCall:
         index=asked.index,
         messages=len(whole),
         digest=prefix_digests(whole)[-1],
-        token_ids=ids,
+        token_ids=array("i", ids),
         tools_digest=turn.tools_digest,
         redacted=turn.trainable.reason == "redacted",
     )

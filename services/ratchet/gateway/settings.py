@@ -73,8 +73,8 @@ class Settings(BaseSettings):
     """Key of the hash that turns `user` into `user_ref`; without it user ids are dropped."""
     body_limit: int = 8 * 1024 * 1024
     """Largest request body in bytes."""
-    conversations: int = 20_000
-    """Trajectories remembered between their calls."""
+    conversation_bytes: int = 256 * 1024 * 1024
+    """Memory for trajectories between their calls: a call of 8,000 tokens takes 32 KB, and eight are kept of each."""
     lease_s: float = 20.0
     """A canary weight lapses after this long without an observed renewal."""
     queue_limit: int = 20_000

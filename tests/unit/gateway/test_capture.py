@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
+from array import array
 
 import pytest
 from hypothesis import given
@@ -21,7 +23,13 @@ from ratchet.gateway.domain.capture import (
 )
 from ratchet.gateway.domain.chat import chat_answer
 from ratchet.gateway.domain.completions import completion_answer
-from ratchet.gateway.domain.conversations import Conversation, Conversations, PastCall, prefix_digests
+from ratchet.gateway.domain.conversations import (
+    CONVERSATION_BYTES,
+    Conversation,
+    Conversations,
+    PastCall,
+    prefix_digests,
+)
 from ratchet.kernel.contracts import Contracts
 from ratchet.messages import JsonObject, PolicyClaim, named_id
 from ratchet.messages.turn import EngineInfo, Sampling, Usage
@@ -64,7 +72,7 @@ def past(call: Asked, answer: Answer = GOOD, *, redacted: bool = False) -> PastC
         index=call.index,
         messages=len(whole),
         digest=prefix_digests(whole)[-1],
-        token_ids=[*(answer.prompt_ids or ()), *(answer.output_ids or ())],
+        token_ids=array("i", [*(answer.prompt_ids or ()), *(answer.output_ids or ())]),
         tools_digest=turn_of(call, answer, 1.0).tools_digest,
         redacted=redacted,
     )
@@ -221,9 +229,44 @@ def test_a_call_made_again_is_the_next_attempt() -> None:
 
 
 def test_only_the_most_recently_used_trajectories_are_remembered() -> None:
-    known = Conversations(limit=2)
+    known = Conversations(2 * CONVERSATION_BYTES)
     for name in ("a", "b", "a", "c"):
         known.open(name, AT)
     assert known.get("b") is None
     assert known.get("a") is not None
     assert len(known) == 2
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 400), st.booleans()), max_size=60))
+def test_what_is_remembered_takes_bounded_memory_whatever_the_length_of_the_conversations(
+    calls: list[tuple[str, int, bool]],
+) -> None:
+    limit = 4 * CONVERSATION_BYTES
+    known, held = Conversations(limit), dict[str, Conversation]()
+    for name, length, late in calls:
+        talk = held.get(name) if late else None  # its answer may come when it has been forgotten
+        talk = held[name] = talk or known.open(name, AT)
+        talk.next_attempt(None, length)
+        answer = dataclasses.replace(GOOD, prompt_ids=[7] * length)
+        known.remember(talk, past(asked(), answer))
+    assert known.size <= limit or len(known) == 1
+    remembered = [talk for talk in map(known.get, "abcdef") if talk is not None]
+    assert known.size == sum(talk.size for talk in remembered)
+
+
+def test_the_costs_of_what_is_remembered_are_no_less_than_measured() -> None:
+    def made() -> Conversation:
+        talk = Conversation(named_id("t", "x"), AT)
+        for number in range(8):
+            talk.next_attempt(named_id("turn", str(number)), number)
+            talk.remember(past(asked(), dataclasses.replace(GOOD, prompt_ids=[1] * 1000)))
+        return talk
+
+    made()
+    tracemalloc.start()
+    try:
+        talks = [made() for _ in range(20)]
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken <= sum(talk.size for talk in talks)

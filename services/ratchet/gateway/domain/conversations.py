@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,10 @@ from ratchet.messages.routing import Assignment
 
 REMEMBERED_CALLS = 8
 """Calls of one trajectory that a next call may continue: the last one, and a few that are retried or branched from."""
+
+CONVERSATION_BYTES, CALL_BYTES, TRY_BYTES = 2048, 768, 256
+"""What one costs beside its token ids, measured and rounded up: a conversation, a call that may be continued, and the
+number of a place's tries."""
 
 _KEPT = ("role", "content", "name", "tool_calls", "tool_call_id")
 
@@ -28,7 +33,7 @@ class PastCall:
     """How many messages its conversation has, its answer included."""
     digest: bytes
     """Of those messages."""
-    token_ids: Sequence[int]
+    token_ids: array[int]
     """Prompt and output; empty when they are not known or not to be published."""
     tools_digest: str | None
     redacted: bool
@@ -51,6 +56,14 @@ class Conversation:
     calls: list[PastCall] = field(default_factory=list[PastCall])
     tries: dict[tuple[str | None, int], int] = field(default_factory=dict[tuple[str | None, int], int])
     """Calls by parent and index: the second one at a place is attempt 2."""
+    counted: int = 0
+    """Bytes that `Conversations` counts for it."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        ids = sum(len(call.token_ids) * call.token_ids.itemsize for call in self.calls)
+        return CONVERSATION_BYTES + CALL_BYTES * len(self.calls) + TRY_BYTES * len(self.tries) + ids
 
     def parent_of(self, digests: Sequence[bytes]) -> PastCall | None:
         """The longest earlier call whose conversation begins this one; `digests[n]` is of the first n messages."""
@@ -69,11 +82,13 @@ class Conversation:
 
 
 class Conversations:
-    """The most recently used trajectories, at most `limit` of them."""
+    """The most recently used trajectories, in at most `limit_bytes`; the newest one is kept whatever it takes."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
         self._known: OrderedDict[str, Conversation] = OrderedDict()
+        self.size = 0
+        """Bytes of all that are remembered."""
 
     def get(self, trajectory_id: str) -> Conversation | None:
         """A remembered trajectory."""
@@ -81,13 +96,24 @@ class Conversations:
 
     def open(self, trajectory_id: str, first_call_at: datetime) -> Conversation:
         """The trajectory, new or remembered; it is now the most recently used one."""
-        conversation = self._known.get(trajectory_id)
-        if conversation is None:
-            conversation = self._known[trajectory_id] = Conversation(trajectory_id, first_call_at)
-            if len(self._known) > self._limit:
-                self._known.popitem(last=False)
+        conversation = self._known.setdefault(trajectory_id, Conversation(trajectory_id, first_call_at))
         self._known.move_to_end(trajectory_id)
+        self._count(conversation)
         return conversation
+
+    def remember(self, conversation: Conversation, call: PastCall) -> None:
+        """Keep a finished call; the least recently used trajectories make room."""
+        conversation.remember(call)
+        if self._known.get(conversation.trajectory_id) is conversation:
+            self._count(conversation)
+
+    def _count(self, conversation: Conversation) -> None:
+        size = conversation.size
+        self.size += size - conversation.counted
+        conversation.counted = size
+        while self.size > self._limit and len(self._known) > 1:
+            _, dropped = self._known.popitem(last=False)
+            self.size -= dropped.counted
 
     def __len__(self) -> int:
         return len(self._known)
