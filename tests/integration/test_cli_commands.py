@@ -75,7 +75,7 @@ def asked(directory: Path) -> dict[str, Any]:
 
 
 def jobs(directory: Path) -> list[dict[str, Any]]:
-    return json.loads(ratchet("jobs", "--json", "--dir", str(directory)).stdout)
+    return json.loads(ratchet("jobs", "--json", "--dir", str(directory)).stdout)["jobs"]
 
 
 def in_one_process(tmp_path: Path, commands: list[list[str]]) -> list[tuple[int, str]]:
@@ -145,9 +145,31 @@ def test_names_are_completed_from_the_stack_and_silently_not_without_one(directo
 
 
 def test_a_role_that_nothing_knows_is_the_same_line_everywhere(directory: Path) -> None:
-    for line in ("jobs --role nobody", "policies list nobody", "policies show nobody", "rollout status nobody"):
-        done = ratchet(*line.split(), "--dir", str(directory))
-        assert (done.returncode, done.stderr) == (1, "ratchet: no such role: nobody\n"), line
+    for line in ("jobs --role", "policies list", "policies show", "rollout status", "trajectories list --role"):
+        done = ratchet(*line.split(), "nobody", "--dir", str(directory))
+        assert (done.returncode, done.stderr) == (1, "ratchet: no such role: nobody; known: airline\n"), line
+
+
+def test_every_listing_is_an_object_that_names_what_it_lists(directory: Path) -> None:
+    listings = {
+        "jobs": "jobs",
+        "trajectories list": "trajectories",
+        "preferences list": "preferences",
+        "policies list": "roles",
+        "rollout status": "rollouts",
+        "deadletters list": "deadletters",
+        "contract list": "topics",
+    }
+    for words, name in listings.items():
+        where = [] if words == "contract list" else ["--dir", str(directory)]
+        assert isinstance(json.loads(ratchet(*words.split(), "--json", *where).stdout)[name], list), words
+
+
+def test_status_and_jobs_list_the_newest_job_first(directory: Path) -> None:
+    newest = [asked(directory)["training_job_id"] for _ in range(2)][::-1]
+    report = json.loads(ratchet("status", "--json", "--dir", str(directory)).stdout)
+    for listed in (jobs(directory), report["jobs"]):
+        assert [job["training_job_id"] for job in listed][:2] == newest
 
 
 def test_a_job_is_listed_shown_and_cancelled(directory: Path) -> None:

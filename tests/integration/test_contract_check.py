@@ -123,7 +123,7 @@ async def test_a_work_queue_cannot_be_read_again(settings: KernelSettings, tmp_p
 
 async def test_topics_are_listed_and_shown(settings: KernelSettings) -> None:
     code, out, _ = await ratchet(settings, "list", "--json")
-    assert (code, {topic["name"] for topic in json.loads(out)} >= {SUBJECT}) == (0, True)
+    assert (code, {topic["name"] for topic in json.loads(out)["topics"]} >= {SUBJECT}) == (0, True)
     code, out, _ = await ratchet(settings, "show", "trajectory.v1", "--json")
     assert (code, json.loads(out)["schema"]) == (0, SCHEMAS["trajectory.v1"])
     code, _, err = await ratchet(settings, "show", "nonsense.v1")

@@ -21,14 +21,12 @@ def group() -> None:
 @app.command("list")
 def list_topics(as_json: AsJson = False) -> None:
     """List every topic with its stream, who sends it and who reads it."""
-    import msgspec
-
     from ratchet.cli.output import print_json, print_table
     from ratchet.kernel.contracts import Contracts
 
     topics = Contracts.load().topics.values()
     if as_json:
-        print_json([msgspec.to_builtins(topic) for topic in topics])
+        print_json({"topics": list(topics)})
         return
     rows = [(t.name, t.stream, ", ".join(t.producers), ", ".join(t.consumers), t.description) for t in topics]
     print_table(("topic", "stream", "from", "to", "what"), rows, "no topics")

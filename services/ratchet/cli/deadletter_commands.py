@@ -28,7 +28,7 @@ def list_letters(
 
     found = asyncio.run(newest(locate(directory).kernel, last))
     if as_json:
-        print_json(found)
+        print_json({"deadletters": found})
         return
     columns = ("number", "at", "stream", "sequence", "consumer", "subject", "reason", "detail")
     letters = [(one.number, one.letter) for one in found]

@@ -2,7 +2,8 @@
 
 The conventions of every command:
 
-- `--json` prints exactly one JSON document on standard output, for an error `{"error": {"message", "exit_code"}}`;
+- `--json` prints exactly one JSON document on standard output, for an error `{"error": {"message", "exit_code"}}`; a
+  listing is an object whose list is named after what it holds: `{"jobs": [...]}`;
 - `--dry-run`, where something would be created or changed, checks everything that can be checked, prints what would be
   sent (`output.print_dry_run`) and sends nothing;
 - whatever the command says about its own progress goes to standard error (`output.progress`);

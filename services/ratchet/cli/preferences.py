@@ -14,7 +14,8 @@ from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.imports import CheckOnly
 from ratchet.cli.json_input import json_in
 from ratchet.cli.output import Bar, console, print_table
-from ratchet.kernel.errors import NotFound, Rejected
+from ratchet.cli.roles import require_known
+from ratchet.kernel.errors import Rejected
 from ratchet.kernel.redaction import Redactor, redact_message
 from ratchet.kernel.warehouse import Warehouse
 from ratchet.messages import Preference
@@ -91,8 +92,8 @@ async def derive(endpoints: Endpoints, options: DeriveOptions, bar: Bar) -> Deri
     async with warehouse_of(endpoints) as warehouse, outlet(endpoints, options.dry_run) as sink:
         tries = Tries(warehouse)
         known = await tries.roles()
-        if options.role is not None and options.role not in known:
-            raise NotFound(f"no such role: {options.role}")
+        if options.role is not None:
+            require_known(options.role, known)
         roles = known if options.role is None else [options.role]
         rule = RULES[options.source](options.margin)
         deriver = Deriver(tries, StoredPreferences(warehouse), sink, rule, options.max_per_task)

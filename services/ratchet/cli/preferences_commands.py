@@ -104,8 +104,12 @@ def list_(
     from ratchet.cli import preferences
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import print_json
+    from ratchet.cli.roles import require_role
 
-    kept, counts = asyncio.run(preferences.newest(locate(directory), preferences.Wanted(role, source), limit))
+    endpoints = locate(directory)
+    kept, counts = asyncio.run(preferences.newest(endpoints, preferences.Wanted(role, source), limit))
+    if not counts and role is not None:
+        require_role(endpoints, role)
     if as_json:
         print_json(preferences.document(kept, counts))
     else:

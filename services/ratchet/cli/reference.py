@@ -26,6 +26,8 @@ Conventions:
 
 - `--json` prints exactly one JSON document on standard output; an error is `{"error": {"message", "exit_code"}}`
   there, and one line on standard error all the same. Progress goes to standard error, and only to a terminal.
+- `--json` of a listing is an object that names what it lists: `{"jobs": [...]}`, newest first, and so `trajectories`,
+  `preferences` and `deadletters`; by name `{"roles": [...]}` (`policies list`), `rollouts` and `topics`.
 - `--dry-run` checks what can be checked, prints what would be sent, and sends nothing.
 - `--dir` (or `RATCHET_DIR`) says which local stack is meant. `RATCHET_NATS_URL`, `RATCHET_CLICKHOUSE_URL`,
   `RATCHET_S3_ENDPOINT` and `RATCHET_<SERVICE>_URL` lead to a system that runs elsewhere.

@@ -166,8 +166,9 @@ async def _warehouse_part(settings: KernelSettings, report: StatusReport) -> Non
 async def _bus_part(settings: KernelSettings, report: StatusReport) -> None:
     async with connected(settings) as bus:
         await asyncio.gather(*(_stream(bus, name, report) for name in bus.contracts.streams))
-        jobs = await _values(bus, JOBS, Job)
-        report.jobs = [_job(job) for job in sorted(jobs.values(), key=lambda one: one.created_at)]
+        jobs = (await _values(bus, JOBS, Job)).values()
+        newest_first = sorted(jobs, key=lambda one: (one.created_at, one.training_job_id), reverse=True)
+        report.jobs = [_job(job) for job in newest_first]
         report.roles = {role: _role(route) for role, route in sorted((await _values(bus, POLICIES, Route)).items())}
 
 

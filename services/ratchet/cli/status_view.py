@@ -28,7 +28,7 @@ def show(report: StatusReport) -> None:
     _section(
         ("role", "stable", "canary", "weight"), [(n, r.stable, r.canary, r.weight) for n, r in report.roles.items()]
     )
-    jobs = [(j.training_job_id, j.role, j.algorithm, j.state, j.percent, j.error) for j in report.jobs[-RECENT_JOBS:]]
+    jobs = [(j.training_job_id, j.role, j.algorithm, j.state, j.percent, j.error) for j in report.jobs[:RECENT_JOBS]]
     _section(("job", "role", "algorithm", "state", "%", "error"), jobs)
     _section(("cannot read", "because"), list(report.errors.items()))
 

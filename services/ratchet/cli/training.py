@@ -78,11 +78,12 @@ def list_jobs(directory: Path, chosen: dict[str, str | None], as_json: bool) -> 
     """Jobs, newest first. Raises `NotFound` for a role that nothing knows."""
     endpoints = locate(directory)
     query = urlencode({name: value for name, value in chosen.items() if value is not None})
-    found = call(endpoints, "coordinator", "GET", f"/v1/jobs?{query}")["jobs"]
+    answer = call(endpoints, "coordinator", "GET", f"/v1/jobs?{query}")
+    found = answer["jobs"]
     if not found and chosen["role"] is not None:
         require_role(endpoints, chosen["role"])
     if as_json:
-        print_json(found)
+        print_json(answer)
         return
     columns = ("job", "role", "algorithm", "state", "%", "reward", "created", "error")
     print_table(columns, [_row(job) for job in found], "no such jobs" if query else "no jobs yet")

@@ -76,12 +76,12 @@ async def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
     return sorted(row["role"] for row in rows)
 
 
-def show_list(found: Sequence[Row]) -> None:
-    """A table, newest first."""
+def show_list(found: Sequence[Row], empty: str) -> None:
+    """A table, newest first; `empty` is said when there is none."""
     columns = ("trajectory", "role", "agent", "source", "turns", "outcome", "reward", "rev", "ended", "task")
     names = ("trajectory_id", "role", "agent_id", "source", "turns", "outcome", "reward", "revision", "ended_at")
     rows = [tuple(row[name] for name in (*names, "task_id")) for row in found]
-    print_table(columns, rows, "no trajectories yet")
+    print_table(columns, rows, empty)
 
 
 def show_one(whole: Whole) -> None:

@@ -32,12 +32,16 @@ def list_(
     from ratchet.cli import trajectories
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import print_json
+    from ratchet.cli.roles import require_role
 
-    found = asyncio.run(trajectories.newest(locate(directory), role, outcome, limit))
+    endpoints = locate(directory)
+    found = asyncio.run(trajectories.newest(endpoints, role, outcome, limit))
+    if not found and role is not None:
+        require_role(endpoints, role)
     if as_json:
         print_json({"trajectories": found})
     else:
-        trajectories.show_list(found)
+        trajectories.show_list(found, "no such trajectories" if role or outcome else "no trajectories yet")
 
 
 @app.command()
