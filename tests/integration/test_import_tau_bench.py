@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ratchet.importers.tau_bench import ImportOptions, import_tau_bench, read_records, trajectory_of
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.settings import KernelSettings
@@ -16,10 +14,10 @@ from ratchet.kernel.warehouse import Warehouse
 from ratchet.reward_computer.app import build
 from ratchet.reward_computer.settings import Settings
 from tests.integration.test_reward_computer import loop, publish_again, settled
+from tests.support.real_data import AIRLINE, needs_real_data
 from tests.support.running import running_app
 from tests.support.waiting import eventually
 
-REAL = Path(__file__).parents[3] / "shared/data/tau-bench/gpt-4o-airline-tasks-00-29.json"
 OPTIONS = ImportOptions(role="airline", model="gpt-4o")
 
 
@@ -72,9 +70,9 @@ async def test_importing_twice_leaves_the_same_rows(kernel_settings: KernelSetti
     assert sorted(row["components"]["task_completion"] for row in rewards) == [0.0, 0.75, 1.0]
 
 
-@pytest.mark.skipif(not REAL.exists(), reason="the real tau-bench data is not beside this checkout")
+@needs_real_data
 async def test_the_real_airline_file_is_rewarded_as_it_was_verified(kernel_settings: KernelSettings) -> None:
-    rewards = await imported_twice(kernel_settings, REAL, 120)
+    rewards = await imported_twice(kernel_settings, AIRLINE, 120)
     completed = [row["components"]["task_completion"] for row in rewards]
     assert (completed.count(1.0), completed.count(0.0)) == (36, 84)
     assert all(row["total"] == 0.0 for row, done in zip(rewards, completed, strict=True) if not done)

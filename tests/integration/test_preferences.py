@@ -43,12 +43,11 @@ from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.coordinator import ROLE, Workshop, coordinating, stored
 from tests.support.messages import AT
 from tests.support.preferences import tried, tries
+from tests.support.real_data import AIRLINE, needs_real_data
 from tests.support.running import connected, migrated, prepared_objects, running_app
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
 from tests.support.training import after, changed
 from tests.support.waiting import eventually
-
-REAL = Path(__file__).parents[3] / "shared" / "data" / "tau-bench" / "gpt-4o-airline-tasks-00-29.json"
 
 
 @pytest.fixture
@@ -328,9 +327,9 @@ async def test_pairs_of_imported_tries_train_an_adapter(kernel_settings: KernelS
         assert policy.manifest.kind == "adapter"
 
 
-@pytest.mark.skipif(not REAL.exists(), reason="the real trajectories are not beside this checkout")
+@needs_real_data
 async def test_thirty_real_tasks_tried_four_times_give_46_pairs(kernel_settings: KernelSettings) -> None:
-    async with imported(kernel_settings, REAL) as bus:
+    async with imported(kernel_settings, AIRLINE) as bus:
         report = await derived(kernel_settings, bus)
         assert (report.tries, report.tasks, report.comparisons) == (120, 30, 180)
         assert dict(report.by_rater) == {"verified-outcome": 46}

@@ -35,13 +35,13 @@ from ratchet.trainer_worker.settings import Settings as TrainerSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.messages import AT
+from tests.support.real_data import AIRLINE, needs_real_data
 from tests.support.running import connected, migrated, prepared_objects, running_app
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "tau-bench" / "gpt-4o-airline-tasks-00-29.json"
 ROLE = "airline"
 
 
@@ -161,30 +161,30 @@ async def test_logged_successes_train_an_adapter_whose_loss_falls(
         await check_learned(here, job, successes=6, kind="adapter")
 
 
-@pytest.mark.skipif(not REAL.exists(), reason="the real trajectories are not beside this checkout")
+@needs_real_data
 async def test_real_trajectories_train_a_model_whose_loss_falls_and_import_twice_changes_nothing(
     kernel_settings: KernelSettings, tmp_path: Path
 ) -> None:
     async with line(kernel_settings) as here:
-        report = await here.imported(REAL)
+        report = await here.imported(AIRLINE)
         assert (report.published, report.malformed) == (120, [])
         await here.rewarded(120)
         assert await here.count("SELECT count() AS n FROM latest_rewards WHERE components['task_completion'] = 1") == 36
-        await here.imported(REAL)
+        await here.imported(AIRLINE)
         assert await here.count("SELECT count() AS n FROM trajectories") == 120
         job = await learn(
-            here, read_records(REAL), tmp_path, batch_size=2, max_steps=12, max_length=4000, full_finetune=True
+            here, read_records(AIRLINE), tmp_path, batch_size=2, max_steps=12, max_length=4000, full_finetune=True
         )
         await check_learned(here, job, successes=36, kind="model")
 
 
-@pytest.mark.skipif(not REAL.exists(), reason="the real trajectories are not beside this checkout")
+@needs_real_data
 async def test_real_pairs_train_a_model_that_prefers_what_it_was_shown(
     kernel_settings: KernelSettings, tmp_path: Path
 ) -> None:
     """That it prefers the pairs it learnt from is all that is asserted: 46 pairs cannot show more (ADR 20)."""
     async with line(kernel_settings) as here:
-        await here.imported(REAL)
+        await here.imported(AIRLINE)
         await here.rewarded(120)
         deriver = Deriver(Tries(here.warehouse), StoredPreferences(here.warehouse), here.bus, RewardMargin())
         assert (await deriver.derive([ROLE], lambda _done, _total: None)).done.published == 46
@@ -195,7 +195,7 @@ async def test_real_pairs_train_a_model_that_prefers_what_it_was_shown(
         await eventually(stored, deadline_s=60)
         # The instructions alone are 2,100 tokens; the answers are learnt from as far as they fit.
         hyperparameters = {"batch_size": 2, "max_steps": 6, "max_length": 3000, "full_finetune": True}
-        job = await learn(here, read_records(REAL), tmp_path, algorithm="dpo", **hyperparameters)
+        job = await learn(here, read_records(AIRLINE), tmp_path, algorithm="dpo", **hyperparameters)
         assert (job["state"], job["trajectories"]) == ("completed", 46), job.get("error")
         artifacts = job["artifacts"]
         policy = await asyncio.to_thread(read_policy, here.objects, artifacts["final_checkpoint"], artifacts["digest"])

@@ -16,8 +16,8 @@ from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import BusUnavailable, InvalidMessage, NotFound, Rejected
 from ratchet.messages import Message, Trajectory, encode
 from ratchet.messages.chat import chat_messages
+from tests.support.real_data import AIRLINE, needs_real_data
 
-REAL = Path(__file__).parents[4] / "shared/data/tau-bench/gpt-4o-airline-tasks-00-29.json"
 CONTRACTS = Contracts.load()
 
 Record = dict[str, Any]
@@ -256,10 +256,10 @@ async def test_an_absent_broker_ends_the_import(tmp_path: Path) -> None:
         await import_tau_bench(Absent(), written(tmp_path, record()))
 
 
-@pytest.mark.skipif(not REAL.exists(), reason="the real tau-bench data is not beside this checkout")
+@needs_real_data
 async def test_the_real_airline_file_is_imported_whole() -> None:
     bus = Published()
-    report = await import_tau_bench(bus, REAL)
+    report = await import_tau_bench(bus, AIRLINE)
     assert (report.records, report.published, report.malformed, report.repeated) == (120, 120, [], 0)
     assert Counter(m.outcome.status for m in bus.messages if m.outcome) == {"success": 36, "failure": 84}
     assert Counter(Counter(m.task_context.group_key for m in bus.messages).values()) == {4: 30}
@@ -267,9 +267,9 @@ async def test_the_real_airline_file_is_imported_whole() -> None:
     assert report.redactions == Counter(email=81)
 
 
-@pytest.mark.skipif(not REAL.exists(), reason="the real tau-bench data is not beside this checkout")
+@needs_real_data
 def test_every_real_chat_can_be_read_back_from_its_trajectory() -> None:
-    for item in json.loads(REAL.read_text()):
+    for item in json.loads(AIRLINE.read_text()):
         written = item["traj"]
         last = max(index for index, message in enumerate(written) if message["role"] != "user")
         back = chat_messages(trajectory_of(item, ImportOptions()))

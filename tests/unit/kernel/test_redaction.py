@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 
 from ratchet.kernel.errors import Rejected
 from ratchet.kernel.redaction import MAX_DEPTH, Redactor
+from tests.support.real_data import AIRLINE, needs_real_data
 
-REAL = Path(__file__).parents[4] / "shared/data/tau-bench/gpt-4o-airline-tasks-00-29.json"
 PRIVATE_KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAK\n-----END RSA PRIVATE KEY-----"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N"
 
@@ -202,8 +201,8 @@ def test_time_is_linear_also_for_hostile_text(name: str) -> None:
     assert time.process_time() - started < 3.0
 
 
-@pytest.mark.skipif(not REAL.exists(), reason="the real tau-bench data is not beside this checkout")
+@needs_real_data
 def test_in_real_conversations_exactly_the_addresses_are_found() -> None:
-    text = REAL.read_text()
+    text = AIRLINE.read_text()
     found = Redactor().redact(json.loads(text))
     assert found.counts == {"email": text.count("@")} == {"email": 81}
