@@ -130,7 +130,9 @@ async def test_a_snapshot_is_previewed_shown_and_exported(
         await ratchet("preferences", "derive")
         await there(kernel_settings, 7)
         asked = ("dataset", "preview", "--role", ROLE, "--algorithm")
-        assert "needs at least 8" in await ratchet(*asked, "dpo")
+        assert (await ratchet.json(*asked, "dpo"))["preview"]["refused"] is None
+        assert "a job would be refused: role support has no stored" in await ratchet(*asked, "kto")
+        assert "does nothing for dpo" in await ratchet(*asked, "dpo", "--min-reward", "0.5", code=1)
         sft = (await ratchet.json(*asked, "sft", "--min-reward", "0.5"))["preview"]
         assert (sft["rows"], sft["left_out"], sft["refused"]) == (7, {"below_min_reward": 6}, None)
         assert (await workshop.api.get("/v1/jobs")).json()["jobs"] == []

@@ -14,26 +14,24 @@ import msgspec
 import pyarrow.parquet as pq
 
 from ratchet.cli.api import call, segment
-from ratchet.cli.broker import connected
 from ratchet.cli.endpoints import Endpoints
-from ratchet.cli.output import Bar, console, print_table
-from ratchet.cli.preferences import warehouse_of
+from ratchet.cli.output import console, print_table
 from ratchet.kernel.errors import Rejected
+from ratchet.kernel.files import staged
 from ratchet.kernel.objects import Objects
-from ratchet.messages.state import POLICIES, PolicyVersion, Route
-from ratchet.messages.training import Dataset, DatasetFilter, DateRange, SnapshotRef
-from ratchet.messages.training_rules import DATASET_FORMATS
-from ratchet.rl_coordinator.app import exporter
-from ratchet.rl_coordinator.exporter import Preview
-from ratchet.rl_coordinator.kv_policies import KvPolicies
+from ratchet.messages.training import SnapshotRef
 from ratchet.rl_coordinator.s3_snapshots import Manifest, Snapshots
-from ratchet.rl_coordinator.settings import Settings
+
+Json = dict[str, Any]
+"""A decoded answer, or a body."""
 
 _NAMED = re.compile(r"s3://[^/]+/(?:.+/)?([0-9a-f]{64})\.json")
 """Manifests are named by their digest."""
 JSON_COLUMNS = ("messages", "tools", "calls", "prompt", "chosen", "rejected", "completion")
 """Columns that hold JSON as text."""
 SUFFIXES = (".parquet", ".jsonl")
+PREVIEW_S = 600.0
+"""All rows are made for a preview, which takes a while where there is much."""
 BATCH = 500
 """Rows that are turned into lines together."""
 
@@ -64,23 +62,14 @@ def write(endpoints: Endpoints, found: Found, file: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="ratchet-dataset-") as directory:
         rows = Path(directory) / "rows.parquet"
         objects.get_file(parquet.uri, rows, parquet.sha256)
-        part = file.with_name(file.name + ".part")
-        with part.open("wb") as lines:
-            count = sum(lines.write(line) > 0 for line in _lines(rows))
-        part.replace(file)
-    return count
+        with staged(file) as partial, partial.open("wb") as lines:
+            return sum(lines.write(line) > 0 for line in _lines(rows))
 
 
-async def preview(endpoints: Endpoints, role: str, algorithm: str, dataset: Dataset, bar: Bar) -> Preview:
-    """What a job that starts now would take; nothing is created. Raises `Rejected` for an unknown algorithm."""
-    if algorithm not in DATASET_FORMATS:
-        raise Rejected(f"unknown algorithm {algorithm!r}; known are {', '.join(DATASET_FORMATS)}")
-    settings = Settings(kernel=endpoints.kernel)
-    async with warehouse_of(endpoints) as warehouse, connected(settings.kernel) as bus:
-        policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion))
-        made = exporter(settings, warehouse, Objects(settings.kernel), bus.now)
-        wanted = await made.wanted(role, algorithm, dataset, await policies.of(role))
-        return await made.preview(wanted, bar)
+def preview(endpoints: Endpoints, role: str, algorithm: str, dataset: Json) -> Json:
+    """What a job that starts now would take, as the coordinator says; nothing is created. Raises `Rejected`."""
+    body = {"role": role, "algorithm": algorithm, "dataset": dataset}
+    return call(endpoints, "coordinator", "POST", "/v1/jobs/preview", body, timeout_s=PREVIEW_S)
 
 
 def show(found: Found) -> None:
@@ -109,31 +98,25 @@ def show(found: Found) -> None:
     print_table(("what", "value"), facts, "")
 
 
-def show_preview(role: str, algorithm: str, found: Preview) -> None:
+def show_preview(role: str, found: Json) -> None:
     """The preview for people."""
     facts = [
-        ("rows", f"{found.rows} {DATASET_FORMATS[algorithm]}"),
+        ("rows", f"{found['rows']} {found['format']}"),
         ("role", role),
-        ("sources", _words(found.sources)),
-        ("left out", _words(found.left_out)),
-        ("reward", found.reward_function or None),
-        ("seen up to", _words(found.watermarks)),
+        ("sources", _words(found["sources"])),
+        ("left out", _words(found["left_out"])),
+        ("reward", found["reward_function"] or None),
+        ("seen up to", _words(found["watermarks"])),
     ]
     print_table(("what", "value"), facts, "")
-    if found.refused:
-        console.print(f"a job would be refused: {found.refused}", markup=False)
+    if found["refused"]:
+        console.print(f"a job would be refused: {found['refused']}", markup=False)
 
 
-def asked(samples: int, **chosen: Any) -> Dataset:  # `Any`: members of a filter
-    """The data that a job would ask for."""
-    return Dataset(source="clickhouse", sample_size=samples, filter=DatasetFilter(**chosen))
-
-
-def between(since: datetime | None, until: datetime | None) -> DateRange | None:
+def between(since: datetime | None, until: datetime | None) -> Json | None:
     """A filter's range of dates; naive ones are this machine's time."""
-    if since is None and until is None:
-        return None
-    return DateRange(start=since and since.astimezone(), end=until and until.astimezone())
+    given = {"start": since, "end": until}
+    return {name: at.astimezone().isoformat() for name, at in given.items() if at is not None} or None
 
 
 def _ref_of_uri(uri: str) -> SnapshotRef:

@@ -50,13 +50,12 @@ def preview(
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Show what a job that starts now would take, and what it would leave out; nothing is created."""
-    import asyncio
-
     from ratchet.cli import dataset
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import print_json, progress
+    from ratchet.cli.training_request import dataset as asked
 
-    asked = dataset.asked(
+    wanted = asked(
         samples,
         min_reward=min_reward,
         max_trajectory_length=max_length,
@@ -65,12 +64,12 @@ def preview(
         exclude_subordinate_profiles=exclude_profile or None,
         date_range=dataset.between(since, until),
     )
-    with progress("choosing rows", quiet=as_json) as bar:
-        found = asyncio.run(dataset.preview(locate(directory), role, algorithm, asked, bar))
+    with progress("choosing rows", quiet=as_json):
+        found = dataset.preview(locate(directory), role, algorithm, wanted)
     if as_json:
         print_json({"role": role, "algorithm": algorithm, "preview": found})
     else:
-        dataset.show_preview(role, algorithm, found)
+        dataset.show_preview(role, found)
 
 
 @app.command()

@@ -14,7 +14,6 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from ratchet.kernel.bus import Bus
@@ -113,8 +112,8 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
     coordinator = Coordinator(store, house, _counted(counter, preferring), bus.now)
     intake = Intake(bus, store, coordinator, _feasibility(settings, stores, policies, store))
     keeper = Keeper(bus, store, Pace(settings.tick_s, house.limits, settings.job_retention_s), bus.now)
-    exporting = exporter(settings, stores.warehouse, stores.objects, bus.now)
-    dispatcher = Dispatcher(store, policies, exporting, keeper, house, bus.now)
+    exporter = _exporter(settings, stores)
+    dispatcher = Dispatcher(store, policies, exporter, keeper, house, bus.now)
     triggers = [
         ThresholdTrigger(store, intake, counter.states, recipes.rewarded, "rewarded", bus.now),
         ThresholdTrigger(store, intake, preferring.states, recipes.preferences, "preferences", bus.now),
@@ -128,6 +127,8 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
         intake=intake,
         coordinator=coordinator,
         store=store,
+        exporter=exporter,
+        policies=policies,
         registry=Registry(policies, _provenance(settings, stores, policies, store), store.all),
         statuses=statuses,
         checks=stores.checks(),
@@ -184,15 +185,15 @@ def _counting_preferences() -> Fold[int]:
     )
 
 
-def exporter(settings: Settings, warehouse: Warehouse, objects: Objects, now: Callable[[], datetime]) -> Exporter:
-    """What makes snapshots, and previews of them."""
+def _exporter(settings: Settings, stores: Stores) -> Exporter:
     drafts = Drafts(
-        Trajectories(warehouse, settings.history_limit),
-        Preferences(warehouse, settings.history_limit),
+        Trajectories(stores.warehouse, settings.history_limit),
+        Preferences(stores.warehouse, settings.history_limit),
         minimum={PAIRS: settings.minimum_pairs, LABELS: settings.minimum_labels},
         pairs_per_group=settings.pairs_per_group,
     )
-    return Exporter(drafts, Snapshots(objects, settings.kernel.s3_bucket), settings.chunk, now)
+    snapshots = Snapshots(stores.objects, settings.kernel.s3_bucket)
+    return Exporter(drafts, snapshots, settings.chunk, stores.bus.now)
 
 
 def _provenance(settings: Settings, stores: Stores, policies: KvPolicies, jobs: KvJobs) -> Provenance:

@@ -14,7 +14,7 @@ import structlog
 from ratchet.kernel.errors import Rejected
 from ratchet.messages.base import JsonObject
 from ratchet.messages.state import Job
-from ratchet.messages.training import Dataset, DatasetFilter, SnapshotRef
+from ratchet.messages.training import Dataset, DatasetFilter, SnapshotRef, TrainingRequest
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.domain.lineage import consumed_snapshots
 from ratchet.rl_coordinator.drafts import Draft, Drafts, Learned, Wanted, recipe_of
@@ -38,6 +38,7 @@ class Export:
 class Preview:
     """What a snapshot would hold."""
 
+    format: str
     rows: int
     left_out: Mapping[str, int]
     """What was not taken, by reason."""
@@ -67,10 +68,10 @@ class Exporter:
             manifest = await asyncio.to_thread(given_snapshot, self._snapshots, given, job.role)
             return Export(given, manifest.rows)
         with metrics.SNAPSHOT_SECONDS.time():
-            wanted = await self.wanted(job.role, job.algorithm, job.request.training_config.dataset, policies)
+            wanted = await self._wanted(job.role, job.algorithm, job.request.training_config.dataset, policies)
             return await self._export(job, wanted, parent)
 
-    async def wanted(self, role: str, algorithm: str, dataset: Dataset, policies: Policies) -> Wanted:
+    async def _wanted(self, role: str, algorithm: str, dataset: Dataset, policies: Policies) -> Wanted:
         """What a job asks for, with what the stable policy's lineage has already learned from."""
         digests = consumed_snapshots(policies.stable.version if policies.stable else None, policies.versions)
         learned = await asyncio.to_thread(lambda: [self._snapshots.learned(digest) for digest in digests])
@@ -81,18 +82,32 @@ class Exporter:
         )
         return Wanted(role, algorithm, dataset, together)
 
-    async def preview(self, wanted: Wanted, tell: Callable[[float, float], None]) -> Preview:
-        """Make all rows and write none; `tell` hears how many of how many were looked at."""
+    async def preview(self, request: TrainingRequest, policies: Policies) -> Preview:
+        """What the snapshot of a job for `request` would hold; all rows are made, and none is written.
+
+        Raises `Rejected` for a request that brings its snapshot: nothing is chosen for it.
+        """
+        config = request.training_config
+        if config.dataset.snapshot is not None:
+            raise Rejected("dataset.snapshot is given: there is nothing to choose")
+        wanted = await self._wanted(request.role, config.algorithm, config.dataset, policies)
         draft = await self._drafts.draft(wanted)
-        left_out, sources, rows, looked = Counter(draft.left_out), Counter[str](), 0, 0
+        left_out, sources = Counter(draft.left_out), Counter[str]()
         for ids in _chunks(draft.ids, self._chunk):
             made = await draft.rows(ids)
             left_out.update(row for row in made if isinstance(row, str))
             sources.update(row.origin.source for row in made if not isinstance(row, str))
-            rows, looked = sum(sources.values()), looked + len(ids)
-            tell(looked, len(draft.ids))
+        rows = sources.total()
         short = _shortage(wanted, draft, rows, left_out) if rows < max(1, draft.minimum) else None
-        return Preview(rows, left_out, sources, draft.watermarks, draft.reward_function, draft.problem or short)
+        return Preview(
+            format=wanted.format,
+            rows=rows,
+            left_out=left_out,
+            sources=sources,
+            watermarks=draft.watermarks,
+            reward_function=draft.reward_function,
+            refused=draft.problem or short,
+        )
 
     async def _export(self, job: Job, wanted: Wanted, parent: str | None) -> Export:
         draft = await self._drafts.draft(wanted)

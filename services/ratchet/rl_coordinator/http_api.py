@@ -16,6 +16,7 @@ from pydantic import AwareDatetime
 from ratchet.kernel.errors import Conflict, InvalidMessage, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.kernel.health import Check, Health
 from ratchet.rl_coordinator.domain.jobs import State
+from ratchet.rl_coordinator.exporter import Exporter
 from ratchet.rl_coordinator.handlers import Coordinator
 from ratchet.rl_coordinator.http_models import (
     ErrorOut,
@@ -23,12 +24,14 @@ from ratchet.rl_coordinator.http_models import (
     JobIn,
     JobOut,
     JobsOut,
+    PreviewOut,
     job_out,
 )
 from ratchet.rl_coordinator.http_registry import Registry, RoleFilter, registry_routes
 from ratchet.rl_coordinator.http_status import Statuses, status_routes
 from ratchet.rl_coordinator.intake import Intake
 from ratchet.rl_coordinator.kv_jobs import KvJobs
+from ratchet.rl_coordinator.kv_policies import KvPolicies
 
 STATUS_OF: Sequence[tuple[type[RatchetError], int]] = (
     (InvalidMessage, 400),
@@ -64,6 +67,8 @@ class Parts:
     intake: Intake
     coordinator: Coordinator
     store: KvJobs
+    exporter: Exporter
+    policies: KvPolicies
     registry: Registry
     statuses: Statuses
     checks: Mapping[str, Check]
@@ -108,6 +113,14 @@ def _job_commands(parts: Parts) -> APIRouter:
         job, created = await parts.intake.ask(request)
         response.status_code = 201 if created else 200
         return job_out(job)
+
+    @routes.post("/preview", responses={422: {"model": ErrorOut, "description": "No job could be run like that."}})
+    async def preview_data(body: JobIn) -> PreviewOut:
+        """Say what data the job would take if it started now, and what it would leave out. Nothing is created."""
+        request = body.request(str(uuid_utils.uuid7()), parts.now())
+        parts.coordinator.check(request)
+        found = await parts.exporter.preview(request, await parts.policies.of(request.role))
+        return PreviewOut.model_validate(found, from_attributes=True)
 
     @routes.post(
         "/{job_id}/cancel",

@@ -197,6 +197,18 @@ class JobsOut(BaseModel):
     total: int = Field(description="How many there are, on this page or not.")
 
 
+class PreviewOut(BaseModel):
+    """The data that a job would learn from if it started now."""
+
+    format: str = Field(description="trajectories, pairs or labels: the algorithm decides.")
+    rows: int
+    left_out: dict[str, int] = Field(description="What would not be taken, by reason.")
+    sources: dict[str, int]
+    watermarks: dict[str, int] = Field(description="By stream: the newest message that was seen.")
+    reward_function: str
+    refused: str | None = Field(description="Why the job would fail; null when it would not.")
+
+
 class SlotsOut(BaseModel):
     used: int
     total: int
