@@ -81,7 +81,7 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
             assert (await said(client, "after")).headers["x-ratchet-arm"] == "canary"
 
 
-async def test_a_route_that_cannot_be_read_is_told_and_the_others_are_served(
+async def test_entries_that_cannot_be_read_are_told_and_everything_else_is_served(
     nats: RunningServer, tmp_path: Path
 ) -> None:
     kernel = KernelSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
@@ -90,21 +90,28 @@ async def test_a_route_that_cannot_be_read_is_told_and_the_others_are_served(
         await put_routes(bus, **{ROLE: 1})
         async with gateway(Settings(kernel=kernel, port=0, engine_url=engine_url)) as (client, app):
             bucket = await bus.nc.jetstream().key_value("policies")
-            await bucket.put("other", b'{"role": 7}')
+            await bucket.put("other", b"no json")
+            await bucket.put(f"{ROLE}.2", b'{"role": 7}')
+            with pytest.raises(openai.InternalServerError, match=rf"{ROLE}\.2 cannot be read") as refused:
+                await ask(client, [{"role": "user", "content": "hi"}], model=f"{ROLE}@2")
+            assert (refused.value.status_code, refused.value.code) == (503, "unavailable")
 
             async def told() -> bool:
-                return "cannot be read" in (await app.checks["canary"]() or "")
+                fault = await app.checks["routes"]() or ""
+                return "other cannot be read" in fault and f"{ROLE}.2 cannot be read" in fault
 
             await eventually(told)
             assert (await said(client, "hi")).headers["x-ratchet-policy"] == version(1).name
-            await bucket.delete("other")
+            await put_routes(bus, another=1)
+            await eventually(lambda: listed(client, "another"))
+            await bucket.delete(f"{ROLE}.2")
             await put_routes(bus, other=1)
+            await eventually(lambda: listed(client, "other"))
+            assert await app.checks["routes"]() is None
 
-            async def healed() -> bool:
-                return "other" in [model.id async for model in client.models.list()]
 
-            await eventually(healed)
-            assert await app.checks["canary"]() is None
+async def listed(client: openai.AsyncOpenAI, role: str) -> bool:
+    return role in [model.id async for model in client.models.list()]
 
 
 async def said(client: openai.AsyncOpenAI, text: str) -> Any:

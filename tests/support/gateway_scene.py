@@ -71,8 +71,9 @@ def version(number: int, role: str = ROLE) -> PolicyVersion:
     )
 
 
-def served(number: int) -> ServedPolicy:
-    return ServedPolicy(version=number, name=version(number).name, digest=version(number).digest)
+def served(number: int, role: str = ROLE) -> ServedPolicy:
+    made = version(number, role)
+    return ServedPolicy(version=number, name=made.name, digest=made.digest)
 
 
 @asynccontextmanager
@@ -97,10 +98,9 @@ async def scene(nats: RunningServer, folder: Path, **options: Any) -> AsyncItera
 async def put_routes(bus: Bus, **stable: int) -> None:
     """Each role's stable version, registered and routed."""
     for role, number in stable.items():
-        made = version(number, role)
-        await bus.bucket("policies", PolicyVersion).put(f"{role}.{number}", made)
-        policy = ServedPolicy(version=number, name=made.name, digest=made.digest)
-        await bus.bucket("policies", Route).put(role, Route(role=role, stable=policy, next_version=number + 1))
+        await bus.bucket("policies", PolicyVersion).put(f"{role}.{number}", version(number, role))
+        route = Route(role=role, stable=served(number, role), next_version=number + 1)
+        await bus.bucket("policies", Route).put(role, route)
 
 
 async def _roles(here: Scene, options: dict[str, Any]) -> bool:

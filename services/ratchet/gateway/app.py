@@ -108,7 +108,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         yield App(
             "gateway",
             [broker, publishing, routes, server],
-            {"broker": broker.check, "canary": routes.check, "spool": publishing.check},
+            {"broker": broker.check, "routes": routes.check, "spool": publishing.check},
         )
     finally:
         await session.close()

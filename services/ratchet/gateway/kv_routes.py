@@ -15,6 +15,7 @@ from ratchet.gateway.domain.lease import Lease, has_lapsed, observe
 from ratchet.gateway.domain.routes import without_canary
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.errors import BusUnavailable, NotFound, Unavailable
+from ratchet.kernel.files import write_whole
 from ratchet.kernel.kv import Bucket
 from ratchet.messages import encode
 from ratchet.messages.routing import newest_by
@@ -26,9 +27,6 @@ V = TypeVar("V", bound=msgspec.Struct)
 
 LISTED_S = 5.0
 """How long a list of a role's versions is believed: a new one answers to its alias at the latest after this."""
-
-AGAIN_S = 2.0
-"""Pause after a value that cannot be read."""
 
 
 class Routes:
@@ -46,14 +44,15 @@ class Routes:
         self._routes_file, self._versions_file = folder / "routes.json", folder / "versions.json"
         self._lease_s = lease_s
         self._monotonic = monotonic
-        self._versions_bucket: Bucket[PolicyVersion] | None = None
+        self._bucket: Bucket[msgspec.Raw] | None = None
         self._routes: dict[str, Route] = {}
         self._leases: dict[str, Lease | None] = {}
         self._versions: dict[str, PolicyVersion] = {}
         self._listed: dict[str, float] = {}
         self._listing = asyncio.Lock()
         self._stored_versions = 0
-        self._fault: str | None = None
+        self._unreadable: dict[str, str] = {}
+        """Entries that this gateway cannot read, by key, with the reason."""
         self._stopping = asyncio.Event()
 
     def get(self, role: str) -> Route | None:
@@ -70,21 +69,21 @@ class Routes:
         return route is not None and has_lapsed(self._leases.get(role), route, self._monotonic(), self._lease_s)
 
     async def check(self) -> str | None:
-        """Readiness detail: what cannot be read, or roles whose canary lease has lapsed."""
-        if self._fault is not None:
-            return self._fault
+        """Readiness detail: which entries cannot be read, and roles whose canary lease has lapsed."""
+        for key in [key for key in self._unreadable if "." in key]:
+            with suppress(Unavailable):  # nobody watches versions: perhaps it was put right
+                await self._look_up(key)
+        told = [f"{key} cannot be read: {reason}" for key, reason in self._unreadable.items()]
         gone = [role for role in self._routes if self.lapsed(role)]
-        return f"canary lease lapsed, serving stable: {', '.join(gone)}" if gone else None
+        return "; ".join([*told, f"canary lease lapsed, serving stable: {', '.join(gone)}"] if gone else told) or None
 
     async def version(self, role: str, version: int) -> PolicyVersion:
-        """A registered version. Raises `NotFound`, or `BusUnavailable` while it cannot be looked up."""
+        """A registered version. Raises `NotFound`, or `Unavailable` when it cannot be looked up or read."""
         key = f"{role}.{version}"
-        if key not in self._versions:
-            entry = await self._bucket().get(key)
-            if entry is None:
-                raise NotFound(f"{role} has no version {version}")
-            self._versions[key] = entry.value
-        return self._versions[key]
+        found = self._versions.get(key) or await self._look_up(key)
+        if found is None:
+            raise NotFound(f"{role} has no version {version}")
+        return found
 
     async def newest(self, role: str, algorithm: str) -> PolicyVersion | None:
         """The newest version of a role that `algorithm` trained and that can be used."""
@@ -98,8 +97,9 @@ class Routes:
         now = self._monotonic()
         if now - self._listed.get(role, -LISTED_S) < LISTED_S:
             return
-        entries = await self._bucket().items(lambda key: key.startswith(f"{role}."))
-        self._versions |= {key: entry.value for key, entry in entries.items()}
+        for key, entry in (await self._reached().items(lambda key: key.startswith(f"{role}."))).items():
+            with suppress(Unavailable):
+                self._versions[key] = self._read(key, entry.value, PolicyVersion)
         if role in self._routes:
             self._listed[role] = now
 
@@ -107,7 +107,7 @@ class Routes:
         """Follow the bucket until stopped."""
         self._routes = _restored(self._routes_file, Route) | self._routes
         self._versions = _restored(self._versions_file, PolicyVersion) | self._versions
-        following = asyncio.create_task(self._keep_following())
+        following = asyncio.create_task(self._follow())
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
         failed = following.exception() if following.done() else None
@@ -121,30 +121,21 @@ class Routes:
         """Return from `run`."""
         self._stopping.set()
 
-    async def _keep_following(self) -> None:
-        """A value that this gateway cannot read must not end what it serves: it is told, and looked at again."""
-        while True:
-            try:
-                await self._follow()
-            except msgspec.MsgspecError as error:
-                self._fault = f"a route cannot be read: {error}"
-                log.error("route unreadable, serving what is known", reason=str(error))
-                await asyncio.sleep(AGAIN_S)
-
     async def _follow(self) -> None:
-        bus = await self._connect()
-        self._versions_bucket = bus.bucket(POLICIES, PolicyVersion)
-        async for key, entry in bus.bucket(POLICIES, Route).watch(lambda key: "." not in key):
-            self._fault = None
+        self._bucket = (await self._connect()).bucket(POLICIES, msgspec.Raw)
+        async for key, entry in self._bucket.watch(lambda key: "." not in key):
             if entry is None:
-                self._routes.pop(key, None)
-                self._leases.pop(key, None)
-                self._listed.pop(key, None)
+                for known in (self._routes, self._leases, self._listed, self._unreadable):
+                    known.pop(key, None)
             else:
-                self._routes[key] = entry.value
-                self._leases[key] = observe(self._leases.get(key), entry.value, self._monotonic())
-                await self._look_up_stable(key)
+                with suppress(Unavailable):  # as it was last known, and told
+                    await self._change(key, self._read(key, entry.value, Route))
             self._save()
+
+    async def _change(self, role: str, route: Route) -> None:
+        self._routes[role] = route
+        self._leases[role] = observe(self._leases.get(role), route, self._monotonic())
+        await self._look_up_stable(role)
 
     async def _look_up_stable(self, role: str) -> None:
         """So that it can be loaded into an engine that lost it while the broker is away too."""
@@ -153,10 +144,31 @@ class Routes:
             with suppress(NotFound, Unavailable):
                 await self.version(role, stable.version)
 
-    def _bucket(self) -> Bucket[PolicyVersion]:
-        if self._versions_bucket is None:
+    async def _look_up(self, key: str) -> PolicyVersion | None:
+        """A version from the bucket. Raises `Unavailable` when that is away, or holds what cannot be read."""
+        entry = await self._reached().get(key)
+        if entry is None:
+            self._unreadable.pop(key, None)
+            return None
+        self._versions[key] = self._read(key, entry.value, PolicyVersion)
+        return self._versions[key]
+
+    def _read(self, key: str, stored: msgspec.Raw, kind: type[V]) -> V:
+        """An entry's value. Raises `Unavailable`, and remembers it, when it is none: nobody else's is held up by it."""
+        try:
+            value = msgspec.json.decode(stored, type=kind)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            if self._unreadable.get(key) != str(error):
+                log.error("entry unreadable", key=key, reason=str(error))
+            self._unreadable[key] = str(error)
+            raise Unavailable(f"the entry {key} cannot be read: {error}") from error
+        self._unreadable.pop(key, None)
+        return value
+
+    def _reached(self) -> Bucket[msgspec.Raw]:
+        if self._bucket is None:
             raise BusUnavailable("the broker has not been reached yet")
-        return self._versions_bucket
+        return self._bucket
 
     def _save(self) -> None:
         _store(self._routes_file, {role: without_canary(route) for role, route in self._routes.items()})
@@ -177,10 +189,9 @@ def _restored(file: Path, kind: type[V]) -> dict[str, V]:
 
 
 def _store(file: Path, values: dict[str, V]) -> None:
-    staged = file.with_suffix(".new")
+    blob = msgspec.json.encode({key: msgspec.Raw(encode(value)) for key, value in values.items()})
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        staged.write_bytes(msgspec.json.encode({key: msgspec.Raw(encode(value)) for key, value in values.items()}))
-        staged.replace(file)
+        write_whole(file, blob, durable=False)
     except OSError as error:
         log.warning("not stored", file=str(file), reason=str(error))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 import nats.errors
@@ -31,9 +31,9 @@ class Entry(Generic[V]):
 
 
 class Bucket(Generic[V]):
-    """One bucket whose values are all of one type.
+    """One bucket whose values are all of one type; `msgspec.Raw` stands for whatever is stored, JSON or not.
 
-    Raises `BusUnavailable` while the broker does not answer.
+    Raises `BusUnavailable` while the broker does not answer, `msgspec.MsgspecError` for a value of another type.
     """
 
     def __init__(self, jetstream: JetStreamContext, name: str, kind: type[V]) -> None:
@@ -50,7 +50,7 @@ class Bucket(Generic[V]):
             except js_errors.KeyNotFoundError:
                 return None
         assert entry.value is not None  # noqa: S101 - a found key has a value
-        return Entry(msgspec.json.decode(entry.value, type=self._kind), entry.revision or 0)
+        return Entry(decoded(entry.value, self._kind), entry.revision or 0)
 
     async def create(self, key: str, value: V) -> int:
         """Write a key that must not exist yet; returns its revision. Raises `Conflict` if it does."""
@@ -143,6 +143,11 @@ class Bucket(Generic[V]):
         with _classified(self._name):
             info: Any = await self._jetstream.stream_info(f"KV_{self._name}", subjects_filter=prefix + ">")
         return [subject.removeprefix(prefix) for subject in (info.state.subjects or {})]
+
+
+def decoded(stored: bytes, kind: type[V]) -> V:
+    """A value of a bucket. Raises `msgspec.MsgspecError`, except for `msgspec.Raw`, which is the bytes themselves."""
+    return cast("V", msgspec.Raw(stored)) if kind is msgspec.Raw else msgspec.json.decode(stored, type=kind)
 
 
 def _changes(known: dict[str, int], now: dict[str, Entry[V]]) -> Iterator[tuple[str, Entry[V] | None]]:

@@ -1,0 +1,106 @@
+"""Routes as they are followed: what cannot be read concerns its own role alone, is named, and heals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ratchet.gateway.kv_routes import Routes
+from ratchet.kernel.errors import NotFound, Unavailable
+from ratchet.messages.state import POLICIES
+from tests.support.fake_bus import FakeBus
+from tests.support.gateway_scene import put_routes, served, version
+from tests.support.waiting import eventually
+
+UNREADABLE = [b"no json", b'{"role": 7}', b"[" * 5000]
+
+
+@asynccontextmanager
+async def following(bus: Any, folder: Path) -> AsyncIterator[Routes]:
+    async def connect() -> Any:
+        return bus
+
+    routes = Routes(connect, folder, lease_s=20.0, monotonic=lambda: 0.0)
+    running = asyncio.create_task(routes.run())
+    try:
+        yield routes
+    finally:
+        await routes.stop()
+        await running
+
+
+async def put(bus: FakeBus, key: str, stored: bytes) -> None:
+    await bus.bucket(POLICIES, msgspec.Raw).put(key, msgspec.Raw(stored))
+
+
+async def until_served(routes: Routes, role: str, number: int) -> None:
+    async def probe() -> bool:
+        route = routes.get(role)
+        return route is not None and route.stable is not None and route.stable.version == number
+
+    await eventually(probe)
+
+
+@pytest.mark.parametrize("stored", UNREADABLE)
+async def test_a_route_that_cannot_be_read_holds_up_no_other_and_is_named_until_it_is_put_right(
+    tmp_path: Path, stored: bytes
+) -> None:
+    bus: Any = FakeBus()
+    async with following(bus, tmp_path) as routes:
+        await put_routes(bus, broken=1, support=1)
+        await until_served(routes, "broken", 1)
+        await put(bus, "broken", stored)
+        await put_routes(bus, support=2)
+        await until_served(routes, "support", 2)
+        assert routes.get("broken").stable == served(1, "broken")  # type: ignore[union-attr]
+        assert (await routes.check() or "").startswith("broken cannot be read")
+        await put_routes(bus, broken=3)
+        await until_served(routes, "broken", 3)
+        assert await routes.check() is None
+
+
+@pytest.mark.parametrize("stored", UNREADABLE)
+async def test_a_version_that_cannot_be_read_is_no_other_versions_fault(tmp_path: Path, stored: bytes) -> None:
+    bus: Any = FakeBus()
+    await put(bus, "support.2", stored)
+    async with following(bus, tmp_path) as routes:
+        await put_routes(bus, support=1)
+        await until_served(routes, "support", 1)
+        with pytest.raises(Unavailable, match=r"support\.2 cannot be read"):
+            await routes.version("support", 2)
+        assert (await routes.version("support", 1)).name == version(1).name
+        assert await routes.newest("support", "dpo") is None
+        assert "support.2 cannot be read" in (await routes.check() or "")
+        await put(bus, "support.2", msgspec.json.encode(version(2)))
+        assert await routes.check() is None
+        assert (await routes.version("support", 2)).name == version(2).name
+
+
+async def test_a_version_that_was_taken_away_is_no_longer_told(tmp_path: Path) -> None:
+    bus: Any = FakeBus()
+    await put(bus, "support.2", b"no json")
+    async with following(bus, tmp_path) as routes:
+        await put_routes(bus, support=1)
+        await until_served(routes, "support", 1)
+        with pytest.raises(Unavailable):
+            await routes.version("support", 2)
+        await bus.bucket(POLICIES, msgspec.Raw).delete("support.2")
+        assert await routes.check() is None
+        with pytest.raises(NotFound):
+            await routes.version("support", 2)
+
+
+async def test_a_stable_policy_whose_version_cannot_be_read_is_routed_all_the_same(tmp_path: Path) -> None:
+    bus: Any = FakeBus()
+    async with following(bus, tmp_path) as routes:
+        await put_routes(bus, support=1, planner=1)
+        await put(bus, "support.1", b"no json")
+        await until_served(routes, "support", 1)
+        await until_served(routes, "planner", 1)
+        assert "support.1 cannot be read" in (await routes.check() or "")
