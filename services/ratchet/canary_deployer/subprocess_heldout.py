@@ -18,6 +18,7 @@ import structlog
 
 from ratchet.canary_deployer.domain.heldout import Played, read_results
 from ratchet.canary_deployer.gates.base import HeldoutRun
+from ratchet.kernel.files import write_whole
 from ratchet.messages.state import PolicyVersion
 
 log = structlog.get_logger()
@@ -128,10 +129,8 @@ def _read(path: Path) -> Played | None:
 
 def _write(path: Path, played: Played) -> None:
     """Complete or not at all. A full disk costs the cache, not the gate."""
-    part = path.with_suffix(f".{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(msgspec.json.encode(played))
-        part.replace(path)
+        write_whole(path, msgspec.json.encode(played), durable=False)
     except OSError as error:
         log.warning("held-out results not remembered", path=str(path), reason=str(error))

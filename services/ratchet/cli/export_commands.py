@@ -81,9 +81,9 @@ def tensorzero(
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import console, print_json
     from ratchet.cli.policies import read_roles
-    from ratchet.exporters.files import written_text
     from ratchet.exporters.tensorzero import tensorzero_toml
     from ratchet.kernel.errors import NotFound
+    from ratchet.kernel.files import write_whole
     from ratchet.messages.state import Route
 
     endpoints = locate(directory)
@@ -91,7 +91,7 @@ def tensorzero(
     routes = [route for route in msgspec.convert(told, list[Route]) if route.stable is not None]
     if not routes:
         raise NotFound("no policy serves any role" if role is None else f"no policy serves {role}")
-    written_text(output, tensorzero_toml(routes, endpoints.url("engine"), datetime.now(UTC)))
+    write_whole(output, tensorzero_toml(routes, endpoints.url("engine"), datetime.now(UTC)).encode())
     if as_json:
         print_json({"file": str(output), "roles": [route.role for route in routes]})
     else:

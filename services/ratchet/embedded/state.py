@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import shlex
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ratchet.kernel.errors import ConfigError
+from ratchet.kernel.files import PRIVATE, write_whole
 from ratchet.kernel.whereabouts import STATE_FILE
 
 LOCK_FILE = "lock"
@@ -49,10 +49,8 @@ class AlreadyRunning(ConfigError):
 
 def write_record(directory: Path, record: StackRecord) -> None:
     """Replace `stack.json` in one step; readable by this user only, for it holds the object store's key."""
-    partial = directory / f".{STATE_FILE}.{os.getpid()}"
-    partial.touch(mode=0o600)
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1))
-    partial.replace(directory / STATE_FILE)
+    text = msgspec.json.format(msgspec.json.encode(record), indent=1)
+    write_whole(directory / STATE_FILE, text, mode=PRIVATE, durable=False)
 
 
 def read_record(directory: Path) -> StackRecord | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.exporters.base import Record
+from ratchet.kernel.files import staged
 
 _TYPES: Mapping[str, Any] = {
     "text": pa.string(),
@@ -48,9 +48,7 @@ class JsonLines:
         self._file.write(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
 
     def close(self) -> None:
-        """Finish the file, on the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Finish the file."""
         self._file.close()
 
 
@@ -75,26 +73,12 @@ class Parquet:
 @contextmanager
 def written(path: Path, file_format: str, columns: Mapping[str, str]) -> Generator[Writer]:
     """A writer for `path`, which is replaced when the block ends well. Raises `OSError`."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
+    with staged(path) as partial:
         writer: Writer = JsonLines(partial) if file_format == "jsonl" else Parquet(partial, columns)
         try:
             yield writer
         finally:
             writer.close()
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def written_text(path: Path, text: str) -> None:
-    """Write a text file in one step. Raises `OSError`."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _cell(value: Any, kind: str) -> Any:  # `Any`: whatever a record holds

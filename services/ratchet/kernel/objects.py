@@ -15,6 +15,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ratchet.kernel.errors import DigestMismatch, NotFound, ObjectsUnavailable, Rejected
+from ratchet.kernel.files import staged
 from ratchet.kernel.settings import KernelSettings
 
 _MISSING = {"404", "NoSuchKey", "NoSuchBucket", "NotFound"}
@@ -95,16 +96,14 @@ class Objects:
     def get_file(self, uri: str, path: Path, sha256: str) -> None:
         """Download to `path`, which appears only when it is complete and has the right digest."""
         bucket, key = _split(uri)
-        part = path.with_name(path.name + ".part")
-        part.parent.mkdir(parents=True, exist_ok=True)
-        with _classified(uri):
-            self._client.download_file(bucket, key, str(part))
-        with part.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != sha256:
-            part.unlink()
-            raise DigestMismatch(f"{uri} does not have sha256 {sha256}")
-        part.replace(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with staged(path, durable=False) as partial:
+            with _classified(uri):
+                self._client.download_file(bucket, key, str(partial))
+            with partial.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != sha256:
+                raise DigestMismatch(f"{uri} does not have sha256 {sha256}")
 
     def exists(self, uri: str) -> bool:
         """Whether there is an object behind `uri`."""
