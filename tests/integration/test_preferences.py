@@ -227,6 +227,27 @@ async def test_thumbs_become_labels_with_the_trajectories_that_they_judge(
         assert said == "role support cannot be trained by kto: all 2 thumbs are up: there is nothing to tell apart"
 
 
+async def test_thumbs_of_one_kind_only_are_refused_when_they_are_asked_for(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
+    thumbs = [
+        Feedback(
+            feedback_id=named_id("thumb", name),
+            trajectory_id=named_id(ROLE, name),
+            kind="thumbs",
+            at=AT,
+            role=ROLE,
+            value=True,
+        )
+        for name in ("good 0", "good 1")
+    ]
+    async with stored(kernel_settings, bus, [*tries(), *thumbs]), coordinating(kernel_settings, bus) as workshop:
+        body = {"algorithm": "kto", "base_model": "org/model", "role": ROLE}
+        answer = await workshop.api.post("/v1/jobs", json=body)
+        said = f"all 2 thumbs of role {ROLE} are up: there is nothing to tell apart"
+        assert (answer.status_code, answer.json()["detail"]) == (409, said)
+
+
 async def test_enough_preferences_start_a_training(kernel_settings: KernelSettings, bus: Bus) -> None:
     recipe = {
         "config": {

@@ -28,7 +28,10 @@ INNER JOIN (
 ) AS r ON r.trajectory_id = t.trajectory_id
 """
 _PREFERENCES = "SELECT source, uniqExact(event_id) AS n FROM preferences WHERE role = {role:String} GROUP BY source"
-_THUMBS = "SELECT uniqExact(event_id) AS n FROM feedback WHERE role = {role:String} AND kind = 'thumbs'"
+_THUMBS = """
+SELECT uniqExactIf(event_id, JSONExtractBool(body, 'value')) AS up, uniqExact(event_id) - up AS down
+FROM feedback WHERE role = {role:String} AND kind = 'thumbs'
+"""
 _LOWEST, _FIRST_MS, _LAST_MS = -1e300, -(2**62), 2**62
 """Stand for limits that were not given."""
 LONGEST = 2**31
@@ -61,9 +64,10 @@ class Counts:
         """Stored preferences of a role by source."""
         return {row["source"]: int(row["n"]) for row in await self._warehouse.rows(_PREFERENCES, {"role": role})}
 
-    async def thumbs(self, role: str) -> int:
-        """Stored thumbs of a role."""
-        return int((await self._warehouse.rows(_THUMBS, {"role": role}))[0]["n"])
+    async def thumbs(self, role: str) -> tuple[int, int]:
+        """Stored thumbs of a role, up and down."""
+        row = (await self._warehouse.rows(_THUMBS, {"role": role}))[0]
+        return int(row["up"]), int(row["down"])
 
 
 def _milliseconds(instant: datetime | None, absent: int) -> int:

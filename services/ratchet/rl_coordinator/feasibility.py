@@ -84,8 +84,7 @@ class Feasibility:
                 if not await self._counts.preferences(role):
                     raise Conflict(f"role {role} has no stored preference: derive or add some first")
             case training_rules.LABELS:
-                if not await self._counts.thumbs(role):
-                    raise Conflict(f"role {role} has no stored thumb")
+                _require_both_kinds(role, *await self._counts.thumbs(role))
             case _:
                 await self._require_rewarded(role, config.dataset.filter or DatasetFilter())
 
@@ -101,3 +100,11 @@ class Feasibility:
             await asyncio.to_thread(require_own_policy, self._given.objects, uri, role)
         elif uri.startswith("s3://") and not await asyncio.to_thread(self._given.objects.exists, uri):
             raise Rejected(f"base_model {uri} does not exist")
+
+
+def _require_both_kinds(role: str, up: int, down: int) -> None:
+    if not up + down:
+        raise Conflict(f"role {role} has no stored thumb")
+    if not (up and down):
+        kind = "up" if up else "down"
+        raise Conflict(f"all {up + down} thumbs of role {role} are {kind}: there is nothing to tell apart")
