@@ -173,7 +173,7 @@ async def test_bad_input_gets_a_clear_error_in_openais_shape(
 async def test_a_wrong_key_is_refused(nats: RunningServer, tmp_path: Any) -> None:
     async with scene(nats, tmp_path, api_keys=["good-key"]) as here:
         with pytest.raises(openai.AuthenticationError):
-            await ask(here.client(api_key="bad-key"), [{"role": "user", "content": "hi"}])
+            await ask(here.client(api_key="bad-key"), [{"role": "user", "content": "x" * 5_000_000}])
         await ask(here.client(api_key="good-key"), [{"role": "user", "content": "hi"}])
 
 

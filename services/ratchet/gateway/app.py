@@ -1,11 +1,11 @@
 """Composition root of the gateway.
 
-agents ── HTTP ── JsonApi ── paths ── Guard ── handlers.Gateway ── Answering ┬─ AnswerCache
-                               │         │       │                  ├─ PolicyEngine ── engine (vLLM, engine_local)
-                               │         │       │                  └─ OpenAiEngine ── any other server
-                               │         │       └─ kv_routes.Routes ── Broker ── KV `policies`; files
-                               │         └─ Recorder (redacts) ── Outbox ── Broker ── JetStream; spool
-                               └─ Coordinator ── rl_coordinator
+agents ── HTTP ── Guard ── JsonApi ── paths ── handlers.Gateway ── Answering ┬─ AnswerCache
+                                        │        │       │                   ├─ PolicyEngine ── vLLM, engine_local
+                                        │        │       │                   └─ OpenAiEngine ── any other server
+                                        │        │       └─ kv_routes.Routes ── Broker ── KV `policies`; files
+                                        │        └─ Recorder (redacts) ── Outbox ── Broker ── JetStream; spool
+                                        └─ Coordinator ── rl_coordinator
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ratchet.gateway.domain.rate_limit import RateLimit
 from ratchet.gateway.engines import KINDS
 from ratchet.gateway.engines.http_post import Address, HttpPost, open_session
 from ratchet.gateway.engines.policies import NAME, PolicyEngine
-from ratchet.gateway.guard import Guard, Routed
+from ratchet.gateway.guard import Guard
 from ratchet.gateway.handlers import Gateway
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
@@ -43,6 +43,9 @@ from ratchet.kernel.redaction import Redactor
 from ratchet.kernel.runtime import App
 from ratchet.kernel.spool import Spool
 from ratchet.messages.turn import EngineInfo
+
+Routed = Callable[[Request, str | None], Awaitable[Answer]]
+"""A handler, given the trajectory that the path names."""
 
 _END = re.compile(r"/v1/trajectories/(?P<trajectory>[^/]+)/end")
 
@@ -101,9 +104,9 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     coordinator = Coordinator(session, settings.coordinator_url) if settings.coordinator_url else None
     publishing = Publishing(outbox, broker.bus, settings.close_s)
     per_minute = settings.requests_per_minute
-    guard = Guard(api_keys(settings), RateLimit(per_minute, time.monotonic) if per_minute else None)
-    api = JsonApi(paths(gateway, coordinator, guard), settings.body_limit, cancel_on_disconnect=True)
-    server = HttpServer(api, settings.kernel.http_host, settings.port)
+    api = JsonApi(paths(gateway, coordinator), settings.body_limit, cancel_on_disconnect=True)
+    guard = Guard(api, api_keys(settings), RateLimit(per_minute, time.monotonic) if per_minute else None)
+    server = HttpServer(guard, settings.kernel.http_host, settings.port)
     try:
         yield App(
             "gateway",
@@ -138,8 +141,8 @@ def api_keys(settings: Settings) -> frozenset[str]:
     return frozenset([*given, *lines])
 
 
-def paths(gateway: Gateway, coordinator: Coordinator | None, guard: Guard) -> Callable[[str, str], Handler]:
-    """Method and path to handler, behind the guard."""
+def paths(gateway: Gateway, coordinator: Coordinator | None) -> Callable[[str, str], Handler]:
+    """Method and path to handler."""
     table: dict[tuple[str, str], Routed] = {
         ("POST", "/v1/chat/completions"): gateway.chat,
         ("POST", "/v1/completions"): gateway.complete,
@@ -158,7 +161,7 @@ def paths(gateway: Gateway, coordinator: Coordinator | None, guard: Guard) -> Ca
         if routed is None:
             known = ended is not None or any(plain == other for _, other in table)
             raise HttpError(405, f"{method} is not allowed here") if known else HttpError(404, f"no such path: {path}")
-        return partial(guard, routed, trajectory)
+        return lambda request: routed(request, trajectory)
 
     return find
 

@@ -1,41 +1,60 @@
-"""Who may call, and how often: asked before any handler."""
+"""Who may call, and how often: asked before anything of a body is read."""
 
 from __future__ import annotations
 
 import hmac
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from ratchet.gateway.domain.rate_limit import RateLimit
-from ratchet.kernel.asgi import Answer, HttpError, Request, problem_response
+from ratchet.kernel.asgi import (
+    HttpError,
+    Receive,
+    Response,
+    Scope,
+    Send,
+    client_of,
+    problem_response,
+    send_response,
+)
 
-Routed = Callable[[Request, str | None], Awaitable[Answer]]
-"""A handler, given the trajectory that the path names."""
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-@dataclass(frozen=True)
 class Guard:
-    """API keys and a rate limit, where the gateway has some."""
+    """API keys and a rate limit in front of an ASGI application, where the gateway has some."""
 
-    keys: frozenset[str]
-    limit: RateLimit | None
+    def __init__(self, app: App, keys: frozenset[str], limit: RateLimit | None) -> None:
+        self._app = app
+        self._keys = keys
+        self._limit = limit
 
-    async def __call__(self, routed: Routed, trajectory: str | None, request: Request) -> Answer:
-        """The handler's answer, or 429. Raises `HttpError` 401."""
-        caller = self._caller(request)
-        wait_s = self.limit.wait_s(caller) if self.limit is not None else 0.0
-        if wait_s:
-            problem = HttpError(429, "too many requests", kind="rate_limit_error", code="rate_limit_exceeded")
-            return problem_response(problem, [(b"retry-after", str(math.ceil(wait_s)).encode())])
-        return await routed(request, trajectory)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry point: 401 without a key that is known, 429 beyond the limit."""
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is not None:
+            await send_response(send, refusal)
+        else:
+            await self._app(scope, receive, send)
 
-    def _caller(self, request: Request) -> str:
-        """The API key; without keys the client's address. Every key is compared: the time tells nothing of them."""
-        if not self.keys:
-            return request.client
-        given = (request.header(b"authorization") or "").removeprefix("Bearer ")
-        matches = [key for key in self.keys if hmac.compare_digest(key.encode(), given.encode("latin-1"))]
-        if not matches:
-            raise HttpError(401, "incorrect API key", kind="authentication_error", code="invalid_api_key")
-        return matches[0]
+    def _refusal(self, scope: Scope) -> Response | None:
+        caller = self._caller(scope)
+        if caller is None:
+            problem = HttpError(401, "incorrect API key", kind="authentication_error", code="invalid_api_key")
+            return problem_response(problem)
+        wait_s = self._limit.wait_s(caller) if self._limit is not None else 0.0
+        if not wait_s:
+            return None
+        problem = HttpError(429, "too many requests", kind="rate_limit_error", code="rate_limit_exceeded")
+        return problem_response(problem, [(b"retry-after", str(math.ceil(wait_s)).encode())])
+
+    def _caller(self, scope: Scope) -> str | None:
+        """The API key, None if it is wrong; without keys the client's address.
+
+        Every key is compared: the time tells nothing of them.
+        """
+        if not self._keys:
+            return client_of(scope)
+        given = dict(scope["headers"]).get(b"authorization", b"").removeprefix(b"Bearer ")
+        matches = [key for key in self._keys if hmac.compare_digest(key.encode(), given)]
+        return matches[0] if matches else None

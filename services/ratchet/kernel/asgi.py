@@ -137,7 +137,7 @@ class JsonApi:
         if isinstance(response, EventStream):
             await _until_disconnect(_send_events(send, response), receive)
         elif response is not None:
-            await _send(send, response)
+            await send_response(send, response)
 
     async def _answer(self, scope: Scope, body: bytes | HttpError, receive: Receive) -> Answer | None:
         try:
@@ -145,7 +145,7 @@ class JsonApi:
                 raise body
             handler = self._find(scope["method"], scope["path"])
             query = scope.get("query_string", b"").decode("latin-1")
-            request = Request(scope["method"], scope["path"], dict(scope["headers"]), body, query, _client(scope))
+            request = Request(scope["method"], scope["path"], dict(scope["headers"]), body, query, client_of(scope))
             if self._cancel:
                 return await _until_disconnect(handler(request), receive)
             return await handler(request)
@@ -182,7 +182,8 @@ class JsonApi:
         return HttpError(413, f"the body is larger than {self._body_limit} bytes", code="body_too_large")
 
 
-def _client(scope: Scope) -> str:
+def client_of(scope: Scope) -> str:
+    """Address of whoever is at the other end of a request's connection; empty when nobody knows."""
     address = scope.get("client")
     return str(address[0]) if address else ""
 
@@ -219,7 +220,8 @@ async def _send_events(send: Send, stream: EventStream) -> None:
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _send(send: Send, response: Response) -> None:
+async def send_response(send: Send, response: Response) -> None:
+    """Answer a request with all of `response`."""
     length = (b"content-length", str(len(response.body)).encode())
     headers = [_JSON, length, *response.headers]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})

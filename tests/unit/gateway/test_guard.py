@@ -1,0 +1,74 @@
+"""Who is let in, before anything of what they send is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ratchet.gateway.domain.rate_limit import RateLimit
+from ratchet.gateway.guard import Guard
+from ratchet.kernel.asgi import Receive, Response, Scope, Send, send_response
+
+
+async def inside(_: Scope, receive: Receive, send: Send) -> None:
+    await receive()
+    await send_response(send, Response(200, b"{}"))
+
+
+class Caller:
+    """Sends requests, and knows whether somebody read their bodies."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self.read = 0
+        self.answers: list[Any] = []
+
+    async def call(self, key: bytes = b"", address: tuple[str, int] | None = ("10.0.0.1", 5000)) -> int:
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"authorization", key)], "client": address}
+        self.answers.clear()
+        await self.guard(scope, self.receive, self.send)
+        return self.answers[0]["status"]
+
+    async def receive(self) -> dict[str, Any]:
+        self.read += 1
+        return {"type": "http.request"}
+
+    async def send(self, event: Any) -> None:
+        self.answers.append(event)
+
+    @property
+    def code(self) -> str:
+        return msgspec.json.decode(self.answers[1]["body"])["error"]["code"]
+
+
+@pytest.mark.parametrize("key", [b"", b"Bearer ", b"Bearer bad", b"Bearer goo", b"Bearer g\xc3\xb6od", b"\xff"])
+async def test_without_a_key_that_is_known_nothing_is_read(key: bytes) -> None:
+    caller = Caller(Guard(inside, frozenset({"good", "other"}), None))
+    assert await caller.call(key) == 401
+    assert (caller.code, caller.read) == ("invalid_api_key", 0)
+    assert await caller.call(b"Bearer good") == 200
+    assert caller.read == 1
+
+
+async def test_where_no_key_is_asked_for_every_address_has_a_limit_of_its_own() -> None:
+    caller = Caller(Guard(inside, frozenset(), RateLimit(2, lambda: 0.0)))
+    first = [await caller.call(address=("10.0.0.1", port)) for port in range(3)]
+    assert first == [200, 200, 429]
+    assert (caller.code, dict(caller.answers[0]["headers"])[b"retry-after"]) == ("rate_limit_exceeded", b"30")
+    assert caller.read == 2
+    assert await caller.call(b"Bearer anything", ("10.0.0.1", 5000)) == 429
+    assert [await caller.call(address=("10.0.0.2", 5000)), await caller.call(address=None)] == [200, 200]
+
+
+async def test_where_keys_are_asked_for_a_limit_is_the_keys_wherever_it_is_used() -> None:
+    caller = Caller(Guard(inside, frozenset({"busy", "calm"}), RateLimit(1, lambda: 0.0)))
+    calls = [await caller.call(b"Bearer busy", (address, 1)) for address in ("10.0.0.1", "10.0.0.2")]
+    assert calls == [200, 429]
+    assert await caller.call(b"Bearer calm", ("10.0.0.1", 1)) == 200
+
+
+async def test_a_wrong_key_uses_up_nobodys_limit() -> None:
+    caller = Caller(Guard(inside, frozenset({"good"}), RateLimit(1, lambda: 0.0)))
+    assert [await caller.call(b"Bearer bad"), await caller.call(b"Bearer good")] == [401, 200]
