@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ FENCE = re.compile(r"^[ \t]*```[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTAL
 INLINE = re.compile(r"`((?:ratchet|\.venv/bin/ratchet)(?:\s[^`]*)?)`")
 CALL = re.compile(r"(?:^|&&|\|\||;|\$\(|<\(|\| )\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?(ratchet(?: [^\n]*)?)$")
 ENDS = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>"})
+WHATEVER = frozenset({"...", "OPTIONS"})
+"""Stand for any number of words."""
 PLACEHOLDER = re.compile(r"[A-Z_]{2,}\d?|\.\.\.|<.*>|\[.*")
 
 
@@ -50,11 +54,17 @@ def complaint(line: str) -> str | None:
     if "|" in (alternatives := words[2] if len(words) > 2 else ""):
         told = (complaint(shlex.join([*words[:2], one, *words[3:]])) for one in alternatives.split("|"))
         return next((one for one in told if one), None)
-    return _walk(get_command(app), words[1:], line)
+    return _walk(_command(), words[1:], line)
+
+
+@cache
+def _command() -> Any:  # `Any`: a command of typer's own parser
+    return get_command(app)
 
 
 def _walk(command: Any, words: list[str], line: str) -> str | None:  # `Any`: a command of typer's own parser
-    """Follow the words through groups; check the options of the command they lead to."""
+    """Follow the words through groups; check the options and arguments of the command they lead to."""
+    given = 0
     while words:
         word, words = words[0], words[1:]
         if word.startswith("-") and word != "-":
@@ -66,12 +76,23 @@ def _walk(command: Any, words: list[str], line: str) -> str | None:  # `Any`: a 
             words = words if option.is_flag or "=" in word else words[1:]
             continue
         below = getattr(command, "commands", None)
-        if below is None or PLACEHOLDER.fullmatch(word):
+        if below is None:
+            given += word not in WHATEVER
+            if given > (most := _most_arguments(command)):
+                return f"{line!r}: {word} is one more than the {most} arguments of {command.name}"
+            continue
+        if PLACEHOLDER.fullmatch(word):
             continue
         if word not in below:
             return f"{line!r}: no command {word}"
         command = below[word]
     return None
+
+
+def _most_arguments(command: Any) -> float:
+    """How many words the command takes besides its options."""
+    numbers = [one.nargs for one in command.params if one.param_type_name == "argument"]
+    return math.inf if -1 in numbers else sum(numbers)
 
 
 def _option(command: Any, word: str) -> Any:

@@ -41,6 +41,8 @@ def test_every_command_that_the_code_itself_names_exists():
         ("ratchet jobs --nope", "no option --nope"),
         ("ratchet jobs --nope=3", "no option --nope"),
         ("ratchet up --dir .ratchet --nope # why", "no option --nope"),
+        ("ratchet train support sft", "sft is one more than the 1 arguments of train"),
+        ("ratchet status support --json", "support is one more than the 0 arguments of status"),
     ],
 )
 def test_what_the_parser_does_not_know_is_found(line: str, said: str):
@@ -56,6 +58,7 @@ def test_what_the_parser_does_not_know_is_found(line: str, said: str):
         "ratchet rollout pause|promote support --reason 'it is late' | cat",
         "ratchet feedback TRAJECTORY --role support --thumbs up",
         "ratchet jobs [ID] [--json]",
+        "ratchet rollout start support 3 --reason 'why not' # now",
     ],
 )
 def test_what_the_parser_knows_passes(line: str):
