@@ -109,11 +109,8 @@ class Bucket(Generic[V]):
         try:
             while True:
                 changed.clear()
-                with suppress(BusUnavailable):
-                    now = await self.items(select)
-                    for change in _changes(known, now):
-                        yield change
-                    known = {key: entry.revision for key, entry in now.items()}
+                for change in await self._changes_since(known, select):
+                    yield change
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_S):
                         await changed.wait()
@@ -121,17 +118,33 @@ class Bucket(Generic[V]):
             hints.cancel()
             await asyncio.gather(hints, return_exceptions=True)
 
+    async def _changes_since(
+        self, known: dict[str, int], select: Callable[[str], bool]
+    ) -> list[tuple[str, Entry[V] | None]]:
+        """What is not as `known`, which is brought up to date; nothing while the broker is away."""
+        try:
+            now = await self.items(select)
+        except BusUnavailable:
+            return []
+        changes = list(_changes(known, now))
+        known.clear()
+        known.update({key: entry.revision for key, entry in now.items()})
+        return changes
+
     async def _hint(self, changed: asyncio.Event) -> None:
         """Set `changed` whenever the broker's own watch reports something; start over when the watch breaks."""
         while True:
             try:
-                watcher = await (await self._open()).watchall(meta_only=True)
-                while True:
-                    with suppress(nats.errors.TimeoutError):
-                        if await watcher.updates(timeout=POLL_S) is not None:
-                            changed.set()
+                await self._hint_while_watching(changed)
             except nats.errors.Error:
                 await asyncio.sleep(POLL_S)
+
+    async def _hint_while_watching(self, changed: asyncio.Event) -> None:
+        watcher = await (await self._open()).watchall(meta_only=True)
+        while True:
+            with suppress(nats.errors.TimeoutError):
+                if await watcher.updates(timeout=POLL_S) is not None:
+                    changed.set()
 
     async def _open(self) -> KeyValue:
         if self._kv is None:

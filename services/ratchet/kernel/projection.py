@@ -118,11 +118,11 @@ class Projection(Generic[S]):
         try:
             while not self._stopping:
                 batch = await puller.next_batch(wait_s=0.5)
-                for message in batch:
-                    if message.metadata.sequence.consumer != expected:
-                        log.warning("projection missed a message, reading again", projection=self._name)
-                        return
-                    expected += 1
+                delivered = [message.metadata.sequence.consumer for message in batch]
+                if delivered != [*range(expected, expected + len(batch))]:
+                    log.warning("projection missed a message, reading again", projection=self._name)
+                    return
+                expected += len(batch)
                 if batch:
                     await self._apply(batch)
         finally:
