@@ -112,8 +112,7 @@ class Bucket(Generic[V]):
                 for change in await self._changes_since(known, select):
                     yield change
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_S):
-                        await changed.wait()
+                    await asyncio.wait_for(changed.wait(), POLL_S)
         finally:
             hints.cancel()
             await asyncio.gather(hints, return_exceptions=True)
