@@ -72,7 +72,10 @@ class Deployments:
                 return await self._office.policies.roles()
             except Unavailable as error:
                 log.warning("waiting for the broker", reason=str(error))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(RESCAN_S):
-                        await self._stopping.wait()
+                await self._pause()
         return []
+
+    async def _pause(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RESCAN_S):
+                await self._stopping.wait()
