@@ -88,6 +88,19 @@ async def test_a_version_is_pinned_by_name_and_loaded_when_the_engine_does_not_h
         assert {by_name.headers["x-ratchet-policy"], by_body.headers["x-ratchet-policy"]} == {version(2).name}
 
 
+async def test_a_model_is_found_by_every_name_that_a_call_may_use(nats: RunningServer, tmp_path: Any) -> None:
+    async with scene(nats, tmp_path) as here:
+        client = here.client()
+        for name in (ROLE, f"{ROLE}@1", f"{ROLE}@2", version(2).name):
+            assert (await client.models.retrieve(name)).id == name
+        for name in ("nobody", f"{ROLE}@9", f"{ROLE}@1-ffffffff", f"{ROLE}_dpo", "Not A Role"):
+            with pytest.raises(openai.NotFoundError) as missing:
+                await client.models.retrieve(name)
+            assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
+        async with httpx.AsyncClient(base_url=here.url) as http:
+            assert (await http.post(f"/v1/models/{ROLE}")).status_code == 405
+
+
 async def test_the_canary_gets_its_share_until_its_lease_lapses(nats: RunningServer, tmp_path: Any) -> None:
     asked = [{"role": "user", "content": "hi"}]
     async with scene(nats, tmp_path, lease_s=3.0) as here:

@@ -48,7 +48,11 @@ async def test_two_roles_infer_in_one_session_and_one_starts_a_training_through_
 
 async def trained(http: httpx.AsyncClient, role: str) -> None:
     """Start a training, follow it and cancel it, as a workflow step would."""
-    asked = await http.post("/jobs", json={"algorithm": "rloo", "role": role, "base_model": "org/model"})
+    wanted = {"algorithm": "rloo", "role": role, "base_model": "org/model"}
+    tried = await http.post("/jobs?dry_run=true", json=wanted)
+    assert tried.status_code == 200, tried.text
+    assert (await http.get("/jobs")).json()["jobs"] == []
+    asked = await http.post("/jobs", json=wanted)
     assert asked.status_code == 201, asked.text
     job = asked.json()["training_job_id"]
 

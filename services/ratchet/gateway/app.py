@@ -48,6 +48,7 @@ Routed = Callable[[Request, str | None], Awaitable[Answer]]
 """A handler, given the trajectory that the path names."""
 
 _END = re.compile(r"/v1/trajectories/(?P<trajectory>[^/]+)/end")
+_MODEL = re.compile(r"/v1/models/(?P<name>[^/]+)")
 
 
 class Publishing:
@@ -152,14 +153,16 @@ def paths(gateway: Gateway, coordinator: Coordinator | None) -> Callable[[str, s
 
     def find(method: str, path: str) -> Handler:
         trajectory, plain = split_path(path)
-        ended = _END.fullmatch(plain)
+        ended, model = _END.fullmatch(plain), _MODEL.fullmatch(plain)
         routed = table.get((method, plain))
         if ended is not None and method == "POST":
             trajectory, routed = ended["trajectory"], gateway.end
+        if model is not None and method == "GET":
+            routed = partial(gateway.model, model["name"])
         if coordinator is not None and coordinator.takes(method, plain):
             routed = partial(_forwarded, coordinator, plain)
         if routed is None:
-            known = ended is not None or any(plain == other for _, other in table)
+            known = ended is not None or model is not None or any(plain == other for _, other in table)
             raise HttpError(405, f"{method} is not allowed here") if known else HttpError(404, f"no such path: {path}")
         return lambda request: routed(request, trajectory)
 

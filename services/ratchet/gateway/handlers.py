@@ -31,7 +31,7 @@ from ratchet.kernel.asgi import EventStream, HttpError, Request, Response, json_
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import InvalidMessage, NotFound
 from ratchet.messages import Feedback, JsonObject, Message, TrajectoryEnd
-from ratchet.messages.routing import Assignment, ModelName, started_at, variant_of
+from ratchet.messages.routing import Assignment, ModelName, parse_model, started_at, variant_of
 from ratchet.messages.state import PolicyVersion
 
 log = structlog.get_logger()
@@ -68,8 +68,15 @@ class Gateway:
             served = [route.stable, route.canary.policy if route.canary else None] if route else []
             listed += [role, *(f"{role}@{policy.version}" for policy in served if policy)]
         listed += [role for role in self.answering.upstream_roles if role not in listed]
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "ratchet"} for name in listed]
-        return json_response({"object": "list", "data": models})
+        return json_response({"object": "list", "data": [_model_object(name) for name in listed]})
+
+    async def model(self, name: str, _: Request, __: str | None) -> Response:
+        """GET /v1/models/{name}: any name that a call may ask for. Raises `HttpError` 404."""
+        try:
+            await self._checked(await self._resolved(parse_model(name)))
+        except (ValueError, NotFound) as error:
+            raise _not_found(error, "model") from error
+        return json_response(_model_object(name))
 
     async def end(self, request: Request, trajectory: str | None) -> Response:
         """POST /v1/trajectories/{id}/end"""
@@ -181,42 +188,45 @@ class Gateway:
 
         Raises `HttpError` 400 or 404.
         """
-        wanted = await self._resolved(form.read(request.json_object()))
-        pinned = await self._checked(wanted)
-        conversation = self._conversation(request, trajectory)
-        engine, assignment = self._assignment(wanted, pinned, conversation)
+        wanted = form.read(request.json_object())
+        try:
+            wanted = dataclasses.replace(wanted, model=await self._resolved(wanted.model))
+            pinned = await self._checked(wanted.model)
+            conversation = self._conversation(request, trajectory)
+            engine, assignment = self._assignment(wanted.model.role, pinned, conversation)
+        except NotFound as error:
+            raise _not_found(error, wanted.named_by) from error
         conversation.role = wanted.model.role
         asked = self._asked(request, wanted, conversation, engine, assignment)
         return Call(form, wanted, conversation, assignment, engine, asked, time.perf_counter())
 
-    async def _resolved(self, wanted: CallRequest) -> CallRequest:
-        """`<role>_<algorithm>` as the version that it stands for. Raises `HttpError` 404 when there is none."""
-        variant = variant_of(wanted.model.role)
-        if variant is None or wanted.model.version is not None or self.routes.get(wanted.model.role) is not None:
-            return wanted
+    async def _resolved(self, model: ModelName) -> ModelName:
+        """`<role>_<algorithm>` as the version that it stands for. Raises `NotFound` when there is none."""
+        variant = variant_of(model.role)
+        if variant is None or model.version is not None or self.routes.get(model.role) is not None:
+            return model
         role, algorithm = variant
         if self.routes.get(role) is None:
-            return wanted
+            return model
         newest = await self.routes.newest(role, algorithm)
         if newest is not None:
-            return dataclasses.replace(wanted, model=ModelName(role, newest.version))
-        raise _not_found(wanted, f"{role} has no version trained with {algorithm} that can be used")
+            return ModelName(role, newest.version)
+        raise NotFound(f"{role} has no version trained with {algorithm} that can be used")
 
-    async def _checked(self, wanted: CallRequest) -> PolicyVersion | None:
-        """The version that is asked for by name, if one is. Raises `HttpError` 404 when nobody can answer."""
-        role, version = wanted.model.role, wanted.model.version
-        if version is not None:
-            return await self._version(wanted, version)
-        route = self.routes.get(role)
-        if (route is None or route.stable is None) and not self.answering.lends_to(role):
-            raise _not_found(wanted, f"no policy serves the role {role!r}")
+    async def _checked(self, model: ModelName) -> PolicyVersion | None:
+        """The version that is asked for by name, if one is. Raises `NotFound` when nobody can answer."""
+        if model.version is not None:
+            return await self._version(model, model.version)
+        route = self.routes.get(model.role)
+        if (route is None or route.stable is None) and not self.answering.lends_to(model.role):
+            raise _unserved(model.role)
         return None
 
     def _assignment(
-        self, wanted: CallRequest, pinned: PolicyVersion | None, conversation: Conversation
+        self, role: str, pinned: PolicyVersion | None, conversation: Conversation
     ) -> tuple[Engine, Assignment]:
-        """Who answers."""
-        role, policies = wanted.model.role, self.answering.policies
+        """Who answers. Raises `NotFound`."""
+        policies = self.answering.policies
         if pinned is not None:
             return policies, pin(pinned, conversation)
         route = self.routes.get(role)
@@ -228,16 +238,13 @@ class Gateway:
                 return policies, assignment
         lent = self.answering.first_upstream(role, conversation)
         if lent is None:
-            raise _not_found(wanted, f"no policy serves the role {role!r}")
+            raise _unserved(role)
         return lent
 
-    async def _version(self, wanted: CallRequest, version: int) -> PolicyVersion:
-        try:
-            found = await self.routes.version(wanted.model.role, version)
-        except NotFound as error:
-            raise _not_found(wanted, str(error)) from error
-        if wanted.model.digest not in {None, found.digest[:8]}:
-            raise _not_found(wanted, f"{wanted.model.role}@{version} has another digest")
+    async def _version(self, model: ModelName, version: int) -> PolicyVersion:
+        found = await self.routes.version(model.role, version)
+        if model.digest not in {None, found.digest[:8]}:
+            raise NotFound(f"{model.role}@{version} has another digest")
         return found
 
     def _asked(
@@ -285,8 +292,16 @@ def _role(body: JsonObject, known: Conversation | None) -> object:
     return role
 
 
-def _not_found(wanted: CallRequest, reason: str) -> HttpError:
-    return HttpError(404, reason, param=wanted.named_by, code="model_not_found")
+def _unserved(role: str) -> NotFound:
+    return NotFound(f"no policy serves the role {role!r}")
+
+
+def _not_found(error: Exception, param: str) -> HttpError:
+    return HttpError(404, str(error), param=param, code="model_not_found")
+
+
+def _model_object(name: str) -> JsonObject:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "ratchet"}
 
 
 def _headers(call: Call) -> list[tuple[bytes, bytes]]:
