@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -138,26 +138,38 @@ def gradients(model: Any) -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("loss_type", "normalization"), [("grpo", "trajectory"), ("bnpo", "token"), ("dr_grpo", "constant")]
-)
-@pytest.mark.parametrize("corrected", [False, True], ids=["on_policy", "importance_corrected"])
-def test_loss_and_gradient_equal_trl(model: Any, trl: Any, loss_type: str, normalization: str, corrected: bool) -> None:
-    """TRL's flags: epsilon .2/.28, delta 3 (two-sided clip), beta .001 (no bias correction of the KL),
-    importance ratio truncated at 2."""
-    model.train()
+@dataclass(frozen=True)
+class Columns:
+    """For each token of each row, what the three policies would have said."""
+
+    proximal: list[list[float]]
+    behavior: list[list[float]]
+    reference: list[list[float]]
+
+
+def columns_near(model: Any, corrected: bool) -> Columns:
     with torch.no_grad():
-        own = {}
+        own: list[torch.Tensor] = []
         for row in ROWS:
             logits = model(input_ids=torch.tensor([row.token_ids])).logits[0, :-1].float()
             chosen = torch.log_softmax(logits, -1).gather(-1, torch.tensor(row.token_ids[1:])[:, None])[:, 0]
-            own[row.trajectory_id] = torch.cat([torch.zeros(1), chosen])
-    prox = [per_token(row, 1, 0.3, own[row.trajectory_id]) for row in ROWS]
-    mu = [per_token(row, 2, 0.5, own[row.trajectory_id]) for row in ROWS] if corrected else prox
-    ref = [per_token(row, 3, 0.2, own[row.trajectory_id]) for row in ROWS]
+            own.append(torch.cat([torch.zeros(1), chosen]))
+
+    def noisy(seed: int, spread: float) -> list[list[float]]:
+        return [per_token(row, seed, spread, base) for row, base in zip(ROWS, own, strict=True)]
+
+    proximal = noisy(1, 0.3)
+    return Columns(proximal, noisy(2, 0.5) if corrected else proximal, noisy(3, 0.2))
+
+
+def loss_of_trl(model: Any, trl: Any, columns: Columns, loss_type: str, corrected: bool) -> torch.Tensor:
+    """TRL's flags: epsilon .2/.28, delta 3 (two-sided clip), beta .001 (no bias correction of the KL),
+    importance ratio truncated at 2."""
+
+    def answers(per_row: list[list[float]]) -> torch.Tensor:
+        return padded([column[PROMPT:] for column in per_row])
 
     completions = [row.token_ids[PROMPT:] for row in ROWS]
-    ratio = (padded([c[PROMPT:] for c in prox]) - padded([c[PROMPT:] for c in mu])).exp().clamp(max=2.0)
     inputs = {
         "prompt_ids": torch.tensor([row.token_ids[:PROMPT] for row in ROWS]),
         "prompt_mask": torch.ones(3, PROMPT, dtype=torch.long),
@@ -165,48 +177,57 @@ def test_loss_and_gradient_equal_trl(model: Any, trl: Any, loss_type: str, norma
         "completion_mask": padded([[1.0] * len(c) for c in completions]).long(),
         "tool_mask": padded([[float(m) for m in row.loss_mask[PROMPT:]] for row in ROWS]).long(),
         "advantages": torch.tensor(ADVANTAGES),
-        "old_per_token_logps": padded([c[PROMPT:] for c in prox]),
-        "ref_per_token_logps": padded([c[PROMPT:] for c in ref]),
-        "importance_sampling_ratio": ratio,
+        "old_per_token_logps": answers(columns.proximal),
+        "ref_per_token_logps": answers(columns.reference),
+        "importance_sampling_ratio": (answers(columns.proximal) - answers(columns.behavior)).exp().clamp(max=2.0),
         "num_items_in_batch": torch.tensor(10),
     }
-    flags = SimpleNamespace(loss_type=loss_type, use_vllm=corrected, vllm_importance_sampling_correction=corrected)
-    for name, value in vars(flags).items():
+    flags = {"loss_type": loss_type, "use_vllm": corrected, "vllm_importance_sampling_correction": corrected}
+    for name, value in flags.items():
         setattr(trl, name, value)
     trl.current_gradient_accumulation_steps = 1
-    theirs = trl._compute_loss(model, inputs)
-    theirs.backward()
-    their_gradients = gradients(model)
+    return trl._compute_loss(model, inputs)
 
+
+def loss_of_ours(model: Any, columns: Columns, normalization: str, corrected: bool) -> torch.Tensor:
     rows = [
         Row(row.trajectory_id, row.token_ids, row.loss_mask, column, [1.0] * len(row.token_ids))
-        for row, column in zip(ROWS, mu, strict=True)
+        for row, column in zip(ROWS, columns.behavior, strict=True)
     ]
-    objective = Objective(importance_cap=2.0 if corrected else None, rejection_window=None, kl_beta=0.001)
-    scores = Scorer(model).score(rows)
 
-    def flat(columns: list[list[float]]) -> torch.Tensor:
-        pairs = [pair for row, c in zip(rows, columns, strict=True) for pair in zip(c, row.loss_mask, strict=True)]
+    def flat(per_row: list[list[float]]) -> torch.Tensor:
+        pairs = [pair for row, c in zip(rows, per_row, strict=True) for pair in zip(c, row.loss_mask, strict=True)]
         return torch.tensor([value for value, learns in pairs if learns])
 
     sizes = torch.tensor([row.trained for row in rows])
     weights = row_weights(normalization, [row.trajectory_id for row in rows], sizes.tolist(), WIDTH)
-    ours = policy_loss(
-        Tokens(
-            logprobs_N=scores.logprobs_N,
-            proximal_N=flat(prox),
-            behavior_N=flat(mu),
-            advantages_N=torch.tensor(ADVANTAGES).repeat_interleave(sizes),
-            weights_N=torch.tensor(weights).repeat_interleave(sizes),
-            row_N=torch.arange(3).repeat_interleave(sizes),
-            rows=3,
-            reference_N=flat(ref),
-        ),
-        objective,
-    ).value
+    tokens = Tokens(
+        logprobs_N=Scorer(model).score(rows).logprobs_N,
+        proximal_N=flat(columns.proximal),
+        behavior_N=flat(columns.behavior),
+        advantages_N=torch.tensor(ADVANTAGES).repeat_interleave(sizes),
+        weights_N=torch.tensor(weights).repeat_interleave(sizes),
+        row_N=torch.arange(3).repeat_interleave(sizes),
+        rows=3,
+        reference_N=flat(columns.reference),
+    )
+    objective = Objective(importance_cap=2.0 if corrected else None, rejection_window=None, kl_beta=0.001)
+    return policy_loss(tokens, objective).value
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "normalization"), [("grpo", "trajectory"), ("bnpo", "token"), ("dr_grpo", "constant")]
+)
+@pytest.mark.parametrize("corrected", [False, True], ids=["on_policy", "importance_corrected"])
+def test_loss_and_gradient_equal_trl(model: Any, trl: Any, loss_type: str, normalization: str, corrected: bool) -> None:
+    model.train()
+    columns = columns_near(model, corrected)
+    theirs = loss_of_trl(model, trl, columns, loss_type, corrected)
+    theirs.backward()
+    their_gradients = gradients(model)
+    ours = loss_of_ours(model, columns, normalization, corrected)
     ours.backward()
     our_gradients = gradients(model)
-
     assert float(ours.detach()) == pytest.approx(float(theirs.detach()), abs=1e-5)
     assert our_gradients.keys() == their_gradients.keys()
     for name, gradient in our_gradients.items():
