@@ -28,6 +28,11 @@ def test_stable_takes_the_place_of_a_canary_for_good_and_mixes_the_trajectory() 
     assert conversation.mixed is True
 
 
+def test_stable_takes_the_place_of_a_former_stable_that_a_trajectory_kept() -> None:
+    promoted = Route(role="support", stable=NEW, previous=OLD)
+    assert fall_back(promoted, talk(), Assignment("stable", 0.0, OLD)) == Assignment("stable", 0.0, NEW)
+
+
 def test_stable_is_not_asked_twice_and_never_in_the_place_of_a_version_asked_for_by_name() -> None:
     for failed in (Assignment("stable", 0.0, OLD), Assignment("pinned", 0.0, NEW)):
         conversation = talk()

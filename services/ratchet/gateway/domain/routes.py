@@ -44,9 +44,10 @@ def pin(version: PolicyVersion, conversation: Conversation) -> Assignment:
 
 
 def fall_back(route: Route | None, conversation: Conversation, failed: Assignment) -> Assignment | None:
-    """Stable in the place of a canary that failed, for good; None where stable is what failed, or was not asked for.
+    """Stable in the place of a canary, or of a former stable that the trajectory kept, for good.
 
-    The trajectory is mixed from here on: it counts for no arm and trains nobody.
+    None where stable is what failed, where there is none, or for a version asked for by name. The trajectory is mixed
+    from here on: it counts for no arm and trains nobody.
     """
     if failed.arm == PINNED or route is None or route.stable is None or failed.policy == route.stable:
         return None
