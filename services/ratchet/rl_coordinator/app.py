@@ -52,7 +52,6 @@ from ratchet.rl_coordinator.kv_policies import KvPolicies
 from ratchet.rl_coordinator.overview import Overview
 from ratchet.rl_coordinator.preference_overview import PreferenceOverview
 from ratchet.rl_coordinator.provenance import Provenance
-from ratchet.rl_coordinator.s3_manifests import Manifests
 from ratchet.rl_coordinator.s3_snapshots import Snapshots
 from ratchet.rl_coordinator.settings import Settings
 from ratchet.rl_coordinator.triggers import ThresholdTrigger
@@ -197,8 +196,8 @@ def _exporter(settings: Settings, stores: Stores) -> Exporter:
 
 
 def _provenance(settings: Settings, stores: Stores, policies: KvPolicies, jobs: KvJobs) -> Provenance:
-    manifests = Manifests(stores.objects, settings.kernel.s3_bucket)
-    return Provenance(policies, jobs, manifests, History(stores.warehouse))
+    snapshots = Snapshots(stores.objects, settings.kernel.s3_bucket)
+    return Provenance(policies, jobs, snapshots, History(stores.warehouse))
 
 
 def _house(settings: Settings) -> House:

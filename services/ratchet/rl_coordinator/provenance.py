@@ -9,11 +9,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ratchet.kernel.errors import DigestMismatch, NotFound, Rejected
 from ratchet.kernel.warehouse import Row
 from ratchet.messages import TrainingDispatch
 from ratchet.messages.base import named_id
 from ratchet.messages.state import Job, PolicyVersion
+from ratchet.messages.training import SnapshotRef
 from ratchet.rl_coordinator.clickhouse_lineage import History, PastJob
 from ratchet.rl_coordinator.domain.provenance import rater_counts, reward_functions
 from ratchet.rl_coordinator.http_registry_models import (
@@ -32,7 +35,7 @@ from ratchet.rl_coordinator.http_registry_models import (
 )
 from ratchet.rl_coordinator.kv_jobs import KvJobs
 from ratchet.rl_coordinator.kv_policies import KvPolicies, Policies
-from ratchet.rl_coordinator.s3_manifests import Contents, Manifests
+from ratchet.rl_coordinator.s3_snapshots import Manifest, Snapshots
 
 COUNTED = 10_000
 """Rewards and opinions are counted over so many trajectories of a snapshot: 40 queries each."""
@@ -60,10 +63,10 @@ class _Found:
 class Provenance:
     """Reads; holds nothing."""
 
-    def __init__(self, policies: KvPolicies, jobs: KvJobs, manifests: Manifests, history: History) -> None:
+    def __init__(self, policies: KvPolicies, jobs: KvJobs, snapshots: Snapshots, history: History) -> None:
         self._policies = policies
         self._jobs = jobs
-        self._manifests = manifests
+        self._snapshots = snapshots
         self._history = history
 
     async def of(self, role: str, version: int, page: Page) -> LineageOut:
@@ -77,8 +80,8 @@ class Provenance:
         found = _Found(policies.versions[version])
         role = found.policy.role
         job, past = await self._job(found)
-        contents, snapshot = await self._snapshot(found, job)
-        ids = contents.trajectories
+        manifest, snapshot = await self._snapshot(found, job)
+        ids, preferences = (manifest.trajectories, manifest.preferences or []) if manifest else ([], [])
         functions, raters = await self._summary(role, ids[:COUNTED])
         parent = None
         if page.parents > 0 and found.policy.parent is not None and found.policy.parent not in seen:
@@ -88,7 +91,7 @@ class Provenance:
             job=_job_part(found.policy, job) if job else _past_part(found.policy, past),
             snapshot=snapshot,
             trajectories=await self._trajectories(role, ids, page, found),
-            preferences=await self._preferences(role, contents.preferences, page, found),
+            preferences=await self._preferences(role, preferences, page, found),
             rewards=functions[:FUNCTIONS],
             feedback=raters[:RATERS],
             told=[EventPart.model_validate(row) for row in await self._history.told(role, version)],
@@ -119,22 +122,22 @@ class Provenance:
             found.missing.append(f"job {policy.training_job_id} is neither kept nor in the history")
         return None, past
 
-    async def _snapshot(self, found: _Found, job: Job | None) -> tuple[Contents, SnapshotPart | None]:
+    async def _snapshot(self, found: _Found, job: Job | None) -> tuple[Manifest | None, SnapshotPart | None]:
         digest = found.policy.dataset_digest or (job.snapshot.digest if job and job.snapshot else None)
         if digest is None:
             found.missing.append(f"nothing says which snapshot {found.policy.name} was trained on")
-            return Contents(kind="none"), None
+            return None, None
         told = job.snapshot if job and job.snapshot and job.snapshot.digest == digest else None
-        uri = told.uri if told else self._manifests.uri_of(digest)
+        ref = told or self._snapshots.ref(digest)
         try:
-            contents = await asyncio.to_thread(self._manifests.contents, uri, digest)
+            manifest = await asyncio.to_thread(self._snapshots.manifest, ref)
         except NotFound:
             found.missing.append(f"snapshot {digest} is not in the object store any more")
         except (DigestMismatch, Rejected) as error:
             found.missing.append(f"snapshot {digest} cannot be read: {error}")
         else:
-            return contents, _snapshot_part(contents, uri, digest)
-        return Contents(kind="none"), None
+            return manifest, _snapshot_part(manifest, ref)
+        return None, None
 
     async def _summary(self, role: str, ids: Sequence[str]) -> tuple[list[RewardsPart], list[RaterPart]]:
         rewards = (await self._history.rewards(role, ids)).values()
@@ -203,9 +206,9 @@ def _completed(policy: PolicyVersion) -> dict[str, str]:
     return {"completed": policy.cause.event_id} if policy.cause else {}
 
 
-def _snapshot_part(contents: Contents, uri: str, digest: str) -> SnapshotPart:
-    told = {name: getattr(contents, name) for name in SnapshotPart.model_fields if name not in ("uri", "digest")}
-    return SnapshotPart(uri=uri, digest=digest, **told)
+def _snapshot_part(manifest: Manifest, ref: SnapshotRef) -> SnapshotPart:
+    told = {**msgspec.structs.asdict(manifest), "raters": manifest.raters or {}, "uri": ref.uri, "digest": ref.digest}
+    return SnapshotPart.model_validate({name: told[name] for name in SnapshotPart.model_fields})
 
 
 def _trajectory_part(name: str, stored: Row | None, reward: Row | None) -> TrajectoryPart:

@@ -215,11 +215,14 @@ class Snapshots:
             raise Rejected(f"{ref.uri} is a {manifest.kind!r} manifest, not a snapshot")
         return manifest
 
+    def ref(self, digest: str) -> SnapshotRef:
+        """The snapshot whose manifest has this digest, where we store it."""
+        return SnapshotRef(uri=f"s3://{self._bucket}/{PREFIX}/{digest}.json", digest=digest)
+
     def learned(self, digest: str) -> Learned:
         """What whoever learned from the snapshot with this digest has learned from."""
         if digest not in self._learned:
-            ref = SnapshotRef(uri=f"s3://{self._bucket}/{PREFIX}/{digest}.json", digest=digest)
-            manifest = self.manifest(ref)
+            manifest = self.manifest(self.ref(digest))
             trajectories = frozenset(manifest.trajectories)
             labelled = trajectories if manifest.format == LABELS else frozenset[str]()
             self._learned[digest] = Learned(trajectories, frozenset(manifest.preferences or ()), labelled)
