@@ -32,7 +32,8 @@ def test_a_disabled_top_k_is_no_top_k() -> None:
 
 
 def test_neutral_values_of_unsupported_members_are_taken() -> None:
-    assert read_chat(chat(n=1, presence_penalty=0, stream=False, tool_choice="auto", user="u-1")).messages == ASKED
+    neutral = chat(n=1, presence_penalty=0, stream=False, bad_words=[], tool_choice="auto", user="u-1")
+    assert read_chat(neutral).messages == ASKED
 
 
 def test_tools_are_hidden_when_the_agent_wants_no_calls() -> None:
@@ -51,6 +52,11 @@ def test_tools_are_hidden_when_the_agent_wants_no_calls() -> None:
         ("logit_bias", {"5": 1}),
         ("response_format", {"type": "json_object"}),
         ("tool_choice", "required"),
+        ("guided_regex", "[a-z]+"),
+        ("allowed_token_ids", [5]),
+        ("bad_words", ["no"]),
+        ("stop_token_ids", [5]),
+        ("vllm_xargs", {"processor": "mine"}),
         ("temperature", -1),
         ("temperature", "hot"),
         ("temperature", True),
