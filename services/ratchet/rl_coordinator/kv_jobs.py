@@ -66,7 +66,7 @@ class KvJobs:
         return changed
 
     async def remove(self, job: Job) -> None:
-        """Forget an ended job, and its idempotency key."""
+        """Forget an ended job, and its idempotency key. Nothing changes such a job: there is no revision to compare."""
         key = job.request.idempotency_key
         if key is not None:
             await self._aliases.delete(_alias(job.role, key))
