@@ -75,7 +75,9 @@ class Routes:
                 await self._look_up(key)
         told = [f"{key} cannot be read: {reason}" for key, reason in self._unreadable.items()]
         gone = [role for role in self._routes if self.lapsed(role)]
-        return "; ".join([*told, f"canary lease lapsed, serving stable: {', '.join(gone)}"] if gone else told) or None
+        if gone:
+            told.append(f"canary lease lapsed, serving stable: {', '.join(gone)}")
+        return "; ".join(told) or None
 
     async def version(self, role: str, version: int) -> PolicyVersion:
         """A registered version. Raises `NotFound`, or `Unavailable` when it cannot be looked up or read."""
