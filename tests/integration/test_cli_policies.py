@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ratchet.cli.endpoints import Endpoints
-from ratchet.cli.policies import export, export_target
+from ratchet.cli.policies import export, export_target, require_exportable
 from ratchet.kernel.artifacts import ADAPTER, Policy, PolicyManifest, publish_policy, upload_files
-from ratchet.kernel.errors import Rejected
+from ratchet.kernel.errors import NotFound, Rejected
 from ratchet.kernel.exports import MANIFEST
 from ratchet.kernel.objects import Objects
 from ratchet.kernel.settings import KernelSettings
@@ -63,4 +63,15 @@ def test_an_export_never_writes_over_anything(kernel_settings: KernelSettings, t
     (target / "mine").touch()
     with pytest.raises(Rejected, match="not an empty directory"):
         export(endpoints(kernel_settings, tmp_path), described(policy), target, quiet)
+    with pytest.raises(Rejected, match="not an empty directory"):
+        require_exportable(endpoints(kernel_settings, tmp_path), described(policy), target)
     assert [path.name for path in target.iterdir()] == ["mine"]
+
+
+def test_an_export_that_would_work_passes_the_look_before_it(kernel_settings: KernelSettings, tmp_path: Path) -> None:
+    policy, target = a_policy(kernel_settings, tmp_path), tmp_path / "out"
+    require_exportable(endpoints(kernel_settings, tmp_path), described(policy), target)
+    assert not target.exists()
+    gone = {**described(policy), "uri": policy.uri.replace(policy.digest, "0" * 64)}
+    with pytest.raises(NotFound):
+        require_exportable(endpoints(kernel_settings, tmp_path), gone, target)

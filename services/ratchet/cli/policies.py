@@ -11,7 +11,7 @@ from ratchet.cli.output import Bar
 from ratchet.cli.roles import require_role
 from ratchet.kernel.artifacts import read_policy
 from ratchet.kernel.errors import NotFound, Rejected
-from ratchet.kernel.exports import default_directory, export_policy
+from ratchet.kernel.exports import default_directory, export_policy, require_empty
 from ratchet.kernel.objects import Objects
 from ratchet.messages.routing import parse_model
 
@@ -55,6 +55,12 @@ def find_policy(endpoints: Endpoints, name: str) -> Json:
 def export_target(endpoints: Endpoints, policy: Json) -> Path:
     """Where an export goes unless somebody says otherwise: by how the policy was made."""
     return default_directory(read_policy(Objects(endpoints.kernel), policy["uri"], policy["digest"]), policy["name"])
+
+
+def require_exportable(endpoints: Endpoints, policy: Json, target: Path) -> None:
+    """Raise what an export would be refused with; nothing is written."""
+    require_empty(target)
+    read_policy(Objects(endpoints.kernel), policy["uri"], policy["digest"])
 
 
 def export(endpoints: Endpoints, policy: Json, target: Path, bar: Bar) -> list[str]:

@@ -74,12 +74,13 @@ def export(
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import console, print_dry_run, print_json, progress
     from ratchet.cli.policies import export as export_files
-    from ratchet.cli.policies import export_target, find_policy
+    from ratchet.cli.policies import export_target, find_policy, require_exportable
 
     endpoints = locate(directory)
     found = find_policy(endpoints, policy)
     target = target or export_target(endpoints, found)
     if dry_run:
+        require_exportable(endpoints, found, target)
         print_dry_run(f"write {found['name']} to {target}", {"uri": found["uri"], "digest": found["digest"]}, as_json)
         return
     with progress(f"exporting {found['name']}", quiet=as_json) as bar:

@@ -35,8 +35,7 @@ def export_policy(
     `tell` is told (done, of how many, path). Policies from before the documents have only `model/`, `tokenizer/` and
     the manifest. Raises `Rejected` when `directory` holds something already.
     """
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise Rejected(f"{directory} is there already, and not an empty directory")
+    require_empty(directory)
     policy = read_policy(objects, uri, digest)
     placed = list(_placed(policy.manifest))
     for done, (place, file) in enumerate(placed):
@@ -48,6 +47,12 @@ def export_policy(
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MANIFEST).write_bytes(objects.get(policy.uri, policy.digest))
     return [*(str(place) for place, _ in placed), MANIFEST]
+
+
+def require_empty(directory: Path) -> None:
+    """Raise `Rejected` when `directory` holds something already, or is none."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise Rejected(f"{directory} is there already, and not an empty directory")
 
 
 def default_directory(policy: Policy, name: str) -> Path:

@@ -78,6 +78,14 @@ def test_a_wrong_port_in_the_environment_is_no_wrong_usage(monkeypatch: pytest.M
     assert main(["up", "--dry-run"]) == ExitCode.FAILED
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["real", "dry run"])
+def test_feedback_on_what_can_be_no_trajectory_is_refused_before_anything_is_sent(
+    more: list[str], capsys: pytest.CaptureFixture[str]
+):
+    assert main(["feedback", "not-an-id", "--thumbs", "up", "--comment", "fine", *more]) == ExitCode.FAILED
+    assert capsys.readouterr().err.startswith("ratchet: /trajectory_id: ")
+
+
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]):
     assert main(["--version"]) == ExitCode.DONE
     assert capsys.readouterr().out == f"ratchet {version('ratchet-rl')}\n"
