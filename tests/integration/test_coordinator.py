@@ -383,6 +383,7 @@ async def test_the_api_describes_itself(kernel_settings: KernelSettings, bus: Bu
         assert set(document["paths"]) == {
             "/health",
             "/v1/jobs",
+            "/v1/jobs/preview",
             "/v1/jobs/{job_id}",
             "/v1/jobs/{job_id}/cancel",
             "/v1/models",
