@@ -111,8 +111,7 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
     coordinator = Coordinator(store, house, _counted(counter, preferring), bus.now)
     intake = Intake(bus, store, coordinator, _feasibility(settings, stores, policies, store))
     keeper = Keeper(bus, store, Pace(settings.tick_s, house.limits, settings.job_retention_s), bus.now)
-    exporter = _exporter(settings, stores)
-    dispatcher = Dispatcher(store, policies, exporter, keeper, house, bus.now)
+    dispatcher = Dispatcher(store, policies, _exporter(settings, stores), keeper, house, bus.now)
     triggers = [
         ThresholdTrigger(store, intake, counter.states, recipes.rewarded, "rewarded", bus.now),
         ThresholdTrigger(store, intake, preferring.states, recipes.preferences, "preferences", bus.now),
@@ -126,8 +125,7 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
         intake=intake,
         coordinator=coordinator,
         store=store,
-        exporter=exporter,
-        policies=policies,
+        dispatcher=dispatcher,
         registry=Registry(policies, _provenance(settings, stores, policies, store), store.all),
         statuses=statuses,
         checks=stores.checks(),

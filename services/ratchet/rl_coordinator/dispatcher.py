@@ -16,7 +16,7 @@ from ratchet.rl_coordinator.domain import jobs
 from ratchet.rl_coordinator.domain.jobs import State
 from ratchet.rl_coordinator.domain.lineage import starting_point
 from ratchet.rl_coordinator.domain.schedule import next_up
-from ratchet.rl_coordinator.exporter import Export, Exporter
+from ratchet.rl_coordinator.exporter import Export, Exporter, Preview
 from ratchet.rl_coordinator.handlers import House
 from ratchet.rl_coordinator.keeper import Keeper
 from ratchet.rl_coordinator.kv_jobs import KvJobs
@@ -49,6 +49,10 @@ class Dispatcher:
         waiting = next_up(self._store.all(), self._house.slots, ageing_s=self._house.ageing_s, now=self._now())
         for job in waiting:
             await self._start(job)
+
+    async def preview(self, request: TrainingRequest) -> Preview:
+        """The data that a job for `request` would be handed over with at this moment. Raises `Rejected`."""
+        return await self._exporter.preview(request, await self._policies.of(request.role))
 
     async def _start(self, job: Job) -> None:
         """Prepare and hand over one job; one that cannot be prepared fails, and the others go on."""

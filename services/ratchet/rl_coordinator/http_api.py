@@ -15,8 +15,8 @@ from pydantic import AwareDatetime
 
 from ratchet.kernel.errors import Conflict, InvalidMessage, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.kernel.health import Check, Health
+from ratchet.rl_coordinator.dispatcher import Dispatcher
 from ratchet.rl_coordinator.domain.jobs import State
-from ratchet.rl_coordinator.exporter import Exporter
 from ratchet.rl_coordinator.handlers import Coordinator
 from ratchet.rl_coordinator.http_models import (
     ErrorOut,
@@ -31,7 +31,6 @@ from ratchet.rl_coordinator.http_registry import Registry, RoleFilter, registry_
 from ratchet.rl_coordinator.http_status import Statuses, status_routes
 from ratchet.rl_coordinator.intake import Intake
 from ratchet.rl_coordinator.kv_jobs import KvJobs
-from ratchet.rl_coordinator.kv_policies import KvPolicies
 
 STATUS_OF: Sequence[tuple[type[RatchetError], int]] = (
     (InvalidMessage, 400),
@@ -67,8 +66,7 @@ class Parts:
     intake: Intake
     coordinator: Coordinator
     store: KvJobs
-    exporter: Exporter
-    policies: KvPolicies
+    dispatcher: Dispatcher
     registry: Registry
     statuses: Statuses
     checks: Mapping[str, Check]
@@ -119,8 +117,7 @@ def _job_commands(parts: Parts) -> APIRouter:
         """Say what data the job would take if it started now, and what it would leave out. Nothing is created."""
         request = body.request(str(uuid_utils.uuid7()), parts.now())
         parts.coordinator.check(request)
-        found = await parts.exporter.preview(request, await parts.policies.of(request.role))
-        return PreviewOut.model_validate(found, from_attributes=True)
+        return PreviewOut.model_validate(await parts.dispatcher.preview(request), from_attributes=True)
 
     @routes.post(
         "/{job_id}/cancel",
