@@ -9,6 +9,8 @@ from typing import Any
 
 import typer
 
+from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
+
 TIMEOUT_S = 1.0
 """Nobody waits longer than this for Tab."""
 
@@ -48,7 +50,7 @@ def _ask(context: typer.Context, short: str, path: str, names: Callable[[Json], 
     from ratchet.cli.endpoints import locate  # noqa: PLC0415
     from ratchet.kernel.errors import RatchetError  # noqa: PLC0415
 
-    directory = context.params.get("directory") or os.environ.get("RATCHET_DIR") or ".ratchet"
+    directory = context.params.get("directory") or os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY
     try:
         yield from names(call(locate(Path(directory)), short, "GET", path, timeout_s=TIMEOUT_S))
     except RatchetError:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory
+from ratchet.cli.options import AsJson, Directory
+from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="The messages, and what a changed schema would do.", no_args_is_help=True)
 

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, RoleOption
+from ratchet.cli.options import AsJson, Directory, RoleOption
+from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="Snapshots of training data: show, preview, export.", no_args_is_help=True)
 

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, DryRun
+from ratchet.cli.options import AsJson, Directory, DryRun
+from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="Messages that could not be handled.", no_args_is_help=True)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, OptionalRole
+from ratchet.cli.options import AsJson, Directory, OptionalRole
+from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
 
 if TYPE_CHECKING:
     from ratchet.exporters.base import Wanted

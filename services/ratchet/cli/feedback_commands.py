@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ratchet.cli.completion import complete_role
-from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, DryRun, checked_role
+from ratchet.cli.options import AsJson, Directory, DryRun, checked_role
+from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
 
 if TYPE_CHECKING:
     from ratchet.cli.endpoints import Endpoints

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, DryRun, RoleOption
+from ratchet.cli.options import AsJson, Directory, DryRun, RoleOption
+from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="Import logged trajectories. Importing twice changes nothing.", no_args_is_help=True)
 

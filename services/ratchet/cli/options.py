@@ -19,6 +19,7 @@ import typer
 
 from ratchet.cli.completion import complete_role
 from ratchet.kernel.errors import Rejected
+from ratchet.kernel.whereabouts import DIRECTORY_VARIABLE
 from ratchet.messages.routing import ROLE
 
 
@@ -29,10 +30,8 @@ def checked_role(context: typer.Context, role: str | None) -> str | None:
     return role
 
 
-DEFAULT_DIRECTORY = Path(".ratchet")
-
 Directory = Annotated[
-    Path, typer.Option("--dir", help="State directory of the stack.", envvar="RATCHET_DIR", show_default=True)
+    Path, typer.Option("--dir", help="State directory of the stack.", envvar=DIRECTORY_VARIABLE, show_default=True)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words and tables.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check, print what would be sent, and send nothing.")]

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from ratchet.cli.options import DEFAULT_DIRECTORY
+from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
 
 LINE = 4000
 """Columns of a file or a pipe: it takes whole lines."""
@@ -72,7 +72,7 @@ def print_dry_run(action: str, body: object, as_json: bool) -> None:
 
 def follow_up(*words: str, directory: Path) -> str:
     """A `ratchet` command that can be pasted: it finds the same stack from the same shell."""
-    where = () if directory == DEFAULT_DIRECTORY and "RATCHET_DIR" not in os.environ else ("--dir", str(directory))
+    where = () if directory == DEFAULT_DIRECTORY and DIRECTORY_VARIABLE not in os.environ else ("--dir", str(directory))
     return shlex.join(("ratchet", *words, *where))
 
 

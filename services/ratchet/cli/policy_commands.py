@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from ratchet.cli.completion import complete_policy
-from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, DryRun, OptionalRoleArgument
+from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument
+from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="Registered policies.", no_args_is_help=True)
 

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, DryRun, OptionalRole
+from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRole
+from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="Preference pairs: derive, add, list and export them.", no_args_is_help=True)
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument
+from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument
+from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="Look at rollouts and steer them.", no_args_is_help=True)
 

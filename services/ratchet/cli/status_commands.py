@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory
+from ratchet.cli.options import AsJson, Directory
+from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
 
 
 def status(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:

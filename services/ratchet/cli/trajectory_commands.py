@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from ratchet.cli.options import DEFAULT_DIRECTORY, AsJson, Directory, OptionalRole
+from ratchet.cli.options import AsJson, Directory, OptionalRole
+from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="Trajectories: list them, or show one with its rewards.", no_args_is_help=True)
 

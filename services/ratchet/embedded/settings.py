@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ratchet.embedded.catalog import NAMES, default_ports
 from ratchet.kernel.errors import ConfigError
+from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
 
 PORT_VARIABLE = "RATCHET_PORT_"
 """`RATCHET_PORT_GATEWAY=9000` chooses the port named `gateway`."""
@@ -17,7 +18,7 @@ PORT_VARIABLE = "RATCHET_PORT_"
 class StackSettings:
     """The defaults start everything on the documented ports with its state in `.ratchet`."""
 
-    directory: Path = Path(".ratchet")
+    directory: Path = DEFAULT_DIRECTORY
     """Logs, data, `stack.json` and the lock."""
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
     """Chosen ports by name; see `catalog.default_ports`."""
