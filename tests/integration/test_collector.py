@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from ratchet.kernel.settings import KernelSettings
 from ratchet.kernel.warehouse import Warehouse
 from ratchet.messages import Trajectory, decode
 from ratchet.trajectory_collector.app import build
+from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.settings import Settings
 from tests.support.messages import trajectory, trajectory_end, turn
 from tests.support.running import connected, migrated, running_app
@@ -134,6 +136,24 @@ async def test_a_trajectory_is_assembled_from_its_turns_once_they_are_all_stored
         assert assembled.policy == turn("ride").policy
         assert [entry.action.raw_response for entry in assembled.turns] == ["answer 0", "answer 1"]
         assert assembled.task_context.group_key == "group-ride"
+
+
+async def test_only_a_silent_trajectory_with_an_answered_call_can_be_assembled(kernel_settings: KernelSettings) -> None:
+    cancelled: dict[str, Any] = {"response": None, "finish_reason": "cancelled"}
+    calls = [
+        turn("answered"),
+        turn("left", **cancelled),
+        turn("failed", response=None, error="engine away"),
+        turn("answered, then left"),
+        turn("answered, then left", 1, **cancelled),
+    ]
+    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+        async with running_app(build(settings_of(kernel_settings))):
+            await bus.publish_all(calls)
+            await eventually(has(warehouse, len(calls), "turns"))
+        now = bus.now()
+        found = await Facts(warehouse).idle(since=now - timedelta(hours=1), before=now, limit=10)
+        assert {name for _, name in found} == {calls[0].trajectory_id, calls[3].trajectory_id}
 
 
 async def test_what_clickhouse_lost_is_read_again_from_the_streams(kernel_settings: KernelSettings) -> None:

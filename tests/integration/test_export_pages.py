@@ -83,6 +83,19 @@ async def test_every_failed_run_is_exported_once_while_more_of_them_fail(warehou
     assert heard[-1][0] == everything
 
 
+async def test_a_run_whose_agent_went_away_before_every_answer_is_exported(
+    warehouse: Warehouse, tmp_path: Path
+) -> None:
+    cancelled = turn("left", response=None, finish_reason="cancelled")
+    stayed = [turn("stayed", response=None, finish_reason="cancelled"), turn("stayed", 1)]
+    await store(warehouse, Turn.TOPIC, [cancelled, *stayed], 1)
+    file = tmp_path / "runs.jsonl"
+    what, to = ("executions", KINDS["executions"]), (file, "jsonl")
+    await export(Stored(warehouse), what, Wanted(), to, lambda done, total=None: None)
+    (run,) = [msgspec.json.decode(line) for line in file.read_bytes().splitlines()]
+    assert (run["trajectory_id"], run["success"], run["error"]) == (cancelled.trajectory_id, False, "cancelled")
+
+
 async def test_a_run_that_failed_a_moment_ago_may_go_on_and_is_not_exported(warehouse: Warehouse) -> None:
     await store(warehouse, Turn.TOPIC, [failed("long ago", AT), failed("just now", utc_now())], 1)
     assert await Stored(warehouse).unanswered(Wanted()) == [turn("long ago").trajectory_id]

@@ -15,14 +15,14 @@ SELECT trajectory_id
 FROM turns
 WHERE ({role:String} = '' OR role = {role:String})
 GROUP BY trajectory_id
-HAVING countIf(isNull(error)) = 0
+HAVING NOT max(answered)
     AND max(at) >= {since:DateTime64(3)} AND max(at) < {until:DateTime64(3)}
     AND max(at) < now64(3) - toIntervalSecond({silent_s:UInt32})
     AND trajectory_id NOT IN (SELECT trajectory_id FROM trajectories)
 ORDER BY max(at) DESC, trajectory_id
 LIMIT {limit:UInt64}
 """
-"""Runs whose every call failed, newest first."""
+"""Runs that no call of was answered, newest first: it failed, or its agent went away before."""
 _ENDS = """
 SELECT trajectory_id, argMin(body, at) AS first, argMax(body, at) AS last
 FROM turns
@@ -33,7 +33,7 @@ ORDER BY indexOf({ids:Array(String)}, trajectory_id)
 """First and last turn of runs, in the order of the ids."""
 EVER = datetime.fromtimestamp(0, UTC), datetime(2100, 1, 1, tzinfo=UTC)
 SILENT_S = 600
-"""A run whose every call failed may still go on until it was silent for as long as the collector waits for an end."""
+"""A run without an answer may still go on until it was silent for as long as the collector waits for an end."""
 ALL = 2**63
 """As a limit: none."""
 PAGE = 500
@@ -64,7 +64,7 @@ class Stored:
             left = left - len(page) if left is not None else None
 
     async def unanswered(self, wanted: Wanted) -> list[str]:
-        """The ids of the wanted runs whose every call failed, newest first, up to the limit.
+        """The ids of the wanted runs that no call of was answered, newest first, up to the limit.
 
         All at once, because a run has no place in the order until all its turns were looked at: pages by the newest
         turn would read every turn again for each page.

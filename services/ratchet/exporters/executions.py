@@ -48,7 +48,10 @@ def record(body: bytes, reward: Reward | None) -> Record:
 
 
 def unanswered(first_body: bytes, last_body: bytes) -> Record:
-    """A run that no call of was answered: it never became a trajectory, and failed."""
+    """A run that no call of was answered, and that failed: it never became a trajectory.
+
+    A call that its agent cancelled has no error; its finish reason says so.
+    """
     first, last = decode(first_body, Turn), decode(last_body, Turn)
     system = next((text_of(one.get("content")) for one in first.messages if one.get("role") == "system"), "")
     spent = last.timestamp - first.timestamp
@@ -63,7 +66,7 @@ def unanswered(first_body: bytes, last_body: bytes) -> Record:
         "latency_ms": spent.total_seconds() * 1000 + (last.latency_ms or 0.0),
         "plan": [],
         "result": None,
-        "error": last.error,
+        "error": last.error or last.finish_reason,
         "reward": None,
         "total_tokens": None,
         "model": f"{first.policy.role}@{first.policy.version}",

@@ -22,7 +22,7 @@ WITH heard AS (
     FROM turns
     WHERE ingested_at >= {since:DateTime64(3)}
     GROUP BY trajectory_id
-    HAVING heard_at <= {before:DateTime64(3)} AND countIf(isNull(error)) > 0
+    HAVING heard_at <= {before:DateTime64(3)} AND max(answered)
 )
 SELECT h.first_role AS role, h.trajectory_id AS trajectory_id
 FROM heard AS h
