@@ -12,9 +12,8 @@ import openai
 import pytest
 
 from ratchet.messages import Feedback, TrajectoryEnd, Turn
-from ratchet.messages.state import CanaryRoute, Route, WeightStep
-from tests.support.gateway_scene import ROLE, ask, scene, served, version
-from tests.support.messages import AT
+from ratchet.messages.state import Route
+from tests.support.gateway_scene import ROLE, ask, canary_route, scene, version
 from tests.support.servers import RunningServer
 from tests.support.waiting import eventually
 
@@ -106,8 +105,7 @@ async def test_the_canary_gets_its_share_until_its_lease_lapses(nats: RunningSer
     async with scene(nats, tmp_path, lease_s=3.0) as here:
         here.engine.resident.add(version(2).name)
         bucket = here.bus.bucket("policies", Route)
-        steps = [WeightStep(at=AT, weight=0.5)]
-        canary = CanaryRoute(rollout_id="r", policy=served(2), salt="salt", schedule=steps, lease=1)
+        canary = canary_route(weight=0.5)
         await bucket.change(ROLE, lambda route: msgspec.structs.replace(route or Route(role=ROLE), canary=canary))
 
         async def canaried() -> Any:

@@ -16,16 +16,15 @@ from ratchet.embedded.ports import free_ports
 from ratchet.gateway.settings import UpstreamSettings
 from ratchet.kernel.asgi import HttpError
 from ratchet.messages import Turn
-from ratchet.messages.state import CanaryRoute, PolicyVersion, Route, WeightStep
+from ratchet.messages.state import PolicyVersion, Route
 from tests.support.fake_provider import FakeProvider, providing
-from tests.support.gateway_scene import ROLE, Scene, ask, scene, served, version
-from tests.support.messages import AT
+from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, scene, served, version
 from tests.support.servers import RunningServer
 from tests.support.waiting import eventually
 
 HI: list[Any] = [{"role": "user", "content": "where is it?"}]
 KEY_VARIABLE = "RATCHET_TEST_PROVIDER_KEY"
-CANARY = CanaryRoute(rollout_id="r", policy=served(2), salt="salt", schedule=[WeightStep(at=AT, weight=1.0)], lease=1)
+CANARY = canary_route()
 
 
 @pytest.fixture(autouse=True)

@@ -14,13 +14,13 @@ import pytest
 
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
+from ratchet.kernel.bus import Bus
 from ratchet.kernel.runtime import App
 from ratchet.kernel.settings import KernelSettings
 from ratchet.messages import Turn
-from ratchet.messages.state import CanaryRoute, Route, WeightStep
+from ratchet.messages.state import Route
 from tests.support.fake_engine import FakeEngine, serving
-from tests.support.gateway_scene import ROLE, Scene, ask, put_routes, served, version
-from tests.support.messages import AT
+from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_routes, version
 from tests.support.running import connected, running_app
 from tests.support.servers import RunningServer
 from tests.support.waiting import eventually
@@ -48,13 +48,10 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
     engine = FakeEngine(resident={version(1).name, version(2).name})
     async with connected(kernel) as bus, serving(engine) as engine_url:
         await put_routes(bus, **{ROLE: 1})
-        steps = [WeightStep(at=AT, weight=1.0)]
-        canary = CanaryRoute(rollout_id="r", policy=served(2), salt="salt", schedule=steps, lease=1)
-        await bus.bucket("policies", Route).change(
-            ROLE, lambda old: msgspec.structs.replace(old or Route(role=ROLE), canary=canary)
-        )
         settings = Settings(kernel=kernel, port=0, engine_url=engine_url, close_s=0.5)
         async with gateway(settings) as (client, app):
+            await offer_canary(bus, lease=1)
+            await eventually(lambda: listed(client, f"{ROLE}@2"))
             assert (await said(client, "before")).headers["x-ratchet-arm"] == "canary"
         await asyncio.to_thread(nats.kill)
         engine.resident.clear()
@@ -77,8 +74,15 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
                 return await app.checks["broker"]() is None
 
             await eventually(healed)
+            await eventually(lambda: listed(client, f"{ROLE}@2"))
+            assert (await said(client, "after")).headers["x-ratchet-arm"] == "stable"
             engine.resident.add(version(2).name)
-            assert (await said(client, "after")).headers["x-ratchet-arm"] == "canary"
+            await offer_canary(bus, lease=2)
+
+            async def renewed() -> bool:
+                return (await said(client, "renewed")).headers["x-ratchet-arm"] == "canary"
+
+            await eventually(renewed)
 
 
 async def test_entries_that_cannot_be_read_are_told_and_everything_else_is_served(
@@ -108,6 +112,13 @@ async def test_entries_that_cannot_be_read_are_told_and_everything_else_is_serve
             await put_routes(bus, other=1)
             await eventually(lambda: listed(client, "other"))
             assert await app.checks["routes"]() is None
+
+
+async def offer_canary(bus: Bus, lease: int) -> None:
+    canary = canary_route(lease=lease)
+    await bus.bucket("policies", Route).change(
+        ROLE, lambda old: msgspec.structs.replace(old or Route(role=ROLE), canary=canary)
+    )
 
 
 async def listed(client: openai.AsyncOpenAI, role: str) -> bool:

@@ -18,7 +18,7 @@ from ratchet.kernel.runtime import App
 from ratchet.kernel.settings import KernelSettings
 from ratchet.messages import Message
 from ratchet.messages.routing import policy_name
-from ratchet.messages.state import PolicyVersion, Route, ServedPolicy
+from ratchet.messages.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.messages import AT
 from tests.support.running import connected, running_app
@@ -76,6 +76,12 @@ def served(number: int, role: str = ROLE) -> ServedPolicy:
     return ServedPolicy(version=number, name=made.name, digest=made.digest)
 
 
+def canary_route(*, weight: float = 1.0, lease: int = 1) -> CanaryRoute:
+    """Version 2 under test, from long ago on."""
+    steps = [WeightStep(at=AT, weight=weight)]
+    return CanaryRoute(rollout_id="r", policy=served(2), salt="salt", schedule=steps, lease=lease)
+
+
 @asynccontextmanager
 async def scene(nats: RunningServer, folder: Path, **options: Any) -> AsyncIterator[Scene]:
     kernel = KernelSettings(nats_url=nats.url, data_dir=folder)
@@ -88,7 +94,7 @@ async def scene(nats: RunningServer, folder: Path, **options: Any) -> AsyncItera
         async with running_app(build(settings)) as app:
             port: int = app.components[-1].port  # type: ignore[attr-defined]
             here = Scene(f"http://127.0.0.1:{port}", engine, bus, app)
-            await eventually(lambda: _roles(here, options))
+            await eventually(lambda: _looked(here, options))
             try:
                 yield here
             finally:
@@ -103,9 +109,10 @@ async def put_routes(bus: Bus, **stable: int) -> None:
         await bus.bucket("policies", Route).put(role, route)
 
 
-async def _roles(here: Scene, options: dict[str, Any]) -> bool:
+async def _looked(here: Scene, options: dict[str, Any]) -> bool:
+    """Whether the gateway has seen the route without a canary: one that begins later is served at once."""
     keys = options.get("api_keys") or ["none"]
-    return bool([model async for model in here.client(api_key=str(keys[0])).models.list()])
+    return f"{ROLE}@1" in [model.id async for model in here.client(api_key=str(keys[0])).models.list()]
 
 
 async def ask(client: openai.AsyncOpenAI, messages: list[Any], **options: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from ratchet.gateway.domain.lease import Lease, has_lapsed, observe
+from ratchet.gateway.domain.lease import Lease, has_lapsed, is_overdue, observe
 from ratchet.gateway.domain.routes import without_canary
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.errors import BusUnavailable, NotFound, Unavailable
@@ -47,6 +47,7 @@ class Routes:
         self._bucket: Bucket[msgspec.Raw] | None = None
         self._routes: dict[str, Route] = {}
         self._leases: dict[str, Lease | None] = {}
+        """Of every route that this process has looked at, None without a canary. What was on disk is no look."""
         self._versions: dict[str, PolicyVersion] = {}
         self._listed: dict[str, float] = {}
         self._listing = asyncio.Lock()
@@ -64,17 +65,21 @@ class Routes:
         return sorted(role for role, route in self._routes.items() if route.stable is not None)
 
     def lapsed(self, role: str) -> bool:
-        """Whether the role's canary has outlived its lease."""
+        """Whether the role's canary has outlived its lease, or was never seen to be alive."""
         route = self._routes.get(role)
         return route is not None and has_lapsed(self._leases.get(role), route, self._monotonic(), self._lease_s)
 
     async def check(self) -> str | None:
-        """Readiness detail: which entries cannot be read, and roles whose canary lease has lapsed."""
+        """Readiness detail: which entries cannot be read, and roles whose canary lease has lapsed.
+
+        Not in the time that a lease may take to grow after a start: the deployer may wait for this gateway.
+        """
         for key in [key for key in self._unreadable if "." in key]:
             with suppress(Unavailable):  # nobody watches versions: perhaps it was put right
                 await self._look_up(key)
         told = [f"{key} cannot be read: {reason}" for key, reason in self._unreadable.items()]
-        gone = [role for role in self._routes if self.lapsed(role)]
+        now = self._monotonic()
+        gone = [role for role, lease in self._leases.items() if lease and is_overdue(lease, now, self._lease_s)]
         if gone:
             told.append(f"canary lease lapsed, serving stable: {', '.join(gone)}")
         return "; ".join(told) or None
@@ -135,8 +140,9 @@ class Routes:
             self._save()
 
     async def _change(self, role: str, route: Route) -> None:
+        first = role not in self._leases
         self._routes[role] = route
-        self._leases[role] = observe(self._leases.get(role), route, self._monotonic())
+        self._leases[role] = observe(self._leases.get(role), route, self._monotonic(), first=first)
         await self._look_up_stable(role)
 
     async def _look_up_stable(self, role: str) -> None:

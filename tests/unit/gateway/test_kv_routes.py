@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,20 @@ import pytest
 
 from ratchet.gateway.kv_routes import Routes
 from ratchet.kernel.errors import NotFound, Unavailable
-from ratchet.messages.state import POLICIES
+from ratchet.messages.state import POLICIES, Route
 from tests.support.fake_bus import FakeBus
-from tests.support.gateway_scene import put_routes, served, version
+from tests.support.gateway_scene import canary_route, put_routes, served, version
 from tests.support.waiting import eventually
 
 UNREADABLE = [b"no json", b'{"role": 7}', b"[" * 5000]
 
 
 @asynccontextmanager
-async def following(bus: Any, folder: Path) -> AsyncIterator[Routes]:
+async def following(bus: Any, folder: Path, *, monotonic: Callable[[], float] = lambda: 0.0) -> AsyncIterator[Routes]:
     async def connect() -> Any:
         return bus
 
-    routes = Routes(connect, folder, lease_s=20.0, monotonic=lambda: 0.0)
+    routes = Routes(connect, folder, lease_s=20.0, monotonic=monotonic)
     running = asyncio.create_task(routes.run())
     try:
         yield routes
@@ -104,3 +104,56 @@ async def test_a_stable_policy_whose_version_cannot_be_read_is_routed_all_the_sa
         await until_served(routes, "support", 1)
         await until_served(routes, "planner", 1)
         assert "support.1 cannot be read" in (await routes.check() or "")
+
+
+async def offer_canary(bus: FakeBus, lease: int) -> None:
+    route = Route(role="support", stable=served(1), next_version=3, canary=canary_route(lease=lease))
+    await bus.bucket(POLICIES, Route).put("support", route)
+
+
+async def until_lease(routes: Routes, lease: int) -> None:
+    async def probe() -> bool:
+        route = routes.get("support")
+        return route is not None and route.canary is not None and route.canary.lease == lease
+
+    await eventually(probe)
+
+
+async def test_each_start_finds_a_dead_deployers_canary_lapsed_and_a_renewal_brings_it_to_life(tmp_path: Path) -> None:
+    bus: Any = FakeBus()
+    await offer_canary(bus, lease=7)
+    for _ in range(2):
+        async with following(bus, tmp_path) as routes:
+            await until_lease(routes, 7)
+            assert routes.lapsed("support") is True
+    async with following(bus, tmp_path) as routes:
+        await until_lease(routes, 7)
+        await offer_canary(bus, lease=8)
+        await until_lease(routes, 8)
+        assert routes.lapsed("support") is False
+
+
+async def test_a_canary_that_begins_while_the_gateway_looks_on_is_served_at_once(tmp_path: Path) -> None:
+    bus: Any = FakeBus()
+    await put_routes(bus, support=1)
+    async with following(bus, tmp_path) as routes:
+        await until_served(routes, "support", 1)
+        await offer_canary(bus, lease=1)
+        await until_lease(routes, 1)
+        assert routes.lapsed("support") is False
+
+
+async def test_a_gateway_does_not_wait_for_the_deployer_to_be_ready_but_tells_when_it_stays_silent(
+    tmp_path: Path,
+) -> None:
+    bus: Any = FakeBus()
+    now_s = [0.0]
+    await offer_canary(bus, lease=7)
+    async with following(bus, tmp_path, monotonic=lambda: now_s[0]) as routes:
+        await until_lease(routes, 7)
+        assert await routes.check() is None
+        now_s[0] = 21.0
+        assert await routes.check() == "canary lease lapsed, serving stable: support"
+        await offer_canary(bus, lease=8)
+        await until_lease(routes, 8)
+        assert await routes.check() is None

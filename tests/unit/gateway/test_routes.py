@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ratchet.gateway.domain.conversations import Conversation
-from ratchet.gateway.domain.lease import has_lapsed, observe
+from ratchet.gateway.domain.lease import Lease, has_lapsed, is_overdue, observe
 from ratchet.gateway.domain.routes import assign, claim_of, pin, without_canary
 from ratchet.messages import named_id
 from ratchet.messages.routing import Assignment
@@ -102,13 +102,36 @@ def test_a_pinned_version_is_served_and_mixes_a_trajectory_that_met_another_one(
     assert routed.mixed is True
 
 
+def looked(lease: Lease | None, at: Route, now_s: float) -> Lease:
+    found = observe(lease, at, now_s)
+    assert found is not None
+    return found
+
+
 def test_a_lease_lives_by_observed_growth_alone() -> None:
-    lease = observe(None, route(0.1, lease=5), now_s=0.0)
-    lease = observe(lease, route(0.1, lease=5), now_s=15.0)
+    lease = looked(None, route(0.1, lease=5), now_s=0.0)
+    lease = looked(lease, route(0.1, lease=5), now_s=15.0)
     assert has_lapsed(lease, route(0.1, lease=5), now_s=19.0) is False
     assert has_lapsed(lease, route(0.1, lease=5), now_s=21.0) is True
-    lease = observe(lease, route(0.1, lease=6), now_s=21.0)
+    lease = looked(lease, route(0.1, lease=6), now_s=21.0)
     assert has_lapsed(lease, route(0.1, lease=6), now_s=40.0) is False
+
+
+def test_what_the_first_look_at_a_route_shows_of_a_canary_is_no_sign_of_life() -> None:
+    found = route(0.1, lease=5)
+    lease = observe(None, found, now_s=0.0, first=True)
+    assert has_lapsed(lease, found, now_s=0.0) is True
+    lease = observe(lease, found, now_s=2.0)
+    assert has_lapsed(lease, found, now_s=2.0) is True
+    renewed = route(0.1, lease=6)
+    assert has_lapsed(observe(lease, renewed, now_s=4.0), renewed, now_s=4.0) is False
+
+
+def test_a_canary_that_nobody_renews_is_overdue_a_whole_lease_after_the_first_look() -> None:
+    lease = observe(None, route(0.1, lease=5), now_s=0.0, first=True)
+    assert lease is not None
+    assert is_overdue(lease, now_s=20.0) is False
+    assert is_overdue(lease, now_s=21.0) is True
 
 
 def test_a_canary_whose_lease_was_never_seen_has_lapsed_and_without_a_canary_nothing_lapses() -> None:
