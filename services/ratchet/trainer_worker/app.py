@@ -25,6 +25,7 @@ from ratchet.trainer_worker.attempt import Attempt, Tools
 from ratchet.trainer_worker.handlers import Dispatches
 from ratchet.trainer_worker.settings import Settings
 from ratchet.trainer_worker.slots import Slots
+from ratchet.trainer_worker.work_directory import own_directory
 
 NAME = "trainer_worker"
 REQUIRED = ("torch", "transformers", "peft", "accelerate", "datasets", "trl")
@@ -52,7 +53,8 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         return None
 
     try:
-        yield App(NAME, components, {"broker": bus.check, "objects": store, "extra": extra})
+        with own_directory(settings.work):
+            yield App(NAME, components, {"broker": bus.check, "objects": store, "extra": extra})
     finally:
         await bus.close()
 
