@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Sequence
 
 import msgspec
@@ -10,8 +12,9 @@ import pytest
 
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.consumer import BatchHandler, Consumer, Dead, Done, Outcome, Retry, Subscription, each
-from ratchet.kernel.errors import Conflict, InvalidMessage
+from ratchet.kernel.errors import BusUnavailable, Conflict, InvalidMessage
 from ratchet.kernel.projection import Fold, Projection
+from ratchet.kernel.publisher import LOST
 from ratchet.kernel.received import Received
 from ratchet.kernel.settings import KernelSettings
 from ratchet.messages import DeadLetter, Message, Reward, Trajectory, named_id
@@ -175,6 +178,27 @@ async def test_a_broker_that_is_killed_loses_nothing_and_the_consumer_goes_on(
         await eventually(lambda: _true(bus.nc.is_connected))
         await bus.publish_all([trajectory(str(n)) for n in range(20, 40)])
         await eventually(lambda: _has(handled, 40), deadline_s=40)
+
+
+async def test_what_is_on_its_way_to_a_broker_that_dies_fails_with_the_connection(
+    settings: KernelSettings, nats: RunningServer
+) -> None:
+    """Not only at the deadline for answers: until then it would be in memory alone."""
+    async with connected(settings) as bus:
+        await bus.publish(trajectory())
+        os.kill(nats.pid, signal.SIGSTOP)
+        unanswered = asyncio.create_task(bus.publish(trajectory("two")))
+        await asyncio.to_thread(nats.kill)
+        with pytest.raises(BusUnavailable, match=LOST):
+            await unanswered
+
+
+async def test_a_bus_closes_while_the_broker_is_dead(settings: KernelSettings, nats: RunningServer) -> None:
+    async with connected(settings) as bus:
+        await asyncio.to_thread(nats.kill)
+        await eventually(lambda: _true(not bus.nc.is_connected))
+        await bus.nc.publish("agent.rl.anything", b"waits in the connection")
+    assert bus.nc.is_closed
 
 
 async def test_a_projection_survives_restarts_and_replays_to_the_same_state(settings: KernelSettings) -> None:

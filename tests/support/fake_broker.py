@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -24,9 +25,14 @@ class FakeBroker:
     nc: _Connection = field(default_factory=_Connection)
     refusing: bool = False
     """Connected, but publishing fails."""
+    answering: asyncio.Event = field(default_factory=asyncio.Event)
+    """Cleared while it hangs: connected, but nothing is answered."""
+    asked: int = 0
+    """Messages that were sent, whatever became of them."""
 
     def __post_init__(self) -> None:
         self._known: set[str] = set()
+        self.answering.set()
 
     def go_away(self) -> None:
         self.nc.is_connected = False
@@ -36,6 +42,8 @@ class FakeBroker:
         self.refusing = False
 
     async def publish_raw(self, subject: str, headers: dict[str, str], body: bytes) -> None:
+        self.asked += 1
+        await self.answering.wait()
         if self.refusing or not self.nc.is_connected:
             raise BusUnavailable("the broker is away")
         if headers["Nats-Msg-Id"] not in self._known:

@@ -30,19 +30,20 @@ def broker_url(settings: KernelSettings) -> str:
 
 async def connect(settings: KernelSettings, name: str, contracts: Contracts, now: Callable[[], datetime]) -> Bus:
     """A bus, as soon as the broker can be reached; says once that it is away."""
-    nc = Nats()
+    bus = Bus(Nats(), name=name, contracts=contracts, replicas=settings.replicas, now=now)
     pause_s = FIRST_PAUSE_S
     seed = str(settings.nats_seed_file) if settings.nats_seed_file else None
     while True:
         url = broker_url(settings)
         try:
-            await nc.connect(
+            await bus.nc.connect(
                 url,
                 name=name,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=RECONNECT_S,
                 connect_timeout=2,
                 error_cb=_note,
+                disconnected_cb=bus.connection_lost,
                 nkeys_seed=seed,
             )
         except (nats.errors.Error, TimeoutError, OSError) as error:
@@ -51,7 +52,7 @@ async def connect(settings: KernelSettings, name: str, contracts: Contracts, now
             await asyncio.sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
         else:
-            return Bus(nc, name=name, contracts=contracts, replicas=settings.replicas, now=now)
+            return bus
 
 
 async def _note(error: Exception) -> None:

@@ -56,6 +56,7 @@ class Bus:
     ) -> Bus:
         """Connect, waiting for as long as the broker is away."""
         nc = Nats()
+        bus = cls(nc, name=name, contracts=contracts, replicas=settings.replicas, now=now)
         seed_file = str(settings.nats_seed_file) if settings.nats_seed_file else None
         while True:
             try:
@@ -66,18 +67,27 @@ class Bus:
                     reconnect_time_wait=RECONNECT_S,  # pyright: ignore[reportArgumentType] - takes fractions too
                     connect_timeout=2,
                     error_cb=_log_error,
+                    disconnected_cb=bus.connection_lost,
                     nkeys_seed=seed_file,
                 )
             except (nats.errors.NoServersError, TimeoutError, OSError) as error:
                 log.warning("waiting for the broker", url=shown(settings.nats_url), reason=repr(error))
                 await asyncio.sleep(1.0)
             else:
-                return cls(nc, name=name, contracts=contracts, replicas=settings.replicas, now=now)
+                return bus
 
     async def close(self) -> None:
         """Publish what is still queued, then close the connection."""
         await asyncio.gather(*(publisher.drain() for publisher in self._publishers.values()))
-        await self.nc.close()
+        try:
+            await self.nc.close()
+        except (RuntimeError, OSError, nats.errors.Error) as error:  # uvloop's, for a transport that broke before
+            log.warning("the connection did not close cleanly", reason=repr(error))
+
+    async def connection_lost(self) -> None:
+        """Fail what is being published, whose answers cannot come. The connection calls this when it breaks."""
+        for publisher in self._publishers.values():
+            publisher.connection_lost()
 
     async def check(self) -> str | None:
         """Readiness: None while connected, else the reason."""

@@ -1,7 +1,7 @@
 """Publishing that never holds up the producer: a bounded queue in memory, a bounded spool on disk, one order.
 
 While the broker answers, messages go straight out in batches. While it does not, they go to the spool, and so does
-everything newer until the spool is drained: nothing overtakes.
+everything newer until the spool is drained: nothing overtakes, and nothing waits in memory for a drain.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class Outbox:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
+        self._draining: asyncio.Task[None] | None = None
         self._stopping = False
 
     @property
@@ -97,9 +98,10 @@ class Outbox:
                 await self._pump_safely()
                 await self._rest()
             await self._pump_safely()
+            if self._draining is not None:
+                await asyncio.wait({self._draining})
         finally:
-            connecting.cancel()
-            await asyncio.gather(connecting, return_exceptions=True)
+            await _cancelled(connecting, self._draining)
             self._keep([self._queue.popleft() for _ in range(len(self._queue))])
 
     async def stop(self) -> None:
@@ -144,7 +146,7 @@ class Outbox:
             await asyncio.sleep(RETRY_S)
 
     async def _pump(self) -> None:
-        """Move everything that is queued, and the spool when the broker answers."""
+        """Move everything that is queued: to the broker, or behind what the spool still holds."""
         while self._queue:
             away = not self._is_connected()
             if away and not self._spool.keeps:
@@ -158,11 +160,20 @@ class Outbox:
                     await self._publish_or_keep(batch)
             finally:
                 self._in_flight = 0
-        if self._spool.pending and self._is_connected():
-            try:
-                await self._spool.drain(self._publish, BATCH)
-            except Unavailable as error:
+        if self._spool.pending and self._is_connected() and (self._draining is None or self._draining.done()):
+            self._draining = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        """Publish the spool. The boundary, as `_pump_safely`: what is left is tried again later."""
+        try:
+            await self._spool.drain(self._publish, BATCH)
+        except Exception as error:
+            if isinstance(error, Unavailable):
                 log.warning("spool not drained", pending=self._spool.pending, reason=str(error))
+            else:
+                log.exception("draining failed, will try again")
+        else:
+            self._wake.set()
 
     async def _publish_or_keep(self, batch: Sequence[Record]) -> None:
         try:
@@ -204,3 +215,11 @@ class Outbox:
 
     def _is_connected(self) -> bool:
         return self._bus is not None and self._bus.nc.is_connected
+
+
+async def _cancelled(*tasks: asyncio.Task[None] | None) -> None:
+    """Cancel what still runs, and wait until it has ended."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)

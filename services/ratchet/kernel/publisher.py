@@ -28,6 +28,7 @@ MAX_BATCH_BYTES = 4 * 1024 * 1024
 """Keeps one batch from occupying the connection for long."""
 ACK_DEADLINE_S = 5.0
 """After this long without an answer the outcome is unknown; publishing again is safe, ids make it idempotent."""
+LOST = "the connection to the broker was lost"
 _REFUSED_FOR_GOOD = {10054, 10060, 10071}
 """Message exceeds the maximum size; wrong expected stream or sequence."""
 _BATCH_ERRORS = range(10174, 10212)
@@ -53,6 +54,7 @@ class Publisher:
         self._atomic = atomic
         self._queue: list[Sealed] = []
         self._task: asyncio.Task[None] | None = None
+        self._answer_due: asyncio.Timeout | None = None
 
     def enqueue(self, sealed: Sealed) -> None:
         """Add a message to the next batch."""
@@ -65,16 +67,30 @@ class Publisher:
         while self._task is not None and not self._task.done():
             await self._task
 
+    def connection_lost(self) -> None:
+        """Fail what was sent, for no answer can come, and what waits, so that its owner can keep it on disk.
+
+        What is enqueued later goes to the connection, which sends it once the broker is back.
+        """
+        if self._answer_due is not None:
+            self._answer_due.reschedule(asyncio.get_running_loop().time())
+        queue, self._queue = self._queue, []
+        _fail(queue, BusUnavailable(LOST))
+
     async def _flush(self) -> None:
         if len(self._queue) < MAX_BATCH:
             await asyncio.sleep(LINGER_S)
         while self._queue:
             batch = self._take()
             try:
-                await self._send(batch)
+                async with asyncio.timeout(None) as self._answer_due:
+                    await self._send(batch)
             except (nats.errors.Error, TimeoutError, OSError) as error:
-                reason = f"broker does not answer: {error or type(error).__name__}"
+                lost = self._answer_due is not None and self._answer_due.expired()
+                reason = LOST if lost else f"broker does not answer: {error or type(error).__name__}"
                 _fail(batch, BusUnavailable(reason))
+            finally:
+                self._answer_due = None
 
     def _take(self) -> list[Sealed]:
         size = count = 0

@@ -89,6 +89,10 @@ async def _equal(spool: Spool, pending: int) -> bool:
     return spool.pending == pending
 
 
+async def _asked(broker: FakeBroker, before: int) -> bool:
+    return broker.asked > before
+
+
 async def test_a_publish_that_fails_goes_to_the_spool_and_is_not_overtaken(open_spool: OpenSpool) -> None:
     spool = open_spool()
     outbox, broker = outbox_with(spool), FakeBroker(refusing=True)
@@ -99,6 +103,24 @@ async def test_a_publish_that_fails_goes_to_the_spool_and_is_not_overtaken(open_
         outbox.put(trajectory("1"))
         assert await outbox.flush(5)
     assert broker.ids == ids(2)
+
+
+async def test_while_the_spool_drains_newer_messages_wait_on_disk_behind_it(open_spool: OpenSpool) -> None:
+    spool = open_spool()
+    outbox, broker = outbox_with(spool), FakeBroker(refusing=True)
+    async with publishing(outbox, broker):
+        outbox.put(trajectory("0"))
+        await eventually(lambda: _equal(spool, 1))
+        broker.answering.clear()
+        before = broker.asked
+        await eventually(lambda: _asked(broker, before))
+        broker.come_back()
+        for n in range(1, 20):
+            outbox.put(trajectory(str(n)))
+        await eventually(lambda: _equal(spool, 20))
+        broker.answering.set()
+        assert await outbox.flush(5)
+    assert broker.ids == ids(20)
 
 
 async def test_what_is_left_at_the_end_is_published_after_a_restart(open_spool: OpenSpool) -> None:

@@ -11,7 +11,8 @@ import nats.errors
 import pytest
 
 from ratchet.kernel.errors import BusUnavailable, Rejected
-from ratchet.kernel.publisher import MAX_BATCH, Publisher, Sealed
+from ratchet.kernel.publisher import LOST, MAX_BATCH, Publisher, Sealed
+from tests.support.waiting import eventually
 
 
 @dataclass
@@ -25,12 +26,16 @@ class Stream:
 
     error: dict[str, object] | None = None
     silent: bool = False
+    answering: asyncio.Event | None = None
+    """Nothing is answered before it is set."""
     stored: list[str] = field(default_factory=list)
     requests: int = 0
     _open: list[str] = field(default_factory=list)
 
     async def request(self, subject: str, body: bytes, timeout: float, headers: dict[str, str]) -> Reply:  # noqa: ASYNC109 - nats-py's signature
         self.requests += 1
+        if self.answering is not None:
+            await self.answering.wait()
         if self.silent:
             raise nats.errors.TimeoutError
         if self.error:
@@ -104,3 +109,27 @@ async def test_every_caller_learns_why_its_message_was_not_stored(stream: Stream
     results = await publish(stream, ["a", "b", "c"])
     assert [type(result) for result in results] == [error] * 3
     assert stream.stored == []
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+async def test_a_lost_connection_fails_at_once_what_was_sent_and_what_waits(atomic: bool) -> None:
+    stream = Stream(answering=asyncio.Event())
+    publisher = Publisher(stream, "S", atomic=atomic)  # type: ignore[arg-type]
+    sent = [sealed(f"m{n}") for n in range(MAX_BATCH + 1)]  # one more than a batch takes
+    for one in sent:
+        publisher.enqueue(one)
+    await eventually(lambda: _asked(stream))
+    publisher.connection_lost()
+    results = await asyncio.gather(*(one.done for one in sent), return_exceptions=True)
+    assert {str(result) for result in results} == {LOST}
+    await publisher.drain()
+
+    stream.answering.set()
+    later = sealed("later")
+    publisher.enqueue(later)
+    await later.done
+    assert stream.stored == ["later"]
+
+
+async def _asked(stream: Stream) -> bool:
+    return stream.requests > 0
