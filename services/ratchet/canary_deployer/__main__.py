@@ -5,5 +5,4 @@ from ratchet.canary_deployer.settings import Settings
 from ratchet.kernel.runtime import run
 
 if __name__ == "__main__":
-    settings = Settings()
-    run(NAME, build(settings), settings.kernel)
+    run(NAME, build, Settings)

@@ -10,7 +10,7 @@ from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import RatchetError
 from ratchet.kernel.objects import Objects
 from ratchet.kernel.resources import resource_dir
-from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.settings import KernelSettings, read
 from ratchet.kernel.warehouse import Warehouse
 
 
@@ -42,7 +42,7 @@ async def _tables(settings: KernelSettings) -> None:
 def main() -> int:
     """`python -m ratchet.embedded.bootstrap`: prepare the servers that the environment names, then end."""
     try:
-        asyncio.run(bootstrap(KernelSettings()))
+        asyncio.run(bootstrap(read(KernelSettings)))
     except RatchetError as error:
         sys.stderr.write(f"bootstrap: {error}\n")
         return 1

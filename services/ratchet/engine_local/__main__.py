@@ -5,5 +5,4 @@ from ratchet.engine_local.settings import Settings
 from ratchet.kernel.runtime import run
 
 if __name__ == "__main__":
-    settings = Settings()
-    run("engine_local", build(settings), settings.kernel)
+    run("engine_local", build, Settings)

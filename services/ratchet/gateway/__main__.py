@@ -5,5 +5,4 @@ from ratchet.gateway.settings import Settings
 from ratchet.kernel.runtime import run
 
 if __name__ == "__main__":
-    settings = Settings()
-    run("gateway", build(settings), settings.kernel)
+    run("gateway", build, Settings)

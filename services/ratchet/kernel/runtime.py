@@ -8,7 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 import uvloop
@@ -17,9 +17,21 @@ from ratchet.kernel.errors import RatchetError
 from ratchet.kernel.health import Check, Health, health_app
 from ratchet.kernel.http import HttpServer
 from ratchet.kernel.logs import configure_logs
-from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.settings import EnvironmentSettings, KernelSettings, read
 
 log = structlog.get_logger()
+
+
+class ServiceSettings(EnvironmentSettings, Protocol):
+    """Settings of one service."""
+
+    @property
+    def kernel(self) -> KernelSettings:
+        """What all services share."""
+        ...
+
+
+S = TypeVar("S", bound=ServiceSettings)
 
 
 class Component(Protocol):
@@ -71,12 +83,17 @@ class Periodic:
         self._stopping.set()
 
 
-def run(name: str, build: AbstractAsyncContextManager[App], settings: KernelSettings) -> None:
-    """Run the service until SIGTERM or SIGINT. Exits 1, with one line, when it cannot start or a component fails."""
-    configure_logs(name, settings.log_level)
+def run(name: str, build: Callable[[S], AbstractAsyncContextManager[App]], kind: type[S]) -> None:
+    """Run the service until SIGTERM or SIGINT. Exits 1, with one line, when it cannot start or a component fails.
+
+    `kind`: the class of its settings, which are read here.
+    """
+    configure_logs(name, "info")
     try:
+        settings = read(kind)
+        configure_logs(name, settings.kernel.log_level)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            healthy = runner.run(_serve(name, build, settings))
+            healthy = runner.run(_serve(name, build(settings), settings.kernel))
     except RatchetError as error:
         log.error("cannot run", reason=str(error))
         sys.exit(1)

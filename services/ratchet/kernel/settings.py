@@ -1,16 +1,34 @@
-"""Settings that all services share: where the broker, the warehouse and the object store are."""
+"""Settings that all services share: where the broker, the warehouse and the object store are; and how any are read."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Literal, Protocol, TypeVar
 
+from pydantic import BeforeValidator, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError
+
+from ratchet.kernel.errors import ConfigError
+
+PREFIX = "RATCHET_"
+"""How the names of all our variables begin."""
+LogLevel = Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(str.lower)]
+
+
+class EnvironmentSettings(Protocol):
+    """What `read` makes: a class of pydantic-settings."""
+
+    model_config: SettingsConfigDict
+
+
+S = TypeVar("S", bound=EnvironmentSettings)
 
 
 class KernelSettings(BaseSettings):
     """Read from `RATCHET_*` environment variables."""
 
-    model_config = SettingsConfigDict(env_prefix="RATCHET_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
 
     nats_url: str = "nats://127.0.0.1:4222"
     """Broker."""
@@ -36,7 +54,31 @@ class KernelSettings(BaseSettings):
     """Address that HTTP servers listen on."""
     health_port: int = 0
     """Port of /healthz, /readyz and /metrics; 0 picks a free one."""
-    log_level: str = "info"
+    log_level: LogLevel = "info"
     """Lowest level that is logged."""
     shutdown_s: float = 10.0
     """One deadline for the whole ordered shutdown."""
+
+
+def read(kind: type[S]) -> S:
+    """Settings from the environment. Raises `ConfigError`, which names the variables that are wrong."""
+    prefix = kind.model_config.get("env_prefix", "")
+    try:
+        return kind()
+    except SettingsError as error:
+        raise ConfigError(f"wrong setting {prefix}*: {error}: {error.__cause__}") from error
+    except ValidationError as error:
+        shared = error.title == KernelSettings.__name__
+        wrong = _wrong(error, PREFIX if shared else prefix)
+        raise ConfigError(f"wrong setting {wrong}") from error
+
+
+def _wrong(error: ValidationError, prefix: str) -> str:
+    """Each fault with its variable and the place in it; a fault of several together, with all that were given."""
+    faults: list[str] = []
+    for one in error.errors(include_url=False):
+        fields = [str(one["loc"][0])] if one["loc"] else sorted(one["input"])
+        variables = ", ".join(name if name.startswith(PREFIX) else prefix + name.upper() for name in fields)
+        place = "".join(f"[{step}]" for step in one["loc"][1:])
+        faults.append(f"{variables}{place}: {one['msg'].removeprefix('Value error, ')}")
+    return "; ".join(faults)

@@ -5,5 +5,4 @@ from ratchet.reward_computer.app import build
 from ratchet.reward_computer.settings import Settings
 
 if __name__ == "__main__":
-    settings = Settings()
-    run("reward_computer", build(settings), settings.kernel)
+    run("reward_computer", build, Settings)

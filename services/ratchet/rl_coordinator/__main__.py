@@ -5,5 +5,4 @@ from ratchet.rl_coordinator.app import build
 from ratchet.rl_coordinator.settings import Settings
 
 if __name__ == "__main__":
-    settings = Settings()
-    run("rl_coordinator", build(settings), settings.kernel)
+    run("rl_coordinator", build, Settings)

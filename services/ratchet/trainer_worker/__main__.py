@@ -5,5 +5,4 @@ from ratchet.trainer_worker.app import NAME, build
 from ratchet.trainer_worker.settings import Settings
 
 if __name__ == "__main__":
-    settings = Settings()
-    run(NAME, build(settings), settings.kernel)
+    run(NAME, build, Settings)

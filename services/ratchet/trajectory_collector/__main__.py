@@ -5,5 +5,4 @@ from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.settings import Settings
 
 if __name__ == "__main__":
-    settings = Settings()
-    run("trajectory_collector", build(settings), settings.kernel)
+    run("trajectory_collector", build, Settings)
