@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import warnings
 from datetime import UTC, datetime, timedelta, timezone
 
+import pytest
+
+from ratchet.kernel.errors import Rejected
 from ratchet.kernel.settings import KernelSettings
 from ratchet.kernel.warehouse import Warehouse
 
@@ -28,3 +34,14 @@ async def test_instants_come_back_in_utc_and_say_so(kernel_settings: KernelSetti
         assert {one.utcoffset() for one in (first["at"], second["at"], second["maybe"])} == {timedelta(0)}
     finally:
         await warehouse.close()
+
+
+async def test_a_connection_that_cannot_be_made_leaves_no_session_open(kernel_settings: KernelSettings) -> None:
+    unclosed: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unclosed.append(context["message"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        with pytest.raises(Rejected):
+            await Warehouse.connect(kernel_settings.model_copy(update={"clickhouse_database": "two words"}))
+        gc.collect()
+    assert unclosed == []

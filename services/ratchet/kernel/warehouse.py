@@ -44,8 +44,8 @@ class Warehouse:
             first: Any = await clickhouse_connect.get_async_client(
                 dsn=settings.clickhouse_url, autogenerate_session_id=False
             )
-            await first.command(f"CREATE DATABASE IF NOT EXISTS {settings.clickhouse_database}")
-            await first.close()
+            async with first:
+                await first.command(f"CREATE DATABASE IF NOT EXISTS {settings.clickhouse_database}")
             client: Any = await clickhouse_connect.get_async_client(
                 dsn=settings.clickhouse_url,
                 database=settings.clickhouse_database,
