@@ -282,3 +282,10 @@ def test_feedback_and_safety_are_read_from_the_components():
     }
     read = score_of(reward_of("t", success=True, reward_components=parts), 0.0)
     assert (read.negative, read.violation) == (True, True)
+
+
+def test_a_trajectory_that_another_policy_goes_on_with_is_nobodys_doing_whatever_arm_is_claimed():
+    elsewhere = call("a", "stable", weight=0.0)
+    watch = folded(call("a"), elsewhere, score("a"))
+    assert (finished(watch), watch.statistics.mixed) == ((0, 0), 1)
+    assert watch.statistics.canary.calls == 1

@@ -220,7 +220,7 @@ class _Folding:
             if pending is None:
                 self._leave(key, OTHER)
                 return
-        if call.arm == MIXED:
+        if call.arm == MIXED or call.version != self._version(pending):
             self._mix(key, pending)
             return
         self._count_call(pending.canary, call.error)
@@ -256,6 +256,9 @@ class _Folding:
         if not call.first or not comparable or versions.get(call.arm) != call.version:
             return None
         return Pending(call.arm == CANARY, call.weight, call.at)
+
+    def _version(self, pending: Pending) -> int:
+        return self._compared.canary_version if pending.canary else self._compared.stable_version
 
     def _mix(self, key: str, pending: Pending) -> None:
         """Another answers from here on: a failure of the arm that broke, else nobody's doing."""
