@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.consumer import BatchHandler, Consumer, Dead, Done, Outcome, Retry, Subscription, each
@@ -122,6 +123,22 @@ async def test_each_message_of_a_batch_has_its_own_outcome(settings: KernelSetti
         await eventually(lambda: _true(seen.get("session-retry") == 3))
         await eventually(lambda: _letters(bus))
         assert seen == {"session-good": 1, "session-retry": 3, "session-dead": 1, "session-fine": 1}
+
+
+async def test_a_batch_that_must_wait_is_one_line_in_the_log(settings: KernelSettings) -> None:
+    fresh: list[int] = []
+
+    async def handle(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
+        fresh.append(sum(received.delivered == 1 for received in batch))
+        return [Retry("too early", 0.05) if received.delivered == 1 else Done() for received in batch]
+
+    async with connected(settings) as bus:
+        await bus.publish_all([trajectory(str(n)) for n in range(30)])
+        with capture_logs() as lines:
+            async with running(Consumer(bus, subscription(handle))):
+                await eventually(lambda: _true(sum(fresh) == 30))
+        told = [line["messages"] for line in lines if line["event"] == "will retry"]
+        assert told == [number for number in fresh if number]
 
 
 async def test_a_message_that_keeps_failing_ends_as_exhausted(settings: KernelSettings) -> None:

@@ -197,8 +197,15 @@ class Consumer:
                 await self._handle(handler, part[half:])
                 return
             outcomes = [self._unexpected(part[0][1], error)]
+        self._tell_retries(outcomes)
         pairs = zip(part, outcomes, strict=True)
         await asyncio.gather(*(self._apply(message, outcome, received) for (message, received), outcome in pairs))
+
+    def _tell_retries(self, outcomes: Sequence[Outcome]) -> None:
+        """One line for a batch, with the first reason: hundreds may wait for the same."""
+        reasons = [outcome.reason for outcome in outcomes if isinstance(outcome, Retry)]
+        if reasons:
+            log.info("will retry", consumer=self._subscription.durable, messages=len(reasons), reason=reasons[0])
 
     def _unexpected(self, received: Received[Message], error: Exception) -> Outcome:
         if isinstance(error, Rejected):
@@ -232,7 +239,6 @@ class Consumer:
         elif isinstance(outcome, Dead):
             await self._bury(message, outcome)
         else:
-            log.info("will retry", consumer=self._subscription.durable, reason=outcome.reason)
             await message.nak(delay=outcome.delay_s)
         return outcome
 
