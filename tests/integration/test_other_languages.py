@@ -26,8 +26,8 @@ from ratchet.reward_computer import app as reward_computer
 from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.trajectory_collector import app as collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
-from tests.integration.test_gateway import ROLE, served, version
 from tests.support.fake_engine import FakeEngine, serving
+from tests.support.gateway_scene import ROLE, served, version
 from tests.support.messages import trajectory
 from tests.support.running import connected, migrated, running_app
 from tests.support.waiting import eventually
