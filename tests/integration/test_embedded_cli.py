@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -107,6 +108,19 @@ def test_what_a_killed_supervisor_left_is_named_and_can_be_ended(tmp_path: Path)
     assert not psutil.pid_exists(broker)
 
 
+@pytest.mark.timeout(120)
+def test_a_start_that_fails_gives_its_own_reason_and_not_that_of_the_one_before(tmp_path: Path):
+    log = tmp_path / "state/logs/up.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("ratchet: gateway ended with exit code 1 during start: of the run before\n")
+    wanted = ("--only", "reward_computer", "--free-ports", "--detach")
+    failed = ratchet("up", "--dir", str(tmp_path / "state"), *wanted, RATCHET_REWARD_LINGER_S="soon")
+    assert failed.returncode == 1
+    assert "RATCHET_REWARD_LINGER_S" in failed.stderr
+    assert "of the run before" not in failed.stderr
+    assert "of the run before" in log.read_text()
+
+
 @pytest.mark.timeout(300)
 def test_the_whole_way_from_up_to_down(tmp_path: Path):
     directory = ("--dir", str(tmp_path / "state"))
@@ -131,6 +145,8 @@ def test_the_whole_way_from_up_to_down(tmp_path: Path):
         report = json.loads(status.stdout)
         assert report["services"]["trajectory_collector"]["state"] == "ready"
         assert report["rows"]["trajectories"] == 0
+        health = report["services"]["trajectory_collector"]["health_url"]
+        assert httpx.get(f"{health}/readyz", trust_env=False).status_code == 200
     finally:
         down = ratchet("down", *directory)
     assert (down.returncode, down.stdout) == (0, "stopped\n")

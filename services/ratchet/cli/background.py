@@ -41,6 +41,7 @@ def start_background(settings: StackSettings, as_json: bool) -> None:
     log = directory / "logs" / "up.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:  # a refused second start must not cut off the first one's log
+        begin = output.tell()
         supervisor = subprocess.Popen(  # noqa: S603 - our own command
             _command(settings),
             stdin=subprocess.DEVNULL,
@@ -51,7 +52,7 @@ def start_background(settings: StackSettings, as_json: bool) -> None:
     with progress("starting", quiet=as_json) as bar:
         while (record := _own_record(directory, supervisor.pid)) is None or not record.ready:
             if supervisor.poll() is not None:
-                raise Unavailable(_last_words(log))
+                raise Unavailable(_last_words(log, begin))
             states = [one.state for one in record.services.values()] if record is not None else []
             bar(states.count("ready"), len(members), f"{states.count('ready')} of {len(members)} ready")
             time.sleep(POLL_S)
@@ -124,8 +125,8 @@ def _own_record(directory: Path, pid: int) -> StackRecord | None:
     return record if record is not None and record.pid == pid else None
 
 
-def _last_words(log: Path) -> str:
-    """What the supervisor said last, without the command's name that it stands behind."""
-    lines = log_tail(log, lines=30)
+def _last_words(log: Path, begin: int) -> str:
+    """What the supervisor that writes from `begin` said last, without the command's name that it stands behind."""
+    lines = log_tail(log, lines=30, begin=begin)
     first = next((place for place, line in enumerate(lines) if line.startswith("ratchet: ")), max(0, len(lines) - 1))
     return "\n".join(lines[first:]).removeprefix("ratchet: ") or f"the stack ended during start; see {log}"

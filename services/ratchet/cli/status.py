@@ -38,6 +38,8 @@ class ServiceStatus(msgspec.Struct, kw_only=True):
     url: str
     restarts: int
     reason: str | None
+    health_url: str | None = None
+    """Where /healthz, /readyz and /metrics are; null for the servers."""
 
 
 class ConsumerStatus(msgspec.Struct, kw_only=True):
@@ -142,12 +144,18 @@ async def _services(members: Mapping[str, MemberRecord]) -> dict[str, ServiceSta
 
 async def _service(member: MemberRecord) -> ServiceStatus:
     """Services are asked now; of the servers, the supervisor's last look is told."""
-    state, reason = member.state, member.reason
+    state, reason, health_url = member.state, member.reason, None
     if member.health_port is not None:
-        reason = await asyncio.to_thread(not_ready, f"http://127.0.0.1:{member.health_port}/readyz", PART_S)
+        health_url = f"http://127.0.0.1:{member.health_port}"
+        reason = await asyncio.to_thread(not_ready, f"{health_url}/readyz", PART_S)
         state = "ready" if reason is None else "not ready" if state == "ready" else state
     return ServiceStatus(
-        state=state, pid=member.pid, url=member.url, restarts=member.restarts, reason=reason or member.reason
+        state=state,
+        pid=member.pid,
+        url=member.url,
+        restarts=member.restarts,
+        reason=reason or member.reason,
+        health_url=health_url,
     )
 
 

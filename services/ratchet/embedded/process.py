@@ -138,11 +138,11 @@ def ended(code: int) -> str:
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def log_tail(log: Path, lines: int = 12, reach: int = 8192) -> list[str]:
-    """The last lines of a log, as far as its last `reach` bytes hold them."""
+def log_tail(log: Path, lines: int = 12, reach: int = 8192, begin: int = 0) -> list[str]:
+    """The last lines of a log, as far as its last `reach` bytes hold them; none from before the byte `begin`."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - reach))
+            file.seek(max(begin, log.stat().st_size - reach))
             return file.read().decode(errors="replace").splitlines()[-lines:]
     except FileNotFoundError:
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, TypeVar
 
@@ -66,7 +67,9 @@ def read(kind: type[S]) -> S:
     try:
         return kind()
     except SettingsError as error:
-        raise ConfigError(f"wrong setting {prefix}*: {error}: {error.__cause__}") from error
+        unread = re.search(r'field "(\w+)"', str(error))
+        variable = prefix + (unread[1].upper() if unread else "*")
+        raise ConfigError(f"wrong setting {variable}: it is no JSON: {error.__cause__}") from error
     except ValidationError as error:
         shared = error.title == KernelSettings.__name__
         wrong = _wrong(error, PREFIX if shared else prefix)
@@ -74,11 +77,11 @@ def read(kind: type[S]) -> S:
 
 
 def _wrong(error: ValidationError, prefix: str) -> str:
-    """Each fault with its variable and the place in it; a fault of several together, with all that were given."""
+    """Each fault with its variable and the place in it; a fault of several together names its fields itself."""
     faults: list[str] = []
     for one in error.errors(include_url=False):
-        fields = [str(one["loc"][0])] if one["loc"] else sorted(one["input"])
-        variables = ", ".join(name if name.startswith(PREFIX) else prefix + name.upper() for name in fields)
+        field = str(one["loc"][0]).upper() if one["loc"] else "*"
+        variable = field if field.startswith(PREFIX) else prefix + field
         place = "".join(f"[{step}]" for step in one["loc"][1:])
-        faults.append(f"{variables}{place}: {one['msg'].removeprefix('Value error, ')}")
+        faults.append(f"{variable}{place}: {one['msg'].removeprefix('Value error, ')}")
     return "; ".join(faults)

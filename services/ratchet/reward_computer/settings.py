@@ -51,10 +51,10 @@ def spec_of(settings: Settings) -> RewardSpec:
         if unknown:
             known = ", ".join(COMPONENTS)
             raise ConfigError(
-                f"weights of role {role} name unknown components {', '.join(unknown)}; there are: {known}"
+                f"RATCHET_REWARD_WEIGHTS: role {role} has unknown components {', '.join(unknown)}; there are: {known}"
             )
         if not all(0 <= weight <= 1 for weight in weights.values()) or not any(weights.values()):
-            raise ConfigError(f"weights of role {role} must lie in 0..1, and one of them above 0")
+            raise ConfigError(f"RATCHET_REWARD_WEIGHTS: those of role {role} must lie in 0..1, one of them above 0")
     return RewardSpec(
         function=RewardFunction(name=settings.function_name, version=settings.function_version),
         weights=settings.weights,

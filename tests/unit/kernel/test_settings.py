@@ -17,14 +17,19 @@ from ratchet.kernel.settings import EnvironmentSettings, KernelSettings, read
         (KernelSettings, "RATCHET_LOG_LEVEL", "verbose", "RATCHET_LOG_LEVEL: Input should be 'debug', 'info'"),
         (GatewaySettings, "RATCHET_HEALTH_PORT", "x", "RATCHET_HEALTH_PORT: Input should be a valid integer"),
         (GatewaySettings, "RATCHET_GATEWAY_PORT", "x", "RATCHET_GATEWAY_PORT: Input should be a valid integer"),
-        (GatewaySettings, "RATCHET_GATEWAY_UPSTREAMS", "x", r"RATCHET_GATEWAY_\*: .*upstreams.*Expecting value"),
+        (
+            GatewaySettings,
+            "RATCHET_GATEWAY_UPSTREAMS",
+            "x",
+            "RATCHET_GATEWAY_UPSTREAMS: it is no JSON: Expecting",
+        ),
         (
             GatewaySettings,
             "RATCHET_GATEWAY_UPSTREAMS",
             "[{}]",
             r"RATCHET_GATEWAY_UPSTREAMS\[0\]\[name\]: Field",
         ),
-        (CanarySettings, "RATCHET_CANARY_STAGES", "50", "RATCHET_CANARY_STAGES: stage_min_s needs one value, or one"),
+        (CanarySettings, "RATCHET_CANARY_STAGES", "50", r"RATCHET_CANARY_\*: stage_min_s needs one value, or one"),
         (CanarySettings, "RATCHET_DEPLOYER_PORT", "x", "RATCHET_DEPLOYER_PORT: Input should be a valid integer"),
     ],
 )

@@ -233,7 +233,7 @@ def test_settings_describe_the_function() -> None:
 @pytest.mark.parametrize(
     ("weights", "says"),
     [
-        ({"a": {"speed": 1.0}}, "role a name unknown components speed; there are: task_completion"),
+        ({"a": {"speed": 1.0}}, "role a has unknown components speed; there are: task_completion"),
         ({"a": {"safety": 1.5}}, "role a must lie in 0..1"),
         ({"a": {"safety": 0.0}}, "one of them above 0"),
         ({"a": {}}, "one of them above 0"),
