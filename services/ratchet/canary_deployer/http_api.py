@@ -35,7 +35,7 @@ from starlette.routing import Route
 
 from ratchet.canary_deployer.deployments import Deployments
 from ratchet.canary_deployer.domain.audit import Audit, audited
-from ratchet.canary_deployer.domain.rollout import IllegalMove, Rollout, Verdict
+from ratchet.canary_deployer.domain.rollout import BY_OPERATORS, IllegalMove, Rollout, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.summary import summary
 from ratchet.canary_deployer.driver import StartOrder
@@ -97,7 +97,6 @@ class Api:
 
     def app(self) -> Starlette:
         """The ASGI application."""
-        acts = (Verdict.PAUSE, Verdict.RESUME, Verdict.PROMOTE, Verdict.ABORT)
         routes = [
             Route("/v1/rollouts", self.rollouts),
             Route("/v1/rollouts/{role}", self.rollout),
@@ -105,7 +104,7 @@ class Api:
             Route("/v1/policies", self.all_policies),
             Route("/v1/policies/{role}", self.policies),
             Route("/v1/rollouts/{role}/start", self.start, methods=["POST"]),
-            *(Route(f"/v1/rollouts/{{role}}/{act}", self._act(act), methods=["POST"]) for act in acts),
+            *(Route(f"/v1/rollouts/{{role}}/{act}", self._act(act), methods=["POST"]) for act in BY_OPERATORS),
         ]
         return Starlette(routes=routes, exception_handlers={RatchetError: _problem, HTTPException: _no_route})
 

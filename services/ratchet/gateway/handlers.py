@@ -293,7 +293,7 @@ def _role(body: JsonObject, known: Conversation | None) -> object:
 
 
 def _unserved(role: str) -> NotFound:
-    return NotFound(f"no policy serves the role {role!r}")
+    return NotFound(f"no policy serves the role {role!r}: a training makes its first one; /v1/models lists what serves")
 
 
 def _not_found(error: Exception, param: str) -> HttpError:

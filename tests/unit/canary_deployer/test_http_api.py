@@ -113,7 +113,7 @@ async def test_acts_in_the_wrong_state_are_conflicts(desk: Desk):
     await desk.world.until("running")
     error = await desk.post(f"/v1/rollouts/{ROLE}/resume", ACT, 409)
     assert error["error"]["message"] == (
-        "cannot resume a rollout that is running; possible: abort, advance, hold, pause, promote, roll_back"
+        "cannot resume a rollout that is running; possible: abort, pause, promote"
     )
     await desk.post(f"/v1/rollouts/{ROLE}/start", {**ACT, "version": 3}, 409)
 

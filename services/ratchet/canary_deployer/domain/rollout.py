@@ -48,6 +48,9 @@ class Verdict(StrEnum):
     ABORT = "abort"
 
 
+BY_OPERATORS = (Verdict.PAUSE, Verdict.RESUME, Verdict.PROMOTE, Verdict.ABORT)
+"""What an operator may decide about a rollout that goes on."""
+
 MOVES: dict[tuple[State, Verdict], frozenset[State]] = {
     (State.GATING, Verdict.START): frozenset({State.RUNNING, State.SOAKING}),
     (State.GATING, Verdict.PROMOTE): frozenset({State.PROMOTED}),
@@ -88,7 +91,7 @@ class IllegalMove(Rejected):
     """The verdict is not possible in this state."""
 
     def __init__(self, state: State, verdict: Verdict) -> None:
-        possible = sorted(str(v) for s, v in MOVES if s is state)
+        possible = sorted(str(v) for s, v in MOVES if s is state and v in BY_OPERATORS)
         options = f"; possible: {', '.join(possible)}" if possible else ""
         super().__init__(f"cannot {verdict} a rollout that is {state}{options}")
 
