@@ -21,4 +21,4 @@ def test_a_service_with_a_wrong_setting_says_one_line_and_exits_with_1(tmp_path:
     )
     (line,) = ended.stderr.splitlines()
     assert (ended.returncode, json.loads(line)["event"]) == (1, "cannot run")
-    assert "RATCHET_CANARY_STAGES" in json.loads(line)["reason"]
+    assert "RATCHET_CANARY_*: stage_min_s needs one value" in json.loads(line)["reason"]
