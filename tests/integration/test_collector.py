@@ -217,6 +217,9 @@ async def test_what_the_stream_no_longer_holds_is_said_and_stays_red(kernel_sett
                 return "lacks 4, 4 of them no longer in the stream" in (await app.checks["ledger"]() or "")
 
             await eventually(said)
+            assert (await balance(warehouse))["missing"] == 4
+            for _ in range(3):  # looking again changes nothing: what is gone cannot come back
+                assert await said()
 
 
 async def test_while_the_warehouse_is_away_nothing_is_acked_and_nothing_is_lost(

@@ -197,6 +197,7 @@ async def test_a_broker_that_is_killed_loses_nothing_and_the_consumer_goes_on(
         await eventually(lambda: _true(bus.nc.is_connected))
         await bus.publish_all([trajectory(str(n)) for n in range(20, 40)])
         await eventually(lambda: _has(handled, 40), deadline_s=40)
+        assert await count(bus, STREAM) == 40
 
 
 async def test_what_is_on_its_way_to_a_broker_that_dies_fails_with_the_connection(
@@ -311,6 +312,7 @@ async def test_a_watch_reports_changes_also_after_the_broker_was_killed(
         await eventually(lambda: _true(seen == {"a": 2}), deadline_s=10)
         await bucket.delete("a")
         await eventually(lambda: _true(seen == {"a": None}), deadline_s=10)
+        assert not task.done()  # the same watch, not one that began again
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

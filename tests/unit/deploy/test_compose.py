@@ -29,7 +29,8 @@ TEXT = (REPOSITORY / "docker-compose.yml").read_text()
 def test_file_follows_the_compose_specification():
     schema = json.loads((files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json").read_text())
 
-    jsonschema.validate(compose(), schema)
+    found = jsonschema.validators.validator_for(schema)(schema).iter_errors(compose())
+    assert [f"{error.json_path}: {error.message}" for error in found] == []
 
 
 def test_every_service_of_the_embedded_stack_is_there():
