@@ -32,20 +32,10 @@ async def connect(settings: KernelSettings, name: str, contracts: Contracts, now
     """A bus, as soon as the broker can be reached; says once that it is away."""
     bus = Bus(Nats(), name=name, contracts=contracts, replicas=settings.replicas, now=now)
     pause_s = FIRST_PAUSE_S
-    seed = str(settings.nats_seed_file) if settings.nats_seed_file else None
     while True:
         url = broker_url(settings)
         try:
-            await bus.nc.connect(
-                url,
-                name=name,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=RECONNECT_S,
-                connect_timeout=2,
-                error_cb=_note,
-                disconnected_cb=bus.connection_lost,
-                nkeys_seed=seed,
-            )
+            await bus.reach(settings, url, reconnect_time_wait=RECONNECT_S, error_cb=_note)
         except (nats.errors.Error, TimeoutError, OSError) as error:
             if pause_s == FIRST_PAUSE_S:
                 log.warning("broker away, recording to the spool", url=shown(url), reason=repr(error))

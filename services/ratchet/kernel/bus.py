@@ -46,6 +46,7 @@ class Bus:
         self.nc = nc
         self.contracts = contracts
         self.now = now
+        self._name = name
         self._source = f"urn:ratchet:{name}"
         self._replicas = replicas
         self._publishers: dict[str, Publisher] = {}
@@ -55,26 +56,30 @@ class Bus:
         cls, settings: KernelSettings, *, name: str, contracts: Contracts, now: Callable[[], datetime] = utc_now
     ) -> Bus:
         """Connect, waiting for as long as the broker is away."""
-        nc = Nats()
-        bus = cls(nc, name=name, contracts=contracts, replicas=settings.replicas, now=now)
-        seed_file = str(settings.nats_seed_file) if settings.nats_seed_file else None
+        bus = cls(Nats(), name=name, contracts=contracts, replicas=settings.replicas, now=now)
         while True:
             try:
-                await nc.connect(
-                    settings.nats_url,
-                    name=name,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=RECONNECT_S,  # pyright: ignore[reportArgumentType] - takes fractions too
-                    connect_timeout=2,
-                    error_cb=_log_error,
-                    disconnected_cb=bus.connection_lost,
-                    nkeys_seed=seed_file,
-                )
+                await bus.reach(settings, settings.nats_url, reconnect_time_wait=RECONNECT_S, error_cb=_log_error)
             except (nats.errors.NoServersError, TimeoutError, OSError) as error:
                 log.warning("waiting for the broker", url=shown(settings.nats_url), reason=repr(error))
                 await asyncio.sleep(1.0)
             else:
                 return bus
+
+    async def reach(self, settings: KernelSettings, url: str, **pace: Any) -> None:
+        """Connect, once; a connection that breaks later comes back by itself. Raises what nats-py raises.
+
+        `pace`: options of `nats.connect` in which services and agents differ: pauses, and what is said of errors.
+        """
+        await self.nc.connect(
+            url,
+            name=self._name,
+            max_reconnect_attempts=-1,
+            connect_timeout=2,
+            disconnected_cb=self._connection_lost,
+            nkeys_seed=str(settings.nats_seed_file) if settings.nats_seed_file else None,
+            **pace,
+        )
 
     async def close(self) -> None:
         """Publish what is still queued, then close the connection."""
@@ -83,11 +88,6 @@ class Bus:
             await self.nc.close()
         except (RuntimeError, OSError, nats.errors.Error) as error:  # uvloop's, for a transport that broke before
             log.warning("the connection did not close cleanly", reason=repr(error))
-
-    async def connection_lost(self) -> None:
-        """Fail what is being published, whose answers cannot come. The connection calls this when it breaks."""
-        for publisher in self._publishers.values():
-            publisher.connection_lost()
 
     async def check(self) -> str | None:
         """Readiness: None while connected, else the reason."""
@@ -180,6 +180,11 @@ class Bus:
             except js_errors.BucketNotFoundError:
                 config = KeyValueConfig(bucket=bucket.name, history=bucket.history, replicas=self._replicas)
                 await jetstream.create_key_value(config=config)
+
+    async def _connection_lost(self) -> None:
+        """What is being published fails: its answers cannot come."""
+        for publisher in self._publishers.values():
+            publisher.connection_lost()
 
     def _seal(self, message: Message, cause: Causing | None) -> Sealed:
         subject, headers, body = self.seal(message, cause)
