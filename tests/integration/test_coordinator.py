@@ -432,6 +432,8 @@ async def test_a_dry_run_checks_everything_and_creates_nothing(kernel_settings: 
             answer = await workshop.api.post("/v1/jobs", params={"dry_run": True}, json={**plain, **change})
             assert answer.status_code == code, answer.text
         before = await bus.last_sequence("RL_TRAINING")
+        misspelt = await workshop.api.post("/v1/jobs", params={"dryrun": True}, json=plain)
+        assert (misspelt.status_code, "dryrun" in misspelt.text) == (422, True)
         would = (await workshop.api.post("/v1/jobs", params={"dry_run": True}, json=plain)).json()
         assert (would["state"], would["algorithm"]) == ("queued", "rloo")
         assert (await workshop.api.get("/v1/jobs")).json() == {"jobs": [], "total": 0}

@@ -11,7 +11,7 @@ import uuid_utils
 from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from ratchet.kernel.errors import Conflict, InvalidMessage, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.kernel.health import Check, Health
@@ -56,7 +56,14 @@ ASKED: dict[int | str, dict[str, Any]] = {
     422: {"model": ErrorOut, "description": "The request cannot be run as it is."},
 }
 """What a request for training may get besides its new job."""
-DryRun = Annotated[bool, Query(description="Only look whether it could work: no job is created and nothing is told.")]
+
+
+class AskIn(BaseModel):
+    """How a request is meant. A misspelt name is refused: it must not start a training."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    dry_run: bool = Field(False, description="Only look whether it could work: no job is created and nothing is told.")
 
 
 @dataclass(frozen=True)
@@ -100,12 +107,12 @@ def _job_commands(parts: Parts) -> APIRouter:
         status_code=201,
         responses=ASKED,
     )
-    async def ask_for_training(body: JobIn, response: Response, dry_run: DryRun = False) -> JobOut:
+    async def ask_for_training(body: JobIn, response: Response, asked: Annotated[AskIn, Query()]) -> JobOut:
         """Ask for training. The job is queued, or found if it was asked for before."""
         if not parts.training_enabled:
             raise HTTPException(409, "training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)")
         request = body.request(str(uuid_utils.uuid7()), parts.now())
-        if dry_run:
+        if asked.dry_run:
             response.status_code = 200
             return job_out(await parts.intake.consider(request))
         job, created = await parts.intake.ask(request)
