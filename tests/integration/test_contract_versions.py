@@ -92,12 +92,33 @@ async def test_a_reader_that_is_replaced_by_its_next_release_goes_on_where_it_wa
         async with running(reader(old, "reader", V1, first)):
             await eventually(holds(first, 1))
         await new.ensure_streams()
-        await asyncio.gather(old.publish(rated("two", value=2.5)), new.publish(scored("three", 0.25)))
+        await old.publish(rated("two", value=2.5))
         later: list[Any] = []
         async with running(reader(new, "reader", V2, later)):
-            await eventually(holds(later, 2))
+            await eventually(holds(later, 1))
+            await asyncio.gather(old.publish(rated("three", value=5.0)), new.publish(scored("four", 0.25)))
+            await eventually(holds(later, 3))
     assert first == [rated("one")]
-    assert sorted(message.score for message in later) == [0.25, 0.5]
+    assert later[0] == scored("two", 0.5)
+    assert sorted(message.score for message in later[1:]) == [0.25, 1.0]
+
+
+async def test_a_reader_that_is_replaced_after_the_writers_has_passed_over_what_it_did_not_know(
+    settings: KernelSettings,
+) -> None:
+    """Why the readers come first: the place of a durable consumer is behind the last message that it knew."""
+    async with both_releases(settings) as (old, new):
+        await new.ensure_streams()
+        early: list[Any] = []
+        async with running(reader(old, "reader", V1, early)):
+            await new.publish(scored("one", 0.25))
+            await old.publish(rated("two"))
+            await eventually(holds(early, 1))
+        await new.publish(scored("three", 0.75))
+        later: list[Any] = []
+        async with running(reader(new, "reader", V2, later)):
+            await eventually(holds(later, 1))
+    assert (early, later) == ([rated("two")], [scored("three", 0.75)])
 
 
 async def test_what_cannot_be_upgraded_is_a_dead_letter_and_holds_up_nobody(settings: KernelSettings) -> None:

@@ -181,6 +181,29 @@ async def test_two_consumers_of_one_durable_share_the_load_and_handle_each_messa
     assert {number for number, _ in handled} == {1, 2}
 
 
+async def test_what_was_on_its_way_to_a_consumer_that_stops_does_not_wait_for_its_deadline(
+    settings: KernelSettings,
+) -> None:
+    handled: set[str] = set()
+
+    async def note(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
+        handled.update(received.message.trajectory_id for received in batch)
+        return [Done()] * len(batch)
+
+    async with connected(settings) as bus:
+        await bus.publish_all([trajectory(str(n)) for n in range(2000)])
+
+        async def note_and_stop(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
+            await leaving.stop()
+            return await note(batch)
+
+        leaving = Consumer(bus, subscription(note_and_stop, batch=1000))
+        await leaving.run()
+        assert len(handled) < 1500, "nothing was left on its way"
+        async with running(Consumer(bus, subscription(note, batch=1000))):
+            await eventually(lambda: _has(handled, 2000), deadline_s=20)  # ack_wait is 30 s
+
+
 async def test_a_broker_that_is_killed_loses_nothing_and_the_consumer_goes_on(
     settings: KernelSettings, nats: RunningServer
 ) -> None:

@@ -19,6 +19,8 @@ log = structlog.get_logger()
 
 PULL_EXPIRES_S = 5.0
 """How long one pull request waits at the server; a lost request is repeated after this."""
+DRAIN_S = 2.0
+"""How long `close` waits for what the server has sent already; the rest is delivered again after its `ack_wait`."""
 
 
 class Puller:
@@ -78,10 +80,12 @@ class Puller:
         return messages
 
     async def close(self) -> Sequence[Msg]:
-        """Stop pulling; returns what was delivered but not handed out."""
+        """Stop pulling; returns what was delivered but not handed out, what was still on its way included."""
         if self._subscription is not None:
-            with suppress(nats.errors.Error):
-                await self._subscription.unsubscribe()
+            leave = self._subscription.drain if self._nc.is_connected else self._subscription.unsubscribe
+            with suppress(nats.errors.Error, TimeoutError):
+                async with asyncio.timeout(DRAIN_S):
+                    await leave()
             self._subscription = None
         waiting = [self._buffer.get_nowait() for _ in range(self._buffer.qsize())]
         return [message for message in waiting if message is not None]
