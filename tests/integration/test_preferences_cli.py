@@ -149,7 +149,7 @@ async def test_a_snapshot_is_previewed_shown_and_exported(
         assert [row["preference_id"] for row in rows] == shown["manifest"]["preferences"]
         assert rows[0]["rejected"] == [{"role": "assistant", "content": "I do not know."}]
         assert pq.read_table(parquet).num_rows == 7
-        assert "must end in" in await ratchet("dataset", "export", shown["uri"], "-o", "rows.csv", code=1)
+        assert "must end in" in await ratchet("dataset", "export", shown["uri"], "-o", "rows.csv", code=2)
         wrong = shown["uri"].replace(shown["digest"], "0" * 64)
         assert "no such object" in await ratchet("dataset", "show", wrong, code=1)
         assert "no such job" in await ratchet("dataset", "show", "nothing", code=1)

@@ -46,12 +46,13 @@ def show_audit(found: dict[str, Any]) -> None:
 
 def _row(rollout: Rollout) -> tuple[object, ...]:
     names = [(rollout.get(which) or {}).get("name") for which in ("candidate", "stable")]
+    has_traffic = rollout["weight"] > 0
     return (
         rollout["role"],
         rollout["state"],
         *names,
-        rollout["stage"],
-        rollout["weight"],
+        rollout["stage"] if has_traffic else None,
+        rollout["weight"] if has_traffic else None,
         rollout.get("fault") or rollout["reason"],
     )
 

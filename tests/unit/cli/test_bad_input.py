@@ -99,5 +99,5 @@ def test_what_can_be_no_role_is_one_line_everywhere(capsys: pytest.CaptureFixtur
         "rollout abort A/b",
         "import tau-bench f --role A/b",
     ):
-        assert main(line.split()) == ExitCode.FAILED
+        assert main(line.split()) == ExitCode.USAGE
         assert capsys.readouterr().err.startswith("ratchet: 'A/b' is not a role's name")

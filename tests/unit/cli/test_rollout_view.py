@@ -1,4 +1,4 @@
-"""What people see of an audit."""
+"""What people see of rollouts and of an audit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ratchet.cli.rollout_view import show_audit
+from ratchet.cli.rollout_view import show, show_audit
 
 WHOLE: dict[str, Any] = {
     "role": "support",
@@ -33,3 +33,11 @@ def test_a_broken_log_names_the_decision(capsys: pytest.CaptureFixture[str]):
     said = capsys.readouterr().out
     for words in ("it is not what was decided", "e1", "nobody", "promote"):
         assert words in said
+
+
+def test_only_a_rollout_with_traffic_has_a_stage_and_a_weight(capsys: pytest.CaptureFixture[str]):
+    ended = {"role": "support", "state": "promoted", "stage": 0, "weight": 0.0, "reason": "none"}
+    show([ended, ended | {"role": "sales", "state": "canary", "stage": 2, "weight": 0.5}])
+    support, sales = capsys.readouterr().out.splitlines()[1:]
+    assert support.split() == ["support", "promoted", "-", "-", "-", "-", "none"]
+    assert sales.split() == ["sales", "canary", "-", "-", "2", "0.5", "none"]
