@@ -44,7 +44,7 @@ class Shell:
         ended = await asyncio.to_thread(main, words)
         said = self._capsys.readouterr()
         assert ended == code, said
-        return said.err if code == ExitCode.FAILED else said.out
+        return said.err if code in (ExitCode.FAILED, ExitCode.USAGE) else said.out
 
     async def json(self, *words: str, code: int = 0) -> Any:
         """The document of a command with `--json`."""
