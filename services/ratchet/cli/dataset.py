@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
+import typer
 
 from ratchet.cli.api import call, segment
 from ratchet.cli.endpoints import Endpoints
-from ratchet.cli.exit_codes import WrongUse
 from ratchet.cli.output import console, print_table
 from ratchet.kernel.errors import Rejected
 from ratchet.kernel.files import staged
@@ -48,7 +48,7 @@ class Found:
 def find(endpoints: Endpoints, what: str) -> Found:
     """The snapshot of a job, or behind a manifest's uri.
 
-    Raises `WrongUse`, `NotFound`, `Rejected` or `DigestMismatch`.
+    Raises `typer.BadParameter`, `NotFound`, `Rejected` or `DigestMismatch`.
     """
     ref = _ref_of_uri(what) if what.startswith("s3://") else _ref_of_job(endpoints, what)
     kernel = endpoints.kernel
@@ -58,7 +58,7 @@ def find(endpoints: Endpoints, what: str) -> Found:
 def write(endpoints: Endpoints, found: Found, file: Path) -> int:
     """Write the rows to `file`, as its suffix says, once their digest is verified; returns how many."""
     if file.suffix not in SUFFIXES:
-        raise WrongUse(f"{file} must end in {' or '.join(SUFFIXES)}")
+        raise typer.BadParameter(f"{file} must end in {' or '.join(SUFFIXES)}")
     objects, parquet = Objects(endpoints.kernel), found.manifest.parquet
     if file.suffix == ".parquet":
         objects.get_file(parquet.uri, file, parquet.sha256)
@@ -126,7 +126,9 @@ def between(since: datetime | None, until: datetime | None) -> Json | None:
 def _ref_of_uri(uri: str) -> SnapshotRef:
     named = _NAMED.fullmatch(uri)
     if named is None:
-        raise WrongUse(f"{uri} is not the uri of a snapshot's manifest, s3://<bucket>/snapshots/<sha256>.json")
+        raise typer.BadParameter(
+            f"{uri} is not the uri of a snapshot's manifest, s3://<bucket>/snapshots/<sha256>.json"
+        )
     return SnapshotRef(uri=uri, digest=named[1])
 
 

@@ -30,12 +30,6 @@ class NoStack(RatchetError):
     """There is nothing that the command could talk to."""
 
 
-class WrongUse(RatchetError):
-    """The command line says what no stack could do, whatever it holds."""
-
-
 def exit_code_of(error: RatchetError) -> ExitCode:
     """The code of a command that ended with `error`."""
-    if isinstance(error, NoStack):
-        return ExitCode.NO_STACK
-    return ExitCode.USAGE if isinstance(error, WrongUse) else ExitCode.FAILED
+    return ExitCode.NO_STACK if isinstance(error, NoStack) else ExitCode.FAILED

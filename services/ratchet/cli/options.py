@@ -18,15 +18,14 @@ from typing import Annotated
 import typer
 
 from ratchet.cli.completion import complete_role
-from ratchet.cli.exit_codes import WrongUse
 from ratchet.kernel.whereabouts import DIRECTORY_VARIABLE
 from ratchet.messages.routing import ROLE
 
 
 def checked_role(context: typer.Context, role: str | None) -> str | None:
-    """The role as it is. Raises `WrongUse` for what can be no role's name."""
+    """The role as it is. Raises `typer.BadParameter` for what can be no role's name."""
     if role is not None and not context.resilient_parsing and not ROLE.fullmatch(role):
-        raise WrongUse(f"{role!r} is not a role's name: lower-case letters, digits, _ and -, at most 64")
+        raise typer.BadParameter(f"{role!r} is not a role's name: lower-case letters, digits, _ and -, at most 64")
     return role
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import typer
 
-from ratchet.cli.exit_codes import WrongUse
 from ratchet.cli.json_input import json_file
 from ratchet.kernel.errors import Rejected
 
@@ -15,19 +15,19 @@ from ratchet.kernel.errors import Rejected
 def hyperparameters(options: list[str]) -> dict[str, Any]:
     """`NAME=VALUE` options as a JSON object; a value is read as JSON, or else is text. `lora.r=8` nests.
 
-    Raises `WrongUse`.
+    Raises `typer.BadParameter`.
     """
     made: dict[str, Any] = {}
     for option in options:
         name, separator, value = option.partition("=")
         if not separator or not name:
-            raise WrongUse(f"--set takes NAME=VALUE, not {option!r}")
+            raise typer.BadParameter(f"--set takes NAME=VALUE, not {option!r}")
         *path, last = name.split(".")
         target = made
         for part in path:
             target = target.setdefault(part, {})
             if not isinstance(target, dict):
-                raise WrongUse(f"--set {option}: {part} already has a value of its own")
+                raise typer.BadParameter(f"--set {option}: {part} already has a value of its own")
         target[last] = _value(value)
     return made
 

@@ -134,15 +134,20 @@ class Outbox:
                 await self._wake.wait()
         self._wake.clear()
 
-    async def _pump_safely(self) -> None:
-        """The boundary: whatever goes wrong, publishing goes on later."""
+    async def _safely(self, work: Awaitable[object]) -> bool:
+        """The boundary: whatever goes wrong, publishing goes on later. Returns whether all went well."""
         try:
-            await self._pump()
-        except Exception as error:
-            if isinstance(error, Unavailable):
-                log.warning("broker away", reason=str(error))
-            else:
-                log.exception("publishing failed, will try again")
+            await work
+        except Unavailable as error:
+            log.warning("not published yet", pending=self.pending, reason=str(error))
+        except Exception:
+            log.exception("publishing failed, will try again")
+        else:
+            return True
+        return False
+
+    async def _pump_safely(self) -> None:
+        if not await self._safely(self._pump()):
             await asyncio.sleep(RETRY_S)
 
     async def _pump(self) -> None:
@@ -164,15 +169,8 @@ class Outbox:
             self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
-        """Publish the spool. The boundary, as `_pump_safely`: what is left is tried again later."""
-        try:
-            await self._spool.drain(self._publish, BATCH)
-        except Exception as error:
-            if isinstance(error, Unavailable):
-                log.warning("spool not drained", pending=self._spool.pending, reason=str(error))
-            else:
-                log.exception("draining failed, will try again")
-        else:
+        """Publish the spool, as far as that goes now."""
+        if await self._safely(self._spool.drain(self._publish, BATCH)):
             self._wake.set()
 
     async def _publish_or_keep(self, batch: Sequence[Record]) -> None:

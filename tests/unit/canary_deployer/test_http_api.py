@@ -112,7 +112,7 @@ async def test_errors_are_one_clear_line(desk: Desk, path: str, body: object, st
 async def test_acts_in_the_wrong_state_are_conflicts(desk: Desk):
     await desk.world.until("running")
     error = await desk.post(f"/v1/rollouts/{ROLE}/resume", ACT, 409)
-    assert error["error"]["message"] == ("cannot resume a rollout that is running; possible: abort, pause, promote")
+    assert error["error"]["message"] == "cannot resume a rollout that is running; possible: abort, pause, promote"
     await desk.post(f"/v1/rollouts/{ROLE}/start", {**ACT, "version": 3}, 409)
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+import typer
 
 from ratchet.cli.api import refusal
 from ratchet.cli.endpoints import Endpoints, locate
-from ratchet.cli.exit_codes import NoStack, WrongUse
+from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.status import ServiceStatus, StatusReport
 from ratchet.cli.training_request import dataset, hyperparameters, read_request, request_body
 from ratchet.embedded.state import StackRecord, write_record
@@ -45,7 +46,7 @@ def test_hyperparameters_are_read_as_json_and_nest():
 
 
 def test_a_hyperparameter_without_a_value_is_refused():
-    with pytest.raises(WrongUse, match="NAME=VALUE"):
+    with pytest.raises(typer.BadParameter, match="NAME=VALUE"):
         hyperparameters(["epochs"])
 
 
@@ -101,7 +102,7 @@ def test_the_exit_code_of_status_tells_well_from_amiss_from_absent():
 
 
 def test_a_setting_cannot_be_a_value_and_hold_others():
-    with pytest.raises(WrongUse, match=r"--set lora\.r=2: lora already has a value"):
+    with pytest.raises(typer.BadParameter, match=r"--set lora\.r=2: lora already has a value"):
         hyperparameters(["lora=1", "lora.r=2"])
 
 

@@ -100,4 +100,7 @@ def test_what_can_be_no_role_is_one_line_everywhere(capsys: pytest.CaptureFixtur
         "import tau-bench f --role A/b",
     ):
         assert main(line.split()) == ExitCode.USAGE
-        assert capsys.readouterr().err.startswith("ratchet: 'A/b' is not a role's name")
+        said = capsys.readouterr().err
+        assert said.startswith("ratchet: Invalid value for ")
+        assert "'A/b' is not a role's name" in said
+        assert said.count("\n") == 1

@@ -93,12 +93,18 @@ async def _asked(broker: FakeBroker, before: int) -> bool:
     return broker.asked > before
 
 
-async def test_a_publish_that_fails_goes_to_the_spool_and_is_not_overtaken(open_spool: OpenSpool) -> None:
-    spool = open_spool()
+@asynccontextmanager
+async def one_spooled(spool: Spool) -> AsyncIterator[tuple[Outbox, FakeBroker]]:
+    """An outbox at work whose first message is in the spool: the broker is connected, but refuses."""
     outbox, broker = outbox_with(spool), FakeBroker(refusing=True)
     async with publishing(outbox, broker):
         outbox.put(trajectory("0"))
         await eventually(lambda: _equal(spool, 1))
+        yield outbox, broker
+
+
+async def test_a_publish_that_fails_goes_to_the_spool_and_is_not_overtaken(open_spool: OpenSpool) -> None:
+    async with one_spooled(open_spool()) as (outbox, broker):
         broker.come_back()
         outbox.put(trajectory("1"))
         assert await outbox.flush(5)
@@ -107,10 +113,7 @@ async def test_a_publish_that_fails_goes_to_the_spool_and_is_not_overtaken(open_
 
 async def test_while_the_spool_drains_newer_messages_wait_on_disk_behind_it(open_spool: OpenSpool) -> None:
     spool = open_spool()
-    outbox, broker = outbox_with(spool), FakeBroker(refusing=True)
-    async with publishing(outbox, broker):
-        outbox.put(trajectory("0"))
-        await eventually(lambda: _equal(spool, 1))
+    async with one_spooled(spool) as (outbox, broker):
         broker.answering.clear()
         before = broker.asked
         await eventually(lambda: _asked(broker, before))
