@@ -158,7 +158,8 @@ class Scenario:
         (policy,) = [one for one in policies if one.version == version]
         before, after = heldout_success(policies, policy.parent or 0), heldout_success(policies, version)
         verdict = "refused" if policy.stage == "refused" else "passed"
-        self._progress.note(f"the gate: v{version} {verdict}, held-out success {after}, stable {before}")
+        told = after or "not measured"
+        self._progress.note(f"the gate: v{version} {verdict}, held-out success {told}, stable {before}")
 
     async def _play(self, tasks: int) -> None:
         """A fixed number of tickets."""
