@@ -9,6 +9,7 @@ from typing import Any
 
 from ratchet.kernel.bus import Bus, utc_now
 from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.tasks import end
 from ratchet.kernel.warehouse import Warehouse
 from ratchet.messages import Outcome, Reward, Trajectory, decode
 from ratchet.reward_computer.app import build as build_rewards
@@ -72,9 +73,7 @@ async def test_silence_makes_one_trajectory_and_one_reward_whoever_dies_in_betwe
             running = [asyncio.create_task(component.run()) for component in app.components]
             await bus.publish_all([turn("ride", 0), turn("ride", 1)])
             await eventually(has(warehouse, "turns", 2))
-            for victim in running:
-                victim.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await end(*running)
         assert await stored(warehouse, "trajectories") == []
         late = IDLE_S + 60
         async with (

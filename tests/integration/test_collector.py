@@ -11,6 +11,7 @@ import msgspec
 
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.tasks import end
 from ratchet.kernel.warehouse import Warehouse
 from ratchet.messages import Trajectory, decode
 from ratchet.trajectory_collector.app import build
@@ -99,9 +100,7 @@ async def test_a_collector_killed_in_mid_batch_loses_nothing_and_stores_nothing_
         async with build(settings_of(kernel_settings)) as app:
             victims = [asyncio.create_task(component.run()) for component in app.components]
             await eventually(has(warehouse, 1))
-            for victim in victims:
-                victim.cancel()
-            await asyncio.gather(*victims, return_exceptions=True)
+            await end(*victims)
         async with running_app(build(settings_of(kernel_settings))):
             await eventually(has(warehouse, 400))
             await eventually(accounted(warehouse, 400))

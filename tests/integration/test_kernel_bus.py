@@ -19,6 +19,7 @@ from ratchet.kernel.projection import Fold, Projection
 from ratchet.kernel.publisher import LOST
 from ratchet.kernel.received import Received
 from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.tasks import end
 from ratchet.messages import DeadLetter, Message, Reward, Trajectory, named_id
 from ratchet.messages.reward import RewardFunction, RewardMetadata
 from tests.support.messages import AT, trajectory
@@ -336,8 +337,7 @@ async def test_a_watch_reports_changes_also_after_the_broker_was_killed(
         await bucket.delete("a")
         await eventually(lambda: _true(seen == {"a": None}), deadline_s=10)
         assert not task.done()  # the same watch, not one that began again
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end(task)
 
 
 def reward_for(done: Trajectory) -> Reward:

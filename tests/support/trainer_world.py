@@ -18,6 +18,7 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.objects import Objects
 from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.tasks import end
 from ratchet.messages import TrainingDispatch, TrainingRequest, TrainingStatus
 from ratchet.messages.base import named_id
 from ratchet.messages.state import JOBS, Job
@@ -175,7 +176,7 @@ async def trainer_world(kernel_settings: KernelSettings, tmp_path: Path) -> Asyn
         world = World(bus, objects, settings, base.uri, snapshot)
         listening = asyncio.create_task(listen(bus, world.statuses, world.headers))
         yield world
-        listening.cancel()
+        await end(listening)
 
 
 @asynccontextmanager

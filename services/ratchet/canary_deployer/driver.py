@@ -22,6 +22,7 @@ from ratchet.canary_deployer.gates.base import Gate
 from ratchet.canary_deployer.keeper import Office, RolloutKeeper
 from ratchet.canary_deployer.nats_events import Batch, Events
 from ratchet.kernel.errors import Conflict, NotFound, RatchetError
+from ratchet.kernel.tasks import end
 from ratchet.messages.state import PolicyVersion
 
 log = structlog.get_logger()
@@ -106,7 +107,7 @@ class RoleDriver:
     async def stop(self) -> None:
         """Return from `run` soon; a gate that runs is given up and asked again after a restart."""
         self._stopping = True
-        self._cancel_gate()
+        await end(self._gate)
         self.wake()
 
     def wake(self) -> None:
@@ -140,7 +141,7 @@ class RoleDriver:
             async with self._lock:
                 rollout, decision = self._judged(await self._settled(), verdict, actor, reason)
                 done = await self._keeper.take(rollout, decision)
-                self._cancel_gate()
+                await end(self._gate)
                 return done
         finally:
             self.wake()
@@ -323,7 +324,3 @@ class RoleDriver:
                 async with asyncio.timeout(longest_s):
                     await self._wake.wait()
         self._wake.clear()
-
-    def _cancel_gate(self) -> None:
-        if self._gate is not None:
-            self._gate.cancel()

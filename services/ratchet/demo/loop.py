@@ -22,6 +22,7 @@ from ratchet.embedded.settings import StackSettings
 from ratchet.embedded.stack import Stack
 from ratchet.embedded.state import read_record, remove_record, stack_lock
 from ratchet.kernel.errors import RatchetError
+from ratchet.kernel.tasks import end
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,7 @@ async def _watched(
     try:
         yield
     finally:
-        looking.cancel()
-        with suppress(asyncio.CancelledError):
-            await looking
+        await end(looking)
         with suppress(RatchetError):
             await observer.look()
 

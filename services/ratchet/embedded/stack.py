@@ -26,6 +26,7 @@ from ratchet.embedded.plan import StackPlan, make_plan
 from ratchet.embedded.settings import StackSettings
 from ratchet.embedded.state import StackRecord, read_record, remove_record, stack_lock, write_record
 from ratchet.kernel.errors import NotFound
+from ratchet.kernel.tasks import end
 
 LOOK_S = 0.5
 """How often every member is looked at."""
@@ -87,7 +88,8 @@ class Stack:
 
     async def wait_ready(self, name: str, deadline_s: float = 60.0) -> None:
         """Return when the member is ready (again). Raises `TimeoutError`."""
-        await asyncio.wait_for(self._member(name).ready.wait(), deadline_s)
+        async with asyncio.timeout(deadline_s):
+            await self._member(name).ready.wait()
 
     def kill_all(self) -> None:
         """SIGKILL everything: for a person who does not want to wait for an orderly end."""
@@ -131,9 +133,7 @@ class Stack:
         try:
             await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(*tasks)
 
     async def _watch(self) -> None:
         while True:
@@ -141,9 +141,7 @@ class Stack:
             await asyncio.sleep(LOOK_S)
 
     async def _stop_all(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        await end(self._watching)
         try:
             await self._stop_members()
         finally:

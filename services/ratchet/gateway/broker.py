@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ratchet.kernel.bus import Bus
+from ratchet.kernel.tasks import end
 
 
 class Broker:
@@ -26,8 +27,7 @@ class Broker:
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not connecting.done():
-            connecting.cancel()
-            await asyncio.gather(connecting, return_exceptions=True)
+            await end(connecting)
             return
         bus = connecting.result()
         self._bus.set_result(bus)

@@ -17,6 +17,7 @@ from ratchet.kernel.bus import Bus
 from ratchet.kernel.errors import BusUnavailable, NotFound, Unavailable
 from ratchet.kernel.files import write_whole
 from ratchet.kernel.kv import Bucket
+from ratchet.kernel.tasks import end
 from ratchet.messages import encode
 from ratchet.messages.routing import newest_by
 from ratchet.messages.state import POLICIES, PolicyVersion, Route
@@ -118,9 +119,7 @@ class Routes:
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
         failed = following.exception() if following.done() else None
-        following.cancel()
-        stopping.cancel()
-        await asyncio.gather(following, stopping, return_exceptions=True)
+        await end(following, stopping)
         if failed is not None:
             raise failed
 

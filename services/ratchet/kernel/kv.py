@@ -15,6 +15,7 @@ from nats.js import errors as js_errors
 from nats.js.kv import KeyValue
 
 from ratchet.kernel.errors import BusUnavailable, Conflict
+from ratchet.kernel.tasks import end
 
 V = TypeVar("V")
 
@@ -112,10 +113,10 @@ class Bucket(Generic[V]):
                 for change in await self._changes_since(known, select):
                     yield change
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), POLL_S)
+                    async with asyncio.timeout(POLL_S):
+                        await changed.wait()
         finally:
-            hints.cancel()
-            await asyncio.gather(hints, return_exceptions=True)
+            await end(hints)
 
     async def _changes_since(
         self, known: dict[str, int], select: Callable[[str], bool]

@@ -20,6 +20,7 @@ from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.envelope import seal
 from ratchet.kernel.errors import ContractError, Rejected, Unavailable
 from ratchet.kernel.spool import Record, Spool
+from ratchet.kernel.tasks import end
 from ratchet.messages import Message
 
 log = structlog.get_logger()
@@ -101,7 +102,7 @@ class Outbox:
             if self._draining is not None:
                 await asyncio.wait({self._draining})
         finally:
-            await _cancelled(connecting, self._draining)
+            await end(connecting, self._draining)
             self._keep([self._queue.popleft() for _ in range(len(self._queue))])
 
     async def stop(self) -> None:
@@ -213,11 +214,3 @@ class Outbox:
 
     def _is_connected(self) -> bool:
         return self._bus is not None and self._bus.nc.is_connected
-
-
-async def _cancelled(*tasks: asyncio.Task[None] | None) -> None:
-    """Cancel what still runs, and wait until it has ended."""
-    running = [task for task in tasks if task is not None]
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)

@@ -18,6 +18,7 @@ from ratchet.kernel.health import Check, Health, health_app
 from ratchet.kernel.http import HttpServer
 from ratchet.kernel.logs import configure_logs
 from ratchet.kernel.settings import EnvironmentSettings, KernelSettings, read
+from ratchet.kernel.tasks import end
 
 log = structlog.get_logger()
 
@@ -110,9 +111,7 @@ async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: K
     try:
         await asyncio.wait({entering, asked}, return_when=asyncio.FIRST_COMPLETED)
         if not entering.done():
-            entering.cancel()
-            with suppress(asyncio.CancelledError):
-                await entering
+            await end(entering)
             return True
         app = entering.result()
         try:
@@ -155,7 +154,7 @@ async def _stop_in_order(
         await asyncio.wait({task}, timeout=max(0.0, deadline - loop.time()))
         if not task.done():
             log.warning("did not stop in time", component=type(component).__name__)
-            task.cancel()
+            await end(task)
     results = await asyncio.gather(*tasks, return_exceptions=True)
     for component, result in zip(components, results, strict=True):
         if isinstance(result, Exception):

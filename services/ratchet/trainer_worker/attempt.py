@@ -19,6 +19,7 @@ from ratchet.kernel.errors import ContractError, RatchetError, Rejected, Unavail
 from ratchet.kernel.kv import Bucket
 from ratchet.kernel.objects import Objects
 from ratchet.kernel.received import Received
+from ratchet.kernel.tasks import end
 from ratchet.messages import Message, TrainingDispatch, TrainingStatus
 from ratchet.messages.state import Job
 from ratchet.messages.training import Artifacts, TrainingError
@@ -120,9 +121,7 @@ class Attempt:
             final = self._failure(error)
         finally:
             self.launched.set()
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await end(*beside)
             if self._child is not None:
                 self._child.kill()
         if final is not None:
