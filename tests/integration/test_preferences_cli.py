@@ -90,7 +90,7 @@ async def test_pairs_are_derived_added_listed_and_exported(
         assert "no such role: nobody" in await ratchet("preferences", "derive", "--role", "nobody", code=1)
 
         choice = ("preferences", "add", "--role", ROLE, "--prompt", "Where?", "--a", "Here.", "--b", "There.")
-        assert "choice must be a or b" in await ratchet(*choice, "--choice", "tie", code=1)
+        assert "tie" in await ratchet(*choice, "--choice", "tie", code=2)
         await ratchet(*choice, "--choice", "b", "--rater", "reviewer-7", "--confidence", "0.7")
         pair = {"prompt": "Who?", "chosen": "Write to someone@example.org.", "rejected": "Nobody."}
         words = [sys.executable, "-m", "ratchet.cli", "preferences", "add", "-", "--role", ROLE]
@@ -149,7 +149,7 @@ async def test_a_snapshot_is_previewed_shown_and_exported(
         assert [row["preference_id"] for row in rows] == shown["manifest"]["preferences"]
         assert rows[0]["rejected"] == [{"role": "assistant", "content": "I do not know."}]
         assert pq.read_table(parquet).num_rows == 7
-        assert "must end in" in await ratchet("dataset", "export", shown["uri"], "-o", "rows.csv", code=2)
+        assert "must end in" in await ratchet("dataset", "export", "nothing", "-o", "rows.csv", code=2)
         wrong = shown["uri"].replace(shown["digest"], "0" * 64)
         assert "no such object" in await ratchet("dataset", "show", wrong, code=1)
         assert "no such job" in await ratchet("dataset", "show", "nothing", code=1)

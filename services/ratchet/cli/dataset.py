@@ -30,7 +30,6 @@ _NAMED = re.compile(r"s3://[^/]+/(?:.+/)?([0-9a-f]{64})\.json")
 """Manifests are named by their digest."""
 JSON_COLUMNS = ("messages", "tools", "calls", "prompt", "chosen", "rejected", "completion")
 """Columns that hold JSON as text."""
-SUFFIXES = (".parquet", ".jsonl")
 PREVIEW_S = 600.0
 """All rows are made for a preview, which takes a while where there is much."""
 BATCH = 500
@@ -56,9 +55,7 @@ def find(endpoints: Endpoints, what: str) -> Found:
 
 
 def write(endpoints: Endpoints, found: Found, file: Path) -> int:
-    """Write the rows to `file`, as its suffix says, once their digest is verified; returns how many."""
-    if file.suffix not in SUFFIXES:
-        raise typer.BadParameter(f"{file} must end in {' or '.join(SUFFIXES)}")
+    """Write the rows to `file`, in the format of its suffix, once their digest is verified; returns how many."""
     objects, parquet = Objects(endpoints.kernel), found.manifest.parquet
     if file.suffix == ".parquet":
         objects.get_file(parquet.uri, file, parquet.sha256)

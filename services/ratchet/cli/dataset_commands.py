@@ -16,6 +16,12 @@ app = typer.Typer(help="Snapshots of training data: show, preview, export.", no_
 JobOrUri = Annotated[str, typer.Argument(help="A job's id, or the s3:// uri of a snapshot's manifest.")]
 
 
+def _with_ending(output: Path) -> Path:
+    if output.suffix not in (".parquet", ".jsonl"):
+        raise typer.BadParameter(f"{output} must end in .parquet or .jsonl")
+    return output
+
+
 @app.callback()
 def group() -> None:
     """Snapshots of training data: show, preview, export."""
@@ -76,7 +82,9 @@ def preview(
 @app.command()
 def export(
     job_or_uri: JobOrUri,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Ends in .parquet or .jsonl, which decides.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Ends in .parquet or .jsonl, which decides.", callback=_with_ending)
+    ],
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:

@@ -12,6 +12,7 @@ The conventions of every command:
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,16 @@ def checked_role(context: typer.Context, role: str | None) -> str | None:
     return role
 
 
+def checked_trajectory(context: typer.Context, trajectory_id: str) -> str:
+    """The id as it is. Raises `typer.BadParameter` for what can be no trajectory's id."""
+    if not context.resilient_parsing:
+        try:
+            uuid.UUID(trajectory_id)
+        except ValueError as error:
+            raise typer.BadParameter(f"{trajectory_id!r} is no trajectory's id, which is a UUID") from error
+    return trajectory_id
+
+
 Directory = Annotated[
     Path, typer.Option("--dir", help="State directory of the stack.", envvar=DIRECTORY_VARIABLE, show_default=True)
 ]
@@ -43,4 +54,8 @@ OptionalRole = Annotated[
 RoleArgument = Annotated[str, typer.Argument(help="The role.", callback=checked_role, autocompletion=complete_role)]
 OptionalRoleArgument = Annotated[
     str | None, typer.Argument(help="One role; all when absent.", callback=checked_role, autocompletion=complete_role)
+]
+TrajectoryArgument = Annotated[
+    str,
+    typer.Argument(help="The trajectory, as in the x-ratchet-trajectory header.", callback=checked_trajectory),
 ]

@@ -58,7 +58,7 @@ def add(
     prompt: Annotated[str | None, typer.Option(help="What both answer.")] = None,
     a: Annotated[str | None, typer.Option("--a", help="One answer.")] = None,
     b: Annotated[str | None, typer.Option("--b", help="The other answer.")] = None,
-    choice: Annotated[str | None, typer.Option(help="The better answer: a or b, nothing else.")] = None,
+    choice: Annotated[Literal["a", "b"] | None, typer.Option(help="The better answer.")] = None,
     rater: Annotated[str | None, typer.Option(help="Who chose.")] = None,
     confidence: Annotated[float | None, typer.Option(min=0, max=1, help="0 is a guess, 1 is certain.")] = None,
     domain: Annotated[str | None, typer.Option(help="What kind of task it is.")] = None,

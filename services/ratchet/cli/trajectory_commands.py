@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ratchet.cli.options import AsJson, Directory, OptionalRole
+from ratchet.cli.options import AsJson, Directory, OptionalRole, TrajectoryArgument
 from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="Trajectories: list them, or show one with its rewards.", no_args_is_help=True)
@@ -47,7 +47,7 @@ def list_(
 
 @app.command()
 def show(
-    trajectory_id: Annotated[str, typer.Argument(help="The trajectory, as in the x-ratchet-trajectory header.")],
+    trajectory_id: TrajectoryArgument,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:

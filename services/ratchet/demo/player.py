@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, BadRequestError
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
 from ratchet.demo.world import ChatMessage, Desk, Task, Verdict, tool_definitions
@@ -16,6 +16,8 @@ MAX_TOKENS = 24
 """Longest answer; the longest right one has 11 tokens."""
 TIMEOUT_S = 30.0
 """Longest wait for one answer."""
+TOO_LONG = "context_length_exceeded"
+"""Code of the refusal of a conversation that is longer than the policy can read."""
 
 
 @asynccontextmanager
@@ -35,11 +37,19 @@ class Player:
     model: str
 
     async def play(self, task: Task, trajectory_id: str) -> Verdict:
-        """Work on one ticket. Raises `openai.APIError` when the gateway does not answer."""
+        """Work on one ticket. Raises `openai.APIError` when the gateway does not answer.
+
+        A policy that talks until it can no longer read the conversation leaves the ticket open: its own failure.
+        """
         desk = Desk(task)
         messages = desk.opening()
         while desk.open:
-            reply = await self._reply(messages, trajectory_id)
+            try:
+                reply = await self._reply(messages, trajectory_id)
+            except BadRequestError as error:
+                if error.code != TOO_LONG:
+                    raise
+                break
             messages += [reply, *desk.answer(reply)]
         return desk.verdict()
 

@@ -78,12 +78,12 @@ def test_a_wrong_port_in_the_environment_is_no_wrong_usage(monkeypatch: pytest.M
     assert main(["up", "--dry-run"]) == ExitCode.FAILED
 
 
-@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["real", "dry run"])
-def test_feedback_on_what_can_be_no_trajectory_is_refused_before_anything_is_sent(
-    more: list[str], capsys: pytest.CaptureFixture[str]
-):
-    assert main(["feedback", "not-an-id", "--thumbs", "up", "--comment", "fine", *more]) == ExitCode.FAILED
-    assert capsys.readouterr().err.startswith("ratchet: /trajectory_id: ")
+def test_what_can_be_no_trajectory_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
+    for line in ("feedback ride-7 --thumbs up", "feedback ride-7 --thumbs up --dry-run", "trajectories show ride-7"):
+        assert main(line.split()) == ExitCode.USAGE
+        said = capsys.readouterr().err
+        assert "'ride-7' is no trajectory's id" in said
+        assert said.count("\n") == 1
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]):

@@ -1,0 +1,54 @@
+"""The demo's agent: what a policy does to itself is its failure, what the gateway refuses otherwise is an error."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import httpx
+import openai
+import pytest
+
+from ratchet.demo.player import Player
+from ratchet.demo.world import TRAIN, draw_tasks
+
+
+def refusal(code: str) -> httpx.Response:
+    return httpx.Response(400, json={"error": {"message": "no", "type": "invalid_request_error", "code": code}})
+
+
+def babble() -> httpx.Response:
+    message = {"role": "assistant", "content": "well, well"}
+    choice = {"index": 0, "finish_reason": "stop", "message": message}
+    return httpx.Response(
+        200, json={"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+    )
+
+
+def desk_with(*answers: httpx.Response) -> tuple[Player, list[int]]:
+    """A player whose gateway gives these answers, and the number of messages in each request."""
+    left, asked = list(answers), list[int]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(len(json.loads(request.content)["messages"]))
+        return left.pop(0)
+
+    http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    client = openai.AsyncOpenAI(base_url="http://gateway/v1", api_key="none", http_client=http, max_retries=0)
+    return Player(client, "helpdesk"), asked
+
+
+async def test_a_conversation_that_outgrows_the_policy_is_a_ticket_left_open() -> None:
+    (task,) = draw_tasks(TRAIN, 1, seed=0)
+    player, asked = desk_with(babble(), refusal("context_length_exceeded"))
+    verdict = await player.play(task, str(uuid.uuid4()))
+    assert (verdict.success, verdict.fault, verdict.model_calls) == (False, "no act", 1)
+    first, second = asked
+    assert first < second
+
+
+async def test_any_other_refusal_is_an_error_and_no_verdict() -> None:
+    (task,) = draw_tasks(TRAIN, 1, seed=0)
+    player, _ = desk_with(refusal("model_not_found"))
+    with pytest.raises(openai.BadRequestError):
+        await player.play(task, str(uuid.uuid4()))
