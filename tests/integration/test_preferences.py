@@ -248,7 +248,9 @@ async def test_thumbs_of_one_kind_only_are_refused_when_they_are_asked_for(
         assert (answer.status_code, answer.json()["detail"]) == (409, said)
 
 
-async def test_enough_preferences_start_a_training(kernel_settings: KernelSettings, bus: Bus) -> None:
+async def test_enough_preferences_start_a_training_once_they_are_stored(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
     recipe = {
         "config": {
             "algorithm": "dpo",
@@ -259,13 +261,23 @@ async def test_enough_preferences_start_a_training(kernel_settings: KernelSettin
         "threshold": 7,
     }
     async with stored(kernel_settings, bus, tries()):
-        settings = {"preference_recipes": {ROLE: recipe}, "minimum_pairs": 3}
-        async with coordinating(kernel_settings, bus, **settings) as workshop:
-            await derived(kernel_settings, bus)
+        pass
+    settings = {"preference_recipes": {ROLE: recipe}, "minimum_pairs": 3}
+    async with coordinating(kernel_settings, bus, **settings) as workshop:
 
-            async def started() -> list[dict[str, Any]]:
-                return (await workshop.api.get("/v1/jobs")).json()["jobs"]
+        async def counted() -> bool:
+            roles = (await workshop.api.get("/v1/status/dpo")).json()["roles"]
+            return ROLE in roles and roles[ROLE]["since_last_dpo"] == 7
 
+        async def started() -> list[dict[str, Any]]:
+            return (await workshop.api.get("/v1/jobs")).json()["jobs"]
+
+        async with migrated(kernel_settings) as warehouse:
+            deriver = Deriver(Tries(warehouse), StoredPreferences(warehouse), bus, RewardMargin())
+            await deriver.derive((ROLE,), lambda _done, _total: None)
+        await eventually(counted)
+        assert await started() == []  # nobody has stored them yet
+        async with running_app(build_collector(CollectorSettings(kernel=kernel_settings))):
             (job,) = await eventually(started)
             assert (job["algorithm"], job["role"]) == ("dpo", ROLE)
             assert job["training_job_id"] == named_id("trigger", "preferences", ROLE, 0)

@@ -85,6 +85,11 @@ class Projection(Generic[S]):
         return {key: folded.state for key, folded in self._folded.items()}
 
     @property
+    def stream(self) -> str:
+        """The stream that is folded."""
+        return self._fold.stream
+
+    @property
     def applied_seq(self) -> int:
         """Sequence of the last message that was folded."""
         return self._applied

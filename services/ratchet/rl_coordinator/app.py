@@ -54,7 +54,7 @@ from ratchet.rl_coordinator.preference_overview import PreferenceOverview
 from ratchet.rl_coordinator.provenance import Provenance
 from ratchet.rl_coordinator.s3_snapshots import Snapshots
 from ratchet.rl_coordinator.settings import Settings
-from ratchet.rl_coordinator.triggers import ThresholdTrigger
+from ratchet.rl_coordinator.triggers import Thresholds, ThresholdTrigger
 
 NAME = "rl_coordinator"
 BUCKET = "coordinator"
@@ -112,13 +112,14 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
     intake = Intake(bus, store, coordinator, _feasibility(settings, stores, policies, store))
     keeper = Keeper(bus, store, Pace(settings.tick_s, house.limits, settings.job_retention_s), bus.now)
     dispatcher = Dispatcher(store, policies, _exporter(settings, stores), keeper, house, bus.now)
+    counts = Counts(stores.warehouse)
     triggers = [
-        ThresholdTrigger(store, intake, counter.states, recipes.rewarded, "rewarded", bus.now),
-        ThresholdTrigger(store, intake, preferring.states, recipes.preferences, "preferences", bus.now),
+        ThresholdTrigger(store, intake, counts, Thresholds("rewarded", counter, recipes.rewarded), bus.now),
+        ThresholdTrigger(store, intake, counts, Thresholds("preferences", preferring, recipes.preferences), bus.now),
     ]
     statuses = Statuses(
         Overview(store, policies, house, counter.states, recipes.rewarded),
-        PreferenceOverview(store, policies, Counts(stores.warehouse), preferring.states, recipes.preferences),
+        PreferenceOverview(store, policies, counts, preferring.states, recipes.preferences),
         bus.now,
     )
     parts = Parts(

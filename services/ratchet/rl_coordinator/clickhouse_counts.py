@@ -44,6 +44,14 @@ class Counts:
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
 
+    async def settled(self, stream: str, sequence: int) -> bool:
+        """Whether the collector has stored, or buried, this message of a stream."""
+        rows = await self._warehouse.rows(
+            "SELECT 1 FROM ledger WHERE stream = {stream:String} AND sequence = {sequence:UInt64} LIMIT 1",
+            {"stream": stream, "sequence": sequence},
+        )
+        return bool(rows)
+
     async def rewarded(self, role: str, chosen: DatasetFilter) -> tuple[int, int]:
         """Stored trajectories with a reward, and how many of them the filter lets through."""
         dates = chosen.date_range

@@ -1,14 +1,21 @@
-"""Starts training by itself: when enough new rewarded trajectories, or preferences, of a role are there."""
+"""Starts training by itself: when enough new rewarded trajectories, or preferences, of a role are there.
+
+They are counted in the stream and learned from in the warehouse, which is filled a moment later: what made a trigger
+due is stored before it fires.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
 from msgspec.structs import replace
 
 from ratchet.kernel.errors import Conflict, Rejected
+from ratchet.kernel.projection import Projection
+from ratchet.rl_coordinator.clickhouse_counts import Counts
 from ratchet.rl_coordinator.domain.recipes import Recipe, recipe_for
 from ratchet.rl_coordinator.domain.triggers import preferences_request, threshold_request
 from ratchet.rl_coordinator.intake import Intake
@@ -20,29 +27,36 @@ REQUESTS = {"rewarded": threshold_request, "preferences": preferences_request}
 """What is counted -> the rule that asks for training when there is enough of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When there is enough of one thing to train on, by role."""
+
+    what: str
+    """A key of `REQUESTS`."""
+    counter: Projection[int]
+    """By role, how many of it there ever were."""
+    recipes: Mapping[str, Recipe]
+
+
 class ThresholdTrigger:
     """One tick compares every role's counter with its recipe's threshold."""
 
     def __init__(
-        self,
-        store: KvJobs,
-        intake: Intake,
-        counts: Callable[[], Mapping[str, int]],
-        recipes: Mapping[str, Recipe],
-        what: str,
-        now: Callable[[], datetime],
+        self, store: KvJobs, intake: Intake, counts: Counts, thresholds: Thresholds, now: Callable[[], datetime]
     ) -> None:
-        """`counts`: by role, how many of `what` (a key of `REQUESTS`) there ever were."""
         self._store = store
         self._intake = intake
         self._counts = counts
-        self._recipes = recipes
-        self._what = what
+        self._counter = thresholds.counter
+        self._recipes = thresholds.recipes
+        self._what = thresholds.what
         self._now = now
+        self._due: dict[str, int] = {}
+        """By role that is due: the newest message that was counted when it was first seen to be."""
 
     async def tick(self) -> None:
         """Fire where it is due."""
-        for role, counted in self._counts().items():
+        for role, counted in self._counter.states().items():
             recipe = recipe_for(role, self._recipes)
             if recipe is not None:
                 await self._consider(role, counted, recipe)
@@ -57,6 +71,10 @@ class ThresholdTrigger:
             now=self._now(),
         )
         if request is None:
+            self._due.pop(role, None)
+            return
+        due = self._due.setdefault(role, self._counter.applied_seq)
+        if not await self._counts.settled(self._counter.stream, due):
             return
         try:
             job, created = await self._intake.submit(replace(request, priority=recipe.priority))
