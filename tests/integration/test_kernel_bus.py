@@ -265,10 +265,10 @@ async def test_a_projection_survives_restarts_and_replays_to_the_same_state(sett
             await bus.publish_all([trajectory(str(n)) for n in part])
             projection = make(bus, "ids")
             async with running(projection):
-                await projection.wait_for(part.stop)
+                await projection.wait_for(part.stop, deadline_s=40)
         replayed = make(bus, "again")
         async with running(replayed):
-            await replayed.wait_for(60)
+            await replayed.wait_for(60, deadline_s=40)
         assert projection.state("support") == replayed.state("support")
         assert projection.state("support") == [trajectory(str(n)).event_id for n in range(60)]
 
@@ -291,7 +291,7 @@ async def test_a_projection_follows_through_the_death_of_the_broker(
         )
         async with running(projection):
             await bus.publish_all([trajectory(str(n)) for n in range(10)])
-            await projection.wait_for(10)
+            await projection.wait_for(10, deadline_s=40)
             await asyncio.to_thread(nats.kill)
             await asyncio.to_thread(nats.start)
             await eventually(lambda: _true(bus.nc.is_connected))
@@ -321,8 +321,8 @@ async def test_a_watch_reports_changes_also_after_the_broker_was_killed(
     seen: dict[str, int | None] = {}
 
     async def follow(bus: Bus) -> None:
-        async for key, entry in bus.bucket("baselines", int).watch():
-            seen[key] = entry.value if entry else None
+        async for changes in bus.bucket("baselines", int).watch():
+            seen.update({key: entry.value if entry else None for key, entry in changes})
 
     async with connected(settings) as bus:
         task = asyncio.create_task(follow(bus))
@@ -333,9 +333,9 @@ async def test_a_watch_reports_changes_also_after_the_broker_was_killed(
         await asyncio.to_thread(nats.start)
         await eventually(lambda: _true(bus.nc.is_connected))
         await bucket.put("a", 2)
-        await eventually(lambda: _true(seen == {"a": 2}), deadline_s=10)
+        await eventually(lambda: _true(seen == {"a": 2}), deadline_s=40)
         await bucket.delete("a")
-        await eventually(lambda: _true(seen == {"a": None}), deadline_s=10)
+        await eventually(lambda: _true(seen == {"a": None}), deadline_s=40)
         assert not task.done()  # the same watch, not one that began again
         await end(task)
 

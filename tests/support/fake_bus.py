@@ -96,16 +96,13 @@ class FakeBucket:
         found = {key: await self.get(key) for key in sorted(self._store.entries) if select(key)}
         return {key: entry for key, entry in found.items() if entry is not None}
 
-    async def watch(self, select: Callable[[str], bool] = lambda _: True) -> AsyncIterator[tuple[str, Any]]:
+    async def watch(self, select: Callable[[str], bool] = lambda _: True) -> AsyncIterator[list[tuple[str, Any]]]:
         known: dict[str, int] = {}
         while True:
             changed = self._store.changed
             now = await self.items(select)
-            for key, entry in now.items():
-                if known.get(key) != entry.revision:
-                    yield key, entry
-            for key in known.keys() - now.keys():
-                yield key, None
+            newer = [(key, entry) for key, entry in now.items() if known.get(key) != entry.revision]
+            yield newer + [(key, None) for key in known.keys() - now.keys()]
             known = {key: entry.revision for key, entry in now.items()}
             await changed.wait()
 

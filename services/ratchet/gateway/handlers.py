@@ -30,6 +30,7 @@ from ratchet.kernel.asgi import Answer as HttpAnswer
 from ratchet.kernel.asgi import EventStream, HttpError, Request, Response, json_response, problem_response
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import InvalidMessage, NotFound
+from ratchet.kernel.tasks import end
 from ratchet.messages import Feedback, JsonObject, Message, TrajectoryEnd
 from ratchet.messages.routing import Assignment, ModelName, parse_model, started_at, variant_of
 from ratchet.messages.state import PolicyVersion
@@ -177,8 +178,7 @@ class Gateway:
 
     async def _abandoned(self, call: Call, working: asyncio.Task[tuple[Any, Answer]]) -> None:
         """End a call for which nobody waits any more: `answer` records that, unless there was an answer already."""
-        working.cancel()
-        await asyncio.wait({working})
+        await end(working)
         if not working.cancelled() and working.exception() is None:
             _, answer = working.result()
             self.answering.record(call, cancelled(answer), WENT_AWAY)

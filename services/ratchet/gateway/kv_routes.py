@@ -16,7 +16,7 @@ from ratchet.gateway.domain.routes import without_canary
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.errors import BusUnavailable, NotFound, Unavailable
 from ratchet.kernel.files import write_whole
-from ratchet.kernel.kv import Bucket
+from ratchet.kernel.kv import Bucket, Entry
 from ratchet.kernel.tasks import end
 from ratchet.messages import encode
 from ratchet.messages.routing import newest_by
@@ -55,6 +55,7 @@ class Routes:
         self._stored_versions = 0
         self._unreadable: dict[str, str] = {}
         """Entries that this gateway cannot read, by key, with the reason."""
+        self._looked = False
         self._stopping = asyncio.Event()
 
     def get(self, role: str) -> Route | None:
@@ -71,14 +72,15 @@ class Routes:
         return route is not None and has_lapsed(self._leases.get(role), route, self._monotonic(), self._lease_s)
 
     async def check(self) -> str | None:
-        """Readiness detail: which entries cannot be read, and roles whose canary lease has lapsed.
+        """Readiness detail: no look taken yet, entries that cannot be read, roles whose canary lease has lapsed.
 
         Not in the time that a lease may take to grow after a start: the deployer may wait for this gateway.
         """
         for key in [key for key in self._unreadable if "." in key]:
             with suppress(Unavailable):  # nobody watches versions: perhaps it was put right
                 await self._look_up(key)
-        told = [f"{key} cannot be read: {reason}" for key, reason in self._unreadable.items()]
+        told = [] if self._looked else ["not looked at yet"]
+        told += [f"{key} cannot be read: {reason}" for key, reason in self._unreadable.items()]
         now = self._monotonic()
         gone = [role for role, lease in self._leases.items() if lease and is_overdue(lease, now, self._lease_s)]
         if gone:
@@ -129,14 +131,20 @@ class Routes:
 
     async def _follow(self) -> None:
         self._bucket = (await self._connect()).bucket(POLICIES, msgspec.Raw)
-        async for key, entry in self._bucket.watch(lambda key: "." not in key):
-            if entry is None:
-                for known in (self._routes, self._leases, self._listed, self._unreadable):
-                    known.pop(key, None)
-            else:
-                with suppress(Unavailable):  # as it was last known, and told
-                    await self._change(key, self._read(key, entry.value, Route))
-            self._save()
+        async for changes in self._bucket.watch(lambda key: "." not in key):
+            for key, entry in changes:
+                await self._take_over(key, entry)
+            if changes:
+                self._save()
+            self._looked = True
+
+    async def _take_over(self, role: str, entry: Entry[msgspec.Raw] | None) -> None:
+        if entry is None:
+            for known in (self._routes, self._leases, self._listed, self._unreadable):
+                known.pop(role, None)
+            return
+        with suppress(Unavailable):  # as it was last known, and told
+            await self._change(role, self._read(role, entry.value, Route))
 
     async def _change(self, role: str, route: Route) -> None:
         first = role not in self._leases

@@ -98,11 +98,13 @@ class Bucket(Generic[V]):
         entries = await asyncio.gather(*(self.get(name) for name in names))
         return {name: entry for name, entry in zip(names, entries, strict=True) if entry is not None}
 
-    async def watch(self, select: Callable[[str], bool] = lambda _: True) -> AsyncIterator[tuple[str, Entry[V] | None]]:
-        """Every selected entry now, then every change: (key, entry), or (key, None) once it is deleted.
+    async def watch(
+        self, select: Callable[[str], bool] = lambda _: True
+    ) -> AsyncIterator[list[tuple[str, Entry[V] | None]]]:
+        """What has changed, look by look: (key, entry), or (key, None) once it is deleted. The first look finds all.
 
-        Heals by itself: changes arrive at once through a watch and at the latest with the next poll.
-        While the broker is away it waits. Ends only when the consumer stops iterating.
+        Heals by itself: changes are looked for as soon as the broker reports one and every two seconds; a look that
+        finds none is told too. While the broker is away it waits. Ends only when the consumer stops iterating.
         """
         known: dict[str, int] = {}
         changed = asyncio.Event()
@@ -110,8 +112,12 @@ class Bucket(Generic[V]):
         try:
             while True:
                 changed.clear()
-                for change in await self._changes_since(known, select):
-                    yield change
+                try:
+                    found = await self._changes_since(known, select)
+                except BusUnavailable:
+                    pass
+                else:
+                    yield found
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_S):
                         await changed.wait()
@@ -121,11 +127,8 @@ class Bucket(Generic[V]):
     async def _changes_since(
         self, known: dict[str, int], select: Callable[[str], bool]
     ) -> list[tuple[str, Entry[V] | None]]:
-        """What is not as `known`, which is brought up to date; nothing while the broker is away."""
-        try:
-            now = await self.items(select)
-        except BusUnavailable:
-            return []
+        """What is not as `known`, which is brought up to date. Raises `BusUnavailable`."""
+        now = await self.items(select)
         changes = list(_changes(known, now))
         known.clear()
         known.update({key: entry.revision for key, entry in now.items()})

@@ -47,6 +47,17 @@ async def until_served(routes: Routes, role: str, number: int) -> None:
     await eventually(probe)
 
 
+async def test_routes_are_not_ready_before_they_were_looked_at_even_if_there_are_none(tmp_path: Path) -> None:
+    bus: Any = FakeBus()
+    async with following(bus, tmp_path) as routes:
+        assert await routes.check() == "not looked at yet"
+
+        async def ready() -> bool:
+            return await routes.check() is None
+
+        await eventually(ready)
+
+
 @pytest.mark.parametrize("stored", UNREADABLE)
 async def test_a_route_that_cannot_be_read_holds_up_no_other_and_is_named_until_it_is_put_right(
     tmp_path: Path, stored: bytes
