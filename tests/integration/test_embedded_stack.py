@@ -15,7 +15,7 @@ import pytest
 
 from ratchet.embedded.member import Member, MemberState
 from ratchet.embedded.orphans import is_running
-from ratchet.embedded.ports import LOOPBACK, free_port
+from ratchet.embedded.ports import LOOPBACK, free_port, is_taken
 from ratchet.embedded.process import Process, StartFailed
 from ratchet.embedded.program import Program
 from ratchet.embedded.settings import StackSettings
@@ -113,6 +113,15 @@ async def test_a_process_that_will_not_stop_is_killed(tmp_path: Path):
     assert process.exit_code() == -signal.SIGKILL
 
 
+def test_a_free_port_is_kept_for_its_server() -> None:
+    port = free_port()
+    assert free_port() != port
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((LOOPBACK, port))
+    with socket.create_server((LOOPBACK, port)):
+        assert is_taken(port)
+
+
 async def test_a_process_that_cannot_start_shows_the_end_of_its_log(tmp_path: Path):
     process = Process.start(program("raise SystemExit('no such luck')", free_port()), tmp_path / "log")
     with pytest.raises(StartFailed, match=r"sample ended with exit code 1 during start(.|\n)*no such luck"):
@@ -124,8 +133,13 @@ async def test_a_process_that_never_becomes_ready_is_given_up(tmp_path: Path):
     process = Process.start(
         program("import time; print('busy', flush=True); time.sleep(600)", free_port()), tmp_path / "log"
     )
-    with pytest.raises(StartFailed, match=r"sample is not ready after 1\.5 s: no answer(.|\n)*busy"):
-        await process.wait_ready(1.5)
+
+    async def busy() -> bool:
+        return "busy" in (tmp_path / "log").read_text()
+
+    await eventually(busy)
+    with pytest.raises(StartFailed, match=r"sample is not ready after 0\.5 s: no answer(.|\n)*busy"):
+        await process.wait_ready(0.5)
     await process.stop()
 
 

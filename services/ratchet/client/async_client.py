@@ -140,7 +140,7 @@ class AsyncClient:
         if running is None:
             return
         until = time.monotonic() + self._settings.close_s
-        await self._preparer.close(self._settings.close_s)
+        await self._preparer.close(self._settings.close_s + GRACE_S)  # needs no broker: a busy machine loses nothing
         await self._outbox.flush(max(0.0, until - time.monotonic()))
         await self._outbox.stop()
         await asyncio.wait({running}, timeout=GRACE_S)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import deque
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack
 
 LOOPBACK = "127.0.0.1"
 
@@ -24,21 +24,24 @@ def _candidates() -> Iterator[int]:
 
 
 _next_candidate = _candidates()
+RESERVED = 256
+"""How many ports a process keeps reserved, the newest ones: long enough for their servers to have come up."""
+_reserved: deque[int] = deque()
+"""Descriptors of the sockets that hold them; they end with the process."""
 
 
 def free_ports(count: int, excluded: Collection[int] = ()) -> list[int]:
-    """Different ports that nobody listens on now. A port is not offered again soon, so that it stays free for its use.
+    """Different ports that nobody listens on now, reserved: no other process that asks here is offered them.
 
-    Raises `OSError` when there are none.
+    A server that sets SO_REUSEADDR, as servers do, can listen on them. Raises `OSError` when there are none.
     """
     found: list[int] = []
-    with ExitStack() as held:
-        for _ in range(LAST - FIRST):
-            if len(found) == count:
-                return found
-            port = next(_next_candidate)
-            if port not in excluded and _held(port, held):
-                found.append(port)
+    for _ in range(LAST - FIRST):
+        if len(found) == count:
+            return found
+        port = next(_next_candidate)
+        if port not in excluded and _reserve(port):
+            found.append(port)
     raise OSError(f"there are no {count} free ports between {FIRST} and {LAST}")
 
 
@@ -58,10 +61,16 @@ def is_taken(port: int) -> bool:
     return False
 
 
-def _held(port: int, held: ExitStack) -> bool:
-    one = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+def _reserve(port: int) -> bool:
+    """Bind it, which fails where somebody else has, and only then let a server bind it beside us."""
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        one.bind((LOOPBACK, port))
+        held.bind((LOOPBACK, port))
     except OSError:
+        held.close()
         return False
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _reserved.append(held.detach())
+    if len(_reserved) > RESERVED:
+        os.close(_reserved.popleft())
     return True

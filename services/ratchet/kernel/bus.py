@@ -28,6 +28,8 @@ from ratchet.messages import Message
 log = structlog.get_logger()
 
 V = TypeVar("V")
+ENSURE_S = 30.0
+"""Longest wait until a stream or a bucket is made: the broker writes to a disk that others may use."""
 RECONNECT_S = 0.25
 """Pause between attempts to reach the broker again; attempts never end."""
 
@@ -165,21 +167,34 @@ class Bus:
             raise BusUnavailable(f"broker does not answer for {stream}: {error!r}") from error
 
     async def ensure_streams(self) -> None:
-        """Create or update every stream and bucket of the contracts. Running it again changes nothing."""
-        jetstream: Any = self.nc.jetstream()
-        for stream in self.contracts.streams.values():
-            config = _stream_config(stream, self._replicas)
-            try:
-                await jetstream.stream_info(stream.name)
-                await jetstream.update_stream(config)
-            except js_errors.NotFoundError:
-                await jetstream.add_stream(config)
-        for bucket in self.contracts.buckets.values():
-            try:
-                await jetstream.key_value(bucket.name)
-            except js_errors.BucketNotFoundError:
+        """Create or update every stream and bucket of the contracts. Running it again changes nothing.
+
+        Raises `BusUnavailable`.
+        """
+        jetstream: Any = self.nc.jetstream(timeout=ENSURE_S)
+        try:
+            for stream in self.contracts.streams.values():
+                await self._ensure_stream(jetstream, _stream_config(stream, self._replicas))
+            for bucket in self.contracts.buckets.values():
                 config = KeyValueConfig(bucket=bucket.name, history=bucket.history, replicas=self._replicas)
-                await jetstream.create_key_value(config=config)
+                await self._ensure_bucket(jetstream, config)
+        except TimeoutError as error:
+            raise BusUnavailable(f"broker made no stream or bucket within {ENSURE_S:g} s") from error
+
+    @staticmethod
+    async def _ensure_stream(jetstream: Any, config: StreamConfig) -> None:
+        try:
+            await jetstream.stream_info(config.name)
+            await jetstream.update_stream(config)
+        except js_errors.NotFoundError:
+            await jetstream.add_stream(config)
+
+    @staticmethod
+    async def _ensure_bucket(jetstream: Any, config: KeyValueConfig) -> None:
+        try:
+            await jetstream.key_value(config.bucket)
+        except js_errors.BucketNotFoundError:
+            await jetstream.create_key_value(config=config)
 
     async def _connection_lost(self) -> None:
         """What is being published fails: its answers cannot come."""
