@@ -66,7 +66,7 @@ def check_policies(findings: Findings, *, bad: int) -> None:
     assert first is not None
     assert best is not None
     assert best.rate > first.rate  # intervals apart are the demo's claim: this loop plays too few tickets for it
-    refused, overridden, rolled_back = findings.verdicts(bad)
+    refused, overridden, rolled_back = (one for one in findings.verdicts(bad) if one.verdict != "advance")
     assert (refused.verdict, overridden.verdict, rolled_back.verdict) == ("refuse", "start", "roll_back")
     assert (overridden.actor, rolled_back.actor) == ("demo operator", "canary_deployer")
     seconds = seconds_to_roll_back(findings, bad)

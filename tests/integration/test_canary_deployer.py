@@ -181,6 +181,10 @@ async def test_finished_jobs_become_stable_refused_promoted_or_rolled_back(
         await test.stage_is(4, "canary")
         assert (await test.play_until_decided(traffic, 4)).stage == "rolled_back"
 
+        async def told() -> bool:
+            return not (await test.rollout()).outbox
+
+        await eventually(told)
         route = await test.route()
         assert route.stable is not None
         assert (route.stable.version, route.canary, route.next_version) == (3, None, 5)

@@ -12,7 +12,7 @@ from ratchet import AsyncClient, Client
 from ratchet.client import ClientSettings
 from ratchet.kernel.errors import InvalidMessage, Rejected, Unavailable
 from ratchet.kernel.settings import KernelSettings
-from tests.support.coordinator import ROLE, coordinating, played, stored
+from tests.support.coordinator import ROLE, coordinating, played, stored, tid
 from tests.support.running import connected, migrated, prepared_objects
 from tests.support.servers import running_nats
 from tests.support.waiting import eventually
@@ -38,6 +38,8 @@ async def test_training_is_asked_for_over_the_bus_and_over_http_when_the_broker_
             near = ClientSettings(kernel=kernel_settings, coordinator_url=DEAD, gateway_url=DEAD)
             async with AsyncClient(agent_id="a", role=ROLE, settings=near) as client:
                 asked = {"algorithm": "sft", "base_model": "org/model", "idempotency_key": "weekly"}
+                client.feedback(tid("t1"), thumbs=True)
+                assert await client.flush(20)  # connected
                 job_id = await client.train(**asked, hyperparameters={"learning_rate": 1e-5})
 
                 async def known() -> dict[str, Any] | None:

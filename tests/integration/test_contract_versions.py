@@ -150,5 +150,5 @@ async def test_a_projection_of_the_new_version_folds_both(settings: KernelSettin
         await new.publish(scored("two", 0.5))
         projection = Projection(new, fold)
         async with running(projection):
-            await projection.wait_for(2)
+            await projection.wait_for(2, deadline_s=40)
     assert projection.state("all") == 1.5

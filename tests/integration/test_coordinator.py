@@ -181,6 +181,13 @@ async def test_slots_are_not_exceeded_and_priority_decides_who_is_next(
         status = (await workshop.api.get("/v1/status")).json()
         assert status["jobs"] == status["jobs"] | {"queued": 2, "dispatched": 1}
         assert status["slots"] == {"default": {"used": 1, "total": 1}}
+        stored_jobs = bus.bucket(JOBS, Job)
+
+        async def both_wait() -> bool:
+            entries = (await stored_jobs.items()).values()
+            return [entry.value.announced for entry in entries].count("1:queued") == 2
+
+        await eventually(both_wait)
         await workshop.say(dispatch, "running")
         await workshop.say(dispatch, "completed")
         assert (await workshop.dispatched(urgent["training_job_id"])).attempt == 1
@@ -501,6 +508,10 @@ async def test_training_and_preferences_are_told_at_a_glance(kernel_settings: Ke
                     operations.get_dpo_status(),
                 )
 
+        async def counted() -> bool:
+            return (await workshop.api.get("/v1/status/dpo")).json()["roles"][ROLE]["since_last_dpo"] == 3
+
+        await eventually(counted)
         everything, trains, dpo = await asyncio.to_thread(ask)
         assert everything["jobs"]["running"] == 1
         assert [(job["training_job_id"], job["percent_complete"]) for job in trains["active"]] == [

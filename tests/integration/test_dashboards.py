@@ -120,7 +120,7 @@ async def test_services_answer_the_paths_of_the_compose_file_and_export_what_pan
     ports = health_ports(stack)
     await published(stack, 3)
     exported = ""
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         for name in LIGHT:
             health = await client.get(f"http://127.0.0.1:{ports[name]}{health_paths()[name]}")
             assert health.status_code == 200, (name, health.text)

@@ -56,14 +56,14 @@ def test_a_server_listens_on_loopback_only_and_ends_when_asked(start: Start, tmp
 
 async def test_the_broker_keeps_what_it_acknowledged_when_it_is_killed(tmp_path: Path):
     with running_nats(tmp_path) as server:
-        client = await nats.connect(server.url, allow_reconnect=False)
+        client = await nats.connect(server.url, allow_reconnect=False, connect_timeout=20)
         await client.jetstream().add_stream(name="S", subjects=["s"])
         for number in range(50):
             await client.jetstream().publish("s", str(number).encode())
         await client.close()
         server.kill()
         server.start()
-        client = await nats.connect(server.url, allow_reconnect=False)
+        client = await nats.connect(server.url, allow_reconnect=False, connect_timeout=20)
         assert (await client.jetstream().stream_info("S")).state.messages == 50
         assert client.max_payload == 8 * 1024 * 1024
         await client.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from itertools import count
 from typing import Any
 
 import httpx
@@ -105,18 +106,19 @@ async def test_the_canary_gets_its_share_until_its_lease_lapses(nats: RunningSer
     async with scene(nats, tmp_path, lease_s=3.0) as here:
         here.engine.resident.add(version(2).name)
         bucket = here.bus.bucket("policies", Route)
-        canary = canary_route(weight=0.5)
-        await bucket.change(ROLE, lambda route: msgspec.structs.replace(route or Route(role=ROLE), canary=canary))
+        client, leases = here.client(), count(1)
 
         async def canaried() -> Any:
-            answer = await ask(here.client(), asked)
+            canary = canary_route(weight=0.5, lease=next(leases))  # renewed for as long as none was drawn
+            await bucket.change(ROLE, lambda route: msgspec.structs.replace(route or Route(role=ROLE), canary=canary))
+            answer = await ask(client, asked)
             return answer if answer.headers["x-ratchet-arm"] == "canary" else None
 
         answer = await eventually(canaried)
         trajectory = {"x-ratchet-trajectory": answer.headers["x-ratchet-trajectory"]}
 
         async def lapsed() -> Any:
-            again = await ask(here.client(), asked, extra_headers=trajectory)
+            again = await ask(client, asked, extra_headers=trajectory)
             return again if again.headers["x-ratchet-arm"] == "mixed" else None
 
         again = await eventually(lapsed)

@@ -123,6 +123,11 @@ async def test_an_agent_that_goes_away_in_mid_stream_ends_the_engines_call(nats:
     async with scene(nats, tmp_path, keep_alive_s=0.02) as here:
         here.engine.at_work.clear()
         stream = await _streamed(here)
+
+        async def asked() -> bool:
+            return bool(here.engine.asked)
+
+        await eventually(asked)
         await stream.close()
 
         async def left() -> bool:

@@ -42,7 +42,7 @@ async def test_two_roles_infer_in_one_session_and_one_starts_a_training_through_
         assert [answer.headers["x-ratchet-policy"] for answer in answers] == list(names.values())
         turns = await here.published(Turn, 2 + sum(isinstance(fact, Turn) for fact in facts))
         assert {turn.role for turn in turns if turn.session_id == "workflow-1"} == set(names)
-        async with httpx.AsyncClient(base_url=f"{here.url}/v1") as http:
+        async with httpx.AsyncClient(base_url=f"{here.url}/v1", timeout=60) as http:
             await trained(http, ROLE)
 
 

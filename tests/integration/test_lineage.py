@@ -259,7 +259,10 @@ async def test_the_chain_is_walked_from_a_deployment_to_a_trajectory_by_ids_alon
         await workshop.say(dispatch, "completed", artifacts=made)
 
         async def promoted() -> str | None:
-            rows = await warehouse.rows("SELECT event_id FROM deployments WHERE state = 'promoted'")
+            rows = await warehouse.rows(
+                "SELECT event_id FROM deployments WHERE state = 'promoted'"
+                " AND causation_id IN (SELECT event_id FROM rollouts)"
+            )
             return rows[0]["event_id"] if rows else None
 
         last = await event(warehouse, await eventually(promoted, 30))

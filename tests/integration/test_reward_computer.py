@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
+
+from nats.js.errors import NotFoundError
 
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.projection import Projection
@@ -55,11 +57,13 @@ def rewarded(warehouse: Warehouse, number: int, name: str | None = None) -> Call
 
 
 def settled(bus: Bus, stream: str, durable: str) -> Callable[[], Any]:
-    """Whether a consumer has handled everything in a stream."""
+    """Whether a consumer, once there is one, has handled everything in a stream."""
 
     async def probe() -> bool:
-        info = await bus.nc.jetstream().consumer_info(stream, durable)
-        return info.num_pending == 0 and info.num_ack_pending == 0
+        last = await bus.last_sequence(stream)
+        with suppress(NotFoundError):
+            return (await bus.nc.jetstream().consumer_info(stream, durable)).ack_floor.stream_seq >= last
+        return False
 
     return probe
 
@@ -196,8 +200,10 @@ async def test_rewards_wait_for_the_collector_and_then_come(kernel_settings: Ker
     async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
 
         async def tried() -> bool:
-            info = await bus.nc.jetstream().consumer_info("RL_TRAJECTORIES", "reward-trajectories")
-            return bool(info.num_redelivered)
+            with suppress(NotFoundError):
+                info = await bus.nc.jetstream().consumer_info("RL_TRAJECTORIES", "reward-trajectories")
+                return bool(info.num_redelivered)
+            return False
 
         async with running_app(build(settings_of(kernel_settings))):
             await bus.publish_all([trajectory(), feedback()])

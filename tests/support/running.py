@@ -24,7 +24,7 @@ async def running(*components: Component) -> AsyncIterator[None]:
     finally:
         for component, task in zip(reversed(components), reversed(tasks), strict=True):
             await component.stop()
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, 60)
 
 
 @asynccontextmanager

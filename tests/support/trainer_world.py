@@ -171,7 +171,9 @@ async def trainer_world(kernel_settings: KernelSettings, tmp_path: Path) -> Asyn
     base = publish_tiny_model(objects, write_tiny_model(tmp_path / "base", chat_texts(CHATS)), "support", NOW)
     rows = [{"messages": chat, "reward": 1.0} for chat in CHATS]
     snapshot = store_snapshot(objects, write_snapshot(tmp_path / "snapshot.parquet", rows))
-    settings = Settings(kernel=kernel_settings, heartbeat_s=0.3, watch_s=0.2, grace_s=30.0, worker="test-worker")
+    settings = Settings(
+        kernel=kernel_settings, heartbeat_s=0.3, watch_s=0.2, grace_s=30.0, shutdown_grace_s=30.0, worker="test-worker"
+    )
     async with connected(kernel_settings) as bus:
         world = World(bus, objects, settings, base.uri, snapshot)
         listening = asyncio.create_task(listen(bus, world.statuses, world.headers))
