@@ -36,7 +36,7 @@ async def test_a_run_known_only_by_its_base_url_is_assembled(
         running_app(build_collector(CollectorSettings(kernel=kernel_settings, linger_s=0.01))),
     ):
         talk = await played(here, trajectory)
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             end = {"outcome": {"status": "success"}, "task": {"task_id": "t-1", "instructions": ""}}
             answer = await http.post(f"{here.url}/t/{trajectory}/v1/trajectories/{trajectory}/end", json=end)
             assert answer.status_code == 202

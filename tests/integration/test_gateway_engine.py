@@ -233,7 +233,7 @@ async def test_ten_roles_are_served_at_once_each_by_its_own_policy_and_all_on_on
         with pytest.raises(openai.NotFoundError, match="no policy serves the role 'role_10'") as missing:
             await here.ask(OPENING, str(uuid.uuid4()), model="role_10")
         assert missing.value.code == "model_not_found"
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         counted = (await http.get(f"http://127.0.0.1:{engine.program.health_port}/metrics")).text
     assert "ratchet_engine_bases 1.0" in counted
     assert "ratchet_engine_base_loads_total 1.0" in counted

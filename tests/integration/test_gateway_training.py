@@ -74,7 +74,10 @@ async def trained(http: httpx.AsyncClient, role: str) -> None:
 
 async def test_a_coordinator_that_is_away_is_told(nats: RunningServer, tmp_path: Path) -> None:
     (nobody,) = free_ports(1)
-    async with scene(nats, tmp_path, coordinator_url=f"http://127.0.0.1:{nobody}") as here, httpx.AsyncClient() as http:
+    async with (
+        scene(nats, tmp_path, coordinator_url=f"http://127.0.0.1:{nobody}") as here,
+        httpx.AsyncClient(timeout=60) as http,
+    ):
         away = await http.get(f"{here.url}/v1/status")
         assert (away.status_code, away.json()["error"]["code"]) == (502, "coordinator_unavailable")
 

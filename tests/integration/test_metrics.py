@@ -34,7 +34,7 @@ async def exported() -> str:
     """What /metrics of a service answers in which every part ran."""
     import_all_metrics()
     server = HttpServer(health_app(Health("test", starting=None)), "127.0.0.1", 0)
-    async with running(server), httpx.AsyncClient(trust_env=False) as client:
+    async with running(server), httpx.AsyncClient(timeout=60, trust_env=False) as client:
 
         async def port() -> int:
             return server.port

@@ -37,7 +37,7 @@ class Prometheus:
         return [rule for group in (await self._get("rules"))["groups"] for rule in group["rules"]]
 
     async def _get(self, path: str, **params: str) -> dict[str, Any]:
-        async with httpx.AsyncClient(base_url=self._url, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=60, base_url=self._url, trust_env=False) as client:
             answer = (await client.get(f"/api/v1/{path}", params=params)).json()
         assert answer["status"] == "success", f"{path} {params}: {answer.get('error')}"
         return answer["data"]
