@@ -246,7 +246,7 @@ class RoleDriver:
             await asyncio.wait({asking})
         finally:
             self._gate = None
-            asking.cancel()
+            await end(asking)
         if asking.cancelled():
             return None
         result = asking.result()

@@ -34,9 +34,11 @@ def checked_trajectory(context: typer.Context, trajectory_id: str) -> str:
     """The id as it is. Raises `typer.BadParameter` for what can be no trajectory's id."""
     if not context.resilient_parsing:
         try:
-            uuid.UUID(trajectory_id)
-        except ValueError as error:
-            raise typer.BadParameter(f"{trajectory_id!r} is no trajectory's id, which is a UUID") from error
+            spelled = str(uuid.UUID(trajectory_id))
+        except ValueError:
+            spelled = None
+        if spelled != trajectory_id.lower():
+            raise typer.BadParameter(f"{trajectory_id!r} is no trajectory's id, which is a UUID")
     return trajectory_id
 
 

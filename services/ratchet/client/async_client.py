@@ -24,6 +24,7 @@ from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import ConfigError, Unavailable
 from ratchet.kernel.outbox import Outbox
 from ratchet.kernel.spool import NoSpool, Spool
+from ratchet.kernel.tasks import end
 from ratchet.kernel.urls import shown
 from ratchet.kernel.whereabouts import address
 from ratchet.messages import DEFAULT_ROLE, TrainingRequest
@@ -145,8 +146,7 @@ class AsyncClient:
         await self._outbox.stop()
         await asyncio.wait({running}, timeout=GRACE_S)
         if not running.done():
-            running.cancel()
-            await asyncio.wait({running})
+            await end(running)
         if self._bus is not None:
             await self._bus.close()
         elif self.stats.pending or self.stats.overflowed:

@@ -33,7 +33,8 @@ _reserved: deque[int] = deque()
 def free_ports(count: int, excluded: Collection[int] = ()) -> list[int]:
     """Different ports that nobody listens on now, reserved: no other process that asks here is offered them.
 
-    A server that sets SO_REUSEADDR, as servers do, can listen on them. Raises `OSError` when there are none.
+    On Linux a server that sets SO_REUSEADDR, as servers do, can listen on them all the same.
+    Raises `OSError` when there are none.
     """
     found: list[int] = []
     for _ in range(LAST - FIRST):

@@ -141,8 +141,8 @@ class Stack:
             await asyncio.sleep(LOOK_S)
 
     async def _stop_all(self) -> None:
-        await end(self._watching)
         try:
+            await end(self._watching)
             await self._stop_members()
         finally:
             self.kill_all()

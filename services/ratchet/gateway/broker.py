@@ -28,7 +28,8 @@ class Broker:
         await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not connecting.done():
             await end(connecting)
-            return
+            if connecting.cancelled() or connecting.exception() is not None:
+                return
         bus = connecting.result()
         self._bus.set_result(bus)
         await stopping

@@ -178,8 +178,8 @@ class Bus:
             for bucket in self.contracts.buckets.values():
                 config = KeyValueConfig(bucket=bucket.name, history=bucket.history, replicas=self._replicas)
                 await self._ensure_bucket(jetstream, config)
-        except TimeoutError as error:
-            raise BusUnavailable(f"broker made no stream or bucket within {ENSURE_S:g} s") from error
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise BusUnavailable(f"broker cannot make the streams and buckets: {error!r}") from error
 
     @staticmethod
     async def _ensure_stream(jetstream: Any, config: StreamConfig) -> None:

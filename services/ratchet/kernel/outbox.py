@@ -102,8 +102,10 @@ class Outbox:
             if self._draining is not None:
                 await asyncio.wait({self._draining})
         finally:
-            await end(connecting, self._draining)
-            self._keep([self._queue.popleft() for _ in range(len(self._queue))])
+            try:
+                await end(connecting, self._draining)
+            finally:
+                self._keep([self._queue.popleft() for _ in range(len(self._queue))])
 
     async def stop(self) -> None:
         """Publish what is queued, once, and return from `run`."""

@@ -89,6 +89,11 @@ class Projection(Generic[S]):
         """The stream that is folded."""
         return self._fold.stream
 
+    def sequence(self, key: str) -> int:
+        """Sequence of the last message that is in the state of `key`; 0 while there is none."""
+        folded = self._folded.get(key)
+        return folded.applied_seq if folded else 0
+
     @property
     def applied_seq(self) -> int:
         """Sequence of the last message that was folded."""

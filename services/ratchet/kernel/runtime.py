@@ -112,6 +112,8 @@ async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: K
         await asyncio.wait({entering, asked}, return_when=asyncio.FIRST_COMPLETED)
         if not entering.done():
             await end(entering)
+            if not entering.cancelled() and entering.exception() is None:
+                await build.__aexit__(None, None, None)
             return True
         app = entering.result()
         try:

@@ -46,7 +46,7 @@ class DpoRoleOut(BaseModel):
     total: int
     since_last_dpo: int = Field(description="Preferences that came since the last job that learns from pairs.")
     threshold: int | None = Field(None, description="New preferences that start a training; null: by hand only.")
-    would_fire: bool = Field(description="Whether the trigger would ask for a training at this moment.")
+    would_fire: bool = Field(description="Whether there is enough for the trigger, which fires once all is stored.")
     last_job: JobBrief | None = None
     newest_policy: str | None = Field(None, description="The newest ready policy that learned from pairs.")
 

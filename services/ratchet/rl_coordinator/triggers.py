@@ -52,7 +52,7 @@ class ThresholdTrigger:
         self._what = thresholds.what
         self._now = now
         self._due: dict[str, int] = {}
-        """By role that is due: the newest message that was counted when it was first seen to be."""
+        """By role that is due: its newest message of those that were counted when it was first seen to be."""
 
     async def tick(self) -> None:
         """Fire where it is due."""
@@ -73,7 +73,7 @@ class ThresholdTrigger:
         if request is None:
             self._due.pop(role, None)
             return
-        due = self._due.setdefault(role, self._counter.applied_seq)
+        due = self._due.setdefault(role, self._counter.sequence(role))
         if not await self._counts.settled(self._counter.stream, due):
             return
         try:

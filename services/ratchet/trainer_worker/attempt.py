@@ -121,9 +121,11 @@ class Attempt:
             final = self._failure(error)
         finally:
             self.launched.set()
-            await end(*beside)
-            if self._child is not None:
-                self._child.kill()
+            try:
+                await end(*beside)
+            finally:
+                if self._child is not None:
+                    self._child.kill()
         if final is not None:
             await self._say(final)
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)

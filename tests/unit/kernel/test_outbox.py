@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import InvalidMessage
 from ratchet.kernel.outbox import Outbox
 from ratchet.kernel.spool import NoSpool, Spool
+from ratchet.kernel.tasks import end
 from ratchet.messages.trajectory import TaskContext
 from tests.support.fake_broker import FakeBroker
 from tests.support.messages import trajectory
@@ -201,3 +203,18 @@ async def test_flushing_gives_up_at_its_deadline(open_spool: OpenSpool) -> None:
     async with publishing(outbox, broker):
         outbox.put(trajectory())
         assert not await outbox.flush(0.05)
+
+
+async def test_what_is_queued_is_kept_however_impatiently_the_outbox_is_ended(open_spool: OpenSpool) -> None:
+    async def connect() -> Any:
+        with suppress(asyncio.CancelledError):  # lost, as a request of nats-py may lose it
+            await asyncio.sleep(3600)
+        await asyncio.sleep(3600)
+
+    spool = open_spool()
+    outbox = outbox_with(spool)
+    running = asyncio.create_task(outbox.run(connect))
+    await asyncio.sleep(0)
+    outbox.put(trajectory())
+    await end(running, again_s=0.01)
+    assert spool.pending == 1
