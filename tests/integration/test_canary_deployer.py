@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 
@@ -32,6 +31,7 @@ from ratchet.messages import ModelDeployed, ModelRollout, decode
 from ratchet.messages.state import POLICIES, ROLLOUTS, PolicyVersion, Route
 from tests.support.canary_traffic import SmallEngine, Traffic, finished_job
 from tests.support.canary_world import ROLE
+from tests.support.http import http_client
 from tests.support.running import connected, prepared_objects, running, running_app
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
 from tests.support.waiting import eventually
@@ -205,7 +205,7 @@ async def test_a_decision_that_somebody_slipped_into_the_log_is_found(
         await test.finish_job(1)
         await test.stage_is(1, "stable")
         url = f"http://127.0.0.1:{test.settings.port}/v1/rollouts/{ROLE}/audit"
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with http_client() as client:
 
             async def whole() -> bool:
                 return (await client.get(url)).json()["whole"]
@@ -278,7 +278,7 @@ async def test_a_killed_deployer_resumes_the_same_stage_and_the_same_statistics(
                 return canary is not None and lease is not None and canary.lease > lease.lease
 
             await eventually(renewed)
-            async with httpx.AsyncClient(timeout=60, base_url=f"http://127.0.0.1:{test.settings.port}") as client:
+            async with http_client(base_url=f"http://127.0.0.1:{test.settings.port}") as client:
                 done = await client.post(f"/v1/rollouts/{ROLE}/promote", json={"actor": "ann", "reason": "seen enough"})
             assert done.json()["state"] == "promoted"
         assert first_break(await test.published(ModelRollout)) is None

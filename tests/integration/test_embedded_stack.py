@@ -25,9 +25,9 @@ from ratchet.kernel.errors import ConfigError, NotFound
 from tests.support.waiting import eventually
 
 PARENT = """
-import subprocess, sys, time
+import subprocess, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
 class Ready(BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
@@ -131,7 +131,7 @@ async def test_a_process_that_cannot_start_shows_the_end_of_its_log(tmp_path: Pa
 
 async def test_a_process_that_never_becomes_ready_is_given_up(tmp_path: Path):
     process = Process.start(
-        program("import time; print('busy', flush=True); time.sleep(600)", free_port()), tmp_path / "log"
+        program("import signal; print('busy', flush=True); signal.pause()", free_port()), tmp_path / "log"
     )
 
     async def busy() -> bool:

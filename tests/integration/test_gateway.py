@@ -7,7 +7,6 @@ import uuid
 from itertools import count
 from typing import Any
 
-import httpx
 import msgspec
 import openai
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from ratchet.messages import Feedback, TrajectoryEnd, Turn
 from ratchet.messages.state import Route
 from tests.support.gateway_scene import ROLE, ask, canary_route, scene, version
+from tests.support.http import http_client
 from tests.support.servers import RunningServer
 from tests.support.waiting import eventually
 
@@ -63,7 +63,7 @@ async def test_the_end_follows_its_turns_and_counts_them(nats: RunningServer, tm
     async with scene(nats, tmp_path) as here:
         client = here.client(base_url=f"{here.url}/t/{trajectory}/v1")
         await ask(client, [{"role": "user", "content": "hi"}])
-        async with httpx.AsyncClient(timeout=60) as http:
+        async with http_client() as http:
             answer = await http.post(
                 f"{here.url}/v1/trajectories/{trajectory}/end",
                 json={"outcome": {"status": "success"}, "task": {"task_id": "t", "instructions": ""}},
@@ -97,7 +97,7 @@ async def test_a_model_is_found_by_every_name_that_a_call_may_use(nats: RunningS
             with pytest.raises(openai.NotFoundError) as missing:
                 await client.models.retrieve(name)
             assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
-        async with httpx.AsyncClient(timeout=60, base_url=here.url) as http:
+        async with http_client(base_url=here.url) as http:
             assert (await http.post(f"/v1/models/{ROLE}")).status_code == 405
 
 
@@ -141,7 +141,7 @@ async def test_secrets_are_taken_out_and_their_tokens_are_not_published(nats: Ru
 
 async def test_feedback_is_checked_at_the_edge(nats: RunningServer, tmp_path: Any) -> None:
     trajectory = str(uuid.uuid4())
-    async with scene(nats, tmp_path) as here, httpx.AsyncClient(timeout=60, base_url=here.url) as http:
+    async with scene(nats, tmp_path) as here, http_client(base_url=here.url) as http:
         thumb = {"trajectory_id": trajectory, "kind": "thumbs", "value": True}
         assert (await http.post("/v1/feedback", json=thumb)).json()["error"]["param"] == "role"
         await ask(here.client(default_headers={"x-ratchet-trajectory": trajectory}), [{"role": "user", "content": "x"}])
@@ -177,7 +177,7 @@ async def test_feedback_is_checked_at_the_edge(nats: RunningServer, tmp_path: An
 async def test_bad_input_gets_a_clear_error_in_openais_shape(
     nats: RunningServer, tmp_path: Any, path: str, body: bytes, status: int
 ) -> None:
-    async with scene(nats, tmp_path, body_limit=2000) as here, httpx.AsyncClient(timeout=60, base_url=here.url) as http:
+    async with scene(nats, tmp_path, body_limit=2000) as here, http_client(base_url=here.url) as http:
         answer = await http.post(path, content=body)
         assert answer.status_code == status
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}

@@ -6,14 +6,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from ratchet.kernel.settings import KernelSettings
 from ratchet.messages import Trajectory
 from ratchet.messages.chat import chat_messages
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.gateway_scene import ROLE, Scene, scene
+from tests.support.http import http_client
 from tests.support.running import migrated, prepared_objects, running_app
 from tests.support.servers import RunningServer
 from tests.support.waiting import eventually
@@ -36,7 +35,7 @@ async def test_a_run_known_only_by_its_base_url_is_assembled(
         running_app(build_collector(CollectorSettings(kernel=kernel_settings, linger_s=0.01))),
     ):
         talk = await played(here, trajectory)
-        async with httpx.AsyncClient(timeout=60) as http:
+        async with http_client() as http:
             end = {"outcome": {"status": "success"}, "task": {"task_id": "t-1", "instructions": ""}}
             answer = await http.post(f"{here.url}/t/{trajectory}/v1/trajectories/{trajectory}/end", json=end)
             assert answer.status_code == 202

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -32,6 +31,7 @@ from tests.support.engine_process import (
     publish_for_role,
     running_engine,
 )
+from tests.support.http import http_client
 from tests.support.running import connected, running_app
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
 from tests.support.waiting import eventually
@@ -233,7 +233,7 @@ async def test_ten_roles_are_served_at_once_each_by_its_own_policy_and_all_on_on
         with pytest.raises(openai.NotFoundError, match="no policy serves the role 'role_10'") as missing:
             await here.ask(OPENING, str(uuid.uuid4()), model="role_10")
         assert missing.value.code == "model_not_found"
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with http_client() as http:
         counted = (await http.get(f"http://127.0.0.1:{engine.program.health_port}/metrics")).text
     assert "ratchet_engine_bases 1.0" in counted
     assert "ratchet_engine_base_loads_total 1.0" in counted

@@ -6,7 +6,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import openai
 import pytest
@@ -19,6 +18,7 @@ from ratchet.messages import Turn
 from ratchet.messages.state import PolicyVersion, Route
 from tests.support.fake_provider import FakeProvider, providing
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, scene, served, version
+from tests.support.http import http_client
 from tests.support.servers import RunningServer
 from tests.support.waiting import eventually
 
@@ -268,7 +268,7 @@ async def test_keys_may_come_from_a_file_and_guard_every_route(nats: RunningServ
     async with scene(nats, tmp_path, api_keys=["setting-key"], api_keys_file=keys) as here:
         for good in ("first-key", "second-key", "setting-key"):
             await ask(here.client(api_key=good), HI)
-        async with httpx.AsyncClient(timeout=60, base_url=here.url, headers={"authorization": "Bearer wrong"}) as http:
+        async with http_client(base_url=here.url, headers={"authorization": "Bearer wrong"}) as http:
             for path in ("/v1/chat/completions", "/v1/completions", "/v1/feedback", "/v1/jobs", "/v1/nothing"):
                 answer = await http.post(path, json={})
                 assert answer.status_code == 401

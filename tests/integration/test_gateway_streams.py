@@ -7,12 +7,12 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
 from ratchet.messages import Turn
 from tests.support.gateway_scene import ROLE, Scene, scene, version
+from tests.support.http import http_client
 from tests.support.servers import RunningServer
 from tests.support.waiting import eventually
 
@@ -107,7 +107,7 @@ async def test_an_error_has_its_status_before_the_stream_and_an_event_within_it(
 
 
 async def test_a_stream_says_that_it_lives_while_the_engine_works(nats: RunningServer, tmp_path: Path) -> None:
-    async with scene(nats, tmp_path, keep_alive_s=0.02) as here, httpx.AsyncClient(timeout=60) as http:
+    async with scene(nats, tmp_path, keep_alive_s=0.02) as here, http_client() as http:
         here.engine.at_work.clear()
         body = {"model": ROLE, "messages": HI, "stream": True}
         async with http.stream("POST", f"{here.url}/v1/chat/completions", json=body) as answer:

@@ -13,6 +13,7 @@ from ratchet.kernel.settings import KernelSettings
 from ratchet.messages import Turn
 from tests.support.coordinator import coordinating, played, stored
 from tests.support.gateway_scene import ROLE, Scene, ask, put_routes, scene, version
+from tests.support.http import http_client
 from tests.support.running import connected, migrated, prepared_objects
 from tests.support.servers import RunningServer
 from tests.support.waiting import eventually
@@ -42,7 +43,7 @@ async def test_two_roles_infer_in_one_session_and_one_starts_a_training_through_
         assert [answer.headers["x-ratchet-policy"] for answer in answers] == list(names.values())
         turns = await here.published(Turn, 2 + sum(isinstance(fact, Turn) for fact in facts))
         assert {turn.role for turn in turns if turn.session_id == "workflow-1"} == set(names)
-        async with httpx.AsyncClient(base_url=f"{here.url}/v1", timeout=60) as http:
+        async with http_client(base_url=f"{here.url}/v1") as http:
             await trained(http, ROLE)
 
 
@@ -76,7 +77,7 @@ async def test_a_coordinator_that_is_away_is_told(nats: RunningServer, tmp_path:
     (nobody,) = free_ports(1)
     async with (
         scene(nats, tmp_path, coordinator_url=f"http://127.0.0.1:{nobody}") as here,
-        httpx.AsyncClient(timeout=60) as http,
+        http_client() as http,
     ):
         away = await http.get(f"{here.url}/v1/status")
         assert (away.status_code, away.json()["error"]["code"]) == (502, "coordinator_unavailable")

@@ -214,6 +214,21 @@ async def event(warehouse: Warehouse, event_id: str) -> Stored | None:
     return None
 
 
+async def found(warehouse: Warehouse, event_id: str) -> Stored:
+    """An event that is stored."""
+    stored_event = await event(warehouse, event_id)
+    assert stored_event is not None, event_id
+    return stored_event
+
+
+async def walked_back(warehouse: Warehouse, event_id: str) -> list[Stored]:
+    """An event and its causes, newest first, as far as they are stored."""
+    walked = [await found(warehouse, event_id)]
+    while (cause := walked[-1].causation_id) is not None and (before := await event(warehouse, cause)) is not None:
+        walked.append(before)
+    return walked
+
+
 @asynccontextmanager
 async def deploying(kernel: KernelSettings) -> AsyncIterator[None]:
     """The deployer with an engine that loads everything."""
@@ -265,19 +280,11 @@ async def test_the_chain_is_walked_from_a_deployment_to_a_trajectory_by_ids_alon
             )
             return rows[0]["event_id"] if rows else None
 
-        last = await event(warehouse, await eventually(promoted, 30))
-        assert last is not None
-        walked = [last]
-        while walked[-1].causation_id is not None:
-            before = await event(warehouse, walked[-1].causation_id)
-            if before is None:
-                break
-            walked.append(before)
+        walked = await walked_back(warehouse, await eventually(promoted))
         assert [one.table for one in walked] == ["deployments", "rollouts", "deployments", "training_statuses"]
         # A dispatch is a command in a work queue: it is gone when it was taken. Its own cause is the chain's beginning.
         assert walked[-1].causation_id == dispatch.event_id
-        request = await event(warehouse, walked[-1].correlation_id)
-        assert request is not None
+        request = await found(warehouse, walked[-1].correlation_id)
         assert workshop.causes[dispatch.event_id].correlation_id == request.event_id
         assert (request.table, request.causation_id) == ("training_requests", None)
         assert {one.correlation_id for one in walked} == {request.event_id}
@@ -285,23 +292,14 @@ async def test_the_chain_is_walked_from_a_deployment_to_a_trajectory_by_ids_alon
         assert [row["causation_id"] for row in queued] == [request.event_id]
 
         version = walked[0].body["policy_version"]
-        found = await lineage(workshop, version)
-        assert found["job"]["events"] == {
-            "request": request.event_id,
-            "dispatch": dispatch.event_id,
-            "completed": walked[-1].event_id,
-        }
-        assert [one["event_id"] for one in found["told"]] == [
-            walked[2].event_id,
-            walked[1].event_id,
-            walked[0].event_id,
-        ]
+        told = await lineage(workshop, version)
+        ends = {"request": request.event_id, "dispatch": dispatch.event_id, "completed": walked[-1].event_id}
+        assert told["job"]["events"] == ends
+        assert [one["event_id"] for one in told["told"]] == [one.event_id for one in reversed(walked[:3])]
         assert request.body["training_job_id"] == asked["training_job_id"]
-        (item,) = found["trajectories"]["items"]
-        reward = await event(warehouse, item["reward"]["event_id"])
-        assert reward is not None
-        trajectory = await event(warehouse, item["event_id"])
-        assert trajectory is not None
+        (item,) = told["trajectories"]["items"]
+        reward = await found(warehouse, item["reward"]["event_id"])
+        trajectory = await found(warehouse, item["event_id"])
         assert (reward.causation_id, reward.correlation_id) == (trajectory.event_id, trajectory.correlation_id)
         assert trajectory.body["trajectory_id"] == tid("a")
 

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ratchet.kernel.health import Health, health_app
 from ratchet.kernel.http import HttpServer
 from tests.support.exported import import_all_metrics
+from tests.support.http import http_client
 from tests.support.running import running
 from tests.support.waiting import eventually
 
@@ -34,7 +35,7 @@ async def exported() -> str:
     """What /metrics of a service answers in which every part ran."""
     import_all_metrics()
     server = HttpServer(health_app(Health("test", starting=None)), "127.0.0.1", 0)
-    async with running(server), httpx.AsyncClient(timeout=60, trust_env=False) as client:
+    async with running(server), http_client(trust_env=False) as client:
 
         async def port() -> int:
             return server.port

@@ -57,10 +57,17 @@ async def bus(kernel_settings: KernelSettings) -> AsyncIterator[Bus]:
         yield bus
 
 
-async def derived(kernel: KernelSettings, bus: Bus, *roles: str, rule: Rule | None = None) -> DerivationReport:
+async def derive(kernel: KernelSettings, bus: Bus, *roles: str, rule: Rule | None = None) -> DerivationReport:
+    """Publish the pairs."""
     async with migrated(kernel) as warehouse:
         deriver = Deriver(Tries(warehouse), StoredPreferences(warehouse), bus, rule or RewardMargin())
-        report = await deriver.derive(roles or (ROLE,), lambda _done, _total: None)
+        return await deriver.derive(roles or (ROLE,), lambda _done, _total: None)
+
+
+async def derived(kernel: KernelSettings, bus: Bus, *roles: str, rule: Rule | None = None) -> DerivationReport:
+    """Publish the pairs, and wait until they are stored."""
+    report = await derive(kernel, bus, *roles, rule=rule)
+    async with migrated(kernel) as warehouse:
         await there(warehouse, report.pairs)
     return report
 
@@ -261,7 +268,7 @@ async def test_enough_preferences_start_a_training_once_they_are_stored(
         "threshold": 7,
     }
     async with stored(kernel_settings, bus, tries()):
-        pass
+        """The collector stores the tries, and stops."""
     settings = {"preference_recipes": {ROLE: recipe}, "minimum_pairs": 3}
     async with coordinating(kernel_settings, bus, **settings) as workshop:
 
@@ -272,9 +279,7 @@ async def test_enough_preferences_start_a_training_once_they_are_stored(
         async def started() -> list[dict[str, Any]]:
             return (await workshop.api.get("/v1/jobs")).json()["jobs"]
 
-        async with migrated(kernel_settings) as warehouse:
-            deriver = Deriver(Tries(warehouse), StoredPreferences(warehouse), bus, RewardMargin())
-            await deriver.derive((ROLE,), lambda _done, _total: None)
+        await derive(kernel_settings, bus)
         await eventually(counted)
         assert await started() == []  # nobody has stored them yet
         async with running_app(build_collector(CollectorSettings(kernel=kernel_settings))):

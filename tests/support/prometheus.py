@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import yaml
 
 from ratchet.embedded.ports import LOOPBACK, free_port
 from ratchet.embedded.program import Program
 from tests.support.compose import REPOSITORY
+from tests.support.http import http_client
 from tests.support.servers import running
 
 UNPACKED = REPOSITORY / ".venv/debian/usr/bin/prometheus"
@@ -37,7 +37,7 @@ class Prometheus:
         return [rule for group in (await self._get("rules"))["groups"] for rule in group["rules"]]
 
     async def _get(self, path: str, **params: str) -> dict[str, Any]:
-        async with httpx.AsyncClient(timeout=60, base_url=self._url, trust_env=False) as client:
+        async with http_client(base_url=self._url, trust_env=False) as client:
             answer = (await client.get(f"/api/v1/{path}", params=params)).json()
         assert answer["status"] == "success", f"{path} {params}: {answer.get('error')}"
         return answer["data"]

@@ -145,8 +145,7 @@ class AsyncClient:
         await self._outbox.flush(max(0.0, until - time.monotonic()))
         await self._outbox.stop()
         await asyncio.wait({running}, timeout=GRACE_S)
-        if not running.done():
-            await end(running)
+        await end(running)
         if self._bus is not None:
             await self._bus.close()
         elif self.stats.pending or self.stats.overflowed:

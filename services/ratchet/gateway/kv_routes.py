@@ -56,6 +56,7 @@ class Routes:
         self._unreadable: dict[str, str] = {}
         """Entries that this gateway cannot read, by key, with the reason."""
         self._looked = False
+        """Whether the routes were read once since the start; there may be none."""
         self._stopping = asyncio.Event()
 
     def get(self, role: str) -> Route | None:

@@ -94,11 +94,6 @@ class Projection(Generic[S]):
         folded = self._folded.get(key)
         return folded.applied_seq if folded else 0
 
-    @property
-    def applied_seq(self) -> int:
-        """Sequence of the last message that was folded."""
-        return self._applied
-
     async def wait_for(self, sequence: int, deadline_s: float = 5.0) -> None:
         """Return once `sequence` is folded. Raises `Unavailable` when that takes longer than the deadline."""
         try:

@@ -39,7 +39,7 @@ LONGEST = 2**31
 
 
 class Counts:
-    """Queries that return numbers only."""
+    """Queries that return no rows: how much there is, and whether something is."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +18,7 @@ from ratchet.kernel.outbox import Outbox
 from ratchet.kernel.spool import NoSpool, Spool
 from ratchet.kernel.tasks import end
 from ratchet.messages.trajectory import TaskContext
+from tests.support.cancelling import forgetful
 from tests.support.fake_broker import FakeBroker
 from tests.support.messages import trajectory
 from tests.support.waiting import eventually
@@ -207,9 +208,7 @@ async def test_flushing_gives_up_at_its_deadline(open_spool: OpenSpool) -> None:
 
 async def test_what_is_queued_is_kept_however_impatiently_the_outbox_is_ended(open_spool: OpenSpool) -> None:
     async def connect() -> Any:
-        with suppress(asyncio.CancelledError):  # lost, as a request of nats-py may lose it
-            await asyncio.sleep(3600)
-        await asyncio.sleep(3600)
+        await forgetful()
 
     spool = open_spool()
     outbox = outbox_with(spool)

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 import pytest
 
 from ratchet.kernel.tasks import end
-
-
-async def forgetful() -> None:
-    """Loses its first cancel, as a request of nats-py may before Python 3.12."""
-    with suppress(asyncio.CancelledError):
-        await asyncio.sleep(3600)
-    await asyncio.sleep(3600)
+from tests.support.cancelling import forgetful
 
 
 async def begun() -> asyncio.Task[None]:
@@ -35,7 +28,7 @@ async def test_a_request_that_is_answered_as_it_is_cancelled_ends_all_the_same()
 
     async def requests() -> None:
         await asyncio.wait_for(answer, 60)
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
 
     task = asyncio.create_task(requests())
     await asyncio.sleep(0)
