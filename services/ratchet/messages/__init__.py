@@ -4,6 +4,7 @@ from ratchet.messages.base import DEFAULT_ROLE, JsonObject, Message, Value, deco
 from ratchet.messages.deployment import ModelDeployed, ModelRollout
 from ratchet.messages.operations import Alert, DeadLetter
 from ratchet.messages.reward import Feedback, Preference, Reward
+from ratchet.messages.start import Start
 from ratchet.messages.training import TrainingDispatch, TrainingRequest, TrainingStatus
 from ratchet.messages.trajectory import Outcome, PolicyClaim, Trajectory, TrajectoryEnd
 from ratchet.messages.turn import Turn
@@ -13,6 +14,7 @@ MESSAGES: dict[str, type[Message]] = {
     for kind in (
         Trajectory,
         TrajectoryEnd,
+        Start,
         Turn,
         Reward,
         Feedback,
@@ -42,6 +44,7 @@ __all__ = [
     "PolicyClaim",
     "Preference",
     "Reward",
+    "Start",
     "TrainingDispatch",
     "TrainingRequest",
     "TrainingStatus",

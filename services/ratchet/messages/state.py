@@ -87,13 +87,17 @@ class WeightStep(Value, frozen=True, kw_only=True):
     weight: float
 
 
-class CanaryRoute(Value, frozen=True, kw_only=True):
+class CanaryRoute(Value, frozen=True, kw_only=True, omit_defaults=True):
     rollout_id: str
     policy: ServedPolicy
     salt: str
     schedule: list[WeightStep]
     lease: int
     """Grows with every renewal; a gateway that sees no growth for 20 s serves stable."""
+    centres: dict[str, float] | None = None
+    """By metric: the harm, 0..1, that the tests bet around; gateways copy it into every start."""
+    latency_scale_ms: float | None = None
+    """The latency that counts as a harm of one half; gateways copy it into every start."""
 
 
 class Route(Value, frozen=True, kw_only=True, omit_defaults=True):
