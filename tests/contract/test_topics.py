@@ -59,6 +59,7 @@ def test_the_order_of_turns_and_their_end_is_kept_by_one_stream():
     ("stream", "days", "messages"),
     [
         ("RL_TRAJECTORIES", 30, 1_000_000),
+        ("RL_STARTS", 7, None),
         ("RL_TURNS", 7, None),
         ("RL_REWARDS", 30, 500_000),
         ("RL_FEEDBACK", 365, None),
@@ -78,11 +79,11 @@ def test_jobs_are_a_work_queue_without_an_age():
     assert (jobs.retention, jobs.max_age_s) == ("workqueue", None)
 
 
-def test_only_trajectories_are_refused_when_their_stream_is_full():
-    assert [s.name for s in CONTRACTS.streams.values() if s.discard == "new"] == ["RL_TRAJECTORIES"]
+def test_trajectories_and_their_starts_are_refused_when_their_stream_is_full():
+    assert [s.name for s in CONTRACTS.streams.values() if s.discard == "new"] == ["RL_TRAJECTORIES", "RL_STARTS"]
 
 
-@pytest.mark.parametrize("stream", ["RL_TRAJECTORIES", "RL_TURNS", "RL_FEEDBACK", "RL_DEADLETTERS"])
+@pytest.mark.parametrize("stream", ["RL_TRAJECTORIES", "RL_STARTS", "RL_TURNS", "RL_FEEDBACK", "RL_DEADLETTERS"])
 def test_streams_of_large_messages_are_bounded_in_bytes(stream: str):
     assert CONTRACTS.streams[stream].max_bytes
 
