@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
+from hashlib import md5
 from typing import Any
 
 import clickhouse_connect
+import httpx
+import lz4.frame
 import pytest
+import zstandard
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from tests.support.servers import RunningServer
@@ -205,3 +210,58 @@ async def test_concurrent_queries_and_inserts_do_not_mix(async_client: Any) -> N
 
     await asyncio.gather(*(work(number) for number in range(60)))
     assert (await async_client.query("SELECT count() FROM t")).result_rows == [(60,)]
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "lz4": lambda plain: bytes(lz4.frame.compress(plain)),
+    "zstd": zstandard.ZstdCompressor().compress,
+}
+
+
+def rows_of(sizes: list[int]) -> list[list[Any]]:
+    """A row of each size, its text different from every other's and hard to compress."""
+    source = random.Random(len(sizes))
+    return [[number, source.randbytes(size // 2).hex()] for number, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("compress", [False, "lz4", "zstd", "gzip"])
+@pytest.mark.parametrize(
+    "sizes",
+    [[1_000] * 8_000, [20_000] * 500, [64_000] * 200, [500_000] * 12, [20_000_000, 10, 3_000_000, 10]],
+    ids=["1 KB", "20 KB", "64 KB", "500 KB", "the first 20 MB"],
+)
+def test_every_row_of_an_insert_of_many_blocks_arrives(
+    clickhouse: RunningServer, database: str, compress: bool | str, sizes: list[int]
+) -> None:
+    client = clickhouse_connect.get_client(dsn=clickhouse.url, database=database, compress=compress)
+    client.command("CREATE TABLE t (id UInt64, text String) ENGINE = MergeTree ORDER BY id")
+    rows = rows_of(sizes)
+    summary = client.insert("t", rows, column_names=["id", "text"])
+    assert summary.written_rows == len(rows)
+    found = client.query("SELECT id, lower(hex(MD5(text))) FROM t ORDER BY id").result_rows
+    assert found == [(number, md5(text.encode()).hexdigest()) for number, text in rows]
+    client.close()
+
+
+async def test_an_asynchronous_insert_says_how_many_rows_it_wrote(async_client: Any) -> None:
+    await async_client.command("CREATE TABLE t (id UInt64, text String) ENGINE = MergeTree ORDER BY id")
+    summary = await async_client.insert("t", rows_of([100_000] * 100), column_names=["id", "text"])
+    assert summary.written_rows == 100
+    assert (await async_client.query("SELECT count() FROM t")).result_rows == [(100,)]
+
+
+@pytest.mark.parametrize("encoding", ["lz4", "zstd"])
+def test_an_insert_whose_body_is_cut_off_is_refused_whole(
+    clickhouse: RunningServer, client: Any, encoding: str
+) -> None:
+    client.command("CREATE TABLE t (id UInt64, text String) ENGINE = MergeTree ORDER BY id")
+    frames = [PACKERS[encoding](f'{{"id": {number}, "text": "x"}}\n'.encode()) for number in range(3)]
+    response = httpx.post(
+        clickhouse.url,
+        params={"query": "INSERT INTO t FORMAT JSONEachRow", "database": client.database},
+        content=b"".join(frames)[:-1],
+        headers={"Content-Encoding": encoding},
+        trust_env=False,
+    )
+    assert response.headers["X-ClickHouse-Exception-Code"] == "271"
+    assert client.command("SELECT count() FROM t") == 0

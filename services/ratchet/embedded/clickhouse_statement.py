@@ -9,8 +9,9 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, cast
 
 import lz4.frame
 import zstandard
@@ -65,6 +66,33 @@ _STATUS = {
     373: 423,
 }
 """HTTP status by exception code, as the server maps them; 500 for all others."""
+
+
+UNPACKED_AT_ONCE = 1 << 20
+"""Bytes: what stands behind a frame is copied, so that no more than this is copied for each frame."""
+
+
+class _Unpacker(Protocol):
+    """What the decompressors of all libraries have: one for each frame."""
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+
+
+def _lz4() -> _Unpacker:
+    return cast(_Unpacker, lz4.frame.LZ4FrameDecompressor())  # the library has no types
+
+
+_UNPACKERS: Mapping[str, Callable[[], _Unpacker]] = {
+    "lz4": _lz4,
+    "zstd": lambda: zstandard.ZstdDecompressor().decompressobj(),
+    "gzip": lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16),
+    "deflate": zlib.decompressobj,
+}
+"""One decompressor by Content-Encoding."""
 
 
 class ProtocolError(Exception):
@@ -144,23 +172,36 @@ def form_parameters(content_type: str, body: bytes) -> dict[str, str]:
 
 
 def decoded(body: bytes, encoding: str) -> bytes:
-    """`body` without its Content-Encoding."""
+    """`body` without its Content-Encoding: all of its frames, and nothing less."""
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in _UNPACKERS:
+        raise ProtocolError(271, "CANNOT_DECOMPRESS", f"Content-Encoding {encoding} is not supported")
     try:
-        match encoding:
-            case "" | "identity":
-                return body
-            case "lz4":
-                return lz4.frame.decompress(body)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] - untyped
-            case "zstd":
-                return zstandard.ZstdDecompressor().decompressobj().decompress(body)
-            case "gzip":
-                return gzip.decompress(body)
-            case "deflate":
-                return zlib.decompress(body)
-            case _:
-                raise ProtocolError(271, "CANNOT_DECOMPRESS", f"Content-Encoding {encoding} is not supported")
-    except (RuntimeError, OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        return _unpacked(body, _UNPACKERS[encoding])
+    except (RuntimeError, EOFError, zlib.error, zstandard.ZstdError) as error:
         raise ProtocolError(271, "CANNOT_DECOMPRESS", f"The body is no {encoding}: {error}") from error
+
+
+def _unpacked(body: bytes, start: Callable[[], _Unpacker]) -> bytes:
+    """What all frames of `body` hold, one after the other. Raises `EOFError` where the last one is cut off.
+
+    Clients write one frame for each block of rows, so a body has as many frames as it has blocks.
+    """
+    parts: list[bytes] = []
+    ended = False
+    unpacker = start()
+    for begin in range(0, len(body), UNPACKED_AT_ONCE):
+        rest = body[begin : begin + UNPACKED_AT_ONCE]
+        while rest:
+            if ended:
+                unpacker = start()
+            parts.append(unpacker.decompress(rest))
+            ended = unpacker.eof
+            rest = unpacker.unused_data if ended else b""
+    if not ended:
+        raise EOFError("it ends within a frame")
+    return b"".join(parts)
 
 
 def encoded(body: bytes, accepted: str) -> tuple[bytes, str | None]:

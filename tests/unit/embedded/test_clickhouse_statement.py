@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import random
 import zlib
+from collections.abc import Callable
 
 import lz4.frame
 import pytest
 import zstandard
 
 from ratchet.embedded.clickhouse_statement import (
+    UNPACKED_AT_ONCE,
     ProtocolError,
     decoded,
     encoded,
@@ -116,18 +119,51 @@ def test_a_file_in_a_form_is_refused():
         form_parameters("multipart/form-data; boundary=B", body)
 
 
-@pytest.mark.parametrize(
-    ("encoding", "packed"),
-    [
-        ("", BINARY),
-        ("gzip", gzip.compress(BINARY)),
-        ("deflate", zlib.compress(BINARY)),
-        ("lz4", lz4.frame.compress(BINARY)),
-        ("zstd", zstandard.ZstdCompressor().compress(BINARY)),
-    ],
-)
-def test_bodies_are_unpacked(encoding: str, packed: bytes):
-    assert decoded(packed, encoding) == BINARY
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "lz4": lambda plain: bytes(lz4.frame.compress(plain, content_checksum=True)),
+    "zstd": lambda plain: zstandard.ZstdCompressor(write_checksum=True).compress(plain),
+}
+
+
+def test_a_plain_body_stays_as_it_is():
+    assert decoded(BINARY, "") == decoded(BINARY, "identity") == BINARY
+
+
+@pytest.mark.parametrize("encoding", PACKERS)
+@pytest.mark.parametrize("frames", [1, 2, 50])
+def test_every_frame_of_a_body_is_unpacked(encoding: str, frames: int):
+    plain = [bytes([number]) * 100_000 + BINARY for number in range(frames)]
+    assert decoded(b"".join(map(PACKERS[encoding], plain)), encoding) == b"".join(plain)
+
+
+@pytest.mark.parametrize("encoding", PACKERS)
+def test_frames_longer_than_what_is_unpacked_at_once_are_whole(encoding: str):
+    plain = random.Random(1).randbytes(UNPACKED_AT_ONCE + 1)
+    packed = PACKERS[encoding](plain)
+    assert decoded(packed + packed, encoding) == plain + plain
+
+
+@pytest.mark.parametrize("encoding", PACKERS)
+def test_a_body_that_ends_within_a_frame_is_refused(encoding: str):
+    frame = PACKERS[encoding](BINARY * 100)
+    cut = [b"", *(frame + frame[:length] for length in (1, len(frame) // 2, len(frame) - 1))]
+    for packed in cut:
+        with pytest.raises(ProtocolError) as caught:
+            decoded(packed, encoding)
+        assert engine_error(str(caught.value))[1] == "271"
+
+
+@pytest.mark.parametrize("encoding", PACKERS)
+def test_a_damaged_second_frame_is_refused(encoding: str):
+    frame = PACKERS[encoding](BINARY * 100)
+    for place in (0, len(frame) - 1):
+        damaged = bytearray(frame)
+        damaged[place] ^= 0xFF
+        with pytest.raises(ProtocolError) as caught:
+            decoded(frame + damaged, encoding)
+        assert engine_error(str(caught.value))[1] == "271"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "lz4", "zstd", "br"])
