@@ -59,7 +59,7 @@ def play(faults: Faults, rules: Rules, *, longest: int, seed: int) -> Verdict:
         stories = (_trajectory(float(n), weight, faults, draw) for n in range(start, start + LOOK_EVERY))
         watch = fold(rollout.watch, chain.from_iterable(stories), rollout.compared, rules)
         rollout = msgspec.structs.replace(rollout, watch=watch)
-        decision = decide(rollout, None, rules, START)
+        decision = decide(rollout, None, rules)
         if decision is not None:
             return decision.verdict
     return Verdict.HOLD

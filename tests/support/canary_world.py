@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.driver import RoleDriver, Work
 from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
+from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.nats_events import Batch
 from ratchet.messages import PolicyClaim, Reward, Turn, named_id
 from ratchet.messages.reward import RewardComponent, RewardMetadata
@@ -93,6 +95,18 @@ def turn_of(trajectory_id: str, arm: str, version: int, weight: float, **changes
 
 
 @dataclass
+class FakeLead:
+    """Leads until a test takes the lead away."""
+
+    term: int = 0
+    leading: bool = True
+
+    async def confirm(self) -> None:
+        if not self.leading:
+            raise NotLeading("another deployer leads")
+
+
+@dataclass
 class FakeGate:
     """Says what it is told to, and remembers whom it was asked about."""
 
@@ -153,7 +167,12 @@ class CanaryWorld:
         self.rules = rules or quick_rules()
         self.strategy = strategy
         self.gates = {name: FakeGate(name) for name in ("probe", "warmup", "heldout_tasks", "approval")}
-        self.policies = KvPolicies(self.bus.bucket(POLICIES, Route), self.bus.bucket(POLICIES, PolicyVersion))
+        self.lead = FakeLead()
+        self.policies = KvPolicies(
+            self.bus.bucket(POLICIES, Route), self.bus.bucket(POLICIES, PolicyVersion), self.lead
+        )
+        self.longest_tick_s = math.inf
+        """Tests let minutes pass between two looks."""
         self.random = random.Random(7)
         self.played = 0
         self.driver = self.new_driver()
@@ -174,6 +193,9 @@ class CanaryWorld:
             endpoint="http://127.0.0.1:8080",
             serving_platform="engine_local",
             lease_s=5.0,
+            lead=self.lead,
+            monotonic=self.clock.monotonic,
+            longest_tick_s=self.longest_tick_s,
         )
 
     def restart(self) -> None:

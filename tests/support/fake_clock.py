@@ -12,11 +12,21 @@ class FakeClock:
 
     def __init__(self, at: datetime = START) -> None:
         self._at = at
+        self._passed_s = 0.0
 
     def __call__(self) -> datetime:
         return self._at
 
     def advance(self, seconds: float) -> datetime:
         """Let time pass."""
+        self._passed_s += seconds
+        return self.set_by(seconds)
+
+    def set_by(self, seconds: float) -> datetime:
+        """Somebody sets the wall clock forward, or back; no time passes."""
         self._at += timedelta(seconds=seconds)
         return self._at
+
+    def monotonic(self) -> float:
+        """Seconds that have passed."""
+        return self._passed_s

@@ -1,7 +1,8 @@
 """The deployer, put together.
 
-RL_TRAINING --training.status--> Handlers --> policies KV (next version) --> Deployments.registered
-Deployments: one RoleDriver per role
+Leadership: one of several deployers leads; the others serve what can be read, and wait
+RL_TRAINING --training.status--> Handlers --> policies KV (next version) --> Deployments.registered   (while leading)
+Deployments, while leading: one RoleDriver per role
     gates (engine, held-out command, people) --> RolloutKeeper --> rollouts KV, policies KV, RL_DEPLOYMENTS, RL_ALERTS
     RL_TURNS, RL_REWARDS --> NatsEvents --> domain (fold, decide) --> RolloutKeeper
 Api on `port`: what there is, and operators' acts
@@ -28,6 +29,7 @@ from ratchet.canary_deployer.http_api import Api, Ledger
 from ratchet.canary_deployer.http_engine import HttpEngine
 from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
+from ratchet.canary_deployer.leadership import Leader, Leadership, WhileLeading
 from ratchet.canary_deployer.nats_decisions import NatsDecisions
 from ratchet.canary_deployer.nats_events import REWARDS, TURNS, NatsEvents
 from ratchet.canary_deployer.settings import Settings
@@ -72,7 +74,8 @@ async def build(settings: Settings, now: Callable[[], datetime] = utc_now) -> As
 
 
 def _assembled(settings: Settings, bus: Bus, engine: HttpEngine, now: Callable[[], datetime]) -> App:
-    policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion))
+    leadership = Leadership(bus.bucket(ROLLOUTS, Leader), settings.url, settings.takeover_s)
+    policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion), leadership)
     office = Office(
         policies=policies,
         rollouts=bus.bucket(ROLLOUTS, Rollout),
@@ -82,6 +85,7 @@ def _assembled(settings: Settings, bus: Bus, engine: HttpEngine, now: Callable[[
         endpoint=settings.gateway_url,
         serving_platform=settings.serving_platform,
         lease_s=settings.lease_s,
+        lead=leadership,
     )
     tools = _gate_tools(settings, engine)
     gates = {name: make(tools) for name, make in GATES.items()}
@@ -89,15 +93,16 @@ def _assembled(settings: Settings, bus: Bus, engine: HttpEngine, now: Callable[[
     facts = functools.partial(Facts, endpoint=office.endpoint, serving_platform=office.serving_platform)
     jobs, objects = bus.bucket(JOBS, Job), Objects(settings.kernel)
     handlers = Handlers(policies, jobs, objects, deployments.registered, facts, now)
-    api = Api(deployments, Ledger(policies, NatsDecisions(bus)), office.rules, now)
+    api = Api(deployments, Ledger(policies, NatsDecisions(bus)), office.rules)
     return App(
         name=NAME,
         components=[
-            deployments,
-            Consumer(bus, _subscription(handlers)),
+            leadership,
+            WhileLeading(leadership, lambda: deployments),
+            WhileLeading(leadership, lambda: Consumer(bus, _subscription(handlers))),
             HttpServer(api.app(), settings.kernel.http_host, settings.port),
         ],
-        checks={"bus": bus.check, "rollouts": deployments.check},
+        checks={"bus": bus.check, "leader": leadership.check, "rollouts": deployments.check},
     )
 
 

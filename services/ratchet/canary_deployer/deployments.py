@@ -1,4 +1,4 @@
-"""One driver per role, for as long as the service runs."""
+"""One driver per role, for as long as this process leads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from contextlib import suppress
 
 import structlog
 
+from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.driver import RoleDriver, Work
 from ratchet.canary_deployer.keeper import Office
-from ratchet.kernel.errors import NotFound, Unavailable
+from ratchet.canary_deployer.leadership import NotLeading
+from ratchet.kernel.errors import BusUnavailable, NotFound, Unavailable
 
 log = structlog.get_logger()
 
@@ -18,7 +20,10 @@ RESCAN_S = 1.0
 
 
 class Deployments:
-    """Starts a driver for every role that is known at the start, and for every new one."""
+    """Starts a driver for every role that is known when a term begins, and for every new one.
+
+    `run` works for one term, and may be called again for the next: every record is read anew then.
+    """
 
     def __init__(self, office: Office, work: Work) -> None:
         self._office = office
@@ -31,11 +36,17 @@ class Deployments:
     async def run(self) -> None:
         """Drive all roles until stopped."""
         self._running = True
-        for role in [*self._drivers, *await self._known_roles()]:
-            self._drive(role)
-        await self._stopping.wait()
-        await asyncio.gather(*(driver.stop() for driver in self._drivers.values()))
-        await asyncio.gather(*self._tasks.values())
+        try:
+            for role in [*self._drivers, *await self._known_roles()]:
+                self._drive(role)
+            await self._stopping.wait()
+            await asyncio.gather(*(driver.stop() for driver in self._drivers.values()))
+            await asyncio.gather(*self._tasks.values())
+        finally:
+            self._running = False
+            self._drivers.clear()
+            self._tasks.clear()
+            self._stopping.clear()
 
     async def stop(self) -> None:
         """Every driver saves where it is and returns."""
@@ -46,15 +57,37 @@ class Deployments:
         self._drive(role)
         self._drivers[role].wake()
 
-    def roles(self) -> list[str]:
-        """Roles that have a driver."""
-        return sorted(self._drivers)
+    async def roles(self) -> list[str]:
+        """Every role that has a policy."""
+        return sorted({*self._drivers, *await self._office.policies.roles()})
 
     def driver(self, role: str) -> RoleDriver:
-        """The driver of a role. Raises `NotFound`."""
+        """The driver of a role, which takes orders. Raises `NotFound`, or `NotLeading` with the leader's address."""
+        _ = self._office.lead.term
         if role not in self._drivers:
             raise NotFound(f"no such role: {role}")
         return self._drivers[role]
+
+    async def current(self, role: str) -> Rollout | None:
+        """The newest rollout of a role: a leader's own, else as the leader saved it. Raises `NotFound`."""
+        driver = self._drivers.get(role)
+        if driver is not None:
+            try:
+                await self._office.lead.confirm()
+                return await driver.current()
+            except BusUnavailable:
+                return await driver.current()
+            except NotLeading:
+                pass
+        entry = await self._office.rollouts.get(role)
+        if entry is None and role not in await self._office.policies.roles():
+            raise NotFound(f"no such role: {role}")
+        return entry.value if entry else None
+
+    def fault(self, role: str) -> str | None:
+        """Why the role's rollout cannot go on; None when it can, or when another deployer leads."""
+        driver = self._drivers.get(role)
+        return driver.fault if driver else None
 
     async def check(self) -> str | None:
         """Readiness: why a rollout cannot go on, None when all can."""

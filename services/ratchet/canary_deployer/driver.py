@@ -140,7 +140,7 @@ class RoleDriver:
         try:
             async with self._lock:
                 rollout, decision = self._judged(await self._settled(), verdict, actor, reason)
-                done = await self._keeper.take(rollout, decision)
+                done = await self._keeper.take(self._keeper.aged(rollout), decision)
                 await end(self._gate)
                 return done
         finally:
@@ -277,6 +277,7 @@ class RoleDriver:
 
     async def _fold(self, rollout: Rollout, batch: Batch, events: Events) -> None:
         rules, now = self._office.rules, self._office.now()
+        rollout = self._keeper.aged(rollout)
         watch = fold(rollout.watch, batch.messages, rollout.compared, rules)
         if overdue(watch, now.timestamp(), rules) and await events.caught_up():
             watch = expire(watch, now.timestamp(), rollout.compared, rules)
@@ -284,7 +285,7 @@ class RoleDriver:
         rollout = msgspec.structs.replace(
             rollout, watch=watch, looks=looks, turn_seq=batch.turn_seq, reward_seq=batch.reward_seq
         )
-        decision = decide(rollout, tripped, rules, now)
+        decision = decide(rollout, tripped, rules)
         if decision is not None:
             await self._keeper.take(rollout, decision)
         else:

@@ -16,14 +16,13 @@ With `"dry_run": true` in its body a POST answers as it would, with the rollout 
 stands in the body, where a field that is not known is refused: a misspelt one must not act.
 
 Errors are `{"error": {"message": ...}}`: 400 for a bad body, 404 for an unknown role or policy, 409 in the wrong state,
-503 while the broker is away.
+503 while the broker is away, and for a POST to a standby, with the address of the deployer that leads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
 import msgspec
@@ -88,12 +87,11 @@ class Ledger:
 class Api:
     """The handlers; they decide nothing."""
 
-    def __init__(self, deployments: Deployments, ledger: Ledger, rules: Rules, now: Callable[[], datetime]) -> None:
+    def __init__(self, deployments: Deployments, ledger: Ledger, rules: Rules) -> None:
         self._deployments = deployments
         self._policies = ledger.policies
         self._decisions = ledger.decisions
         self._rules = rules
-        self._now = now
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -110,13 +108,13 @@ class Api:
 
     async def rollouts(self, _: Request) -> Response:
         """Every role's newest rollout."""
-        found = [(role, await self._deployments.driver(role).current()) for role in self._deployments.roles()]
+        found = [(role, await self._deployments.current(role)) for role in await self._deployments.roles()]
         return _json({"rollouts": [self._shown(role, rollout) for role, rollout in found if rollout is not None]})
 
     async def rollout(self, request: Request) -> Response:
         """One role's newest rollout."""
         role: str = request.path_params["role"]
-        found = await self._deployments.driver(role).current()
+        found = await self._deployments.current(role)
         if found is None:
             raise NotFound(f"there was no rollout of {role} yet")
         return _json(self._shown(role, found))
@@ -136,7 +134,7 @@ class Api:
 
         Read after the route and before the log: whatever is announced in between is in the log then.
         """
-        rollout = await self._deployments.driver(role).current() if role in self._deployments.roles() else None
+        rollout = await self._deployments.current(role)
         waiting = [one for one in rollout.outbox if one.topic == ModelRollout.TOPIC] if rollout else []
         return decode(waiting[-1].body.encode(), ModelRollout) if waiting else None
 
@@ -177,7 +175,7 @@ class Api:
         return {"role": role, "route": route, "policies": versions}
 
     def _shown(self, role: str, rollout: Rollout) -> JsonObject:
-        return {**summary(rollout, self._rules, self._now()), "fault": self._deployments.driver(role).fault}
+        return {**summary(rollout, self._rules), "fault": self._deployments.fault(role)}
 
 
 def _audit(found: Audit) -> JsonObject:

@@ -10,14 +10,21 @@ A decision becomes true in five steps, and each may be repeated:
 
 A record that is found with a full outbox goes through 2 to 5 before anything else. Statistics are saved together with
 their place in both streams, so what was folded after the last save is simply folded again.
+
+Only the leader writes (`leadership.py`). It writes a record that another term has left with its own term first.
+
+How long a stage, a soak or a deadline has lasted is counted in ticks of the monotonic clock and saved with every lease:
+no clock that is set back or forward shortens or lengthens it. Time in which nobody watched does not count.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
@@ -32,6 +39,7 @@ from ratchet.canary_deployer.domain.serving import renewed, restaged, settled
 from ratchet.canary_deployer.domain.statistics import e_values
 from ratchet.canary_deployer.domain.verdicts import Decision
 from ratchet.canary_deployer.kv_policies import KvPolicies
+from ratchet.canary_deployer.leadership import Lead
 from ratchet.kernel.errors import Conflict, Unavailable
 from ratchet.kernel.kv import Bucket
 from ratchet.messages import MESSAGES, Message, ModelDeployed
@@ -41,6 +49,8 @@ log = structlog.get_logger()
 
 SAVE_S = 1.0
 """Statistics are saved at most this often between decisions."""
+LONGEST_TICK_S = 15.0
+"""A longer pause between two looks was no watching: this much of it counts. Gateways drop the canary after 20 s."""
 
 
 class Publish(Protocol):
@@ -61,6 +71,9 @@ class Office:
     endpoint: str
     serving_platform: str
     lease_s: float
+    lead: Lead
+    monotonic: Callable[[], float] = time.monotonic
+    longest_tick_s: float = LONGEST_TICK_S
 
 
 class RolloutKeeper:
@@ -73,8 +86,9 @@ class RolloutKeeper:
         self._revision: int | None = None
         self._loaded = False
         self._unsaved = False
-        self._saved_at: datetime | None = None
-        self._leased_at: datetime | None = None
+        self._saved_at: float | None = None
+        self._leased_at: float | None = None
+        self._ticked_at: float | None = None
         self.generation = 0
         """Grows whenever the record is read again: what was folded since the last save is gone."""
 
@@ -88,9 +102,18 @@ class RolloutKeeper:
         if not self._loaded:
             entry = await self._office.rollouts.get(self._role)
             self._rollout, self._revision = (entry.value, entry.revision) if entry else (None, None)
-            self._loaded, self._unsaved, self._leased_at = True, False, None
+            self._unsaved, self._leased_at = False, None
             self.generation += 1
+            await self._claim()
+            self._loaded = True
         return self._rollout
+
+    async def _claim(self) -> None:
+        """Write this leader's term into what another has left: a write that it still has on its way fails."""
+        term, left = self._office.lead.term, self._rollout
+        if left is not None and left.term != term:
+            await self._save(msgspec.structs.replace(left, term=term))
+            self._ticked_at = None
 
     def forget(self) -> None:
         """Read the record again before the next step: after a fault nobody knows which writes arrived."""
@@ -105,21 +128,39 @@ class RolloutKeeper:
         """Save the record between decisions."""
         await self._save(rollout)
 
+    def aged(self, rollout: Rollout) -> Rollout:
+        """The rollout after the time that has passed since it was last looked at, if it had traffic."""
+        now, before = self._office.monotonic(), self._ticked_at
+        self._ticked_at = now
+        if before is None or rollout.state not in WITH_TRAFFIC:
+            return rollout
+        passed_s = min(now - before, self._office.longest_tick_s)
+        return msgspec.structs.replace(
+            rollout, stage_age_s=rollout.stage_age_s + passed_s, age_s=rollout.age_s + passed_s
+        )
+
     async def observe(self, rollout: Rollout) -> None:
-        """Take over new statistics; they are saved when the last save is a while ago."""
+        """Take over new statistics; they are saved when the last save is a while ago, time alone with every lease."""
         before = self._rollout
         if before is not None and rollout != before:
-            self._rollout, self._unsaved = rollout, True
+            folded = (rollout.watch, rollout.turn_seq, rollout.reward_seq) != (
+                before.watch,
+                before.turn_seq,
+                before.reward_seq,
+            )
+            self._rollout, self._unsaved = rollout, self._unsaved or folded
             metrics.count_errors(rollout, before)
             metrics.show_rollout(rollout, e_values(rollout.watch.statistics, self._office.rules))
-        due = self._saved_at is None or self._office.now() - self._saved_at >= timedelta(seconds=SAVE_S)
-        if self._unsaved and due:
+        since_s = self._office.monotonic() - self._saved_at if self._saved_at is not None else math.inf
+        if since_s >= (SAVE_S if self._unsaved else self._office.lease_s):
             await self._save(rollout)
 
     async def take(self, rollout: Rollout, decision: Decision) -> Rollout:
         """Take a decision and make it true. Raises `IllegalMove` when it is not possible."""
         moved = await self.foreseen(rollout, decision)
         await self._save(moved)
+        if rollout.state not in WITH_TRAFFIC:
+            self._ticked_at = self._office.monotonic()
         verdict, policy = str(decision.verdict), moved.candidate.name
         log.info("decided", role=self._role, policy=policy, verdict=verdict, reason=decision.reason)
         return await self.make_true(moved)
@@ -146,8 +187,8 @@ class RolloutKeeper:
 
     async def renew(self, rollout: Rollout) -> None:
         """Let the canary's lease grow when it is time."""
-        now = self._office.now()
-        fresh = self._leased_at is not None and now - self._leased_at < timedelta(seconds=self._office.lease_s)
+        now = self._office.monotonic()
+        fresh = self._leased_at is not None and now - self._leased_at < self._office.lease_s
         if fresh or rollout.state not in WITH_TRAFFIC:
             return
         route = await self._office.policies.change_route(self._role, lambda route: renewed(route, rollout))
@@ -171,8 +212,9 @@ class RolloutKeeper:
                     metrics.DEPLOYMENTS.labels(message.state).inc()
 
     async def _save(self, rollout: Rollout) -> None:
-        """Write the record by compare-and-set. A lost one means that somebody else drives this role too."""
+        """Write the record by compare-and-set. A lost one means that another deployer leads now."""
         try:
+            await self._office.lead.confirm()
             if self._revision is None:
                 self._revision = await self._office.rollouts.create(self._role, rollout)
             else:
@@ -181,4 +223,4 @@ class RolloutKeeper:
             self.forget()
             raise
         self._rollout, self._unsaved = rollout, False
-        self._saved_at = self._office.now()
+        self._saved_at = self._office.monotonic()

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 
+from ratchet.canary_deployer.leadership import Lead
 from ratchet.kernel.errors import Conflict, NotFound
 from ratchet.kernel.kv import Bucket
 from ratchet.messages.state import PolicyVersion, Route
 
+V = TypeVar("V", Route, PolicyVersion)
+
 
 class KvPolicies:
-    """Routes and policies, changed by compare-and-set only."""
+    """Routes and policies, changed by compare-and-set only, and by the leader only."""
 
-    def __init__(self, routes: Bucket[Route], versions: Bucket[PolicyVersion]) -> None:
+    def __init__(self, routes: Bucket[Route], versions: Bucket[PolicyVersion], lead: Lead) -> None:
         self._routes = routes
         self._versions = versions
+        self._lead = lead
 
     async def roles(self) -> list[str]:
         """Every role that has a route or a policy."""
@@ -29,7 +35,7 @@ class KvPolicies:
 
     async def change_route(self, role: str, change: Callable[[Route], Route]) -> Route:
         """Replace the route by `change(route)`; one write, none when nothing changes."""
-        return await self._routes.change(role, lambda route: change(route or Route(role=role)))
+        return await self._changed(self._routes, role, lambda route: change(route or Route(role=role)))
 
     async def version(self, role: str, version: int) -> PolicyVersion:
         """One policy. Raises `NotFound`."""
@@ -46,7 +52,7 @@ class KvPolicies:
     async def change_version(self, role: str, version: int, change: Callable[[PolicyVersion], PolicyVersion]) -> None:
         """Replace a policy by `change(policy)`. Raises `NotFound`."""
         missing = await self.version(role, version)
-        await self._versions.change(f"{role}.{version}", lambda policy: change(policy or missing))
+        await self._changed(self._versions, f"{role}.{version}", lambda policy: change(policy or missing))
 
     async def register(
         self, role: str, training_job_id: str, build: Callable[[int], PolicyVersion]
@@ -64,6 +70,7 @@ class KvPolicies:
         version = max([route.next_version if route else 1, *(policy.version + 1 for policy in known)])
         policy = build(version)
         try:
+            await self._lead.confirm()
             await self._versions.create(f"{role}.{version}", policy)
         except Conflict:
             return await self.register(role, training_job_id, build)
@@ -75,3 +82,21 @@ class KvPolicies:
         await self.change_route(
             role, lambda route: msgspec.structs.replace(route, next_version=max(route.next_version, version + 1))
         )
+
+    async def _changed(self, bucket: Bucket[V], key: str, change: Callable[[V | None], V]) -> V:
+        """Read, ask whether this process still leads, write; again when another writer was faster.
+
+        Raises `NotLeading`: a deployer that was replaced while it was frozen must not write what it once decided.
+        """
+        while True:
+            entry = await bucket.get(key)
+            value = change(entry.value if entry else None)
+            if entry is not None and value == entry.value:
+                return value
+            await self._lead.confirm()
+            with suppress(Conflict):
+                if entry is None:
+                    await bucket.create(key, value)
+                else:
+                    await bucket.update(key, value, entry.revision)
+                return value

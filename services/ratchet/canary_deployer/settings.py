@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
@@ -109,6 +110,10 @@ class Settings(BaseSettings):
     load_timeout_s: float = Field(default=300, gt=0)
     """Longest time the engine may take to load and probe a policy."""
 
+    takeover_s: float = Field(default=5, ge=0.5, le=8)
+    """A standby takes over when the leading deployer has given no sign of life for this long."""
+    advertised_url: str | None = None
+    """Where other deployers send those who reach a standby; absent: this host's name and `port`."""
     lease_s: float = Field(default=5, gt=0)
     """The canary's lease is renewed this often; gateways fall back to stable after 20 s without renewal."""
     tick_s: float = Field(default=0.5, gt=0, le=1)
@@ -135,6 +140,12 @@ class Settings(BaseSettings):
     def stage_weights(self) -> tuple[float, ...]:
         """Weights (0..1) of the stages before the promotion decision."""
         return tuple(percent / 100 for percent in self.stages if percent != 100)
+
+    @property
+    def url(self) -> str:
+        """Address of this deployer's control API."""
+        local = self.kernel.http_host in ("127.0.0.1", "::1", "localhost")
+        return self.advertised_url or f"http://{'127.0.0.1' if local else socket.gethostname()}:{self.port}"
 
     def rules(self) -> Rules:
         """The part that the domain works by."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 
 import pytest
 
@@ -15,6 +14,7 @@ from ratchet.canary_deployer.driver import StartOrder
 from ratchet.kernel.errors import BusUnavailable, Conflict, NotFound, Unavailable
 from ratchet.messages import Alert, ModelDeployed, ModelRollout, named_id
 from ratchet.messages.base import Cause
+from ratchet.messages.routing import weight_at
 from ratchet.messages.state import POLICIES, PolicyVersion
 from tests.support.canary_world import ROLE, CanaryWorld, policy, quick_rules, reward_of, served, turn_of
 from tests.support.fake_bus import Killed
@@ -190,8 +190,10 @@ async def test_resume_goes_on_with_a_new_deadline():
     await world.driver.act(Verdict.PAUSE, "ann", "lunch")
     world.clock.advance(3000)
     resumed = await world.driver.act(Verdict.RESUME, "ann", "back")
-    assert resumed.deadline_at is not None
-    assert (resumed.deadline_at - world.clock()).total_seconds() == 3600
+    assert resumed.age_s == 0
+    world.clock.advance(3000)
+    await world.driver.step()
+    assert (await world.rollout()).state == "running"
 
 
 async def test_undecided_at_the_deadline_holds_and_asks():
@@ -318,10 +320,10 @@ async def scenario(world: CanaryWorld) -> None:
     await world.until("running", "promoted")
     if world.played == 0:
         await world.play(25, 0.8, 0.8)
-        world.clock.advance(61)
-    for _ in range(3):
+    for _ in range(4):
         rollout = await world.rollout()
         if rollout.active and (rollout.stage == 0 or rollout.outbox):
+            world.clock.advance(61)
             await world.driver.step()
     if (await world.rollout()).active:
         await world.driver.act(Verdict.PROMOTE, "ann", "fine")
@@ -340,8 +342,6 @@ async def test_a_kill_at_any_write_changes_nothing_in_the_end(after_effect: bool
         world.bus.faults.at, world.bus.faults.after_effect = at, after_effect
         with pytest.raises(Killed):
             await scenario(world)
-        if world.played:
-            world.clock.advance((datetime(2026, 1, 5, 12, 1, 1, tzinfo=UTC) - world.clock()).total_seconds())
         world.restart()
         await scenario(world)
         rollout, expected = await world.rollout(), await plain.rollout()
@@ -442,3 +442,67 @@ class EndlessGate:
         finally:
             self.left.set()
         raise AssertionError("unreachable")
+
+
+@pytest.mark.parametrize("jump_s", [-7 * 86400, -600, 600, 30 * 86400])
+async def test_a_clock_that_is_set_changes_no_stage_no_lease_no_deadline_and_no_soak(jump_s: float):
+    worlds = [await CanaryWorld().with_policies(1, 2) for _ in range(2)]
+    for number, world in enumerate(worlds):
+        await world.until("running")
+        await world.play(20, 0.5, 0.9)
+        for _ in range(3):
+            world.clock.set_by(jump_s * number)
+            world.clock.advance(15)
+            await world.driver.step()
+    plain, jumped = [await world.rollout() for world in worlds]
+    assert (jumped.stage, jumped.stage_age_s, jumped.age_s) == (plain.stage, 45, 45)
+    for world in worlds:
+        world.clock.advance(15)
+        await world.driver.step()
+        assert (await world.rollout()).stage == 1
+    leases = [(await world.route()).canary for world in worlds]
+    assert leases[0] is not None
+    assert leases[1] is not None
+    assert leases[0].lease == leases[1].lease > 3
+
+
+async def test_a_new_weight_replaces_the_old_one_although_the_clock_was_set_back():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    await world.play(100, 0.8, 0.8)
+    world.clock.advance(61)
+    world.clock.set_by(-3600)
+    await world.driver.step()
+    canary = (await world.route()).canary
+    assert (await world.rollout()).stage == 1
+    assert canary is not None
+    assert weight_at(canary.schedule, max(step.at for step in canary.schedule)) == 0.25
+    assert [step.weight for step in sorted(canary.schedule, key=lambda step: step.at)] == [0.1, 0.25]
+
+
+async def test_time_in_which_nobody_watched_is_no_time_of_a_stage():
+    world = CanaryWorld()
+    world.longest_tick_s = 15.0
+    world.restart()
+    await world.with_policies(1, 2)
+    await world.until("running")
+    await world.play(100, 0.8, 0.8)
+    world.clock.advance(3600)
+    await world.driver.step()
+    rollout = await world.rollout()
+    assert (rollout.stage, rollout.stage_age_s) == (0, 15)
+
+
+async def test_what_a_stage_has_lasted_survives_a_kill_up_to_the_last_lease():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    for _ in range(5):
+        world.clock.advance(6)
+        await world.driver.step()
+    world.restart()
+    world.clock.advance(600)
+    for _ in range(2):
+        await world.driver.step()
+        world.clock.advance(6)
+    await world.driver.step()
+    assert (await world.rollout()).stage_age_s == 30 + 12

@@ -16,6 +16,7 @@ from ratchet.messages import ModelDeployed, TrainingRequest, TrainingStatus, nam
 from ratchet.messages.base import Cause
 from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route
 from ratchet.messages.training import Artifacts, Dataset, Hyperparameters, TrainingConfig
+from tests.support.canary_world import FakeLead
 from tests.support.fake_bus import FakeBus
 from tests.support.fake_clock import START
 
@@ -55,7 +56,9 @@ class Desk:
     called: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.policies = KvPolicies(self.bus.bucket(POLICIES, Route), self.bus.bucket(POLICIES, PolicyVersion))
+        self.policies = KvPolicies(
+            self.bus.bucket(POLICIES, Route), self.bus.bucket(POLICIES, PolicyVersion), FakeLead()
+        )
         self.handlers = Handlers(
             self.policies,
             self.bus.bucket(JOBS, Job),

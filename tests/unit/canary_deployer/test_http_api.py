@@ -27,7 +27,7 @@ class Desk:
         world.driver = self.deployments.driver(ROLE)
         self.log: list[ModelRollout] | None = None
         """The decisions as somebody left them; None: as they were taken."""
-        api = Api(self.deployments, Ledger(world.policies, self), world.rules, world.clock)
+        api = Api(self.deployments, Ledger(world.policies, self), world.rules)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(api.app()), base_url="http://deployer")
 
     async def of(self, role: str) -> list[ModelRollout]:

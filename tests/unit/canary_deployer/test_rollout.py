@@ -55,6 +55,12 @@ def with_canary(rollout: Rollout, trajectories: int, **changes: object) -> Rollo
     return msgspec.structs.replace(rollout, watch=Watch(statistics))
 
 
+def aged(rollout: Rollout, seconds: float) -> Rollout:
+    """The rollout after it was watched for so long."""
+    passed = {"stage_age_s": rollout.stage_age_s + seconds, "age_s": rollout.age_s + seconds}
+    return msgspec.structs.replace(rollout, **passed)
+
+
 def proven_tests() -> dict[str, object]:
     """Tests that have all the evidence for promotion."""
     return {name: replace(test, promotion=(5.0,) * 6) for name, test in Statistics().tests.items()}
@@ -85,8 +91,8 @@ def test_default_schedule_is_10_25_50_100_at_0_60_120_240_minutes():
     for minute in range(1, 300):
         clock.advance(60)
         statistics = replace(Statistics(canary=ArmCounts(trajectories=20 * minute)), tests=proven_tests())
-        rollout = msgspec.structs.replace(rollout, watch=Watch(statistics))
-        decision = decide(rollout, None, rules, clock() + timedelta(seconds=rules.lead_s))
+        rollout = aged(msgspec.structs.replace(rollout, watch=Watch(statistics)), 60)
+        decision = decide(aged(rollout, rules.lead_s), None, rules)
         if decision is not None and rollout.state is State.RUNNING:
             rollout = decisions.taken(rollout, decision, rules, FACTS, clock())
             reached[minute] = rollout.weight
@@ -94,11 +100,10 @@ def test_default_schedule_is_10_25_50_100_at_0_60_120_240_minutes():
 
 
 def test_a_stage_lasts_for_its_time_and_its_trajectories():
-    early = START + timedelta(seconds=59)
-    late = START + timedelta(seconds=61)
-    assert waiting_for(with_canary(running(), 5), RULES, early) == ["59 of 60 s in this stage"]
-    assert waiting_for(with_canary(running(), 4), RULES, late) == ["4 of 5 canary trajectories in this stage"]
-    decision = decide(with_canary(running(), 5), None, RULES, late)
+    early, late = aged(running(), 59), aged(running(), 61)
+    assert waiting_for(with_canary(early, 5), RULES) == ["59 of 60 s in this stage"]
+    assert waiting_for(with_canary(late, 4), RULES) == ["4 of 5 canary trajectories in this stage"]
+    decision = decide(with_canary(late, 5), None, RULES)
     assert decision is not None
     assert decision.verdict is Verdict.ADVANCE
 
@@ -106,13 +111,13 @@ def test_a_stage_lasts_for_its_time_and_its_trajectories():
 def test_trajectories_of_an_earlier_stage_do_not_count_for_the_next():
     rollout = take(with_canary(running(), 50), Verdict.ADVANCE, 61)
     assert (rollout.stage, rollout.weight, rollout.stage_base) == (1, 0.25, 50)
-    assert waiting_for(rollout, RULES, START + timedelta(seconds=500)) == ["0 of 5 canary trajectories in this stage"]
+    assert waiting_for(aged(rollout, 500), RULES) == ["0 of 5 canary trajectories in this stage"]
 
 
 def test_no_stage_is_left_while_evidence_leans_towards_rollback():
     worried = {name: replace(test, rollback=(2.0,) * len(test.rollback)) for name, test in Statistics().tests.items()}
     rollout = with_canary(running(), 50, tests=worried)
-    assert waiting_for(rollout, RULES, START + timedelta(seconds=61)) == ["rollback e-value 7.39 below 4"]
+    assert waiting_for(aged(rollout, 61), RULES) == ["rollback e-value 7.39 below 4"]
 
 
 def last_stage() -> Rollout:
@@ -122,15 +127,14 @@ def last_stage() -> Rollout:
 
 
 def test_promotion_is_decided_in_the_last_stage_only_and_then_soaks():
-    now = START + timedelta(seconds=190)
-    first = with_canary(running(), 200, tests=proven_tests())
-    assert decide(first, None, RULES, now).verdict is Verdict.ADVANCE
-    rollout = last_stage()
-    assert decide(rollout, None, RULES, now).verdict is Verdict.PROMOTE
+    first = aged(with_canary(running(), 200, tests=proven_tests()), 60)
+    assert decide(first, None, RULES).verdict is Verdict.ADVANCE
+    rollout = aged(last_stage(), 60)
+    assert decide(rollout, None, RULES).verdict is Verdict.PROMOTE
     soaking = take(rollout, Verdict.PROMOTE, 190)
     assert (soaking.state, soaking.weight) == (State.SOAKING, 0.95)
-    assert decide(soaking, None, RULES, now + timedelta(seconds=29)) is None
-    done = take(soaking, decide(soaking, None, RULES, now + timedelta(seconds=30)).verdict, 220)
+    assert decide(aged(soaking, 29), None, RULES) is None
+    done = take(soaking, decide(aged(soaking, 30), None, RULES).verdict, 220)
     assert (done.state, done.weight) == (State.PROMOTED, 0.0)
 
 
@@ -138,31 +142,31 @@ def test_every_promotion_metric_must_be_proven():
     tests = proven_tests()
     tests["reward"] = Statistics().tests["reward"]
     rollout = with_canary(last_stage(), 200, tests=tests)
-    assert waiting_for(rollout, RULES, START + timedelta(seconds=500)) == ["promotion e-value of reward 1 of 20"]
+    assert waiting_for(aged(rollout, 500), RULES) == ["promotion e-value of reward 1 of 20"]
 
 
 def test_a_metric_that_looks_worse_than_its_margin_vetoes_promotion():
     tests = proven_tests()
     tests["latency"] = replace(tests["latency"], stable=ArmMean(10, 5.0), canary=ArmMean(10, 7.0))
     rollout = with_canary(last_stage(), 200, tests=tests)
-    assert waiting_for(rollout, RULES, START + timedelta(seconds=500)) == ["latency is 0.200 worse, the margin is 0.1"]
+    assert waiting_for(aged(rollout, 500), RULES) == ["latency is 0.200 worse, the margin is 0.1"]
 
 
 def test_a_past_alarm_rolls_back_even_if_the_evidence_has_receded():
     alarmed = with_canary(running(), 1, peak_rollback=20.0)
     for rollout in (alarmed, take(alarmed, Verdict.PAUSE), take(alarmed, Verdict.HOLD)):
-        assert decide(rollout, None, RULES, START).verdict is Verdict.ROLL_BACK
+        assert decide(rollout, None, RULES).verdict is Verdict.ROLL_BACK
 
 
 def test_a_trip_wire_rolls_back_in_any_state_with_traffic():
     tripped = Tripped("error_rate", "12 % of 50 canary calls")
-    decision = decide(running(), tripped, RULES, START)
+    decision = decide(running(), tripped, RULES)
     assert decision.verdict is Verdict.ROLL_BACK
     assert decision.reason == "trip wire error_rate: 12 % of 50 canary calls"
 
 
 def test_undecided_at_the_deadline_is_held():
-    decision = decide(running(), None, RULES, START + timedelta(seconds=3600))
+    decision = decide(aged(running(), 3600), None, RULES)
     assert decision.verdict is Verdict.HOLD
 
 
@@ -242,7 +246,7 @@ def test_the_record_survives_its_json():
 
 
 def test_operators_see_what_a_rollout_waits_for_and_words_instead_of_0_of_0():
-    shown = summary(running(), RULES, START)
+    shown = summary(running(), RULES)
     assert shown["waiting_for"] == ["0 of 60 s in this stage", "0 of 5 canary trajectories in this stage"]
     assert shown["arms"]["canary"]["error_rate"] == "no calls"
     assert shown["arms"]["canary"]["failure_rate"] == "no trajectories"

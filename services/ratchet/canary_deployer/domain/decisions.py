@@ -111,13 +111,12 @@ _PLAIN_TARGET = {
 
 
 def _staged(rollout: Rollout, verdict: Verdict, rules: Rules, now: datetime) -> Rollout:
-    """The rollout with the stage, weight and deadline that its new state brings."""
+    """The rollout with the stage, weight and age that its new state brings."""
     if verdict is Verdict.RESUME:
-        return msgspec.structs.replace(rollout, deadline_at=now + timedelta(seconds=rules.deadline_s))
+        return msgspec.structs.replace(rollout, age_s=0.0)
     if rollout.state is State.SOAKING:
         return _entered(rollout, len(rules.stages), rules.full_weight, rules, now)
     if verdict is Verdict.START:
-        rollout = msgspec.structs.replace(rollout, deadline_at=now + timedelta(seconds=rules.deadline_s))
         return _entered(rollout, 0, rules.stages[0].weight, rules, now)
     if verdict is Verdict.ADVANCE:
         return _entered(rollout, rollout.stage + 1, rules.stages[rollout.stage + 1].weight, rules, now)
@@ -125,12 +124,19 @@ def _staged(rollout: Rollout, verdict: Verdict, rules: Rules, now: datetime) -> 
 
 
 def _entered(rollout: Rollout, stage: int, weight: float, rules: Rules, now: datetime) -> Rollout:
-    """The new weight holds from a little later on, so that no gateway learns of it after it began."""
+    """The new weight holds from a little later on, so that no gateway learns of it after it began.
+
+    It never begins before the weight that it replaces: a deployer whose clock was set back would else decide a weight
+    that no gateway ever uses, since the latest step counts. Where a clock runs ahead, the weight holds later.
+    """
     since = now + timedelta(seconds=rules.lead_s)
+    if rollout.schedule:
+        since = max(since, rollout.schedule[-1].at + timedelta(milliseconds=1))
     return msgspec.structs.replace(
         rollout,
         stage=stage,
         stage_since=since,
+        stage_age_s=0.0,
         stage_base=rollout.watch.statistics.canary.trajectories,
         schedule=(*rollout.schedule, WeightStep(at=since, weight=weight)),
     )

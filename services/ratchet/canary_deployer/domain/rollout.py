@@ -153,9 +153,13 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     schedule: tuple[WeightStep, ...] = ()
     stage: int = 0
     stage_since: datetime | None = None
+    """When the stage began by the deployer's clock, for people; see `stage_age_s`."""
+    stage_age_s: float = 0.0
+    """For how long the stage has been watched, in ticks of a monotonic clock."""
     stage_base: int = 0
     """Finished canary trajectories when the stage began."""
-    deadline_at: datetime | None = None
+    age_s: float = 0.0
+    """For how long the rollout has been watched since it began, or was last resumed."""
     watch: Watch = Watch()
     looks: Looks = NO_LOOKS
     turn_seq: int = 0
@@ -169,6 +173,8 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     outbox: tuple[PendingEvent, ...] = ()
     """Announcements of the last decision that may not be published yet."""
     finished_at: datetime | None = None
+    term: int = 0
+    """Of the leader that wrote the record."""
     cause: Cause | None = None
     """The candidate's registration, which all decisions answer; None when nothing is known of it."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import msgspec
 
 from ratchet.canary_deployer.domain.announcements import arms, differences
@@ -14,7 +12,7 @@ from ratchet.canary_deployer.domain.verdicts import waiting_for
 from ratchet.messages.base import JsonObject
 
 
-def summary(rollout: Rollout, rules: Rules, now: datetime) -> JsonObject:
+def summary(rollout: Rollout, rules: Rules) -> JsonObject:
     """Everything about a rollout but its bookkeeping."""
     statistics = rollout.watch.statistics
     return {
@@ -27,8 +25,9 @@ def summary(rollout: Rollout, rules: Rules, now: datetime) -> JsonObject:
         "stage": rollout.stage,
         "weight": rollout.weight,
         "stage_since": rollout.stage_since,
-        "waiting_for": waiting_for(rollout, rules, now) if rollout.state is State.RUNNING else [],
-        "deadline_at": rollout.deadline_at,
+        "waiting_for": waiting_for(rollout, rules) if rollout.state is State.RUNNING else [],
+        "stage_age_s": round(rollout.stage_age_s, 1),
+        "deadline_in_s": _deadline_in_s(rollout, rules),
         "reason": rollout.reason,
         "actor": rollout.actor,
         "approval": rollout.approval,
@@ -44,3 +43,10 @@ def summary(rollout: Rollout, rules: Rules, now: datetime) -> JsonObject:
         "decisions": rollout.decisions,
         "last_hash": rollout.last_hash,
     }
+
+
+def _deadline_in_s(rollout: Rollout, rules: Rules) -> float | None:
+    """For how long the rollout may go on undecided; None when it does not gather evidence."""
+    if rollout.state is not State.RUNNING:
+        return None
+    return round(max(0.0, rules.deadline_s - rollout.age_s), 1)

@@ -1,9 +1,8 @@
-"""What to do with a rollout now, from its statistics, its stage and the clock."""
+"""What to do with a rollout now, from its statistics, its stage and its age."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
 from ratchet.canary_deployer.domain.rollout import Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules, Stage
@@ -30,21 +29,21 @@ ITSELF = "canary_deployer"
 """Actor of every decision that no operator took."""
 
 
-def decide(rollout: Rollout, tripped: Tripped | None, rules: Rules, now: datetime) -> Decision | None:
+def decide(rollout: Rollout, tripped: Tripped | None, rules: Rules) -> Decision | None:
     """The decision that is due, None while there is none. Rolling back comes before everything else."""
     alarm = _alarm(rollout, tripped, rules)
     if alarm is not None:
         return alarm
     if rollout.state is State.SOAKING:
-        return _after_soak(rollout, rules, now)
-    return _in_stage(rollout, rules, now) if rollout.state is State.RUNNING else None
+        return _after_soak(rollout, rules)
+    return _in_stage(rollout, rules) if rollout.state is State.RUNNING else None
 
 
-def waiting_for(rollout: Rollout, rules: Rules, now: datetime) -> list[str]:
+def waiting_for(rollout: Rollout, rules: Rules) -> list[str]:
     """What the current stage still lacks, one line each; empty when it may be left."""
     stage = rules.stages[rollout.stage]
     return [
-        *_stage_lacks(rollout, stage, rules, now),
+        *_stage_lacks(rollout, stage, rules),
         *(_evidence_lacks(rollout, rules) if last(rollout, rules) else []),
     ]
 
@@ -69,11 +68,11 @@ def _alarm(rollout: Rollout, tripped: Tripped | None, rules: Rules) -> Decision 
     return Decision(Verdict.ROLL_BACK, worse, ITSELF)
 
 
-def _in_stage(rollout: Rollout, rules: Rules, now: datetime) -> Decision | None:
-    missing = waiting_for(rollout, rules, now)
+def _in_stage(rollout: Rollout, rules: Rules) -> Decision | None:
+    missing = waiting_for(rollout, rules)
     if not missing:
         return _onward(rollout, rules)
-    if rollout.deadline_at is not None and now >= rollout.deadline_at:
+    if rollout.age_s >= rules.deadline_s:
         return Decision(Verdict.HOLD, f"undecided at the deadline: {'; '.join(missing)}", ITSELF)
     return None
 
@@ -87,18 +86,18 @@ def _onward(rollout: Rollout, rules: Rules) -> Decision:
     return Decision(Verdict.ADVANCE, f"stage complete without alarm, on to {weight:.0%}", ITSELF)
 
 
-def _after_soak(rollout: Rollout, rules: Rules, now: datetime) -> Decision | None:
-    if rollout.stage_since is None or now < rollout.stage_since + timedelta(seconds=rules.soak_s):
+def _after_soak(rollout: Rollout, rules: Rules) -> Decision | None:
+    if rollout.stage_age_s < rules.lead_s + rules.soak_s:
         return None
     return Decision(Verdict.PROMOTE, f"soaked for {rules.soak_s:g} s without alarm", ITSELF)
 
 
-def _stage_lacks(rollout: Rollout, stage: Stage, rules: Rules, now: datetime) -> list[str]:
+def _stage_lacks(rollout: Rollout, stage: Stage, rules: Rules) -> list[str]:
     statistics = rollout.watch.statistics
     lacks: list[str] = []
-    passed_s = (now - rollout.stage_since).total_seconds() if rollout.stage_since else 0.0
+    passed_s = max(0.0, rollout.stage_age_s - rules.lead_s)
     if passed_s < stage.min_s:
-        lacks.append(f"{max(0.0, passed_s):.0f} of {stage.min_s:g} s in this stage")
+        lacks.append(f"{passed_s:.0f} of {stage.min_s:g} s in this stage")
     finished = statistics.canary.trajectories - rollout.stage_base
     if finished < stage.min_trajectories:
         lacks.append(f"{finished} of {stage.min_trajectories} canary trajectories in this stage")

@@ -1,0 +1,255 @@
+"""Which of several deployers leads: one key in the broker, compare-and-set, and nobody's wall clock.
+
+The leader writes its key again every beat. A standby measures with its own monotonic clock for how long the key has not
+changed; after `takeover_s` it replaces the key by compare-and-set, so that one standby wins. No instant is compared
+between hosts.
+
+That a leader was replaced it may learn late: it was frozen, or cut off. Therefore leading is not enough to write:
+
+1. every write of a leader is a compare-and-set on the revision that it read;
+2. between reading and writing it asks the broker whether it still leads (`confirm`);
+3. a new leader writes every rollout's record anew, with its own term, before it acts on it (`RolloutKeeper.load`).
+
+A write that was confirmed and then delayed beyond the takeover either meets a changed revision and fails, or lands
+where the new leader has not written yet: then it is what follows from the last decision of the record that the new
+leader took over, which is what the new leader would write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol
+
+import structlog
+
+from ratchet.canary_deployer import metrics
+from ratchet.kernel.errors import Conflict, Unavailable
+from ratchet.kernel.kv import Bucket, Entry
+from ratchet.kernel.runtime import Component
+from ratchet.kernel.tasks import end
+from ratchet.messages.base import Value
+
+log = structlog.get_logger()
+
+KEY = "leader.canary_deployer"
+"""In bucket `rollouts`; a role's name has no dot."""
+BEATS = 5
+"""Beats of a leader within the time after which a standby takes over."""
+TRUSTED = 0.8
+"""Share of that time for which a leader that could not renew its key still believes that it leads."""
+
+
+class NotLeading(Unavailable):
+    """Another deployer leads, or none does for now."""
+
+
+class Leader(Value, frozen=True, kw_only=True):
+    """Who leads, key `leader.canary_deployer` in bucket `rollouts`."""
+
+    holder: str
+    """Id of the process; empty once it gave the lead back."""
+    url: str
+    """Its control API."""
+    term: int
+    """Grows with every change of leader."""
+    beat: int
+    """Grows with every renewal."""
+
+
+class Lead(Protocol):
+    """Permission to write."""
+
+    @property
+    def term(self) -> int:
+        """The term in which this process leads."""
+        ...
+
+    async def confirm(self) -> None:
+        """Ask the broker. Raises `NotLeading`, or `Unavailable` when the broker does not answer."""
+        ...
+
+
+class Leadership:
+    """This process's part in the election: a component, and the permission to write."""
+
+    def __init__(
+        self,
+        bucket: Bucket[Leader],
+        url: str,
+        takeover_s: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bucket = bucket
+        self._url = url
+        self._takeover_s = takeover_s
+        self._monotonic = monotonic
+        self._me = uuid.uuid4().hex
+        self._term: int | None = None
+        self._renewed_at = 0.0
+        self._seen: tuple[int, float] | None = None
+        """The key's revision, and when it was first seen, while another process leads."""
+        self._known: Leader | None = None
+        self._stopping = asyncio.Event()
+        self.gained = asyncio.Event()
+        """Set while this process leads."""
+        self.lost = asyncio.Event()
+        """Set while it does not."""
+        self.lost.set()
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process believes that it leads."""
+        fresh = self._monotonic() - self._renewed_at < TRUSTED * self._takeover_s
+        return self._term is not None and fresh
+
+    @property
+    def term(self) -> int:
+        """The term in which this process leads. Raises `NotLeading`."""
+        if self._term is None:
+            raise NotLeading(self.refusal)
+        return self._term
+
+    @property
+    def refusal(self) -> str:
+        """Why an order is not taken here, and who takes it."""
+        known = self._known
+        if known is None or known.holder in ("", self._me):
+            return "no deployer leads for now: try again in a few seconds"
+        return f"this deployer is a standby: send it to the one that leads, {known.url}"
+
+    async def confirm(self) -> None:
+        """See `Lead`."""
+        term = self._term
+        if term is not None and self.leading:
+            entry = await self._bucket.get(KEY)
+            if entry is not None and (entry.value.holder, entry.value.term) == (self._me, term):
+                return
+            self._known = entry.value if entry else None
+            self._step_down("another deployer took over")
+        raise NotLeading(self.refusal)
+
+    async def check(self) -> str | None:
+        """Readiness: a standby of a living leader is ready."""
+        known = self._known
+        return None if self.leading or (known is not None and known.holder) else "no deployer leads for now"
+
+    async def run(self) -> None:
+        """Take part until stopped; then give the lead back, so that a standby need not wait."""
+        beat_s = self._takeover_s / BEATS
+        while not self._stopping.is_set():
+            try:
+                async with asyncio.timeout(2 * beat_s):
+                    await self.beat()
+            except (Conflict, TimeoutError, Unavailable) as error:
+                log.warning("leadership not renewed", reason=str(error) or type(error).__name__)
+            if self._term is not None and not self.leading:
+                self._step_down("it could not be renewed in time")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(beat_s):
+                    await self._stopping.wait()
+        await self._give_back()
+
+    async def stop(self) -> None:
+        """Return from `run`."""
+        self._stopping.set()
+
+    async def beat(self) -> None:
+        """Renew the lead, or look whether to take it. Raises `Conflict` when another process was faster."""
+        began = self._monotonic()
+        entry = await self._bucket.get(KEY)
+        self._known = entry.value if entry else None
+        if entry is not None and entry.value.holder not in ("", self._me):
+            if self._term is not None:
+                self._step_down("another deployer took over")
+            if not self._overdue(entry.revision, began):
+                return
+        await self._take(entry, began)
+
+    def _overdue(self, revision: int, now: float) -> bool:
+        """Whether the key has been at this revision for long enough, by this process's own clock."""
+        if self._seen is None or self._seen[0] != revision:
+            self._seen = (revision, now)
+        return now - self._seen[1] >= self._takeover_s
+
+    async def _take(self, entry: Entry[Leader] | None, began: float) -> None:
+        """Write the key with the next beat: the same term for a leader that goes on, else the next one."""
+        before = entry.value if entry else Leader(holder="", url="", term=0, beat=0)
+        goes_on = before.holder == self._me and before.term == self._term
+        term = before.term if goes_on else before.term + 1
+        mine = Leader(holder=self._me, url=self._url, term=term, beat=before.beat + 1)
+        if entry is None:
+            await self._bucket.create(KEY, mine)
+        else:
+            await self._bucket.update(KEY, mine, entry.revision)
+        self._known, self._seen, self._renewed_at = mine, None, began
+        if not goes_on:
+            self._step_down("a new term begins")
+            self._term = term
+            log.info("leads", term=term)
+            metrics.LEADING.set(1)
+            self.lost.clear()
+            self.gained.set()
+
+    def _step_down(self, why: str) -> None:
+        if self._term is not None:
+            log.warning("leads no longer", term=self._term, reason=why)
+        self._term = None
+        metrics.LEADING.set(0)
+        self.gained.clear()
+        self.lost.set()
+
+    async def _give_back(self) -> None:
+        term = self._term
+        self._step_down("stopped")
+        if term is None:
+            return
+        with suppress(Conflict, Unavailable):
+            entry = await self._bucket.get(KEY)
+            if entry is not None and entry.value.holder == self._me:
+                freed = Leader(holder="", url="", term=term, beat=entry.value.beat + 1)
+                await self._bucket.update(KEY, freed, entry.revision)
+
+
+class WhileLeading:
+    """Runs a component for as long as this process leads: a new one in every term."""
+
+    def __init__(self, leadership: Leadership, build: Callable[[], Component]) -> None:
+        self._leadership = leadership
+        self._build = build
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until stopped. Ends with the component's error when that ends by itself."""
+        while not self._stopping.is_set():
+            await _first(self._leadership.gained.wait, self._stopping.wait)
+            if not self._stopping.is_set():
+                await self._lead()
+
+    async def stop(self) -> None:
+        """Return from `run`, once the component has stopped."""
+        self._stopping.set()
+
+    async def _lead(self) -> None:
+        component = self._build()
+        working = asyncio.create_task(component.run())
+        try:
+            await _first(lambda: asyncio.wait({working}), self._leadership.lost.wait, self._stopping.wait)
+            if not working.done():
+                await component.stop()
+            await working
+        finally:
+            await end(working)
+
+
+async def _first(*waits: Callable[[], Awaitable[object]]) -> None:
+    """Wait until one of them is over."""
+    tasks = [asyncio.ensure_future(wait()) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

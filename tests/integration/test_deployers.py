@@ -1,0 +1,221 @@
+"""Two deployers on the real broker: one leads, and the other takes over within ten seconds of a kill or a freeze."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ratchet.canary_deployer.domain.audit import first_break
+from ratchet.canary_deployer.domain.rollout import Rollout
+from ratchet.embedded.ports import free_ports
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.http import HttpServer
+from ratchet.kernel.objects import Objects
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import ModelRollout, decode
+from ratchet.messages.state import POLICIES, ROLLOUTS, PolicyVersion, Route
+from tests.support.canary_traffic import SmallEngine, finished_job
+from tests.support.canary_world import ROLE
+from tests.support.http import http_client
+from tests.support.running import connected, prepared_objects, running
+from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
+from tests.support.waiting import eventually
+
+TAKEN_OVER_S = 10.0
+"""The promise. A gateway drops a canary that was not renewed for 20 s; a leader renews every 5 s."""
+ORDER = {"actor": "ann", "reason": "because"}
+
+
+class Deployer:
+    """One deployer process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self.process = process
+        self.url = f"http://127.0.0.1:{port}"
+
+    async def get(self, path: str) -> httpx.Response | None:
+        """Its answer, None while it does not answer."""
+        try:
+            async with http_client(base_url=self.url) as client:
+                return await client.get(path)
+        except httpx.HTTPError:
+            return None
+
+    async def order(self, verb: str, **more: Any) -> httpx.Response:
+        async with http_client(base_url=self.url) as client:
+            return await client.post(f"/v1/rollouts/{ROLE}/{verb}", json={**ORDER, **more})
+
+    async def answers(self) -> bool:
+        return (await self.get("/v1/rollouts")) is not None
+
+    async def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        await self.process.wait()
+
+
+class Pair:
+    """The broker, and two deployers that were started one after the other."""
+
+    def __init__(self, bus: Bus, objects: Objects, deployers: list[Deployer]) -> None:
+        self.bus = bus
+        self.objects = objects
+        self.first, self.second = deployers
+
+    async def route(self) -> Route:
+        entry = await self.bus.bucket(POLICIES, Route).get(ROLE)
+        assert entry is not None
+        return entry.value
+
+    async def lease(self) -> int:
+        canary = (await self.route()).canary
+        assert canary is not None
+        return canary.lease
+
+    async def stage_is(self, version: int, stage: str) -> None:
+        async def reached() -> bool:
+            entry = await self.bus.bucket(POLICIES, PolicyVersion).get(f"{ROLE}.{version}")
+            return entry is not None and entry.value.stage == stage
+
+        await eventually(reached)
+
+    async def canary_runs(self) -> None:
+        """The first policy serves, the second is approved: at least an hour in its first stage."""
+        await self.bus.publish(finished_job(self.objects, 1))
+        await self.stage_is(1, "stable")
+        await self.bus.publish(finished_job(self.objects, 2))
+
+        async def waits() -> bool:
+            entry = await self.bus.bucket(ROLLOUTS, Rollout).get(ROLE)
+            return entry is not None and entry.value.state == "awaiting_approval"
+
+        await eventually(waits)
+        assert (await self.first.order("start", version=2)).json()["state"] == "running"
+        await self.stage_is(2, "canary")
+
+    async def renewed_after(self, lease: int) -> float:
+        """Seconds until the canary's lease has grown beyond `lease`."""
+        began = time.monotonic()
+
+        async def grown() -> bool:
+            return await self.lease() > lease
+
+        await eventually(grown)
+        return time.monotonic() - began
+
+    async def decisions(self) -> list[ModelRollout]:
+        jetstream = self.bus.nc.jetstream()
+        found = []
+        for sequence in range(1, await self.bus.last_sequence("RL_DEPLOYMENTS") + 1):
+            message = await jetstream.get_msg("RL_DEPLOYMENTS", sequence)
+            if message.subject == ModelRollout.TOPIC:
+                found.append(decode(message.data or b"", ModelRollout))
+        return found
+
+
+@asynccontextmanager
+async def pair(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> AsyncIterator[Pair]:
+    """Servers, an engine, and two deployers; the first leads."""
+    engine = HttpServer(SmallEngine().app, "127.0.0.1", 0)
+    kernel = KernelSettings(
+        nats_url=nats.url,
+        s3_endpoint=s3.url,
+        s3_access_key=ACCESS_KEY,
+        s3_secret_key=SECRET_KEY,
+        s3_bucket=f"deployers-{os.getpid()}-{time.monotonic_ns()}",
+        data_dir=tmp_path / "data",
+    )
+    objects = await asyncio.to_thread(prepared_objects, kernel)
+    async with running(engine), connected(kernel) as bus:
+        started = [await started_deployer(kernel, engine.port, tmp_path / name) for name in ("one", "two")]
+        try:
+            yield Pair(bus, objects, started)
+        finally:
+            for one in started:
+                if one.process.returncode is None:
+                    os.kill(one.process.pid, signal.SIGCONT)
+                    one.process.terminate()
+            async with asyncio.timeout(30):
+                await asyncio.gather(*(one.process.wait() for one in started))
+
+
+async def started_deployer(kernel: KernelSettings, engine_port: int, data_dir: Path) -> Deployer:
+    """A deployer that answers."""
+    port = free_ports(1)[0]
+    shared = {f"RATCHET_{name.upper()}": str(value) for name, value in kernel.model_dump(exclude_none=True).items()}
+    own = {
+        "RATCHET_DATA_DIR": str(data_dir),
+        "RATCHET_DEPLOYER_PORT": str(port),
+        "RATCHET_ENGINE_URL": f"http://127.0.0.1:{engine_port}",
+    }
+    command = [sys.executable, "-m", "ratchet.canary_deployer"]
+    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **shared, **own})
+    deployer = Deployer(process, port)
+    await eventually(deployer.answers)
+    return deployer
+
+
+@pytest.mark.timeout(180)
+async def test_a_standby_takes_over_from_a_killed_leader_before_the_canary_lapses(
+    nats: RunningServer, s3: RunningServer, tmp_path: Path
+):
+    async with pair(nats, s3, tmp_path) as both:
+        await both.canary_runs()
+        lease = await both.lease()
+        await both.first.kill()
+        assert await both.renewed_after(lease) < TAKEN_OVER_S
+        paused = await both.second.order("pause")
+        assert (paused.status_code, paused.json()["state"]) == (200, "paused")
+        assert first_break(await both.decisions()) is None
+
+
+@pytest.mark.timeout(180)
+async def test_a_standby_takes_over_from_a_frozen_leader_which_writes_nothing_when_it_wakes_up(
+    nats: RunningServer, s3: RunningServer, tmp_path: Path
+):
+    async with pair(nats, s3, tmp_path) as both:
+        await both.canary_runs()
+        lease = await both.lease()
+        os.kill(both.first.process.pid, signal.SIGSTOP)
+        assert await both.renewed_after(lease) < TAKEN_OVER_S
+        assert (await both.second.order("abort")).status_code == 200
+        ended = await both.route()
+        assert ended.canary is None
+        os.kill(both.first.process.pid, signal.SIGCONT)
+        refused = await both.first.order("start", version=2)
+        assert refused.status_code == 503
+        assert both.second.url in refused.json()["error"]["message"]
+        shown = await both.first.get(f"/v1/rollouts/{ROLE}")
+        assert shown is not None
+        assert shown.json()["state"] == "aborted"
+        assert (await both.route()).canary is None
+        assert first_break(await both.decisions()) is None
+
+
+@pytest.mark.timeout(180)
+async def test_a_standby_shows_what_is_true_and_sends_orders_to_the_leader(
+    nats: RunningServer, s3: RunningServer, tmp_path: Path
+):
+    async with pair(nats, s3, tmp_path) as both:
+        await both.canary_runs()
+        shown = await both.second.get(f"/v1/rollouts/{ROLE}")
+        assert shown is not None
+        assert (shown.json()["state"], shown.json()["candidate"]["version"]) == ("running", 2)
+        for verb in ("pause", "abort", "promote", "resume"):
+            refused = await both.second.order(verb)
+            assert refused.status_code == 503
+            assert refused.json()["error"]["message"].endswith(both.first.url)
+        orders = [(one, verb) for verb in ("pause", "resume", "pause", "resume") for one in (both.second, both.first)]
+        answers = [(await one.order(verb)).status_code for one, verb in orders]
+        assert answers == [503, 200] * 4
+        assert [one.verdict for one in await both.decisions()][-4:] == ["pause", "resume", "pause", "resume"]
+        assert first_break(await both.decisions()) is None

@@ -1,0 +1,249 @@
+"""Several deployers: one leads, a standby takes over, and a frozen leader that wakes up writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ratchet.canary_deployer.domain.rollout import Rollout, Verdict
+from ratchet.canary_deployer.driver import RoleDriver, Work
+from ratchet.canary_deployer.keeper import Office
+from ratchet.canary_deployer.kv_policies import KvPolicies
+from ratchet.canary_deployer.leadership import KEY, Leader, Leadership, NotLeading, WhileLeading
+from ratchet.kernel.errors import Conflict
+from ratchet.messages import ModelRollout
+from ratchet.messages.state import POLICIES, ROLLOUTS, PolicyVersion, Route
+from tests.support.canary_world import ROLE, CanaryWorld, FakeSource, policy, served
+from tests.support.fake_bus import FakeBus
+from tests.support.fake_clock import FakeClock
+from tests.support.running import running
+
+TAKEOVER_S = 5.0
+
+
+def deployer(bus: FakeBus, clock: FakeClock, name: str) -> Leadership:
+    """A deployer's part in the election."""
+    return Leadership(bus.bucket(ROLLOUTS, Leader), f"http://{name}:8083", TAKEOVER_S, clock.monotonic)
+
+
+async def test_the_first_leads_and_a_standby_names_it():
+    bus, clock = FakeBus(), FakeClock()
+    first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
+    await first.beat()
+    await second.beat()
+    assert (first.leading, second.leading) == (True, False)
+    assert (await first.check(), await second.check()) == (None, None)
+    with pytest.raises(NotLeading, match="send it to the one that leads, http://first:8083"):
+        _ = second.term
+
+
+async def test_a_standby_takes_over_when_it_saw_no_renewal_for_long_enough():
+    bus, clock = FakeBus(), FakeClock()
+    first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
+    await first.beat()
+    for _ in range(20):  # renewed: no takeover, however long
+        clock.advance(1)
+        await first.beat()
+        await second.beat()
+    assert first.leading
+    clock.advance(TAKEOVER_S - 0.1)
+    await second.beat()
+    assert not second.leading
+    clock.advance(0.2)
+    await second.beat()
+    assert (second.leading, second.term) == (True, 2)
+
+
+async def test_a_leader_that_could_not_renew_steps_down_before_anybody_takes_over():
+    bus, clock = FakeBus(), FakeClock()
+    first = deployer(bus, clock, "first")
+    await first.beat()
+    clock.advance(0.9 * TAKEOVER_S)
+    assert not first.leading
+    with pytest.raises(NotLeading):
+        await first.confirm()
+
+
+async def test_a_wall_clock_that_is_set_changes_no_leader():
+    bus, clock = FakeBus(), FakeClock()
+    first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
+    for jump in (0, 86400, -2 * 86400):
+        clock.set_by(jump)
+        await first.beat()
+        await second.beat()
+    assert (first.leading, second.leading) == (True, False)
+
+
+async def test_only_one_of_two_standbys_wins():
+    bus, clock = FakeBus(), FakeClock()
+    first, *standbys = (deployer(bus, clock, name) for name in ("first", "second", "third"))
+    await first.beat()
+    for one in standbys:
+        await one.beat()
+    clock.advance(TAKEOVER_S)
+    entry = await bus.bucket(ROLLOUTS, Leader).get(KEY)
+    assert entry is not None
+    await standbys[0].beat()
+    with pytest.raises(Conflict):  # it read before the other wrote
+        await bus.bucket(ROLLOUTS, Leader).update(KEY, entry.value, entry.revision)
+    await standbys[1].beat()
+    assert [one.leading for one in standbys] == [True, False]
+
+
+async def test_a_clean_stop_gives_the_lead_back_at_once():
+    bus, clock = FakeBus(), FakeClock()
+    first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
+    async with running(first):
+        await first.gained.wait()
+    await second.beat()
+    assert second.leading
+
+
+async def test_what_runs_while_leading_ends_with_the_lead_and_begins_anew_with_the_next_term():
+    bus, clock = FakeBus(), FakeClock()
+    mine, other = deployer(bus, clock, "mine"), deployer(bus, clock, "other")
+    workers = [Worker(), Worker()]
+    coming = iter(workers)
+
+    async with running(WhileLeading(mine, lambda: next(coming))):
+        await mine.beat()
+        await workers[0].begun.wait()
+        await other.beat()
+        clock.advance(TAKEOVER_S)
+        await other.beat()
+        await mine.beat()
+        await workers[0].ended.wait()
+        clock.advance(TAKEOVER_S)
+        await mine.beat()
+        await workers[1].begun.wait()
+    assert workers[1].ended.is_set()
+
+
+class Worker:
+    """A component that notes when it works."""
+
+    def __init__(self) -> None:
+        self.begun, self.ended, self._stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def run(self) -> None:
+        self.begun.set()
+        await self._stopping.wait()
+        self.ended.set()
+
+    async def stop(self) -> None:
+        self._stopping.set()
+
+
+class Pair:
+    """Two deployers of one role; what the first writes can be held up between its question and its write."""
+
+    def __init__(self, world: CanaryWorld) -> None:
+        self.world = world
+        self.leads = [deployer(world.bus, world.clock, name) for name in ("first", "second")]
+        self.drivers = [self._driver(lead) for lead in self.leads]
+
+    def _driver(self, lead: Leadership) -> RoleDriver:
+        bus, plain = self.world.bus, self.world.office()
+        policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion), lead)
+        office = Office(
+            policies=policies,
+            rollouts=bus.bucket(ROLLOUTS, Rollout),
+            publish=plain.publish,
+            now=plain.now,
+            rules=plain.rules,
+            endpoint=plain.endpoint,
+            serving_platform=plain.serving_platform,
+            lease_s=plain.lease_s,
+            lead=lead,
+            monotonic=plain.monotonic,
+        )
+        return RoleDriver(ROLE, office, Work(self.world.gates, FakeSource(bus), "canary", tick_s=0.01))
+
+    async def take_over(self) -> None:
+        """The first is frozen, the second takes over."""
+        await self.leads[1].beat()
+        self.world.clock.advance(TAKEOVER_S)
+        await self.leads[1].beat()
+        assert self.leads[1].leading
+
+
+async def pair() -> Pair:
+    """A canary that runs, driven by the first of two deployers."""
+    world = await CanaryWorld().with_policies(1, 2)
+    both = Pair(world)
+    await both.leads[0].beat()
+    world.driver = both.drivers[0]
+    await world.until("running")
+    return both
+
+
+async def test_a_new_leader_claims_the_record_before_it_acts_and_renews_the_lease():
+    both = await pair()
+    before = (await both.world.route()).canary
+    await both.take_over()
+    await both.drivers[1].step()
+    assert (await both.world.rollout()).term == 2
+    after = (await both.world.route()).canary
+    assert before is not None
+    assert after is not None
+    assert after.lease == before.lease + 1
+
+
+async def test_a_frozen_leader_that_wakes_up_writes_nothing():
+    both = await pair()
+    await both.take_over()
+    await both.drivers[1].act(Verdict.ABORT, "bob", "from the new leader")
+    writes = both.world.bus.faults.writes
+    for _ in range(3):
+        with pytest.raises(NotLeading):
+            await both.drivers[0].step()
+        with pytest.raises(NotLeading):
+            await both.drivers[0].act(Verdict.PROMOTE, "ann", "to the old one")
+    assert both.world.bus.faults.writes == writes
+    assert (await both.world.route()).stable == served(1)
+    assert (await both.world.route()).canary is None
+
+
+@pytest.mark.parametrize("held_up", range(1, 9))
+async def test_a_write_that_was_held_up_beyond_the_takeover_changes_nothing_in_the_end(held_up: int):
+    """The first deployer freezes between `confirm` and its n-th write, and wakes up after the second has decided."""
+    both = await pair()
+    frozen = both.leads[0]
+    confirmed = 0
+    confirm = frozen.confirm
+
+    async def freezing() -> None:
+        nonlocal confirmed
+        await confirm()
+        confirmed += 1
+        if confirmed == held_up:
+            await both.take_over()
+            await both.drivers[1].act(Verdict.ABORT, "bob", "the new leader's")
+
+    frozen.confirm = freezing  # type: ignore[method-assign]
+    with pytest.raises((NotLeading, Conflict)):
+        await four_pauses(both.drivers[0])
+    route = await both.world.route()
+    assert (route.stable, route.canary) == (served(1), None)
+    assert await both.world.stage_of(2) == "rolled_back"
+    record = await both.world.rollout()
+    assert (record.state, record.term, record.last_hash) == ("aborted", 2, route.audit_hash)
+    verdicts = [one.verdict for one in both.world.bus.published(ModelRollout)]
+    assert verdicts[-1] == "abort"
+    assert len({one.sequence for one in both.world.bus.published(ModelRollout)}) == len(verdicts)
+
+
+async def four_pauses(driver: RoleDriver) -> None:
+    """Enough decisions for every write that there is."""
+    for _ in range(4):
+        await driver.act(Verdict.PAUSE, "ann", "the old leader's")
+        await driver.act(Verdict.RESUME, "ann", "the old leader's")
+
+
+async def test_a_policy_is_registered_by_the_leader_only():
+    world = await CanaryWorld().with_policies(1)
+    world.lead.leading = False
+    with pytest.raises(NotLeading):
+        await world.policies.register(ROLE, "job", policy)
+    assert [one.version for one in await world.policies.versions(ROLE)] == [1]
