@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -24,7 +25,7 @@ def ratchet(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         timeout=100,
-        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **env},
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **env},
     )
 
 
@@ -65,7 +66,7 @@ def test_a_wrong_setting_is_one_clear_line(tmp_path: Path):
     assert_one_clear_line(ratchet("deadletters", "list", "--dir", str(tmp_path), **env), "RATCHET_REPLICAS")
 
 
-@pytest.mark.parametrize("command", ["status", "down", "jobs", "deadletters list"])
+@pytest.mark.parametrize("command", ["status", "down", "env", "jobs", "deadletters list"])
 def test_a_directory_without_a_stack_says_so(tmp_path: Path, command: str):
     done = ratchet(*command.split(), "--dir", str(tmp_path), "--json")
     assert_one_clear_line(done, f"no stack runs in {tmp_path}", code=4)
@@ -147,6 +148,12 @@ def test_the_whole_way_from_up_to_down(tmp_path: Path):
         assert report["rows"]["trajectories"] == 0
         health = report["services"]["trajectory_collector"]["health_url"]
         assert httpx.get(f"{health}/readyz", trust_env=False, timeout=60).status_code == 200
+        shown = json.loads(ratchet("env", "--json", *directory).stdout)
+        sourced = f"{ratchet('env', *directory).stdout}\necho $RATCHET_CLICKHOUSE_URL $RATCHET_S3_SECRET_KEY"
+        words = subprocess.run(["sh", "-c", sourced], capture_output=True, text=True, check=True).stdout.split()
+        assert words == [shown["RATCHET_CLICKHOUSE_URL"], shown["RATCHET_S3_SECRET_KEY"]]
+        assert httpx.post(words[0], content=b"SELECT 1", trust_env=False).text == "1\n"
+        assert words[1] not in up.stdout + json.dumps(report)
     finally:
         down = ratchet("down", *directory)
     assert (down.returncode, down.stdout) == (0, "stopped\n")

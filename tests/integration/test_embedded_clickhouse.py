@@ -17,6 +17,7 @@ import pytest
 import zstandard
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from ratchet.embedded.clickhouse_access import memory_bound
 from tests.support.servers import RunningServer
 
 TRICKY = [
@@ -265,3 +266,96 @@ def test_an_insert_whose_body_is_cut_off_is_refused_whole(
     )
     assert response.headers["X-ClickHouse-Exception-Code"] == "271"
     assert client.command("SELECT count() FROM t") == 0
+
+
+def ask(clickhouse: RunningServer, method: str, sql: str, **headers: str) -> httpx.Response:
+    return httpx.request(
+        method, clickhouse.url, params={"query": sql}, headers=headers, content=b"", trust_env=False, timeout=30
+    )
+
+
+def test_get_reads_and_changes_nothing(clickhouse: RunningServer, database: str) -> None:
+    assert ask(clickhouse, "GET", "SELECT 1").text == "1\n"
+    assert ask(clickhouse, "POST", f"CREATE TABLE {database}.t (id UInt64) ENGINE = Memory").status_code == 200
+    for sql in (
+        f"CREATE TABLE {database}.u (id UInt64) ENGINE = Memory",
+        f"INSERT INTO {database}.t VALUES (1)",
+        f"WITH 1 AS x INSERT INTO {database}.t SELECT x",
+        f"INSERT INTO {database}.t SETTINGS readonly = 0 VALUES (1)",
+        "SET readonly = 0",
+        f"DROP DATABASE {database}",
+    ):
+        for _ in range(2):
+            refused = ask(clickhouse, "GET", sql)
+            assert (refused.status_code, refused.headers["X-ClickHouse-Exception-Code"]) == (403, "164")
+    counted = httpx.get(
+        clickhouse.url, params={"query": "SELECT count() FROM t", "database": database, "max_threads": "1"}
+    )
+    assert counted.text == "0\n"
+
+
+def test_nobody_without_the_password_and_no_page_in_a_browser_is_answered(clickhouse: RunningServer) -> None:
+    bare = clickhouse.program.url
+    for headers, url in (
+        ({}, bare),
+        ({"Origin": "https://evil.example"}, clickhouse.url),
+        ({"Host": "evil.example"}, clickhouse.url),
+        ({"X-ClickHouse-User": "ratchet", "X-ClickHouse-Key": "guess"}, bare),
+    ):
+        for method in ("GET", "POST"):
+            response = httpx.request(method, url, params={"query": "SELECT 'secret'"}, headers=headers, trust_env=False)
+            assert (response.status_code, response.headers["X-ClickHouse-Exception-Code"]) == (403, "516")
+            assert "'secret'" not in response.text
+    with pytest.raises(DatabaseError, match="516"):
+        clickhouse_connect.get_client(dsn=bare)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM file('/etc/hostname', 'LineAsString')",
+        "SELECT * FROM '/etc/hostname'",
+        "SELECT * FROM `/etc/hostname`",
+        "SELECT * FROM url('http://127.0.0.1:1/', 'CSV', 'a String')",
+        "SELECT * FROM s3('http://127.0.0.1:1/bucket/key', 'CSV', 'a String')",
+        "SELECT * FROM remote('127.0.0.1:1', 'system.one')",
+        "SELECT * FROM mysql('127.0.0.1:1', 'a', 'b', 'c', 'd')",
+        "SELECT * FROM sqlite('/tmp/nothing.db', 't')",
+        "INSERT INTO FUNCTION url('http://127.0.0.1:1/', 'CSV', 'a String') SELECT 'x'",
+        "INSERT INTO FUNCTION s3('http://127.0.0.1:1/bucket/key', 'CSV', 'a String') SELECT 'x'",
+        "CREATE TABLE x (a String) ENGINE = URL('http://127.0.0.1:1/', 'CSV')",
+        "CREATE TEMPORARY TABLE x (a String) ENGINE = URL('http://127.0.0.1:1/', 'CSV')",
+        "CREATE TABLE x AS url('http://127.0.0.1:1/', 'CSV', 'a String')",
+        "CREATE DATABASE other ENGINE = MySQL('127.0.0.1:1', 'a', 'b', 'c')",
+        "CREATE TABLE x (a UInt8) ENGINE = MergeTree ORDER BY a SETTINGS disk = disk(type = s3,"
+        " endpoint = 'http://127.0.0.1:1/bucket/x/', access_key_id = 'a', secret_access_key = 'b')",
+        "CREATE DICTIONARY x (a UInt64) PRIMARY KEY a SOURCE(HTTP(url 'http://127.0.0.1:1/' format 'CSV'))"
+        " LAYOUT(FLAT()) LIFETIME(1)",
+        "CREATE FUNCTION x AS (y) -> y",
+        "CREATE USER x",
+        "GRANT SOURCES ON *.* TO default",
+        "BACKUP DATABASE system TO Disk('default', 'x')",
+        "SYSTEM SHUTDOWN",
+    ],
+)
+def test_statements_reach_nothing_but_the_tables(client: Any, sql: str) -> None:
+    with pytest.raises(DatabaseError) as caught:
+        client.command(sql)
+    # 497 and 452: refused; 60 and 36: there is no such thing, or no disk of that kind
+    assert caught.value.code in (497, 452, 60, 36, 62)
+    assert client.command("SELECT 1") == 1
+
+
+def test_the_engine_s_memory_has_a_bound(client: Any) -> None:
+    bound = client.command("SELECT value FROM system.server_settings WHERE name = 'max_server_memory_usage'")
+    assert int(bound) == memory_bound()
+
+
+@pytest.mark.timeout(30)
+def test_a_long_list_of_columns_without_a_format_keeps_nobody_waiting(client: Any) -> None:
+    client.command(
+        "CREATE TABLE t (id UInt64, " + ", ".join(f"event_id_{n} UInt8" for n in range(30)) + ") ENGINE = Memory"
+    )
+    columns = ", ".join(f"event_id_{number}" for number in range(30))
+    client.command(f"INSERT INTO t (id, {columns}) SELECT 1{', 2' * 30}")
+    assert client.command("SELECT id + event_id_29 FROM t") == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from ratchet.embedded.clickhouse_access import PASSWORD_VARIABLE
 from ratchet.embedded.ports import free_port
 from tests.support.servers import (
     ACCESS_KEY,
@@ -97,6 +99,7 @@ def test_the_warehouse_s_data_belongs_to_one_process(tmp_path: Path):
             capture_output=True,
             text=True,
             check=False,
+            env={**os.environ, PASSWORD_VARIABLE: "x"},
         )
     assert second.returncode == 1
     assert "is in use by another process" in second.stderr

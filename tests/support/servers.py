@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from ratchet.embedded.clickhouse_server import clickhouse_server
+from ratchet.embedded.clickhouse_server import clickhouse_server, clickhouse_url
 from ratchet.embedded.nats_server import nats_server
 from ratchet.embedded.ports import free_ports
 from ratchet.embedded.process import Process
@@ -32,6 +32,8 @@ START_S = 60.0
 """Deadline for one server's start on a busy machine."""
 
 ACCESS_KEY, SECRET_KEY = "test-access", "test-secret"
+PASSWORD = "test-password"
+"""The warehouse's."""
 
 CHOICE = "RATCHET_TEST_SERVERS"
 
@@ -63,10 +65,8 @@ class RunningServer:
     program: Program
     log: Path
     process: Process
-
-    @property
-    def url(self) -> str:
-        return self.program.url
+    url: str
+    """Where clients reach it, with the password that it asks for."""
 
     @property
     def pid(self) -> int:
@@ -87,10 +87,10 @@ class RunningServer:
 
 
 @contextmanager
-def running(program: Program, directory: Path) -> Iterator[RunningServer]:
+def running(program: Program, directory: Path, url: str | None = None) -> Iterator[RunningServer]:
     """Run one server for the length of a `with` block."""
     log = directory / f"{program.name}.log"
-    server = RunningServer(program, log, _started(program, log))
+    server = RunningServer(program, log, _started(program, log), url or program.url)
     try:
         yield server
     finally:
@@ -107,7 +107,8 @@ def running_nats(directory: Path) -> Iterator[RunningServer]:
 @contextmanager
 def running_clickhouse(directory: Path) -> Iterator[RunningServer]:
     (port,) = free_ports(1)
-    with running(clickhouse_server(directory / "clickhouse", port), directory) as server:
+    program = clickhouse_server(directory / "clickhouse", port, PASSWORD)
+    with running(program, directory, clickhouse_url(port, PASSWORD)) as server:
         yield server
 
 

@@ -1,4 +1,4 @@
-"""`ratchet up` and `ratchet down`: the local stack in the foreground or in the background."""
+"""`ratchet up`, `ratchet down` and `ratchet env`: the local stack, and the way to it for other programs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,27 @@ def down(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> N
     stop_stack(directory, as_json)
 
 
+def env(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
+    """Print the variables that lead to the running stack, passwords included: `eval "$(ratchet env)"` sets them."""
+    import shlex
+    import sys
+
+    from ratchet.cli.endpoints import locate
+    from ratchet.cli.exit_codes import NoStack
+    from ratchet.cli.output import print_json
+
+    endpoints = locate(directory)
+    if endpoints.record is None:
+        raise NoStack(endpoints.absence())
+    if as_json:
+        print_json(endpoints.record.env)
+        return
+    for name, value in endpoints.record.env.items():
+        sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(up)
     app.command()(down)
+    app.command()(env)

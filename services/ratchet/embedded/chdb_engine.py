@@ -15,11 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import chdb  # pyright: ignore[reportMissingTypeStubs]
 
+from ratchet.embedded.clickhouse_access import engine_config, engine_users
 from ratchet.embedded.clickhouse_statement import ProtocolError, Statement
 from ratchet.kernel.errors import ConfigError
+from ratchet.kernel.files import PRIVATE, write_whole
 
 MAX_SESSIONS = 200
 """Every sync client opens a session of its own; the one idle longest goes first."""
@@ -78,22 +81,24 @@ class _Connection:
 class ChdbEngine:
     """Executes statements. Thread-safe; raises what chDB raises, with ClickHouse's error code in the text."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, memory_bytes: int) -> None:
         data_dir.mkdir(parents=True, exist_ok=True)
-        self._path = str(data_dir)
         self._owner = (data_dir / "ratchet.lock").open("w")
         try:
             fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(f"{data_dir} is in use by another process") from error
+        self._address = _address(data_dir, memory_bytes)
         self._root = _Connection(self._connect())
-        self._idle: list[_Connection] = []
+        self._idle: dict[bool, list[_Connection]] = {True: [], False: []}
+        """Free connections: those that only read, and the others."""
         self._sessions: dict[str, _Connection] = {}
         self._mutex = threading.Lock()
 
     def execute(self, statement: Statement) -> Answer:
         """Run one statement to its end."""
-        lease = self._pooled(statement) if statement.session_id is None else self._in_session(statement)
+        alone = statement.session_id is None or statement.read_only
+        lease = self._pooled(statement) if alone else self._in_session(statement)
         with lease as connection:
             connection.prepare(statement)
             return connection.run(statement)
@@ -101,8 +106,8 @@ class ChdbEngine:
     def close(self) -> None:
         """Close every connection; the engine writes out what it holds."""
         with self._mutex:
-            connections = [*self._idle, *self._sessions.values(), self._root]
-            self._idle, self._sessions = [], {}
+            connections = [*self._idle[True], *self._idle[False], *self._sessions.values(), self._root]
+            self._idle, self._sessions = {True: [], False: []}, {}
         for connection in connections:
             connection.raw.close()
         self._owner.close()
@@ -111,7 +116,8 @@ class ChdbEngine:
     def _pooled(self, statement: Statement) -> Generator[_Connection]:
         """A connection for one statement; one that may carry something over is not used again."""
         with self._mutex:
-            connection = self._idle.pop() if self._idle else _Connection(self._connect())
+            idle = self._idle[statement.read_only]
+            connection = idle.pop() if idle else _Connection(self._connect(statement.read_only))
         clean = False
         try:
             yield connection
@@ -119,7 +125,7 @@ class ChdbEngine:
         finally:
             if clean:
                 with self._mutex:
-                    self._idle.append(connection)
+                    self._idle[statement.read_only].append(connection)
             else:
                 connection.raw.close()
 
@@ -150,8 +156,19 @@ class ChdbEngine:
             if place < surplus or now - used_at > self._sessions[name].timeout_s:
                 self._sessions.pop(name).raw.close()
 
-    def _connect(self) -> Any:
-        return chdb.connect(self._path)  # pyright: ignore[reportUnknownMemberType] - it is typed only in parts
+    def _connect(self, read_only: bool = False) -> Any:
+        raw: Any = chdb.connect(self._address)  # it is typed only in parts
+        if read_only:
+            raw.query("SET readonly = 2", "Null")  # what reads may have settings of its own, but not this one
+        return raw
+
+
+def _address(data_dir: Path, memory_bytes: int) -> str:
+    """Directory and configuration as chDB takes them; it looks for a configuration of its own where none is named."""
+    config, users = data_dir / "ratchet-config.xml", data_dir / "ratchet-users.xml"
+    write_whole(users, engine_users().encode(), mode=PRIVATE, durable=False)
+    write_whole(config, engine_config(str(users.resolve()), memory_bytes).encode(), mode=PRIVATE, durable=False)
+    return f"{data_dir}?config-file={quote(str(config.resolve()))}"
 
 
 def _mutable(parameters: Mapping[str, str]) -> dict[str, str] | None:

@@ -1,7 +1,7 @@
 """ClickHouse's HTTP interface in front of chDB: `python -m ratchet.embedded.clickhouse --data DIR --port PORT`.
 
 Good enough for `clickhouse-connect` unchanged: native inserts, parameters, settings per query, sessions, compression,
-error codes. There is no user management: it listens on the loopback address only.
+error codes. It listens on the loopback address only, and knows one user, whose password is in the environment.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ratchet.embedded.chdb_engine import Answer, ChdbEngine
+from ratchet.embedded.clickhouse_access import PASSWORD_VARIABLE, USER, memory_bound, refusal
 from ratchet.embedded.clickhouse_statement import (
     ProtocolError,
     Statement,
@@ -44,22 +46,31 @@ COMPRESS_FROM_BYTES = 16 * 1024
 class ClickHouseFront:
     """The HTTP handlers around one engine."""
 
-    def __init__(self, engine: ChdbEngine) -> None:
+    def __init__(self, engine: ChdbEngine, port: int, password: str) -> None:
         self._engine = engine
+        self._port = port
+        self._password = password
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="chdb")
 
     async def ping(self, _request: Request) -> Response:
         return PlainTextResponse("Ok.\n")
 
     async def query(self, request: Request) -> Response:
+        """One statement. GET only reads, in no session."""
+        refused = refusal(request.headers, self._port, self._password)
+        if refused is not None:
+            return _failure(ProtocolError(516, "AUTHENTICATION_FAILED", refused))
+        body = await request.body()
         try:
-            asked = await _statement_of(request)
-            answer = await asyncio.get_running_loop().run_in_executor(self._workers, self._engine.execute, asked)
+            return await asyncio.get_running_loop().run_in_executor(self._workers, self._answer, request, body)
         except (RuntimeError, ProtocolError) as error:
             # chDB raises RuntimeError for everything the engine refuses.
-            status, code, text = engine_error(str(error))
-            return PlainTextResponse(text, status, headers={"X-ClickHouse-Exception-Code": code})
-        return _response(request, asked, answer)
+            return _failure(error)
+
+    def _answer(self, request: Request, body: bytes) -> Response:
+        """All that takes time: unpack, parse, execute, pack."""
+        asked = _statement_of(request, body)
+        return _response(request, asked, self._engine.execute(asked))
 
     def close(self) -> None:
         """Let running statements end, then close the engine."""
@@ -81,14 +92,20 @@ class ClickHouseFront:
         return Starlette(routes=routes, lifespan=lifespan)
 
 
-async def _statement_of(request: Request) -> Statement:
-    body = decoded(await request.body(), request.headers.get("content-encoding", ""))
+def _statement_of(request: Request, body: bytes) -> Statement:
+    body = decoded(body, request.headers.get("content-encoding", ""))
     parameters = dict(request.query_params)
     content_type = request.headers.get("content-type", "")
     if content_type.startswith("multipart/form-data"):
         parameters |= form_parameters(content_type, body)
         body = b""
-    return statement(parameters, body, request.headers.get("x-clickhouse-format"))
+    output_format = request.headers.get("x-clickhouse-format")
+    return statement(parameters, body, output_format, read_only=request.method != "POST")
+
+
+def _failure(error: Exception) -> Response:
+    status, code, text = engine_error(str(error))
+    return PlainTextResponse(text, status, headers={"X-ClickHouse-Exception-Code": code})
 
 
 def _response(request: Request, asked: Statement, answer: Answer) -> Response:
@@ -121,13 +138,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, help="data directory, owned by this process alone")
     parser.add_argument("--port", type=int, default=8123)
     options = parser.parse_args(argv)
+    password = os.environ.get(PASSWORD_VARIABLE)
+    if not password:
+        sys.stderr.write(f"{PASSWORD_VARIABLE} is needed: the password of the user {USER}\n")
+        return 1
     try:
-        engine = ChdbEngine(options.data)
+        engine = ChdbEngine(options.data, memory_bound())
     except RatchetError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     config = uvicorn.Config(
-        ClickHouseFront(engine).app(),
+        ClickHouseFront(engine, options.port, password).app(),
         host=LOOPBACK,
         port=options.port,
         log_level="warning",

@@ -6,13 +6,14 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from ratchet.embedded.clickhouse_access import PASSWORD_VARIABLE, USER
 from ratchet.embedded.ports import LOOPBACK
 from ratchet.embedded.program import Program
 from ratchet.kernel.errors import MissingExtra
 
 
-def clickhouse_server(data_dir: Path, port: int) -> Program:
-    """The warehouse."""
+def clickhouse_server(data_dir: Path, port: int, password: str) -> Program:
+    """The warehouse, for one user with this password."""
     if find_spec("chdb") is None:
         raise MissingExtra("embedded", "the local stack (chdb)")
     return Program(
@@ -27,5 +28,11 @@ def clickhouse_server(data_dir: Path, port: int) -> Program:
         ready_url=f"http://{LOOPBACK}:{port}/ping",
         url=f"http://{LOOPBACK}:{port}",
         port=port,
+        env={PASSWORD_VARIABLE: password},
         directories=(data_dir,),
     )
+
+
+def clickhouse_url(port: int, password: str) -> str:
+    """Where clients reach it, user and password included."""
+    return f"http://{USER}:{password}@{LOOPBACK}:{port}"

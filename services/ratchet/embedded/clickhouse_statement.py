@@ -16,6 +16,8 @@ from typing import Protocol, cast
 import lz4.frame
 import zstandard
 
+from ratchet.embedded.clickhouse_access import reads_files
+
 PROTOCOL_PARAMETERS = frozenset(
     {
         "query",
@@ -45,24 +47,29 @@ PROTOCOL_PARAMETERS = frozenset(
 
 DEFAULT_FORMAT = "TabSeparated"
 
-_NAME = rb'(?:`(?:[^`\\]|\\.|``)*`|"(?:[^"\\]|\\.|"")*"|\w+)'
+# No pattern here may go back and try again: a statement of a person or a tool must never keep the server busy. Hence
+# the possessive quantifiers (`++`, `*+`, `?+`).
+_NAME = rb'(?:`(?:[^`\\]++|\\.|``)*+`|"(?:[^"\\]++|\\.|"")*+"|\w++)'
+_SETTING = rb"\w++\s*+=\s*+(?:'(?:[^'\\]++|\\.|'')*+'|[^\s,'()]++)"
 _INSERT_HEAD = re.compile(
-    rb"\s*INSERT\s+INTO\s+(?:TABLE\s+)?" + _NAME + rb"(?:\s*\.\s*" + _NAME + rb")?\s*"
-    rb"(?:\((?:" + _NAME + rb"|[\s,.])*\)\s*)?"
-    rb"(?:SETTINGS\s+(?:'(?:[^'\\]|\\.)*'|[^'\n])*?\s*)?"
-    rb"FORMAT\s+(?P<format>\w+)[ \t]*(?:\r?\n|;|\Z|(?=[^\w]))",
+    rb"\s*+INSERT\s++INTO\s++(?:TABLE\s++)?+" + _NAME + rb"(?:\s*+\.\s*+" + _NAME + rb")?+\s*+"
+    rb"(?:\((?:" + _NAME + rb"|[\s,.])*+\)\s*+)?+"
+    rb"(?:SETTINGS\s++" + _SETTING + rb"(?:\s*+,\s*+" + _SETTING + rb")*+\s*+)?+"
+    rb"FORMAT\s++(?P<format>\w++)[ \t]*+(?:\r?\n|;|\Z|(?=[^\w]))",
     re.IGNORECASE,
 )
-_FORMAT_TAIL = re.compile(r"\bFORMAT\s+(\w+)\s*(?:SETTINGS\b[^;]*)?;?\s*\Z", re.IGNORECASE)
+_FORMAT_TAIL = re.compile(r"\bFORMAT\s++(\w++)\s*+(?:SETTINGS\b[^;]*+)?+;?+\s*+\Z", re.IGNORECASE)
 _RETURNS_ROWS = re.compile(
-    r"\s*(?:\(\s*)*(?:SELECT|WITH|SHOW|DESC|DESCRIBE|EXPLAIN|EXISTS|CHECK|FROM)\b", re.IGNORECASE
+    r"\s*+(?:\(\s*+)*+(?:SELECT|WITH|SHOW|DESC|DESCRIBE|EXPLAIN|EXISTS|CHECK|FROM)\b", re.IGNORECASE
 )
-_CHANGES_CONNECTION = re.compile(r"\s*(?:SET|USE|CREATE\s+(?:OR\s+REPLACE\s+)?TEMPORARY)\b", re.IGNORECASE)
+_CHANGES_CONNECTION = re.compile(r"\s*+(?:SET|USE|CREATE\s++(?:OR\s++REPLACE\s++)?+TEMPORARY)\b", re.IGNORECASE)
+_COMMENTS = re.compile(r"\A(?:\s++|--[^\n]*+(?:\n|\Z)|/\*(?:[^*]++|\*(?!/))*+\*/)++")
 _CODE = re.compile(r"Code: (\d+)\. ")
 
 _STATUS = {
     **dict.fromkeys((36, 42, 43, 44, 53, 62, 69, 70, 72, 130, 271, 386, 456, 457), 400),
     **dict.fromkeys((46, 47, 50, 56, 60, 81, 115), 404),
+    **dict.fromkeys((164, 497, 516), 403),
     373: 423,
 }
 """HTTP status by exception code, as the server maps them; 500 for all others."""
@@ -116,6 +123,8 @@ class Statement:
     database: str | None = None
     session_id: str | None = None
     session_timeout_s: float = 60.0
+    read_only: bool = False
+    """Whether the engine refuses everything that changes something; such a statement is in no session."""
 
     @property
     def returns_rows(self) -> bool:
@@ -125,20 +134,26 @@ class Statement:
     @property
     def changes_connection(self) -> bool:
         """True when it leaves something behind in the connection: a setting, a database, a temporary table."""
-        return _CHANGES_CONNECTION.match(_without_comments(self.sql)) is not None
+        return "readonly" in self.settings or _CHANGES_CONNECTION.match(_without_comments(self.sql)) is not None
 
 
-def statement(parameters: Mapping[str, str], body: bytes, default_format: str | None = None) -> Statement:
-    """The statement of a request whose body is already decoded."""
+def statement(
+    parameters: Mapping[str, str], body: bytes, default_format: str | None = None, *, read_only: bool = False
+) -> Statement:
+    """The statement of a request whose body is already decoded. Raises `ProtocolError`."""
     head = parameters.get("query", "").encode()
     text = head + b"\n" + body if head and body else head or body
     if not text.strip():
         raise ProtocolError(62, "SYNTAX_ERROR", "Empty query")
     insert = _INSERT_HEAD.match(text)
     sql = text[: insert.start("format")] if insert else text
+    words = _before_format(sql) if insert else _utf8(sql)
+    if reads_files(words) or (insert and insert["format"].lower() == b"values" and reads_files(_utf8(text))):
+        # `Values` are expressions, unlike the data of all other formats.
+        raise ProtocolError(497, "ACCESS_DENIED", "Files are out of reach here, and so is the word `file` as a name")
     timeout = parameters.get("session_timeout", "60")
     return Statement(
-        sql=_before_format(sql) if insert else _utf8(sql),
+        sql=words,
         insert_format=insert["format"].decode() if insert else None,
         body=text[insert.end() :] if insert else b"",
         output_format=_output_format(_utf8(text), parameters, default_format) if not insert else DEFAULT_FORMAT,
@@ -151,6 +166,7 @@ def statement(parameters: Mapping[str, str], body: bytes, default_format: str | 
         database=parameters.get("database") or None,
         session_id=parameters.get("session_id") or None,
         session_timeout_s=float(timeout) if timeout.isdigit() else 60.0,
+        read_only=read_only,
     )
 
 
@@ -239,7 +255,7 @@ def _before_format(head: bytes) -> str:
 
 
 def _without_comments(sql: str) -> str:
-    return re.sub(r"\A(?:\s*(?:--[^\n]*(?:\n|\Z)|/\*.*?\*/))+", "", sql, flags=re.DOTALL)
+    return _COMMENTS.sub("", sql)
 
 
 def _utf8(text: bytes) -> str:

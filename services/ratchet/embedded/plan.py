@@ -11,11 +11,12 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ratchet.embedded.catalog import SERVERS, SERVICES, ServiceSpec, default_ports, owner_of
-from ratchet.embedded.clickhouse_server import clickhouse_server
+from ratchet.embedded.clickhouse_server import clickhouse_server, clickhouse_url
 from ratchet.embedded.nats_server import nats_server
 from ratchet.embedded.ports import LOOPBACK, free_ports, is_taken
 from ratchet.embedded.program import Program
 from ratchet.embedded.seaweed_s3 import seaweed_s3
+from ratchet.embedded.secrets import StackSecrets
 from ratchet.embedded.settings import StackSettings
 from ratchet.kernel.errors import ConfigError, MissingExtra
 from ratchet.kernel.settings import KernelSettings
@@ -38,18 +39,18 @@ class StackPlan:
         return kernel_of(self.env)
 
 
-def make_plan(settings: StackSettings) -> StackPlan:
+def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     """Decide, and touch nothing. Raises `ConfigError` for a taken port, `MissingExtra` for what is not installed."""
     servers, services = chosen(settings.only)
     names = [name for name in default_ports() if owner_of(name) in {*servers, *(spec.name for spec in services)}]
     ports = choose_ports(settings, names, is_taken)
-    env = stack_environment(ports, kernel_of({})) | dict(settings.env)
+    env = stack_environment(ports, kernel_of({}), secrets) | dict(settings.env)
     data = settings.directory.resolve() / "data"
     kernel = kernel_of(env)
     launchers: dict[str, Callable[[], Program]] = {
         "nats": lambda: nats_server(data / "nats", ports["nats"], ports["nats_monitor"]),
         "s3": lambda: seaweed_s3(data / "s3", ports["s3"], kernel.s3_access_key, kernel.s3_secret_key, ports.values()),
-        "clickhouse": lambda: clickhouse_server(data / "clickhouse", ports["clickhouse"]),
+        "clickhouse": lambda: clickhouse_server(data / "clickhouse", ports["clickhouse"], secrets.clickhouse_password),
     }
     programs = [launchers[name]() for name in servers]
     programs += [service_program(spec, ports, env, data) for spec in services]
@@ -85,16 +86,16 @@ def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int
     return ports
 
 
-def stack_environment(ports: Mapping[str, int], kernel: KernelSettings) -> dict[str, str]:
-    """The environment variables that say where everything is."""
+def stack_environment(ports: Mapping[str, int], kernel: KernelSettings, secrets: StackSecrets) -> dict[str, str]:
+    """The environment variables that say where everything is, and with which secrets."""
     urls = {spec.url_variable: f"http://{LOOPBACK}:{ports[spec.short]}" for spec in SERVICES if spec.port is not None}
     return {
         "RATCHET_NATS_URL": f"nats://{LOOPBACK}:{ports['nats']}",
-        "RATCHET_CLICKHOUSE_URL": f"http://{LOOPBACK}:{ports['clickhouse']}",
+        "RATCHET_CLICKHOUSE_URL": clickhouse_url(ports["clickhouse"], secrets.clickhouse_password),
         "RATCHET_CLICKHOUSE_DATABASE": kernel.clickhouse_database,
         "RATCHET_S3_ENDPOINT": f"http://{LOOPBACK}:{ports['s3']}",
         "RATCHET_S3_ACCESS_KEY": kernel.s3_access_key,
-        "RATCHET_S3_SECRET_KEY": kernel.s3_secret_key,
+        "RATCHET_S3_SECRET_KEY": kernel.s3_secret_key or secrets.s3_secret_key,
         "RATCHET_S3_BUCKET": kernel.s3_bucket,
         **urls,
     }

@@ -23,6 +23,7 @@ from ratchet.embedded.catalog import SERVERS, SERVICES
 from ratchet.embedded.member import Member
 from ratchet.embedded.orphans import STACK_ID_VARIABLE, end_orphans
 from ratchet.embedded.plan import StackPlan, make_plan
+from ratchet.embedded.secrets import keep_secrets, read_secrets
 from ratchet.embedded.settings import StackSettings
 from ratchet.embedded.state import StackRecord, read_record, remove_record, stack_lock, write_record
 from ratchet.kernel.errors import NotFound
@@ -58,11 +59,13 @@ class Stack:
 
     async def __aenter__(self) -> Self:
         if read_record(self.settings.directory) is None:
-            make_plan(self.settings)  # a start that is refused here has not made anything yet
+            make_plan(
+                self.settings, read_secrets(self.settings.directory)
+            )  # a start that is refused here has not made anything yet
         self._held.enter_context(stack_lock(self.settings.directory))
         try:
             await self._clean_up()
-            self._plan = make_plan(self.settings)
+            self._plan = make_plan(self.settings, keep_secrets(self.settings.directory))
             self._enlist(self._plan)
             await self._start_all(self._plan)
         except BaseException:

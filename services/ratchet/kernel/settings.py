@@ -45,8 +45,8 @@ class KernelSettings(BaseSettings):
     """Any S3 endpoint."""
     s3_access_key: str = "ratchet"
     """Access key."""
-    s3_secret_key: str = "ratchet-secret"  # noqa: S105 - a default for the loopback-only embedded store
-    """Secret key."""
+    s3_secret_key: str = ""
+    """Secret key; the local stack makes one of its own."""
     s3_bucket: str = "ratchet"
     """Bucket for snapshots, adapters and checkpoints."""
     data_dir: Path = Path(".ratchet/data")

@@ -69,6 +69,38 @@ def test_other_statements_stay_whole(sql: str):
     assert (asked.sql, asked.insert_format, asked.returns_rows) == (sql, None, False)
 
 
+LONG = 200_000
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO t (" + "event_id, " * 20_000 + "x) SELECT 1",
+        "INSERT INTO t (" + "event_id" * 20_000,
+        "INSERT INTO t (`" + "\\" * LONG,
+        "INSERT INTO t SETTINGS a = '" + "\\'" * LONG + " VALUES (1)",
+        "INSERT INTO t SETTINGS " + "a = 1, " * 20_000 + " VALUES (1)",
+        "INSERT INTO t SETTINGS a" + " " * LONG + "VALUES (1)",
+        "INSERT INTO t" + " " * LONG + "FORMAT",
+        "INSERT INTO t FORMAT" + " " * LONG + "(",
+        "SELECT 1" + " FORMAT a SETTINGS b" * 20_000 + ";" + " " * LONG + "x",
+        "(" * LONG + " " * LONG + "x",
+        "/*" * LONG,
+        "/* */ " * LONG + "x",
+        "--" * LONG,
+    ],
+    ids=lambda sql: sql[:24],
+)
+def test_no_statement_takes_longer_than_its_length_explains(sql: str):
+    try:
+        asked = statement({}, sql.encode())
+    except ProtocolError:
+        return
+    assert (asked.insert_format, asked.changes_connection) == (None, False)
+    assert asked.returns_rows == sql.startswith("SELECT")
+
+
 def test_parameters_settings_and_the_transport_s_own_are_told_apart():
     asked = statement(
         {

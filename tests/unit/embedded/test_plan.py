@@ -9,6 +9,7 @@ import pytest
 
 from ratchet.embedded.catalog import NAMES, SERVERS, SERVICES, default_ports, owner_of
 from ratchet.embedded.plan import choose_ports, chosen, kernel_of, service_program, stack_environment
+from ratchet.embedded.secrets import StackSecrets
 from ratchet.embedded.settings import StackSettings, ports_of_environment, ports_of_options
 from ratchet.kernel.errors import ConfigError
 from ratchet.kernel.settings import KernelSettings
@@ -71,7 +72,9 @@ def test_a_port_given_twice_names_both():
 
 
 def test_services_find_everything_through_the_environment(tmp_path: Path):
-    env = stack_environment(default_ports(), KernelSettings(s3_access_key="key", s3_secret_key="secret"))
+    env = stack_environment(
+        default_ports(), KernelSettings(s3_access_key="key", s3_secret_key="secret"), StackSecrets()
+    )
     kernel = kernel_of(env)
     assert (kernel.nats_url, kernel.s3_endpoint) == ("nats://127.0.0.1:4222", "http://127.0.0.1:8333")
     assert (kernel.s3_access_key, kernel.s3_secret_key) == ("key", "secret")
