@@ -38,7 +38,7 @@ def mentions(path: Path, text: str) -> Iterator[Mention]:
         for line in block.replace("\\\n", " ").splitlines():
             found = CALL.search(line)
             if found:
-                yield Mention(path.name, found[1])
+                yield Mention(path.name, found[1].removesuffix(')"'))
     yield from inline(path, FENCE.sub("", text))
 
 
