@@ -144,6 +144,20 @@ async def test_a_fenced_attempt_falls_silent_and_leaves_no_policy(world: World) 
     assert [uri for uri in world.objects.list("policies/") if uri != world.base] == []
 
 
+@pytest.mark.timeout(300)
+async def test_a_forked_training_and_a_fresh_process_make_the_same_policy(world: World) -> None:
+    digests: list[str | None] = []
+    for name, warm in (("forked", True), ("fresh", False)):
+        world.settings = world.settings.model_copy(update={"warm": warm})
+        async with working(world):
+            dispatch = await world.dispatch(name, world.config(seed=3))
+            done = await world.ended(dispatch.training_job_id)
+        assert done.status == "completed", done.error
+        policy = read_policy(world.objects, str(done.artifacts and done.artifacts.final_checkpoint))
+        digests.append(next(file.sha256 for file in policy.manifest.files if file.name.endswith(".safetensors")))
+    assert digests[0] == digests[1]
+
+
 async def test_a_worker_that_shuts_down_hands_its_job_back_with_a_checkpoint(world: World) -> None:
     async with working(world):
         dispatch = await world.dispatch("shutdown", world.endless())

@@ -188,9 +188,9 @@ async def working(world: World) -> AsyncIterator[None]:
 
 
 def child_of(job: str) -> psutil.Process | None:
-    """The training process of a job, found among our own children."""
+    """The training process of a job: that of our own children which works in the job's directory."""
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
-            if any(job in part for part in process.cmdline()):
+            if job in process.cwd():
                 return process
     return None

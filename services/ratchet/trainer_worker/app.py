@@ -1,6 +1,7 @@
 """Composition root of the trainer worker.
 
 RL_JOBS, own pool ── Consumer ── handlers.Dispatches ── Slots ── Attempt ── Child (a process: child.py)
+                                       WarmLink ── forked from the warm parent ─┘
                                                                    ├── heartbeat: training.status
                                                                    ├── watch: `jobs` bucket
                                                                    └── S3: snapshot, base, checkpoints, policy
@@ -25,6 +26,7 @@ from ratchet.trainer_worker.attempt import Attempt, Tools
 from ratchet.trainer_worker.handlers import Dispatches
 from ratchet.trainer_worker.settings import Settings
 from ratchet.trainer_worker.slots import Slots
+from ratchet.trainer_worker.warm_link import WarmLink
 from ratchet.trainer_worker.work_directory import own_directory
 
 NAME = "trainer_worker"
@@ -38,10 +40,11 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     bus = await Bus.connect(settings.kernel, name=NAME, contracts=Contracts.load())
     objects = Objects(settings.kernel)
     jobs = bus.bucket(JOBS, Job)
-    tools = Tools(bus.publish, jobs, objects, settings, bus.now)
-    slots = Slots(settings.slots, lambda received: Attempt(received, tools))
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
-    components: list[Component] = [slots]
+    warm = WarmLink(settings.work, settings.warm_delay_s) if settings.warm and not missing else None
+    tools = Tools(bus.publish, jobs, objects, settings, bus.now, warm)
+    slots = Slots(settings.slots, lambda received: Attempt(received, tools))
+    components: list[Component] = [slots] if warm is None else [warm, slots]
     if not missing:
         components.append(_consumer(bus, settings, Dispatches(slots, jobs, settings.worker)))
 

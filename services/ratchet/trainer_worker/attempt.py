@@ -25,6 +25,7 @@ from ratchet.messages.state import Job
 from ratchet.messages.training import Artifacts, TrainingError
 from ratchet.messages.training_rules import request_problems
 from ratchet.trainer_worker import metrics
+from ratchet.trainer_worker.child_process import Child, WarmStart
 from ratchet.trainer_worker.domain import (
     COMPLETED,
     FAILED,
@@ -48,7 +49,6 @@ from ratchet.trainer_worker.s3_artifacts import (
     store_policy,
 )
 from ratchet.trainer_worker.settings import Settings
-from ratchet.trainer_worker.subprocess_child import Child
 
 log = structlog.get_logger()
 
@@ -70,6 +70,8 @@ class Tools:
     objects: Objects
     settings: Settings
     now: Callable[[], datetime]
+    warm: WarmStart | None = None
+    """Makes training processes that need not import anything; without it every one is fresh."""
 
 
 class Attempt:
@@ -136,7 +138,7 @@ class Attempt:
         inputs = await self._prepare()
         exited = Exit(code=0)
         if not self._stopping.is_set():
-            self._child = await Child.start(inputs.spec, self._directory)
+            self._child = await Child.start(inputs.spec, self._directory, self._tools.warm)
             self.launched.set()
             exited = await self._follow(self._child)
         conclusion = conclude(self._report.last, exited, self._reason)

@@ -1,6 +1,7 @@
 """The training process: reads a job directory, trains, and writes one JSON line per event to its standard output.
 
-Run as `python -m ratchet.trainer_worker.child <job directory>`. SIGTERM asks it to stop at the next step boundary with
+Forked from the warm parent, or run as `python -m ratchet.trainer_worker.child <job directory>`. It works in the job
+directory; every path that it is given is absolute. SIGTERM asks it to stop at the next step boundary with
 a checkpoint. It ends at once when its standard input closes: that is how it learns that the worker has died. It uses no
 network, unless the base model is a name that transformers has to look up.
 """
@@ -41,6 +42,7 @@ def main(directory: Path) -> int:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.chdir(directory)
     try:
         last = train(read_job(directory), directory, events, stop)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: every failure becomes an event

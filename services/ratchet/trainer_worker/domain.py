@@ -126,8 +126,8 @@ class Frame:
 class Exit:
     """How the child process ended."""
 
-    code: int
-    """Negative: the signal that killed it."""
+    code: int | None
+    """Negative: the signal that killed it. None: what knew it, the warm parent, died before."""
     oom_killed: bool = False
     log_tail: str = field(default="")
 
@@ -175,6 +175,9 @@ def version_of(policy_name: str | None) -> int | None:
 
 
 def _crash(exited: Exit) -> TrainingError:
+    if exited.code is None:
+        message = "the training process ended without a result, after the warm parent that had forked it"
+        return TrainingError(code=INFRA, message=message, traceback=exited.log_tail or None)
     if exited.code >= 0:
         message = f"the training process ended with status {exited.code} without a result"
         return TrainingError(code=UNKNOWN, message=message, traceback=exited.log_tail or None)

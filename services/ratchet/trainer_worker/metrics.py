@@ -17,3 +17,6 @@ SAMPLES = Histogram(
 for _status in ("completed", "failed", "cancelled"):
     JOBS.labels(_status)
 BUSY = Gauge("ratchet_trainer_busy_slots", "Trainings that are running.")
+STARTS = Counter(
+    "ratchet_trainer_processes_total", "Training processes, by how they were started: forked or fresh.", ["start"]
+)

@@ -118,7 +118,9 @@ def fetch_base(objects: BlobStore, base_model: str, models: Path) -> Base:
     """The base that `base_model` names: a model's manifest, an adapter's manifest (to continue it), or a name."""
     if not is_manifest_uri(base_model):
         path = Path(base_model)
-        return Base(base_model, base_model, None, tokenizer_digest(path) if path.is_dir() else None)
+        if not path.is_dir():
+            return Base(base_model, base_model, None, None)
+        return Base(str(path.resolve()), base_model, None, tokenizer_digest(path))
     fetched = fetch_policy(objects, base_model, models)
     if fetched.policy.manifest.kind == MODEL:
         digest = tokenizer_digest(fetched.directory)

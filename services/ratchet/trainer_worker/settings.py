@@ -24,6 +24,11 @@ class Settings(BaseSettings):
     """Trainings that run at a time on this machine."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of a training whose job does not say; on shared cores more than one is slower."""
+    warm: bool = True
+    """Import the training libraries once, in a process that every training is forked from (Linux only)."""
+    warm_delay_s: float = Field(default=20.0, ge=0)
+    """How long after the worker's start that process begins to import, unless a training needs it earlier: at the start
+    of a whole stack the cores are the other services'."""
     worker: str = Field(default_factory=socket.gethostname)
     """Name in statuses and of the working directory: two workers on one machine need two names."""
     heartbeat_s: float = 2.0
@@ -42,9 +47,9 @@ class Settings(BaseSettings):
     @property
     def models(self) -> Path:
         """Cache of base models and adapters, by digest."""
-        return self.kernel.data_dir / "models"
+        return self.kernel.data_dir.resolve() / "models"
 
     @property
     def work(self) -> Path:
         """Directories of running attempts."""
-        return self.kernel.data_dir / "trainer" / self.worker
+        return self.kernel.data_dir.resolve() / "trainer" / self.worker

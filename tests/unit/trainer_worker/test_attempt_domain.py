@@ -13,6 +13,7 @@ from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import DigestMismatch, ObjectsUnavailable, Rejected
 from ratchet.messages import TrainingDispatch
 from ratchet.messages.state import Job
+from ratchet.trainer_worker.child_process import child_environment
 from ratchet.trainer_worker.domain import (
     Exit,
     Frame,
@@ -35,7 +36,6 @@ from ratchet.trainer_worker.job import (
     read_job,
     write_job,
 )
-from ratchet.trainer_worker.subprocess_child import child_environment
 from tests.support.trainer_runs import job_spec
 from tests.support.training import job, request
 

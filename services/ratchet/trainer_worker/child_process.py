@@ -1,0 +1,192 @@
+"""The training process of one attempt, as the worker has it: its events, its end, and the signals it gets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import psutil
+import structlog
+
+from ratchet.kernel.artifacts import HUB_VARIABLE
+from ratchet.trainer_worker import metrics
+from ratchet.trainer_worker.domain import Exit
+from ratchet.trainer_worker.job import LOG_FILE, Event, JobSpec, decode_event, write_job
+
+log = structlog.get_logger()
+
+LINE_LIMIT = 1 << 22
+"""Bytes of one event; a traceback and metrics are far smaller."""
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Process(Protocol):
+    """A running process, however it was made. `asyncio.subprocess.Process` is one."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        ...
+
+    def send_signal(self, signal: int) -> None:
+        """Raises `ProcessLookupError` once it has ended."""
+        ...
+
+    def wait(self) -> Awaitable[int | None]:
+        """Its exit code, negative for a signal; None when nothing is left that knows it."""
+        ...
+
+
+class WarmStart(Protocol):
+    """`warm_link.WarmLink`: makes processes that need not import anything."""
+
+    async def fork(self, directory: Path, environment: Mapping[str, str], streams: Streams) -> Process | None:
+        """A training process for the job in `directory`, or None when a fresh process has to be started."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """File descriptors of the child's ends: `stdin` closes with the worker, `stdout` takes events."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+
+
+class Child:
+    """A running training process. It ends by itself when this object's process does."""
+
+    def __init__(self, process: Process, events: asyncio.StreamReader, stdin: int, directory: Path) -> None:
+        self._process = process
+        self._events = events
+        self._stdin = stdin
+        self._directory = directory
+        self._oom_kills = oom_kills()
+
+    @classmethod
+    async def start(cls, spec: JobSpec, directory: Path, warm: WarmStart | None) -> Child:
+        """Write the job file and start the process in a session of its own: a terminal's Ctrl-C is ours to handle."""
+        write_job(directory, spec)
+        environment = child_environment(os.environ, spec)
+        events, events_end = os.pipe()
+        stdin_end, stdin = os.pipe()
+        with _own_ends(stdin_end, events_end, directory / LOG_FILE) as streams:
+            process = await _process(directory, environment, streams, warm)
+        return cls(process, await _reader(events), stdin, directory)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Its events until it ends."""
+        async for line in self._events:
+            try:
+                yield decode_event(line)
+            except msgspec.DecodeError as error:
+                log.warning("unreadable event of the training process", reason=str(error))
+
+    def memory_gb(self) -> float:
+        """Resident memory now, with what it shares with a warm parent; 0 once it has ended."""
+        with suppress(psutil.Error):
+            return psutil.Process(self.pid).memory_info().rss / 1e9
+        return 0.0
+
+    def ask_to_stop(self) -> None:
+        """Stop at the next step boundary, with a checkpoint."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGKILL)
+
+    async def wait(self) -> Exit:
+        """Its end. Called once."""
+        code = await self._process.wait()
+        os.close(self._stdin)
+        killed = code == -signal.SIGKILL and oom_kills() > self._oom_kills
+        return Exit(code=code, oom_killed=killed, log_tail=_tail(self._directory / LOG_FILE))
+
+
+def child_environment(environment: Mapping[str, str], spec: JobSpec) -> dict[str, str]:
+    """Our environment without our own settings and secrets, with the thread count and, unless asked for, no hub.
+
+    A hub that cannot be reached takes minutes to say so; a model that the machine does not have fails at once.
+    """
+    kept = library_environment(environment) | dict.fromkeys(THREAD_VARIABLES, str(spec.threads))
+    if not Path(spec.base).is_dir() and environment.get(HUB_VARIABLE) == "1":
+        del kept["HF_HUB_OFFLINE"]
+    return kept
+
+
+def library_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the libraries of a training may know of our environment: no settings of ours, one thread, no hub."""
+    kept = {name: value for name, value in environment.items() if not name.startswith("RATCHET_")}
+    kept |= dict.fromkeys(THREAD_VARIABLES, "1")
+    kept |= {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    return kept | {"HF_HUB_OFFLINE": "1"}
+
+
+def oom_kills() -> int:
+    """How often the kernel has ended a process for lack of memory; 0 where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+async def _process(
+    directory: Path, environment: Mapping[str, str], streams: Streams, warm: WarmStart | None
+) -> Process:
+    forked = await warm.fork(directory, environment, streams) if warm is not None else None
+    metrics.STARTS.labels("fresh" if forked is None else "forked").inc()
+    if forked is not None:
+        return forked
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "ratchet.trainer_worker.child",
+        str(directory),
+        stdin=streams.stdin,
+        stdout=streams.stdout,
+        stderr=streams.stderr,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+@contextmanager
+def _own_ends(stdin: int, stdout: int, log_file: Path) -> Generator[Streams]:
+    """The child's ends, which are closed here once it has its own copies."""
+    stderr = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        yield Streams(stdin, stdout, stderr)
+    finally:
+        for descriptor in (stdin, stdout, stderr):
+            os.close(descriptor)
+
+
+async def _reader(descriptor: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(limit=LINE_LIMIT)
+    pipe = os.fdopen(descriptor, "rb", buffering=0)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    return reader
+
+
+def _tail(path: Path, size: int = 2000) -> str:
+    with suppress(OSError):
+        return path.read_text(errors="replace")[-size:]
+    return ""
