@@ -45,7 +45,8 @@ def after(seconds: float) -> datetime:
 def config(algorithm: str = "rloo", base_model: str = "stable", **changes: Any) -> TrainingConfig:
     dataset = changes.pop("dataset", Dataset(source="clickhouse", sample_size=100, filter=DatasetFilter()))
     hyperparameters = changes.pop("hyperparameters", Hyperparameters(learning_rate=1e-4, batch_size=8))
-    return TrainingConfig(algorithm=algorithm, base_model=base_model, dataset=dataset, hyperparameters=hyperparameters)
+    given = {"dataset": dataset, "hyperparameters": hyperparameters, **changes}
+    return TrainingConfig(algorithm=algorithm, base_model=base_model, **given)
 
 
 def request(name: str = "job", role: str = "support", **changes: Any) -> TrainingRequest:

@@ -94,6 +94,7 @@ class Attempt:
             worker=tools.settings.worker,
             begun_at=tools.now(),
             platform=f"{platform.system().lower()}-{platform.machine()}",
+            price_per_hour_usd=tools.settings.price_per_hour_usd,
         )
 
     @property

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import traceback
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -68,15 +69,15 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
     torch.set_num_threads(spec.threads)
     torch.manual_seed(spec.config.hyperparameters.seed or 0)
     algorithm = load_algorithm(spec.config.algorithm)
-    run = ChildRun(spec, directory, events, stop)
-    examples = READERS[DATASET_FORMATS[spec.config.algorithm]](Path(spec.dataset))
-    if stop.is_set():
-        return Stopped(step=0)
-    policy = load_policy(spec)
-    try:
-        outcome = algorithm(spec, policy, examples, run)
-    except StopRequested:
-        return Stopped(step=run.reached)
+    with closing(ChildRun(spec, directory, events, stop)) as run:
+        examples = READERS[DATASET_FORMATS[spec.config.algorithm]](Path(spec.dataset))
+        if stop.is_set():
+            return Stopped(step=0)
+        policy = load_policy(spec)
+        try:
+            outcome = algorithm(spec, policy, examples, run)
+        except StopRequested:
+            return Stopped(step=run.reached)
     if outcome.stopped_at is not None:
         return Stopped(step=outcome.stopped_at)
     return Finished(

@@ -30,6 +30,9 @@ from ratchet.trainer_worker.job import (
 SAVE_INTERVAL = 50
 """Default number of train steps between checkpoints."""
 
+COMPARABLE = frozenset({"sft", "dpo", "kto"})
+"""Algorithms whose loss means the same at every train step; that of a policy gradient does not."""
+
 PROGRESS_S = 0.2
 """Least time between two progress events; every train step is in the metrics file."""
 
@@ -47,11 +50,17 @@ class ChildRun:
         self._metrics = (directory / METRICS_FILE).open("a", buffering=1)
         self._stop = stop
         self._losses: list[float] = []
+        self._comparable = algorithm in COMPARABLE
+        self._best: Step | None = None
         self._step_at = self._told_at = time.monotonic()
         self._step_s = 0.0
         self._untold: Progressed | None = None
         self.reached = 0
         """The newest train step."""
+
+    def close(self) -> None:
+        """Close the metrics file."""
+        self._metrics.close()
 
     def emit(self, event: Event) -> None:
         """Tell the worker."""
@@ -86,6 +95,8 @@ class ChildRun:
         if not all(math.isfinite(value) for value in metrics.values()):
             raise Diverged(f"train step {step.number} is no longer finite: {metrics}")
         self._losses.append(metrics["loss"])
+        if self._comparable and (self._best is None or metrics["loss"] < self._best.metrics["loss"]):
+            self._best = step
         self._untold = Progressed(
             step=step.number,
             total_steps=step.total,
@@ -93,6 +104,8 @@ class ChildRun:
             total_epochs=step.total_epochs,
             eta_s=self._step_s * (step.total - step.number),
             metrics=metrics,
+            best_step=self._best.number if self._best else None,
+            best_epoch=self._best.epoch if self._best else None,
         )
         if now - self._told_at >= PROGRESS_S or step.number == step.total:
             self._tell_progress()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -12,6 +11,7 @@ from typing import Any
 from ratchet.messages.state import Job
 from ratchet.messages.training import (
     Artifacts,
+    BestMetrics,
     CurrentMetrics,
     Metrics,
     Progress,
@@ -80,6 +80,8 @@ class Frame:
     worker: str
     begun_at: datetime
     platform: str
+    price_per_hour_usd: float | None = None
+    """What an hour of this worker costs."""
 
     def status(
         self, kind: str, report: Report, now: datetime, artifacts: Artifacts | None = None, **more: Any
@@ -93,7 +95,7 @@ class Frame:
             role=self.dispatch.request.role,
             attempt=self.dispatch.attempt,
             progress=_progress(report.progress),
-            metrics=_metrics(report.progress.metrics if report.progress else {}),
+            metrics=_metrics(report.progress),
             artifacts=artifacts or (Artifacts(checkpoint=report.checkpoint) if report.checkpoint else None),
             resource_usage=self._usage(report, now),
             metadata=self._metadata(report.started),
@@ -104,7 +106,9 @@ class Frame:
     def _usage(self, report: Report, now: datetime) -> ResourceUsage:
         seconds = max(0.0, (now - self.begun_at).total_seconds())
         gpus = report.last.gpus if isinstance(report.last, Finished) else 0
+        price = self.price_per_hour_usd
         return ResourceUsage(
+            cost_usd=None if price is None else round(price * seconds / 3600, 6),
             gpu_hours=gpus * seconds / 3600,
             peak_memory_gb=round(report.peak_memory_gb, 3),
             total_training_time_seconds=round(seconds, 3),
@@ -203,9 +207,12 @@ def _progress(told: Progressed | None) -> Progress | None:
     )
 
 
-def _metrics(values: Mapping[str, float]) -> Metrics | None:
-    known = {name: value for name, value in values.items() if name in CurrentMetrics.__struct_fields__}
+def _metrics(told: Progressed | None) -> Metrics | None:
+    if told is None:
+        return None
+    known = {name: value for name, value in told.metrics.items() if name in CurrentMetrics.__struct_fields__}
     # k3 is non-negative but for rounding, and the contract holds it to that.
     if "kl_divergence" in known:
         known["kl_divergence"] = max(0.0, known["kl_divergence"])
-    return Metrics(current=CurrentMetrics(**known)) if known else None
+    best = BestMetrics(step=told.best_step, epoch=told.best_epoch) if told.best_step is not None else None
+    return Metrics(current=CurrentMetrics(**known), best=best) if known else None

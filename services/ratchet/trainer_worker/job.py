@@ -49,7 +49,7 @@ class Started(Value, frozen=True, kw_only=True, omit_defaults=True, tag="started
     device: str | None = None
 
 
-class Progressed(Value, frozen=True, kw_only=True, tag="progressed"):
+class Progressed(Value, frozen=True, kw_only=True, omit_defaults=True, tag="progressed"):
     """A train step is done."""
 
     step: int
@@ -58,6 +58,9 @@ class Progressed(Value, frozen=True, kw_only=True, tag="progressed"):
     total_epochs: int
     eta_s: float
     metrics: dict[str, float]
+    best_step: int | None = None
+    """The train step with the least loss so far, for algorithms whose losses can be compared from step to step."""
+    best_epoch: int | None = None
 
 
 class Saved(Value, frozen=True, kw_only=True, tag="saved"):

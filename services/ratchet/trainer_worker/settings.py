@@ -31,6 +31,8 @@ class Settings(BaseSettings):
     of a whole stack the cores are the other services'."""
     worker: str = Field(default_factory=socket.gethostname)
     """Name in statuses and of the working directory: two workers on one machine need two names."""
+    price_per_hour_usd: float | None = Field(default=None, ge=0)
+    """What an hour of this worker costs; statuses then say what an attempt has cost so far. Unset: they say nothing."""
     heartbeat_s: float = 2.0
     """Time between `running` statuses; the coordinator gives a job away after 30 s of silence."""
     watch_s: float = 1.0

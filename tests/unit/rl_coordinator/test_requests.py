@@ -5,8 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from ratchet.messages.training import Dataset, DatasetFilter, DateRange, Hyperparameters, Lora, SnapshotRef
+from ratchet.messages.training import (
+    Checkpointing,
+    Compute,
+    Dataset,
+    DatasetFilter,
+    DateRange,
+    Evaluation,
+    Hyperparameters,
+    Lora,
+    SnapshotRef,
+)
 from ratchet.rl_coordinator.domain.requests import Abilities, continues_stable, problems
 from tests.support.training import after, config, request
 
@@ -22,10 +33,9 @@ def found(algorithm: str = "rloo", **changes: Any) -> list[str]:
     return problems(request(training_config=config(algorithm, **changes)), ABILITIES)
 
 
-@pytest.mark.parametrize("source", ["clickhouse", "nats_stream"])
 @pytest.mark.parametrize("algorithm", ["sft", "rloo", "ppo"])
-def test_a_reasonable_request_has_no_problems(algorithm: str, source: str) -> None:
-    assert found(algorithm, dataset=dataset(source)) == []
+def test_a_reasonable_request_has_no_problems(algorithm: str) -> None:
+    assert found(algorithm, dataset=dataset(), compute=Compute(gpu_type="any")) == []
 
 
 def test_a_snapshot_can_be_trained_on_again() -> None:
@@ -38,6 +48,10 @@ def test_a_snapshot_can_be_trained_on_again() -> None:
         ({"algorithm": "dpo"}, "algorithm 'dpo' is not offered"),
         ({"dataset": dataset("s3")}, "needs dataset.snapshot"),
         ({"dataset": dataset("local")}, "not local files"),
+        ({"dataset": dataset("nats_stream")}, "from ClickHouse"),
+        ({"dataset": dataset(stream_name="RL_TRAJECTORIES")}, "from ClickHouse"),
+        ({"compute": Compute(gpu_type="a100")}, "placed by pool"),
+        ({"checkpointing": Checkpointing(storage_path="s3://mine")}, "this installation's bucket"),
         ({"dataset": dataset(snapshot=SNAPSHOT)}, "dataset.source is clickhouse, not s3"),
         ({"dataset": dataset("s3", snapshot=SNAPSHOT, filter=DatasetFilter())}, "cannot be applied"),
         ({"dataset": dataset(reward_transform="square")}, "'square' is unknown"),
@@ -56,6 +70,13 @@ def test_a_snapshot_can_be_trained_on_again() -> None:
 def test_each_problem_is_told(changes: dict[str, Any], said: str) -> None:
     (problem,) = found(**changes)
     assert said in problem
+
+
+@pytest.mark.parametrize("asked", [Evaluation(metrics=["reward"]), Evaluation(benchmark_tasks=["airline"])])
+def test_an_evaluation_that_no_job_does_is_refused_and_not_dropped(asked: Evaluation) -> None:
+    (problem,) = problems(request(evaluation=asked), ABILITIES)
+    assert "leave it out" in problem
+    assert problems(request(evaluation=replace(asked, enabled=False)), ABILITIES) == []
 
 
 def test_all_problems_are_told_at_once() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import threading
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,9 @@ from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import DigestMismatch, ObjectsUnavailable, Rejected
 from ratchet.messages import TrainingDispatch
 from ratchet.messages.state import Job
+from ratchet.trainer_worker.algorithms.base import Step
 from ratchet.trainer_worker.child_process import child_environment
+from ratchet.trainer_worker.child_run import ChildRun
 from ratchet.trainer_worker.domain import (
     Exit,
     Frame,
@@ -50,8 +55,8 @@ def dispatch(attempt: int = 2) -> TrainingDispatch:
     )
 
 
-def frame() -> Frame:
-    return Frame(dispatch=dispatch(), worker="w1", begun_at=NOW, platform="linux")
+def frame(price: float | None = None) -> Frame:
+    return Frame(dispatch=dispatch(), worker="w1", begun_at=NOW, platform="linux", price_per_hour_usd=price)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +191,32 @@ def test_job_files_and_events_survive_the_trip(tmp_path: Path) -> None:
         assert decode_event(line) == event
     with pytest.raises(msgspec.DecodeError):
         decode_event(b"Loading weights: 100%\n")
+
+
+@pytest.mark.parametrize(("price", "cost"), [(None, None), (0.0, 0.0), (7.2, 3.6)])
+def test_an_attempt_costs_its_time_at_the_price_of_its_worker(price: float | None, cost: float | None) -> None:
+    usage = frame(price).status("running", Report(), NOW + timedelta(minutes=30)).resource_usage
+    assert usage is not None
+    assert usage.cost_usd == cost
+
+
+@pytest.mark.parametrize(("algorithm", "best"), [("sft", (2, 1)), ("rloo", (None, None))])
+def test_the_best_step_is_the_one_of_least_loss_where_losses_compare(
+    tmp_path: Path, algorithm: str, best: tuple[int | None, int | None]
+) -> None:
+    told = io.BytesIO()
+    with closing(ChildRun(job_spec(algorithm), tmp_path, told, threading.Event())) as run:
+        run.started(samples=1, total_steps=3)
+        for number, loss in ((1, 0.9), (2, 0.4), (3, 0.6)):
+            run.stepped(Step(number, 3, 1 if number < 3 else 2, 2, {"loss": loss}))
+    last = decode_event(told.getvalue().splitlines()[-1])
+    assert isinstance(last, Progressed)
+    report = Report()
+    report.fold(last)
+    metrics = frame().status("running", report, NOW).metrics
+    assert metrics is not None
+    found = (metrics.best.step, metrics.best.epoch) if metrics.best else (None, None)
+    assert found == best
 
 
 def test_a_training_process_gets_no_secrets_and_its_thread_count(tmp_path: Path) -> None:

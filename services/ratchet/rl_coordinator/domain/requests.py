@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ratchet.messages.routing import ROLE
-from ratchet.messages.training import Dataset, TrainingConfig, TrainingRequest
+from ratchet.messages.training import Dataset, Evaluation, TrainingConfig, TrainingRequest
 from ratchet.messages.training_rules import DATASET_FORMATS, PAIRS, evaluation_problems, training_problems
 
 POLICY_GRADIENT = frozenset({"ppo", "rloo", "grpo", "reinforce"})
@@ -39,7 +39,8 @@ def problems(request: TrainingRequest, abilities: Abilities) -> list[str]:
     if not abilities.training_enabled:
         return ["training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)"]
     role = [] if ROLE.fullmatch(request.role) else [f"role {request.role!r} is not of the form [a-z0-9_-]{{1,64}}"]
-    return [*role, *config_problems(request.training_config, abilities.algorithms), *evaluation_problems(request)]
+    config = config_problems(request.training_config, abilities.algorithms)
+    return [*role, *config, *evaluation_problems(request), *_judged(request.evaluation)]
 
 
 def config_problems(config: TrainingConfig, algorithms: frozenset[str]) -> list[str]:
@@ -57,8 +58,28 @@ def config_problems(config: TrainingConfig, algorithms: frozenset[str]) -> list[
     return found
 
 
+def _judged(evaluation: Evaluation | None) -> Iterator[str]:
+    """What the contract has and no job does is refused, rather than dropped without a word; here and in `_placed`."""
+    if evaluation is None or evaluation.enabled is False:
+        return
+    if evaluation.metrics:
+        yield "evaluation.metrics: what is measured follows from the algorithm and is always reported; leave it out"
+    if evaluation.benchmark_tasks:
+        yield "evaluation.benchmark_tasks: a job runs no benchmarks, the deployer's held-out gate does; leave it out"
+
+
+def _placed(config: TrainingConfig) -> Iterator[str]:
+    compute, checkpointing = config.compute, config.checkpointing
+    if compute is not None and compute.gpu_type not in (None, "any"):
+        yield f"compute.gpu_type {compute.gpu_type!r}: jobs are placed by pool, whatever its GPUs are; leave it out"
+    if checkpointing is not None and checkpointing.storage_path is not None:
+        yield "checkpointing.storage_path: checkpoints lie in this installation's bucket, by digest; leave it out"
+
+
 def _source(config: TrainingConfig) -> Iterator[str]:
     dataset = config.dataset
+    if dataset.source == "nats_stream" or dataset.stream_name is not None:
+        yield "dataset.source nats_stream, stream_name: streams are trained on from ClickHouse, where they are stored"
     if dataset.source == "s3" and dataset.snapshot is None:
         yield "dataset.source s3 needs dataset.snapshot (uri and digest of a snapshot manifest)"
     if dataset.source == "local":
@@ -94,4 +115,4 @@ def _pairs(config: TrainingConfig) -> Iterator[str]:
             yield f"dataset.filter.{name} does nothing for {config.algorithm}, which learns from preference pairs"
 
 
-_CHECKS: Sequence[Callable[[TrainingConfig], Iterator[str]]] = (_source, _selection, _pairs)
+_CHECKS: Sequence[Callable[[TrainingConfig], Iterator[str]]] = (_source, _selection, _pairs, _placed)
