@@ -21,6 +21,35 @@ INSTANTS: list[Any] = ["0001-01-01T00:00:00Z", "1969-12-31T23:59:59+14:00", "999
 HUGE = [*NUMBERS, *TEXTS, *INSTANTS, []]
 """Values at and beyond the edges of what columns hold."""
 
+HOSTILE_TEXTS = [
+    '{"a":' * 1_500,
+    '{"a":' * 100_000,
+    '{"a":' * 1_500 + "1" + "}" * 1_500,
+    '{"a":' * 300 + "1" + "}" * 300,
+    '{"role": "assistant", "content": "x", "tool_calls": ' + "[" * 2_000,
+    '{"role": "assistant", "content": "x", "tool_calls": ' + "[" * 300 + "]" * 300 + "}",
+    "[" * 100_000,
+    "[" * 100_000 + "]" * 100_000,
+    '{"n": 1' + "0" * 5_000 + "}",
+    '{"n": 1' + "0" * 4_000 + "}",
+    '{"n": 1e999, "m": -1e999}',
+    '{"n": NaN, "m": Infinity}',
+    '{"role": "assistant"}',
+    '{"role": "assistant", "content": 7}',
+    '{"role": "assistant", "content": ["x", 7]}',
+    '{"role": "assistant", "content": null, "tool_calls": "x"}',
+    '{"role": "assistant", "content": null, "tool_calls": [{"type": "function", "function": "x"}]}',
+    '{"role": ["assistant"], "content": {}}',
+    '{"é": "\\ud800", "password": "x"}',
+    '{"a": "\\ud83d", "a": "\\ude00"}',
+    "\x00\x1b]0;hacked\x07\x1b[31m\u202e\u2066",
+    "{" + '"' * 50_000,
+    '{"a": "' + "\\" * 50_001,
+]
+"""What a model can answer, or an agent can be given: each of them valid Unicode, none of them good."""
+OFF_UNICODE = ["\ud800", "ok \udc80 ok", '{"a": "\udfff"}']
+"""Text that Python can hold and no JSON can (`surrogateescape`)."""
+
 HEADERS: list[dict[str, str]] = [
     {},
     {"content-encoding": "gzip"},

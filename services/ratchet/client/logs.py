@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import structlog
 
+from ratchet.kernel.logs import without_content
+
 
 def use_stdlib_logging() -> None:
     """Send structlog's lines to `logging`, unless the agent has set structlog up itself.
@@ -16,7 +18,7 @@ def use_stdlib_logging() -> None:
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.stdlib.add_logger_name,
-            structlog.processors.format_exc_info,
+            without_content,
             structlog.processors.KeyValueRenderer(key_order=["event"]),
         ],
         wrapper_class=structlog.stdlib.BoundLogger,

@@ -28,7 +28,14 @@ class HttpServer:
         self._socket = _bind(host, port)
         self.port: int = self._socket.getsockname()[1]
         self._server = _Server(
-            uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=3)
+            uvicorn.Config(
+                app,
+                log_config=None,  # its loggers write as all others do: see `logs`
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                timeout_graceful_shutdown=3,
+            )
         )
 
     async def run(self) -> None:

@@ -59,7 +59,7 @@ class App:
 class Periodic:
     """Runs `action` every `interval_s` seconds, the first time at once; an action never overlaps itself.
 
-    A passing fault (`RatchetError`) is logged and tried again at the next tick.
+    Whatever an action raises is logged, and tried again at the next tick: it must not end the service.
     """
 
     def __init__(self, interval_s: float, action: Callable[[], Awaitable[None]], name: str = "periodic") -> None:
@@ -75,6 +75,8 @@ class Periodic:
                 await self._action()
             except RatchetError as error:
                 log.warning("tick failed", task=self._name, reason=str(error))
+            except Exception as error:
+                log.error("tick failed unexpectedly", task=self._name, exc_info=error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
                     await self._stopping.wait()
@@ -139,7 +141,7 @@ async def supervise(app: App, stopping: asyncio.Event, shutdown_s: float) -> boo
     asked.cancel()
     for component, task in zip(app.components, tasks, strict=True):
         if task.done() and not healthy:
-            log.error("component ended", component=type(component).__name__, error=repr(task.exception()))
+            log.error("component ended", component=type(component).__name__, exc_info=task.exception())
     await _stop_in_order(app.components, tasks, shutdown_s)
     log.info("stopped")
     return healthy
@@ -160,7 +162,7 @@ async def _stop_in_order(
     results = await asyncio.gather(*tasks, return_exceptions=True)
     for component, result in zip(components, results, strict=True):
         if isinstance(result, Exception):
-            log.error("component failed", component=type(component).__name__, error=repr(result))
+            log.error("component failed", component=type(component).__name__, exc_info=result)
 
 
 def _stop_signals() -> asyncio.Event:

@@ -17,11 +17,16 @@ that a policy could learn from:
 What the fields of an entry cannot express is kept beside them: an assistant message as JSON in `action.raw_response`
 (arguments that are not compact JSON, content parts, further members), and unusual messages before it as
 `{"messages": [...]}` in `observation.content` (several at once, results out of order, developer messages).
+
+Agents and models write what they like. Text that looks like one of these two, but is none that can be read (broken,
+nested more than `MAX_DEPTH` levels deep, members of other types), is text; everything else that breaks the format is a
+`ChatError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -42,6 +47,8 @@ _RESULT_TYPES = {"tool_result", "subordinate_response"}
 _CALL_TYPES = {"tool_call": "tool", "subordinate_call": "call_subordinate", "memory_update": "memory_update"}
 """Action types that are a call -> the name of the tool where the action gives none."""
 _LEGACY_ID = "function_call"
+MAX_DEPTH = 100
+"""Deepest nesting of JSON inside a text that is read; agents' messages have less than ten levels."""
 
 
 class ChatError(ValueError):
@@ -82,6 +89,13 @@ def trajectory_turns(
     `calls` names the model calls by the index of their answer in `messages`. Entries take id and time from there;
     where there is none, the time is that of the entry before (at first `started_at`). Raises `ChatError`.
     """
+    with _readable():
+        return _trajectory_turns(messages, started_at, calls or {})
+
+
+def _trajectory_turns(
+    messages: Sequence[JsonObject], started_at: datetime, calls: Mapping[int, Call]
+) -> tuple[str, list[TrajectoryTurn]]:
     exchanges, rest = _exchanges([_normal(message, index) for index, message in enumerate(messages)])
     if not exchanges:
         return "", []
@@ -91,7 +105,7 @@ def trajectory_turns(
     results: Messages = []
     at = started_at
     for exchange, raw_after in zip(exchanges, following, strict=True):
-        call = (calls or {}).get(exchange.index)
+        call = calls.get(exchange.index)
         at = call.at if call else at
         place = _Place(len(turns) + 1, at, call.turn_id if call else None)
         said, after = _relinked(exchange.said, raw_after, place.first)
@@ -102,7 +116,15 @@ def trajectory_turns(
 
 
 def chat_messages(trajectory: Trajectory) -> Messages:
-    """The chat of a trajectory, whoever wrote it: from the system prompt to the last answer and its tool results."""
+    """The chat of a trajectory, whoever wrote it: from the system prompt to the last answer and its tool results.
+
+    Raises `ChatError` for a trajectory that holds what JSON cannot (text that is no Unicode).
+    """
+    with _readable():
+        return _chat_messages(trajectory)
+
+
+def _chat_messages(trajectory: Trajectory) -> Messages:
     groups = [list(group) for _, group in groupby(trajectory.turns, key=_group_key)]
     messages: Messages = []
     if trajectory.task_context.instructions and not _explicit(trajectory.turns[0].observation):
@@ -135,7 +157,10 @@ def chain_of_turns(turns: Sequence[Turn]) -> list[Turn]:
 
 def chat_of_turns(turns: Sequence[Turn]) -> Messages:
     """The chat that a trajectory's gateway turns add up to, ending with the last answer. Raises `ChatError`."""
-    return [message for turn in chain_of_turns(turns) for message in _exchange_of(turn)]
+    chat = [message for turn in chain_of_turns(turns) for message in _exchange_of(turn)]
+    for index, message in enumerate(chat):
+        _normal(message, index)
+    return chat
 
 
 def assembled_turns(turns: Sequence[Turn]) -> tuple[str, list[TrajectoryTurn]]:
@@ -265,7 +290,7 @@ def _observation(before: Messages, results: Messages) -> Observation:
 def _entries(said: JsonObject, observation: Observation, following: Messages, place: _Place) -> list[TrajectoryTurn]:
     """One entry per tool call of `said`, or one for the answer itself."""
     actions = _actions(said)
-    answers = {message["tool_call_id"]: message["content"] for message in following if message["role"] == "tool"}
+    answers = {message.get("tool_call_id"): message["content"] for message in following if message["role"] == "tool"}
     # A model call that is not known needs an id only to hold its entries together.
     ref = place.ref or (named_id("parallel calls", place.first) if len(actions) > 1 else None)
     sibling = Observation(type=observation.type, content="")
@@ -343,13 +368,15 @@ def _explicit(observation: Observation) -> Messages | None:
     """The messages that an observation spells out."""
     content = observation.content
     messages: object = content.get("messages") if isinstance(content, dict) and len(content) == 1 else None
-    return cast("Messages", messages) if isinstance(messages, list) else None
+    return (
+        cast("Messages", messages) if isinstance(messages, list) and _is_chat(cast("list[object]", messages)) else None
+    )
 
 
 def _said(group: Sequence[TrajectoryTurn]) -> JsonObject:
     """The assistant message that the entries of one model call came from."""
     whole = _json(group[0].action.raw_response or "")
-    if isinstance(whole, dict) and cast("JsonObject", whole).get("role") == "assistant":
+    if isinstance(whole, dict) and cast("JsonObject", whole).get("role") == "assistant" and _is_chat([whole]):
         return cast("JsonObject", whole)
     calls = [_tool_call(turn) for turn in group if turn.action.type in _CALL_TYPES]
     texts = [_answer_text(turn) for turn in group if turn.action.type not in _CALL_TYPES]
@@ -399,8 +426,9 @@ def text_of(content: object) -> str:
     """The text of a message's content: itself, or its text parts joined."""
     if isinstance(content, str):
         return content
-    parts = cast("Messages", content) if isinstance(content, list) else []
-    return "".join(str(part["text"]) for part in parts if isinstance(part.get("text"), str))
+    parts = cast("list[object]", content) if isinstance(content, list) else []
+    texts = [cast("JsonObject", part).get("text") for part in parts if isinstance(part, dict)]
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _call_id(turn_id: int) -> str:
@@ -415,14 +443,54 @@ def _is_plain_user(message: JsonObject) -> bool:
     return message["role"] == "user" and len(message) == 2
 
 
+def _is_chat(messages: Sequence[object]) -> bool:
+    """Whether these are messages of a chat, so that every reader of one can read them."""
+    try:
+        for index, message in enumerate(messages):
+            if not isinstance(message, dict):
+                return False
+            _normal(cast("JsonObject", message), index)
+    except ChatError:
+        return False
+    return True
+
+
 def _json(text: str) -> object:
-    """`text` read as JSON, None where it is not."""
+    """`text` read as JSON, None where it is not, or is nested too deeply for whoever reads it next."""
     if not text.startswith("{"):
         return None
     try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
+        parsed: object = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
+    return None if _is_deep(parsed) else parsed
+
+
+def _is_deep(value: object) -> bool:
+    """Whether JSON is nested more than `MAX_DEPTH` levels deep. Level by level: depth costs no stack."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return cast("JsonObject", value).values()
+    return cast("list[object]", value) if isinstance(value, list) else ()
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """A chat that no JSON can hold breaks its format: nested for ever, text that is no Unicode, endless numbers."""
+    try:
+        yield
+    except RecursionError as error:
+        raise ChatError("nested too deeply") from error
+    except (UnicodeError, OverflowError, TypeError) as error:
+        raise ChatError(f"is not JSON: {type(error).__name__}") from error
 
 
 # Gateway turns

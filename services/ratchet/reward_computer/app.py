@@ -68,7 +68,12 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         yield App(
             "reward_computer",
             [histories, windows, *consumers],
-            {"broker": bus.check, "warehouse": warehouse.check},
+            {
+                "broker": bus.check,
+                "warehouse": warehouse.check,
+                "turn-history": histories.check,
+                "score-windows": windows.check,
+            },
         )
     finally:
         await bus.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from ratchet.kernel.errors import BusUnavailable
 from ratchet.kernel.health import Health
 from ratchet.kernel.runtime import App, Periodic, supervise
@@ -67,14 +69,15 @@ async def test_a_component_that_fails_ends_the_service_as_unhealthy() -> None:
     assert diary[-1] == "other ends"
 
 
-async def test_a_tick_that_meets_a_passing_fault_is_tried_again() -> None:
+@pytest.mark.parametrize("fault", [BusUnavailable("away"), RecursionError("too deep"), OverflowError(), KeyError("x")])
+async def test_a_tick_that_fails_in_any_way_is_tried_again(fault: Exception) -> None:
     ticks: list[int] = []
     periodic: Periodic
 
     async def action() -> None:
         ticks.append(len(ticks))
         if len(ticks) == 1:
-            raise BusUnavailable("away")
+            raise fault
         await periodic.stop()
 
     periodic = Periodic(0.001, action)

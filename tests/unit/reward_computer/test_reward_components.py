@@ -200,6 +200,8 @@ def test_the_same_feedback_twice_counts_once_and_more_raters_are_more_certain() 
         ({"scores": {"safety": 1, "accuracy": 1}}, 1.0),
         ({"scores": {"safety": 2, "accuracy": -1}}, None),
         ({"scores": {"safety": True, "accuracy": "high"}}, None),
+        ({"scores": {"safety": 10**400, "accuracy": -(10**400)}}, None),
+        ({"scores": {"safety": float("nan"), "accuracy": float("inf")}}, None),
         ({"scores": [0.5]}, None),
         ({}, None),
         (None, None),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -66,8 +65,6 @@ def labelled(evidence: Evidence, name: str) -> Assessment | None:
     """The score that the agent's host gave under `labels.scores.<name>`; nothing when it is not a number in 0..1."""
     scores: object = (evidence.trajectory.labels or {}).get("scores")
     score: object = scores.get(name) if isinstance(scores, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - free-form labels
-    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
-        return None
-    if not 0 <= score <= 1:
+    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
         return None
     return Assessment(float(score), evidence.trust, f"label scores.{name}", raw_data={"label": score})
