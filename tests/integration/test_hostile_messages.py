@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -91,21 +92,27 @@ async def test_every_hostile_message_is_handled_or_dead_with_a_reason(settings: 
     assert dead
 
 
-async def test_a_message_that_fits_into_no_dead_letter_is_dead_without_its_body(settings: KernelSettings) -> None:
+async def test_a_message_as_large_as_the_broker_takes_is_kept_whole_in_several_dead_letters(
+    settings: KernelSettings,
+) -> None:
     taken: list[int] = []
     huge = random.Random(1).randbytes(8 * 1024 * 1024 - 2048)
     async with connected(settings) as bus:
-        await bus.nc.jetstream().publish(Trajectory.TOPIC, huge)
+        await bus.nc.jetstream().publish(Trajectory.TOPIC, huge, headers={"ce-id": "huge"})
         await bus.publish(trajectory())
         async with running(Consumer(bus, taking("RL_TRAJECTORIES", taken))):
 
             async def both() -> list[DeadLetter]:
-                return await letters(bus, "RL_TRAJECTORIES") if taken else []
+                found = await letters(bus, "RL_TRAJECTORIES") if taken else []
+                return found if len(found) == 2 else []
 
-            (letter,) = await eventually(both)
+            parts = await eventually(both)
     assert taken == [2]
-    assert (letter.sequence, letter.body) == (1, "")
-    assert f"{len(huge)} bytes of body left out" in letter.detail
+    assert [(one.sequence, one.part, one.parts, one.headers["ce-id"]) for one in parts] == [
+        (1, 1, 2, "huge"),
+        (1, 2, 2, "huge"),
+    ]
+    assert b"".join(base64.b64decode(one.body) for one in parts) == huge
 
 
 def legal(topic: str) -> Iterator[tuple[str, bytes]]:

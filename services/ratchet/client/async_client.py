@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -63,8 +65,15 @@ class AsyncClient:
         self._name = f"client:{agent_id}"
         self._spool = _open_spool(self._settings)
         limit = self._settings.queue_limit
-        self._outbox = Outbox(self._contracts, self._name, self._spool, queue_limit=limit, now=now)
-        self._preparer = Preparer(self._outbox, limit)
+        self._outbox = Outbox(
+            self._contracts,
+            self._name,
+            self._spool,
+            queue_limit=limit,
+            queue_bytes=self._settings.queue_bytes,
+            now=now,
+        )
+        self._preparer = Preparer(self._outbox, limit, self._settings.queue_bytes)
         agent = Agent(
             agent_id=agent_id,
             role=role,
@@ -85,6 +94,7 @@ class AsyncClient:
             published=sent.published,
             pending=prepared.pending + self._outbox.pending,
             overflowed=sent.overflowed + prepared.overflowed,
+            damaged=self._spool.damaged,
             invalid=self._recording.unrecordable + prepared.invalid + sent.refused,
             redacted=sum(prepared.redactions.values()),
             redactions=dict(prepared.redactions),
@@ -197,8 +207,12 @@ class AsyncClient:
 
 
 def _open_spool(settings: ClientSettings) -> Spool:
-    """A spool under the data folder, else under the system's temporary one, else none: an agent starts regardless."""
-    for parent in (settings.kernel.data_dir / "client-spool", Path(gettempdir()) / "ratchet-client-spool"):
+    """A spool under the data folder, else this user's under the system's temporary one, else none: agents start anyway.
+
+    Others can write to the temporary folder as well: a directory there that is not this user's is not used.
+    """
+    user = os.geteuid() if sys.platform != "win32" else os.getlogin()
+    for parent in (settings.kernel.data_dir / "client-spool", Path(gettempdir()) / f"ratchet-client-spool-{user}"):
         try:
             return Spool.claim(parent, settings.spool_bytes)
         except (OSError, ConfigError) as error:

@@ -13,9 +13,10 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from ratchet.kernel.logs import failure
 from ratchet.kernel.outbox import Outbox
 from ratchet.kernel.redaction import Redactor
-from ratchet.messages import Message
+from ratchet.messages import Message, encode
 
 log = structlog.get_logger()
 
@@ -23,16 +24,21 @@ M = TypeVar("M", bound=Message)
 
 
 class Preparer:
-    """A bounded queue in front of the outbox. Fails closed: what cannot be redacted, or is invalid, is dropped."""
+    """A queue in front of the outbox, bounded in messages and in the bytes of their JSON.
 
-    def __init__(self, outbox: Outbox, limit: int) -> None:
+    Fails closed: what cannot be redacted, or is invalid, is dropped.
+    """
+
+    def __init__(self, outbox: Outbox, limit: int, limit_bytes: int) -> None:
         self.overflowed = 0
         self.invalid = 0
         self.redactions: Counter[str] = Counter()
         self._outbox = outbox
         self._redactor = Redactor()
-        self._queue: queue.Queue[Message | None] = queue.Queue(limit)
+        self._queue: queue.Queue[tuple[Message, int] | None] = queue.Queue(limit)
+        self._limit_bytes = limit_bytes
         self._unfinished = 0
+        self._unfinished_bytes = 0
         self._waiting: list[Callable[[], object]] = []
         self._lock = threading.Lock()
         self._ending = False
@@ -49,15 +55,24 @@ class Preparer:
         return self._unfinished
 
     def put(self, message: Message) -> None:
-        """Take a message, at once; a full queue, or a closed one, counts it as overflowed."""
-        with self._lock:
-            self._unfinished += 1
+        """Take a message, at once. A full queue, or a closed one, counts it as overflowed; one that is no JSON is
+        invalid."""
         try:
-            if self._ending:
-                raise queue.Full
-            self._queue.put_nowait(message)
+            size = len(encode(message))
+        except (ValueError, RecursionError, OverflowError, TypeError) as error:
+            self._refuse(message, error)
+            return
+        with self._lock:
+            full = self._unfinished_bytes > 0 and self._unfinished_bytes + size > self._limit_bytes
+            if full or self._ending:
+                self.overflowed += 1
+                return
+            self._unfinished += 1
+            self._unfinished_bytes += size
+        try:
+            self._queue.put_nowait((message, size))
         except queue.Full:
-            self._done()
+            self._done(size)
             self.overflowed += 1
 
     async def wait(self, deadline_s: float) -> bool:
@@ -88,14 +103,18 @@ class Preparer:
         self._queue.put_nowait(None)
 
     def _work(self) -> None:
-        while (message := self._queue.get()) is not None:
+        while (taken := self._queue.get()) is not None:
+            message, size = taken
             try:
                 self._pass_on(message)
             except Exception as error:  # noqa: BLE001 - the boundary: one bad message must not end the thread
-                self.invalid += 1
-                log.error("not recorded", topic=message.TOPIC, reason=str(error))
+                self._refuse(message, error)
             finally:
-                self._done()
+                self._done(size)
+
+    def _refuse(self, message: Message, error: Exception) -> None:
+        self.invalid += 1
+        log.error("not recorded", topic=message.TOPIC, **failure(error))
 
     def _pass_on(self, message: Message) -> None:
         redacted = self._redact(message)
@@ -115,16 +134,17 @@ class Preparer:
         """Empty the queue; returns how many there were."""
         count = 0
         try:
-            while self._queue.get_nowait() is not None:
+            while (taken := self._queue.get_nowait()) is not None:
                 count += 1
-                self._done()
+                self._done(taken[1])
         except queue.Empty:
             return count
         return count
 
-    def _done(self) -> None:
+    def _done(self, size: int) -> None:
         with self._lock:
             self._unfinished -= 1
+            self._unfinished_bytes -= size
             callbacks, self._waiting = (self._waiting, []) if self._unfinished == 0 else ([], self._waiting)
         for callback in callbacks:
             callback()

@@ -21,6 +21,7 @@ from ratchet.client.settings import ClientSettings
 from ratchet.client.trajectory import Agent, Desk, TrajectoryRecorder
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import Rejected
+from ratchet.kernel.logs import failure
 from ratchet.messages import Feedback, JsonObject, Message, Preference
 from ratchet.messages.reward import preference_id
 from ratchet.messages.trajectory import TaskContext, TrajectoryMetadata
@@ -43,6 +44,8 @@ class Stats:
     """In memory or in the spool."""
     overflowed: int
     """Lost: a queue in memory, or the spool on disk, was full."""
+    damaged: int
+    """Lost: places of the spool that could not be read, cut off or altered on disk; one message or more at each."""
     invalid: int
     """Not published: broke the contract, could not be redacted, or the broker refused it."""
     redacted: int
@@ -200,7 +203,7 @@ class Recording:
         if self._strict:
             raise error
         self.unrecordable += 1
-        log.error("not recorded", reason=repr(error))
+        log.error("not recorded", **failure(error))
 
     def _acting_as(self, profile: str | None) -> Agent:
         agent = self.agent

@@ -19,7 +19,10 @@ class ClientSettings(BaseSettings):
     kernel: KernelSettings = Field(default_factory=KernelSettings)
     """Where the broker is, and the folder for the spool."""
     queue_limit: int = 10_000
-    """Messages kept in memory before more of them are counted as lost."""
+    """Messages kept in memory before more of them are counted as lost: in each of two queues, before and after they
+    are redacted."""
+    queue_bytes: int = 64 * 1024 * 1024
+    """Bytes of messages kept in memory, in the same way."""
     spool_bytes: int = 256 * 1024 * 1024
     """Disk space for messages while the broker is away."""
     close_s: float = 5.0

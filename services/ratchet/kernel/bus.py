@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -16,12 +17,13 @@ from nats.js import errors as js_errors
 from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
 
 from ratchet.kernel.contracts import Contracts, Stream
-from ratchet.kernel.envelope import Headers, event_id_of, seal, unseal
+from ratchet.kernel.envelope import HEADER_ROOM, Headers, event_id_of, seal, unseal, wire_size
 from ratchet.kernel.errors import BusUnavailable, InvalidMessage
 from ratchet.kernel.kv import Bucket
 from ratchet.kernel.publisher import Publisher, Sealed
 from ratchet.kernel.received import Causing, Received
 from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.tasks import end
 from ratchet.kernel.urls import shown
 from ratchet.messages import Message
 
@@ -39,6 +41,17 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a stream holds."""
+
+    made: str
+    """When it was made: a stream that was lost, or removed, and made again counts its messages from 1 again."""
+    first: int
+    """Sequence of the oldest message; one more than `last` when there is none."""
+    last: int
+
+
 class Bus:
     """One connection. Everything that is published is checked against its contract first."""
 
@@ -52,6 +65,8 @@ class Bus:
         self._source = f"urn:ratchet:{name}"
         self._replicas = replicas
         self._publishers: dict[str, Publisher] = {}
+        self._ensures = False
+        self._restoring: asyncio.Task[None] | None = None
 
     @classmethod
     async def connect(
@@ -79,12 +94,14 @@ class Bus:
             max_reconnect_attempts=-1,
             connect_timeout=2,
             disconnected_cb=self._connection_lost,
+            reconnected_cb=self._connection_back,
             nkeys_seed=str(settings.nats_seed_file) if settings.nats_seed_file else None,
             **pace,
         )
 
     async def close(self) -> None:
         """Publish what is still queued, then close the connection."""
+        await end(self._restoring)
         await asyncio.gather(*(publisher.drain() for publisher in self._publishers.values()))
         try:
             await self.nc.close()
@@ -124,9 +141,9 @@ class Bus:
         body = self.contracts.check_strict(message)
         schema = f"urn:ratchet:schema:{self.contracts.topic_of(message.subject).schema}"
         headers, wire = seal(message, body, source=self._source, schema=schema, now=self.now(), cause=cause)
-        limit = self.nc.max_payload
-        if limit and len(wire) > limit:
-            raise InvalidMessage(f"body of {len(wire)} bytes is larger than the broker takes ({limit})")
+        limit, size = self.nc.max_payload, wire_size(headers, wire) + HEADER_ROOM
+        if limit and size > limit:
+            raise InvalidMessage(f"headers and body of {size} bytes are larger than the broker takes ({limit})")
         return message.subject, headers, wire
 
     def read(self, message: Msg, wanted: Collection[str] = ()) -> tuple[Received[Message], int]:
@@ -160,17 +177,25 @@ class Bus:
         return Bucket(self.nc.jetstream(), name, kind)
 
     async def last_sequence(self, stream: str) -> int:
-        """Sequence of the newest message of a stream, 0 when it has none."""
+        """Sequence of the newest message of a stream, 0 when it has none. Raises `BusUnavailable`."""
+        return (await self.extent(stream)).last
+
+    async def extent(self, stream: str) -> Extent:
+        """Which messages a stream holds now, and which stream of its name it is. Raises `BusUnavailable`."""
+        jetstream: Any = self.nc.jetstream()  # nats-py types its answers only in parts
         try:
-            return (await self.nc.jetstream().stream_info(stream)).state.last_seq
+            info = await jetstream.stream_info(stream)
         except (nats.errors.Error, TimeoutError) as error:
             raise BusUnavailable(f"broker does not answer for {stream}: {error!r}") from error
+        return Extent(made=info.created.isoformat(), first=info.state.first_seq, last=info.state.last_seq)
 
     async def ensure_streams(self) -> None:
         """Create or update every stream and bucket of the contracts. Running it again changes nothing.
 
+        From then on it is done again whenever the connection comes back: a broker may come back without its data.
         Raises `BusUnavailable`.
         """
+        self._ensures = True
         jetstream: Any = self.nc.jetstream(timeout=ENSURE_S)
         try:
             for stream in self.contracts.streams.values():
@@ -200,6 +225,19 @@ class Bus:
         """What is being published fails: its answers cannot come."""
         for publisher in self._publishers.values():
             publisher.connection_lost()
+
+    async def _connection_back(self) -> None:
+        """The broker may have lost its data meanwhile: what services need is made again."""
+        if self._ensures and (self._restoring is None or self._restoring.done()):
+            self._restoring = asyncio.create_task(self._ensure_again())
+
+    async def _ensure_again(self) -> None:
+        while True:
+            try:
+                return await self.ensure_streams()
+            except BusUnavailable as error:
+                log.warning("streams are not made again yet", reason=str(error))
+                await asyncio.sleep(1.0)
 
     def _seal(self, message: Message, cause: Causing | None) -> Sealed:
         subject, headers, body = self.seal(message, cause)

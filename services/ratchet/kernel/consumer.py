@@ -20,6 +20,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.errors import ContractError, InvalidMessage, RatchetError, Rejected, Unavailable
+from ratchet.kernel.logs import failure, reason_of
 from ratchet.kernel.puller import Puller
 from ratchet.kernel.received import Received
 from ratchet.messages import DeadLetter, Message
@@ -28,6 +29,16 @@ from ratchet.messages.base import Cause
 log = structlog.get_logger()
 
 M = TypeVar("M", bound=Message)
+
+BACKOFF_S = (0.5, 5.0)
+"""First and longest pause after a handler found something it depends on away: new messages would fare no better."""
+WAITING = 20_000
+"""Messages of one consumer that may be delivered and not settled. Ends of trajectories wait for their turns for
+minutes; while they do, the turns behind them must still come. What is in memory is bounded elsewhere, in bytes."""
+REMEMBERED = 10_000
+"""Messages whose unexpected failures are remembered."""
+PART_BYTES = 4 * 1024 * 1024
+"""A larger body is kept in several dead letters: base64 of one must fit into a message."""
 
 HANDLED = Counter("ratchet_messages_handled_total", "Messages settled, by outcome.", ["consumer", "outcome"])
 HANDLING = Histogram("ratchet_batch_handling_seconds", "Time one batch took, publishing included.", ["consumer"])
@@ -48,6 +59,8 @@ class Retry:
 
     reason: str
     delay_s: float = 1.0
+    away: bool = False
+    """Because something is away that the next message needs as well: the consumer pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +89,10 @@ class Subscription:
     ack_wait_s: float = 30.0
     """The server redelivers after this long without a sign of life; a running handler sends one every third of it."""
     max_deliveries: int = 5
-    """A message whose handling keeps failing unexpectedly is dead after this many deliveries."""
+    """A message is dead once its handling failed unexpectedly so often in this process. `Retry` and `Unavailable` are
+    no failures: what waits for others may wait for as long as they take."""
     on_dead: Callable[[int], Awaitable[None]] | None = field(default=None, repr=False)
-    """Told the sequence of every dead letter, after it was published and before it is terminated."""
+    """Told the sequence of every dead message before its letter is published, again if that takes several attempts."""
     subjects: Sequence[str] | None = None
     """Narrower filters than all subjects of the topics, such as one pool of a work queue."""
 
@@ -90,7 +104,7 @@ def each(handler: Callable[[Received[M]], Awaitable[Sequence[Message]]]) -> Batc
         try:
             return Done(await handler(received))
         except Unavailable as error:
-            return Retry(str(error))
+            return Retry(str(error), away=True)
         except RatchetError as error:
             return Dead("rejected", str(error))
 
@@ -106,13 +120,17 @@ class Consumer:
     def __init__(self, bus: Bus, subscription: Subscription) -> None:
         self._bus = bus
         self._subscription = subscription
-        self._stopping = False
+        self._stopping = asyncio.Event()
+        self._at_hand: Sequence[Msg] = ()
+        self._failures: dict[int, int] = {}
+        self._away = False
+        self._pause_s = 0.0
         config = ConsumerConfig(
             durable_name=subscription.durable,
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=subscription.ack_wait_s,
             max_deliver=-1,
-            max_ack_pending=max(1000, subscription.batch * 4),
+            max_ack_pending=max(WAITING, subscription.batch * 4),
             filter_subjects=_filters(bus, subscription),
         )
         self._puller = Puller(bus.nc, subscription.stream, config, subscription.batch, subscription.linger_s)
@@ -120,21 +138,26 @@ class Consumer:
     async def run(self) -> None:
         """Consume until stopped; what was delivered but not begun goes back at once."""
         await self._open()
-        while not self._stopping:
-            batch = await self._next()
-            if batch:
-                await self._settle(batch)
+        alive = asyncio.create_task(self._heartbeat())
+        try:
+            while not self._stopping.is_set():
+                batch = await self._next()
+                if batch:
+                    await self._settle(batch)
+                    await self._rest()
+        finally:
+            alive.cancel()
         for message in await self._puller.close():
             with suppress(nats.errors.Error):
                 await message.nak()
 
     async def stop(self) -> None:
         """Finish the batch at hand and return from `run`."""
-        self._stopping = True
+        self._stopping.set()
         self._puller.interrupt()
 
     async def _open(self) -> None:
-        while not self._stopping:
+        while not self._stopping.is_set():
             try:
                 await self._puller.open()
                 return
@@ -150,10 +173,18 @@ class Consumer:
             await asyncio.sleep(1.0)
             return []
 
+    async def _rest(self) -> None:
+        """Nothing, or a growing pause while what the handlers depend on is away."""
+        if self._pause_s:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_s):
+                    await self._stopping.wait()
+
     async def _settle(self, batch: Sequence[Msg]) -> None:
         """Read, handle, publish, ack. An unreadable neighbour does not hold up the rest."""
         started = time.perf_counter()
-        alive = asyncio.create_task(self._heartbeat(batch))
+        self._at_hand = batch
+        self._away = False
         try:
             readable: list[tuple[Msg, Received[Message]]] = []
             for message in batch:
@@ -163,7 +194,9 @@ class Consumer:
             for handler, part in self._by_topic(readable):
                 await self._handle(handler, part)
         finally:
-            alive.cancel()
+            self._at_hand = ()
+        first, longest = BACKOFF_S
+        self._pause_s = min(longest, max(first, 2 * self._pause_s)) if self._away else 0.0
         HANDLING.labels(self._subscription.durable).observe(time.perf_counter() - started)
 
     async def _read(self, message: Msg) -> Received[Message] | None:
@@ -172,6 +205,10 @@ class Consumer:
         except ContractError as error:
             reason = "invalid" if isinstance(error, InvalidMessage) else "unknown_subject"
             await self._apply(message, Dead(reason, str(error)), None)
+            return None
+        except Exception as error:  # noqa: BLE001 - the boundary: what cannot even be read must not stop the service
+            log.error("cannot be read", consumer=self._subscription.durable, **failure(error))
+            await self._apply(message, Dead("invalid", f"cannot be read: {type(error).__name__}"), None)
             return None
         if unknown:
             UNKNOWN.labels(self._subscription.durable, received.message.TOPIC).inc(unknown)
@@ -189,7 +226,7 @@ class Consumer:
         try:
             outcomes = await handler([received for _, received in part])
         except Unavailable as error:
-            outcomes = [Retry(str(error))] * len(part)
+            outcomes = [Retry(str(error), away=True)] * len(part)
         except Exception as error:  # noqa: BLE001 - the boundary: one bad message must not stop the service
             if len(part) > 1:
                 half = len(part) // 2  # a few bad ones among hundreds cost a few small batches, not hundreds
@@ -197,6 +234,7 @@ class Consumer:
                 await self._handle(handler, part[half:])
                 return
             outcomes = [self._unexpected(part[0][1], error)]
+        self._away = self._away or any(isinstance(outcome, Retry) and outcome.away for outcome in outcomes)
         self._tell_retries(outcomes)
         pairs = zip(part, outcomes, strict=True)
         await asyncio.gather(*(self._apply(message, outcome, received) for (message, received), outcome in pairs))
@@ -208,18 +246,24 @@ class Consumer:
             log.info("will retry", consumer=self._subscription.durable, messages=len(reasons), reason=reasons[0])
 
     def _unexpected(self, received: Received[Message], error: Exception) -> Outcome:
+        """Again, later and later; dead once it failed in this way `max_deliveries` times."""
         if isinstance(error, Rejected):
             return Dead("rejected", str(error))
-        log.exception("handler failed", consumer=self._subscription.durable, sequence=received.sequence, exc_info=error)
-        if received.delivered >= self._subscription.max_deliveries:
-            return Dead("exhausted", f"{type(error).__name__}: {error}")
-        return Retry(repr(error), delay_s=min(30.0, 0.5 * 2.0**received.delivered))
+        durable, sequence = self._subscription.durable, received.sequence
+        log.exception("handler failed", consumer=durable, sequence=sequence, exc_info=error)
+        failures = self._failures.pop(sequence, 0) + 1
+        if failures >= self._subscription.max_deliveries:
+            return Dead("exhausted", f"{type(error).__name__}: {reason_of(error)}")
+        self._failures[sequence] = failures
+        if len(self._failures) > REMEMBERED:
+            del self._failures[next(iter(self._failures))]  # the one that failed longest ago
+        return Retry(f"{type(error).__name__}: {reason_of(error)}", delay_s=min(30.0, 0.5 * 2.0**failures))
 
     async def _apply(self, message: Msg, outcome: Outcome, received: Received[Message] | None) -> None:
         """Make the outcome true: what it publishes is durable before the message is acked."""
         try:
             outcome = await self._made_true(message, outcome, received)
-        except (Unavailable, nats.errors.Error) as error:
+        except (RatchetError, nats.errors.Error) as error:
             log.warning("not settled, will be redelivered", consumer=self._subscription.durable, reason=str(error))
             outcome = Retry(str(error))
             with suppress(nats.errors.Error):
@@ -235,6 +279,7 @@ class Consumer:
                 outcome = Dead("rejected", f"its answer was refused: {error}")
         if isinstance(outcome, Done):
             await message.ack()
+            self._failures.pop(message.metadata.sequence.stream, None)
             SEQUENCE.labels(self._subscription.durable).set(message.metadata.sequence.stream)
         elif isinstance(outcome, Dead):
             await self._bury(message, outcome)
@@ -243,7 +288,10 @@ class Consumer:
         return outcome
 
     async def _bury(self, message: Msg, dead: Dead) -> None:
+        """Account for it, keep it whole as dead letters, and end it; a fault on the way leaves it to the next try."""
         meta = message.metadata
+        if self._subscription.on_dead is not None:
+            await self._subscription.on_dead(meta.sequence.stream)
         letter = DeadLetter(
             stream=meta.stream,
             sequence=meta.sequence.stream,
@@ -253,25 +301,37 @@ class Consumer:
             detail=dead.detail[:2000],
             at=self._bus.now(),
             headers=dict(message.headers or {}),
-            body=base64.b64encode(message.data).decode(),
+            body="",
         )
+        cause = _cause_in(letter.headers)
         try:
-            await self._bus.publish(letter, cause=_cause_in(letter.headers))
+            await self._bus.publish_all(_parts(letter, message.data), cause=cause)
         except (ContractError, Rejected) as error:
-            left_out = f"{letter.detail[:1000]} (headers and {len(message.data)} bytes of body left out: {error})"
-            await self._bus.publish(msgspec.structs.replace(letter, headers={}, body="", detail=left_out[:2000]))
-        if self._subscription.on_dead is not None:
-            await self._subscription.on_dead(meta.sequence.stream)
+            left_out = f"{letter.detail[:1000]} (headers left out: {error})"
+            bare = msgspec.structs.replace(letter, headers={}, detail=left_out[:2000])
+            await self._bus.publish_all(_parts(bare, message.data))
         await message.term()
         log.warning("dead letter", consumer=self._subscription.durable, sequence=letter.sequence, reason=dead.detail)
 
-    async def _heartbeat(self, batch: Sequence[Msg]) -> None:
-        """Tell the server that the batch is being worked on, so that it does not deliver it again."""
+    async def _heartbeat(self) -> None:
+        """Tell the server that what is at hand, or waits its turn here, is worked on: it is not delivered again."""
         while True:
             await asyncio.sleep(self._subscription.ack_wait_s / 3)
-            for message in batch:
+            for message in [*self._at_hand, *self._puller.waiting]:
                 with suppress(nats.errors.Error):
                     await message.in_progress()
+
+
+def _parts(letter: DeadLetter, body: bytes) -> list[DeadLetter]:
+    """The letter with its body; one that is too large for one message comes in several letters."""
+    pieces = [body[start : start + PART_BYTES] for start in range(0, len(body), PART_BYTES)] or [b""]
+    encoded = [base64.b64encode(piece).decode() for piece in pieces]
+    if len(encoded) == 1:
+        return [msgspec.structs.replace(letter, body=encoded[0])]
+    return [
+        msgspec.structs.replace(letter, body=piece, part=number, parts=len(encoded))
+        for number, piece in enumerate(encoded, 1)
+    ]
 
 
 def _cause_in(headers: Mapping[str, str]) -> Cause | None:

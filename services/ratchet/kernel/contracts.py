@@ -76,6 +76,17 @@ class BucketSpec:
     readers: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class ProjectionSpec:
+    """State that a service folds from a stream; it stands in `bucket` under `<name>.<key>`, its cursor beside it."""
+
+    name: str
+    service: str
+    stream: str
+    topics: tuple[str, ...]
+    bucket: str
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A message that was read from the bus."""
@@ -101,6 +112,7 @@ class Contracts:
         self.topics = _specs(Topic, document["topics"])
         self.streams = _specs(Stream, document["streams"])
         self.buckets = _specs(BucketSpec, document["buckets"])
+        self.projections = _specs(ProjectionSpec, document.get("projections", {}))
         self._patterns = [
             (_subject_pattern(subject, document["parameters"]), topic)
             for topic in self.topics.values()

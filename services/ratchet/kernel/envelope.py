@@ -5,6 +5,7 @@ Source: CloudEvents NATS protocol binding 1.0, section 3.1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 import zstandard
@@ -20,6 +21,9 @@ MAX_BODY = 64 * 1024 * 1024
 
 MAX_ID = 256
 """Characters of an event id that comes in a header: ids are keys in tables, and hundreds of them go into one query."""
+
+HEADER_ROOM = 256
+"""Bytes that publishing adds to a message's own headers (those of atomic batches)."""
 
 Headers = dict[str, str]
 
@@ -66,6 +70,23 @@ def unseal(headers: Headers, body: bytes) -> bytes:
     if len(plain) > MAX_BODY:
         raise InvalidMessage(f"body is larger than {MAX_BODY} bytes")
     return plain
+
+
+def wire_size(headers: Mapping[str, str] | None, body: bytes) -> int:
+    """Bytes of headers and body as the broker counts them against its largest payload."""
+    named = sum(len(name.encode()) + len(value.encode()) + 4 for name, value in (headers or {}).items())
+    return len(body) + named + 12 if headers else len(body)
+
+
+def plain_size(headers: Mapping[str, str] | None, body: bytes) -> int:
+    """Bytes that a body unpacks to, as far as that can be said without unpacking it: as much as it may, otherwise."""
+    if not headers or headers.get("content-encoding") != "zstd":
+        return len(body)
+    try:
+        size = zstandard.frame_content_size(body)
+    except zstandard.ZstdError:
+        return len(body)  # cannot be unpacked at all
+    return size if 0 <= size <= MAX_BODY else MAX_BODY
 
 
 def event_id_of(headers: Headers, message: Message) -> str:

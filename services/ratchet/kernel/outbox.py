@@ -7,9 +7,10 @@ everything newer until the spool is drained: nothing overtakes, and nothing wait
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,8 +18,9 @@ import structlog
 
 from ratchet.kernel.bus import Bus, utc_now
 from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.envelope import seal
+from ratchet.kernel.envelope import HEADER_ROOM, seal
 from ratchet.kernel.errors import ContractError, Rejected, Unavailable
+from ratchet.kernel.logs import failure
 from ratchet.kernel.spool import Record, Spool
 from ratchet.kernel.tasks import end
 from ratchet.messages import Message
@@ -26,11 +28,15 @@ from ratchet.messages import Message
 log = structlog.get_logger()
 
 BATCH = 256
-"""Messages that are published, or spooled, together."""
-HEADER_ROOM = 256
-"""Bytes that publishing adds to a message's own headers (those of atomic batches)."""
+"""Messages that are published, or spooled, together at most."""
+BATCH_BYTES = 8 * 1024 * 1024
+"""Bytes that are published, or spooled, together; a larger message goes alone."""
+QUEUE_BYTES = 64 * 1024 * 1024
+"""Bytes that wait in memory: what a busy producer makes in the seconds that one batch may take."""
 RETRY_S = 0.5
 """Pause before the spool is tried again."""
+ORPHANS_S = 60.0
+"""How often spools are looked for whose processes came back no more."""
 
 
 @dataclass(slots=True)
@@ -54,6 +60,7 @@ class Outbox:
         spool: Spool,
         *,
         queue_limit: int = 10_000,
+        queue_bytes: int = QUEUE_BYTES,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.stats = OutboxStats()
@@ -61,14 +68,18 @@ class Outbox:
         self._source = f"urn:ratchet:{source}"
         self._spool = spool
         self._limit = queue_limit
+        self._limit_bytes = queue_bytes
         self._now = now
         self._queue: deque[Record] = deque()
+        self._queued_bytes = 0
+        self._lock = threading.Lock()
         self._in_flight = 0
         self._bus: Bus | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
+        self._orphans_due = 0.0
         self._stopping = False
 
     @property
@@ -77,14 +88,20 @@ class Outbox:
         return len(self._queue) + self._in_flight + self._spool.pending
 
     def put(self, message: Message) -> bool:
-        """Queue one message; False, and counted as overflowed, when the queue is full. Raises `InvalidMessage`."""
-        if len(self._queue) >= self._limit:
+        """Queue one message; False, and counted as overflowed, when the queue is full. Raises `InvalidMessage`.
+
+        Full is a queue of `queue_limit` messages, or of `queue_bytes` bytes: the last one may go beyond.
+        """
+        if len(self._queue) >= self._limit or self._queued_bytes >= self._limit_bytes:
             self.stats.overflowed += 1
             return False
         body = self._contracts.check_strict(message)
         schema = f"urn:ratchet:schema:{self._contracts.topic_of(message.subject).schema}"
         headers, wire = seal(message, body, source=self._source, schema=schema, now=self._now(), cause=None)
-        self._queue.append(Record(message.subject, headers, wire))
+        record = Record(message.subject, headers, wire)
+        with self._lock:
+            self._queue.append(record)
+            self._queued_bytes += record.size
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: what is queued goes to the spool on the way out
                 self._loop.call_soon_threadsafe(self._wake.set)
@@ -105,7 +122,8 @@ class Outbox:
             try:
                 await end(connecting, self._draining)
             finally:
-                self._keep([self._queue.popleft() for _ in range(len(self._queue))])
+                while self._queue:
+                    self._keep(self._take())
 
     async def stop(self) -> None:
         """Publish what is queued, once, and return from `run`."""
@@ -133,7 +151,7 @@ class Outbox:
         if not self.pending:
             self._idle.set()
         with suppress(TimeoutError):
-            async with asyncio.timeout(RETRY_S if self.pending else None):
+            async with asyncio.timeout(RETRY_S if self.pending else ORPHANS_S):
                 await self._wake.wait()
         self._wake.clear()
 
@@ -143,8 +161,8 @@ class Outbox:
             await work
         except Unavailable as error:
             log.warning("not published yet", pending=self.pending, reason=str(error))
-        except Exception:
-            log.exception("publishing failed, will try again")
+        except Exception as error:  # noqa: BLE001 - see above
+            log.error("publishing failed, will try again", **failure(error))
         else:
             return True
         return False
@@ -159,7 +177,7 @@ class Outbox:
             away = not self._is_connected()
             if away and not self._spool.keeps:
                 return
-            batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+            batch = self._take()
             self._in_flight = len(batch)
             try:
                 if away or self._spool.pending:
@@ -168,22 +186,50 @@ class Outbox:
                     await self._publish_or_keep(batch)
             finally:
                 self._in_flight = 0
-        if self._spool.pending and self._is_connected() and (self._draining is None or self._draining.done()):
+        due = self._spool.pending or self._orphans_due <= asyncio.get_running_loop().time()
+        if due and self._is_connected() and (self._draining is None or self._draining.done()):
             self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
-        """Publish the spool, as far as that goes now."""
-        if await self._safely(self._spool.drain(self._publish, BATCH)):
+        """Publish the spool, as far as that goes now, and those that no process holds any more."""
+        if await self._safely(self._drain_all()):
             self._wake.set()
 
+    async def _drain_all(self) -> None:
+        await self._spool.drain(self._publish, BATCH, BATCH_BYTES)
+        now = asyncio.get_running_loop().time()
+        if self._orphans_due <= now:
+            self._orphans_due = now + ORPHANS_S
+            with closing(self._spool.orphans()) as orphans:
+                for orphan in orphans:
+                    drained = await orphan.drain(self._publish, BATCH, BATCH_BYTES)
+                    log.info("spool of a process that is gone", directory=str(orphan.directory), published=drained)
+
+    def _take(self) -> list[Record]:
+        """The next batch of the queue."""
+        batch: list[Record] = []
+        size = 0
+        with self._lock:
+            while self._queue and len(batch) < BATCH and (not batch or size + self._queue[0].size <= BATCH_BYTES):
+                batch.append(self._queue.popleft())
+                size += batch[-1].size
+            self._queued_bytes -= size
+        return batch
+
+    def _put_back(self, batch: Sequence[Record]) -> None:
+        with self._lock:
+            self._queue.extendleft(reversed(batch))
+            self._queued_bytes += sum(record.size for record in batch)
+
     async def _publish_or_keep(self, batch: Sequence[Record]) -> None:
+        """Publish, or keep what may not have been published: also when this task is cancelled in the middle."""
         try:
             await self._publish(batch)
-        except Exception as error:
+        except BaseException as error:
             if self._spool.keeps:
                 self._keep(batch)
             else:
-                self._queue.extendleft(reversed(batch))
+                self._put_back(batch)
             if self._spool.keeps and isinstance(error, Unavailable):
                 log.warning("broker away, spooling", reason=str(error))
                 return
@@ -204,10 +250,9 @@ class Outbox:
     async def _publish_one(self, record: Record) -> None:
         """Raises `Rejected` for what is larger than the broker takes: tried for ever it would block the spool."""
         assert self._bus is not None  # noqa: S101 - only called while connected
-        size = len(record.body) + sum(len(name) + len(value) + 4 for name, value in record.headers.items())
         limit = self._bus.nc.max_payload
-        if limit and size + HEADER_ROOM > limit:
-            raise Rejected(f"a message of {size} bytes is larger than the broker takes ({limit})")
+        if limit and record.size + HEADER_ROOM > limit:
+            raise Rejected(f"a message of {record.size} bytes is larger than the broker takes ({limit})")
         await self._bus.publish_raw(record.subject, record.headers, record.body)
 
     def _keep(self, batch: Sequence[Record]) -> None:

@@ -1,9 +1,14 @@
-"""Messages from a JetStream pull consumer, as a steady flow in small batches."""
+"""Messages from a JetStream pull consumer, as a steady flow in small batches.
+
+Memory is bounded in bytes: as much as one request may bring waits here while up to two more are on their way, and a
+batch ends before its bodies unpack to more than `BATCH_BYTES`. A single message always fits, whatever its size.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -15,6 +20,8 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from nats.js.api import ConsumerConfig
 from nats.js.errors import Error as JetStreamError
 
+from ratchet.kernel.envelope import plain_size, wire_size
+
 log = structlog.get_logger()
 
 PULL_EXPIRES_S = 5.0
@@ -23,8 +30,16 @@ DRAIN_S = 2.0
 """How long `close` waits for what the server has sent already; the rest is delivered again after its `ack_wait`."""
 
 
+REQUEST_BYTES = 8 * 1024 * 1024
+"""Bytes that one request may bring, as they are on the wire; more only where the broker takes larger messages."""
+BATCH_BYTES = 16 * 1024 * 1024
+"""Bytes of one batch, unpacked: typed messages and the rows made of them take several times as much."""
+OVERHEAD = 64 * 1024
+"""Room for the subjects that the server counts beside headers and body."""
+
+
 class Puller:
-    """Keeps about two batches on their way and hands them out with a linger.
+    """Keeps about two batches on their way, as far as their bytes allow, and hands them out with a linger.
 
     The consumer is created if it is missing, and again if it vanishes (`config` says how).
     """
@@ -36,10 +51,21 @@ class Puller:
         self._batch = batch
         self._linger_s = linger_s
         self._name = config.durable_name or config.name or ""
-        self._buffer: asyncio.Queue[Msg | None] = asyncio.Queue()
+        self._buffer: deque[Msg] = deque()
+        self._arrived = asyncio.Event()
+        self._interrupted = False
         self._credit = 0
         self._asked_at = 0.0
         self._subscription: NatsSubscription | None = None
+        self.waiting_bytes = 0
+        """Bytes of what was delivered and not handed out."""
+        self.reopened = 0
+        """How often the consumer vanished and was created again."""
+
+    @property
+    def waiting(self) -> list[Msg]:
+        """What was delivered and not handed out."""
+        return list(self._buffer)
 
     async def open(self) -> None:
         """Create the consumer and subscribe to deliveries."""
@@ -52,32 +78,28 @@ class Puller:
     async def next_batch(self, wait_s: float) -> list[Msg]:
         """Up to `batch` messages: waits up to `wait_s` for the first, then at most the linger for more."""
         await self._ask()
-        try:
-            async with asyncio.timeout(wait_s):
-                first = await self._buffer.get()
-        except TimeoutError:
+        if not await self._something(asyncio.get_running_loop().time() + wait_s):
             return []
-        if first is None:
-            return []
-        return await self._with_company(first)
+        batch = [self._take()]
+        size = plain_size(batch[0].headers, batch[0].data)
+        until = asyncio.get_running_loop().time() + self._linger_s
+        while len(batch) < self._batch and await self._something(until):
+            size += plain_size(self._buffer[0].headers, self._buffer[0].data)
+            if size > BATCH_BYTES:
+                break
+            batch.append(self._take())
+        return batch
+
+    async def has_delivered_all(self, delivered: int) -> bool:
+        """Whether all messages there are for this consumer are among the `delivered` ones that came so far."""
+        info = await self._nc.jetstream().consumer_info(self._stream, self._name)
+        sent = info.delivered.consumer_seq if info.delivered else 0
+        return info.num_pending == 0 and sent == delivered and not self._buffer
 
     def interrupt(self) -> None:
-        """Let a waiting `next_batch` return at once, empty."""
-        self._buffer.put_nowait(None)
-
-    async def _with_company(self, first: Msg) -> list[Msg]:
-        messages = [first]
-        until = asyncio.get_running_loop().time() + self._linger_s
-        while len(messages) < self._batch:
-            try:
-                async with asyncio.timeout_at(until):
-                    after = await self._buffer.get()
-            except TimeoutError:
-                break
-            if after is None:
-                break
-            messages.append(after)
-        return messages
+        """Let `next_batch` return at once, from now on, with what it has."""
+        self._interrupted = True
+        self._arrived.set()
 
     async def close(self) -> Sequence[Msg]:
         """Stop pulling; returns what was delivered but not handed out, what was still on its way included."""
@@ -87,23 +109,40 @@ class Puller:
                 async with asyncio.timeout(DRAIN_S):
                     await leave()
             self._subscription = None
-        waiting = [self._buffer.get_nowait() for _ in range(self._buffer.qsize())]
-        return [message for message in waiting if message is not None]
+        return [self._take() for _ in range(len(self._buffer))]
+
+    async def _something(self, until: float) -> bool:
+        """Whether a message waits here, at `until` (of the loop's clock) at the latest."""
+        while not self._buffer and not self._interrupted:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return False
+        return bool(self._buffer) and not self._interrupted
+
+    def _take(self) -> Msg:
+        message = self._buffer.popleft()
+        self.waiting_bytes -= wire_size(message.headers, message.data)
+        return message
 
     async def _ask(self) -> None:
         """Send a pull request when little is on its way, or when the last one must have expired."""
         assert self._subscription is not None, "open() comes first"  # noqa: S101 - a programming error
         now = asyncio.get_running_loop().time()
-        expired = now - self._asked_at > PULL_EXPIRES_S + 1.0
-        if self._buffer.qsize() > self._batch or (self._credit > self._batch // 2 and not expired):
+        if now - self._asked_at > PULL_EXPIRES_S + 1.0:
+            self._credit = 0
+        most = max(REQUEST_BYTES, self._nc.max_payload + OVERHEAD)
+        if len(self._buffer) > self._batch or self.waiting_bytes > most or self._credit > self._batch // 2:
             return
-        wanted = {"batch": self._batch, "expires": int(PULL_EXPIRES_S * 1e9)}
+        wanted = {"batch": self._batch, "max_bytes": most, "expires": int(PULL_EXPIRES_S * 1e9)}
         await self._nc.publish(
             f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._name}",
             json.dumps(wanted).encode(),
             reply=self._subscription.subject,
         )
-        self._credit = self._batch if expired else self._credit + self._batch
+        self._credit += self._batch
         self._asked_at = now
 
     async def _on_message(self, message: Msg) -> None:
@@ -111,15 +150,18 @@ class Puller:
         status = None if message.reply else (message.headers or {}).get("Status")
         if status is None:
             self._credit = max(0, self._credit - 1)
-            self._buffer.put_nowait(message)
+            self._buffer.append(message)
+            self.waiting_bytes += wire_size(message.headers, message.data)
+            self._arrived.set()
             return
         self._credit = 0
         if status in {"409", "503"}:
             await self._reopen((message.headers or {}).get("Description", status))
 
     async def _reopen(self, reason: str) -> None:
-        if "exceeded" in reason.lower():
+        if "exceed" in reason.lower():
             return
         log.warning("consumer lost, creating it again", stream=self._stream, consumer=self._name, reason=reason)
         with suppress(nats.errors.Error, JetStreamError):
             self._name = (await self._nc.jetstream().add_consumer(self._stream, config=self._config)).name
+            self.reopened += 1

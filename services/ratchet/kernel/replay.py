@@ -31,6 +31,7 @@ class Replay:
         """No `subjects` are all. `since`: an instant, or a sequence.
 
         `until`: the last sequence that is wanted; by default the last one there is when reading begins.
+        A sequence means something in one stream only: compare `Bus.extent` with the one it was noted of.
         """
         self._bus = bus
         self._stream = stream
@@ -81,6 +82,8 @@ class Replay:
 
     def _check(self, batch: Sequence[Msg], seen: int) -> None:
         """A batch follows on the ones before. What the stream dropped meanwhile ends the reading, and says so."""
+        if self._puller.reopened:
+            raise BusUnavailable(f"cannot read {self._stream}: the broker forgot the reader; try again")
         if not batch:
             raise BusUnavailable(f"cannot read {self._stream}: nothing came for {PATIENCE_S:g} s")
         for number, message in enumerate(batch, seen + 1):

@@ -1,7 +1,8 @@
 """A bounded queue on disk for messages that could not be published: it survives restarts and drains in order.
 
 Layout of the directory: `lock` (held while open), `cursor` (what is already published), and numbered segments. A
-segment is a sequence of frames: length and CRC-32 of the payload, then the payload (MessagePack of a `Record`).
+segment is a sequence of frames: length and CRC-32 of the payload, then the payload (MessagePack of a `Record`). Where
+bytes were lost or altered, reading goes on at the next whole frame. A directory is its owner's alone: 0700, files 0600.
 
 Durability: `append` hands the frame to the operating system before it returns, so a killed process loses nothing. A
 segment is synced to the disk when it is full and on `close`; a power failure may lose the newest, unsynced segment.
@@ -12,19 +13,24 @@ the same event ids.
 from __future__ import annotations
 
 import os
+import re
+import stat
 import struct
 import sys
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
+from ratchet.kernel.envelope import wire_size
 from ratchet.kernel.errors import ConfigError
 
 FRAME = struct.Struct("<II")
+_RECORD = re.compile(rb"\x93[\xa0-\xbf\xd9\xda]")
+"""How MessagePack begins a list of three of which the first is a text: a payload."""
 SEGMENTS = 8
 """A spool is cut into about this many segments: disk space is given back one segment at a time."""
 MAX_SEGMENT_BYTES = 4 * 1024 * 1024
@@ -38,6 +44,11 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     subject: str
     headers: dict[str, str]
     body: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes of headers and body."""
+        return wire_size(self.headers, self.body)
 
 
 Publish = Callable[[Sequence[Record]], Awaitable[None]]
@@ -60,8 +71,9 @@ class Spool:
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
         """Open `directory`, made if absent. Raises `ConfigError` if it is in use, `OSError` if it cannot be used."""
-        directory.mkdir(parents=True, exist_ok=True)
+        _make_private(directory)
         self._directory = directory
+        self._parent: Path | None = None
         self._lock = _hold(directory / "lock")
         self._max_bytes = max_bytes
         self._segment_bytes = max(1, min(MAX_SEGMENT_BYTES, max_bytes // SEGMENTS))
@@ -70,8 +82,8 @@ class Spool:
         self._sizes = {int(path.stem): path.stat().st_size for path in directory.glob("*.segment")}
         self._cursor = self._read_cursor()
         self._next = max([self._cursor[0], *self._sizes]) + 1
-        self._pending = sum(1 for _ in self._frames())
-        self._damaged = sum(1 for number in self._sizes if self._is_cut_off(number))
+        self._damaged = 0
+        self._pending = sum(1 for _ in self._frames(self._count_damage))
         if self._pending == 0:
             self._forget_segments(before=self._next)
 
@@ -79,14 +91,36 @@ class Spool:
     def claim(cls, parent: Path, max_bytes: int) -> Spool:
         """Open the first directory `parent/0`, `parent/1`, ... that no other process holds.
 
-        A restarted process so takes over what an earlier one left behind. Raises `ConfigError` if all are in use.
+        A restarted process so takes over what an earlier one left behind; see also `orphans`. Raises `ConfigError` if
+        all are in use, or if another user could put records there, and `OSError` if nothing can be written there.
         """
+        _make_private(parent)
         for slot in range(SLOTS):
             try:
-                return cls(parent / str(slot), max_bytes)
+                claimed = cls(parent / str(slot), max_bytes)
             except ConfigError:
                 continue
+            claimed._parent = parent
+            return claimed
         raise ConfigError(f"all {SLOTS} spool directories under {parent} are in use by other processes")
+
+    def orphans(self) -> Generator[Spool]:
+        """Spools beside this claimed one that hold records and that no process holds: theirs came back no more.
+
+        Each is open while it is handed out, and closed afterwards.
+        """
+        siblings = sorted(self._parent.iterdir()) if self._parent is not None else []
+        for directory in siblings:
+            if directory == self._directory or not any(directory.glob("*.segment")):
+                continue
+            try:
+                orphan = Spool(directory, self._max_bytes)
+            except (ConfigError, OSError):
+                continue
+            try:
+                yield orphan
+            finally:
+                orphan.close()
 
     @property
     def pending(self) -> int:
@@ -105,7 +139,7 @@ class Spool:
 
     @property
     def damaged(self) -> int:
-        """Segments whose end could not be read at opening: cut off by a power failure, or altered."""
+        """Places that could not be read at opening, cut off by a power failure or altered: a record or more at each."""
         return self._damaged
 
     def append(self, record: Record) -> bool:
@@ -118,17 +152,21 @@ class Spool:
         self._pending += 1
         return True
 
-    async def drain(self, publish: Publish, batch: int = 64) -> int:
-        """Publish everything in order and return how much that was.
+    async def drain(self, publish: Publish, batch: int = 64, batch_bytes: int = 8 * 1024 * 1024) -> int:
+        """Publish everything in order and return how much that was; no more than `batch_bytes` at once, or one record.
 
         A batch is forgotten when `publish` has returned. Errors of `publish` propagate; its batch stays first in line.
         """
         drained = 0
-        while frames := list(islice(self._frames(), batch)):
+        while frames := self._first_frames(batch, batch_bytes):
             await publish([record for record, _ in frames])
             drained += len(frames)
             self._pending -= len(frames)
             self._advance(frames[-1][1])
+        if self._pending:  # what was appended cannot be read any more
+            self._pending = 0
+            self._damaged += 1
+            self._advance(self._cursor)
         return drained
 
     def close(self) -> None:
@@ -152,7 +190,7 @@ class Spool:
         if self._writer is not None and self._sizes[self._next - 1] < self._segment_bytes:
             return self._writer
         self._close_segment(sync=True)
-        self._writer = self._path(self._next).open("ab", buffering=0)
+        self._writer = _private_file(self._path(self._next), os.O_WRONLY | os.O_APPEND)
         self._sizes[self._next] = 0
         self._next += 1
         return self._writer
@@ -165,22 +203,32 @@ class Spool:
             if sync:
                 os.fsync(writer.fileno())
 
-    def _frames(self) -> Iterator[tuple[Record, tuple[int, int]]]:
-        """Records behind the cursor, each with the position after it (segment, offset)."""
+    def _first_frames(self, most: int, most_bytes: int) -> list[tuple[Record, tuple[int, int]]]:
+        frames: list[tuple[Record, tuple[int, int]]] = []
+        size = 0
+        for record, position in islice(self._frames(), most):
+            size += record.size
+            if frames and size > most_bytes:
+                break
+            frames.append((record, position))
+        return frames
+
+    def _frames(self, tell: Callable[[], object] = bool) -> Iterator[tuple[Record, tuple[int, int]]]:
+        """Records behind the cursor, each with the position after it (segment, offset); damage is told to `tell`."""
         first, start = self._cursor
         for number in sorted(n for n in self._sizes if n >= first):
-            for payload, end in _read_segment(self._path(number), start if number == first else 0):
-                yield msgspec.msgpack.decode(payload, type=Record), (number, end)
+            for record, end in _read_segment(self._path(number), start if number == first else 0, tell):
+                yield record, (number, end)
 
-    def _is_cut_off(self, number: int) -> bool:
-        ends = [end for _, end in _read_segment(self._path(number), 0)]
-        return max(ends, default=0) < self._sizes[number]
+    def _count_damage(self) -> None:
+        self._damaged += 1
 
     def _advance(self, position: tuple[int, int]) -> None:
         """Everything up to `position` is published: note that first, then delete the segments that are done."""
         self._cursor = position
         staged = self._directory / "cursor.new"
-        staged.write_text(f"{position[0]} {position[1]}")
+        with _private_file(staged, os.O_WRONLY | os.O_TRUNC) as file:
+            file.write(f"{position[0]} {position[1]}".encode())
         staged.replace(self._directory / "cursor")
         if self._pending == 0:
             self._close_segment(sync=False)
@@ -210,6 +258,7 @@ class NoSpool(Spool):
 
     def __init__(self) -> None:
         self._overflowed = 0
+        self._parent = None
 
     @property
     def directory(self) -> Path | None:
@@ -231,29 +280,77 @@ class NoSpool(Spool):
         self._overflowed += 1
         return False
 
-    async def drain(self, publish: Publish, batch: int = 64) -> int:  # noqa: ARG002 - there is nothing to publish
+    async def drain(
+        self,
+        publish: Publish,  # noqa: ARG002 - there is nothing to publish
+        batch: int = 64,  # noqa: ARG002
+        batch_bytes: int = 0,  # noqa: ARG002
+    ) -> int:
         return 0
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def _read_segment(path: Path, start: int) -> Iterator[tuple[bytes, int]]:
-    """Payloads of whole, undamaged frames from offset `start`, each with the offset after it."""
+def _read_segment(path: Path, start: int, tell: Callable[[], object]) -> Iterator[tuple[Record, int]]:
+    """Records of whole, undamaged frames from offset `start`, each with the offset after it. Damage is passed over."""
     with path.open("rb") as segment:
-        offset = segment.seek(start)
-        while len(header := segment.read(FRAME.size)) == FRAME.size:
-            length, checksum = FRAME.unpack(header)
-            payload = segment.read(length)
-            if len(payload) < length or zlib.crc32(payload) != checksum:
-                return
-            offset += FRAME.size + length
-            yield payload, offset
+        segment.seek(start)
+        content = segment.read()
+    offset = 0
+    while offset < len(content):
+        found = _frame_at(content, offset)
+        if found is None:
+            tell()
+            offset = _next_frame(content, offset + 1)
+            continue
+        record, offset = found
+        yield record, start + offset
+
+
+def _frame_at(content: bytes, offset: int) -> tuple[Record, int] | None:
+    """The record of the frame at `offset` and the offset after it; None where there is no whole frame."""
+    body = offset + FRAME.size
+    if body > len(content):
+        return None
+    length, checksum = FRAME.unpack_from(content, offset)
+    if body + length > len(content) or zlib.crc32(memoryview(content)[body : body + length]) != checksum:
+        return None
+    try:
+        return msgspec.msgpack.decode(content[body : body + length], type=Record), body + length
+    except msgspec.DecodeError:
+        return None
+
+
+def _next_frame(content: bytes, start: int) -> int:
+    """Offset of the next whole frame, the end where there is none. Frames are found by how their payloads begin."""
+    for candidate in _RECORD.finditer(content, start + FRAME.size):
+        offset = candidate.start() - FRAME.size
+        if _frame_at(content, offset) is not None:
+            return offset
+    return len(content)
+
+
+def _make_private(directory: Path) -> None:
+    """Make `directory`, or take one that is ours, for its owner alone. Raises `ConfigError` for somebody else's."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = directory.lstat()
+    if sys.platform == "win32":
+        return
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise ConfigError(f"spool directory {directory} belongs to another user")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        directory.chmod(0o700)
+
+
+def _private_file(path: Path, flags: int) -> IO[bytes]:
+    """A file, made if absent, that its owner alone reads; what is written is the operating system's at once."""
+    return os.fdopen(os.open(path, flags | os.O_CREAT, 0o600), "wb", buffering=0)
 
 
 def _hold(path: Path) -> IO[bytes]:
     """Lock `path` for as long as the returned file is open, also against other instances in this process."""
-    lock = path.open("ab")
+    lock = _private_file(path, os.O_WRONLY)
     try:
         if sys.platform == "win32":
             import msvcrt  # noqa: PLC0415  exists on that platform only

@@ -44,7 +44,11 @@ class DeadLetter(Message, frozen=True, kw_only=True, omit_defaults=True):
     at: datetime
     headers: dict[str, str]
     body: str
-    """The original body, base64."""
+    """The original body, or this part of it, base64."""
+    part: int | None = None
+    """Which part of the body this letter holds, 1 for the first; absent when it holds all of it."""
+    parts: int | None = None
+    """In how many letters the body is."""
 
     @property
     def subject(self) -> str:
@@ -52,4 +56,5 @@ class DeadLetter(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def event_id(self) -> str:
-        return named_id(self.TOPIC, self.stream, self.sequence, self.consumer)
+        later = (self.part,) if self.part is not None and self.part > 1 else ()
+        return named_id(self.TOPIC, self.stream, self.sequence, self.consumer, *later)

@@ -142,7 +142,8 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
         *(Periodic(settings.trigger_tick_s, one.tick, "triggers") for one in triggers if settings.training_enabled),
         HttpServer(http_app(parts), settings.kernel.http_host, settings.port),
     ]
-    return App(NAME, components, stores.checks())
+    checks = {**stores.checks(), "rewarded": counter.check, "preferences": preferring.check}
+    return App(NAME, components, checks)
 
 
 def _feasibility(settings: Settings, stores: Stores, policies: KvPolicies, jobs: KvJobs) -> Feasibility:

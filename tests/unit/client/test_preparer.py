@@ -15,9 +15,9 @@ from tests.support.waiting import eventually
 CONTRACTS = Contracts.load()
 
 
-def made(limit: int = 100) -> tuple[Preparer, Outbox]:
+def made(limit: int = 100, limit_bytes: int = 1_000_000) -> tuple[Preparer, Outbox]:
     outbox = Outbox(CONTRACTS, "test", NoSpool())
-    return Preparer(outbox, limit), outbox
+    return Preparer(outbox, limit, limit_bytes), outbox
 
 
 async def test_secrets_are_taken_out_and_counted_before_anything_is_queued_for_the_bus() -> None:
@@ -59,6 +59,24 @@ async def test_a_full_queue_is_counted_and_nothing_waits() -> None:
     preparer.start()
     await preparer.close(5)
     assert outbox.pending == 3
+
+
+async def test_a_queue_that_is_full_by_its_bytes_is_counted() -> None:
+    preparer, outbox = made(limit_bytes=10_000)
+    for n in range(5):
+        preparer.put(trajectory(str(n), task_context=TaskContext(task_id=str(n), instructions="x" * 4_000)))
+    assert (preparer.pending, preparer.overflowed) == (2, 3)
+    preparer.start()
+    await preparer.close(5)
+    assert outbox.pending == 2
+
+
+async def test_what_is_no_json_is_counted_as_invalid() -> None:
+    preparer, outbox = made()
+    preparer.start()
+    preparer.put(trajectory(session_id="off \ud800 unicode"))
+    await preparer.close(5)
+    assert (outbox.pending, preparer.invalid) == (0, 1)
 
 
 async def test_closing_gives_up_at_its_deadline_and_counts_the_rest() -> None:

@@ -217,3 +217,80 @@ async def test_what_is_queued_is_kept_however_impatiently_the_outbox_is_ended(op
     outbox.put(trajectory())
     await end(running, again_s=0.01)
     assert spool.pending == 1
+
+
+async def test_a_batch_that_is_on_its_way_when_the_outbox_is_cancelled_is_kept(open_spool: OpenSpool) -> None:
+    spool, broker = open_spool(), FakeBroker()
+    outbox = outbox_with(spool)
+    broker.answering.clear()
+    for n in range(20):
+        outbox.put(trajectory(str(n)))
+    running = asyncio.create_task(outbox.run(broker.connect))
+    await eventually(lambda: _true(broker.asked == 20))
+    await end(running, again_s=0.01)
+    assert (outbox.stats.published, spool.pending, outbox.pending, outbox.stats.overflowed) == (0, 20, 20, 0)
+
+
+async def test_a_batch_that_is_on_its_way_when_it_is_cancelled_is_counted_where_nothing_can_be_kept() -> None:
+    broker, outbox = FakeBroker(), outbox_with(NoSpool())
+    broker.answering.clear()
+    for n in range(20):
+        outbox.put(trajectory(str(n)))
+    running = asyncio.create_task(outbox.run(broker.connect))
+    await eventually(lambda: _true(broker.asked == 20))
+    await end(running, again_s=0.01)
+    assert (outbox.stats.overflowed, outbox.pending) == (20, 0)
+
+
+def incompressible(name: str, size: int) -> Any:
+    text = Random(name).randbytes(size // 2).hex()
+    return trajectory(name, task_context=TaskContext(task_id=name, instructions=text))
+
+
+async def test_the_queue_is_bounded_in_bytes(open_spool: OpenSpool) -> None:
+    outbox = Outbox(CONTRACTS, "test", open_spool(10_000_000), queue_bytes=200_000)
+    taken = [outbox.put(incompressible(str(n), 100_000)) for n in range(10)]
+    assert taken == [True] * 4 + [False] * 6  # a text of 100 KB goes compressed by half
+    assert outbox.stats.overflowed == 6
+    broker = FakeBroker()
+    async with publishing(outbox, broker):
+        assert await outbox.flush(5)
+        assert outbox.put(incompressible("later", 100_000))
+        assert await outbox.flush(5)
+    assert len(broker.ids) == 5
+
+
+async def test_what_is_sent_together_is_bounded_in_bytes() -> None:
+    broker = FakeBroker()
+    broker.nc.max_payload = 100_000_000
+    broker.answering.clear()
+    outbox = Outbox(CONTRACTS, "test", NoSpool(), queue_bytes=100_000_000)
+    for n in range(4):
+        outbox.put(incompressible(str(n), 6_000_000))
+    async with publishing(outbox, broker):
+        await eventually(lambda: _true(broker.asked == 2))  # 8 MiB hold two bodies of 3 MB
+        broker.answering.set()
+        assert await outbox.flush(5)
+    assert broker.asked == 4
+
+
+async def test_spools_of_processes_that_are_gone_are_published_too(tmp_path: Path) -> None:
+    gone, ours = Spool.claim(tmp_path, 1_000_000), Spool.claim(tmp_path, 1_000_000)
+    before = outbox_with(gone)
+    before.put(trajectory("left behind"))
+    never = asyncio.create_task(before.run(_never))
+    await eventually(lambda: _true(gone.pending == 1))
+    await end(never)
+    gone.close()
+    outbox, broker = outbox_with(ours), FakeBroker()
+    async with publishing(outbox, broker):
+        await eventually(lambda: _true(broker.ids == [trajectory("left behind").event_id]))
+    ours.close()
+
+
+async def _never() -> Any:
+    await asyncio.Event().wait()
+
+
+async def _true(value: bool) -> bool:
+    return value

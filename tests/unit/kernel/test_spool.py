@@ -1,5 +1,6 @@
 """The spool keeps records in order across restarts, within its bound, and never keeps half a record."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -117,6 +118,55 @@ async def test_an_altered_frame_is_not_published(tmp_path: Path) -> None:
     again.close()
 
 
+@pytest.mark.parametrize("place", [0, 5, 10_000, 30_001])
+async def test_one_altered_byte_costs_one_record_and_is_counted(tmp_path: Path, place: int) -> None:
+    spool = Spool(tmp_path, ROOM)
+    for number in range(1_000):
+        spool.append(record(number))
+    spool.close()
+    rewrite_segment(tmp_path, lambda content: content[:place] + bytes([content[place] ^ 0x41]) + content[place + 1 :])
+
+    again, broker = Spool(tmp_path, ROOM), Broker()
+    assert (again.pending, again.damaged) == (999, 1)
+    await again.drain(broker.publish)
+    assert len([one for one in broker.records if one in map(record, range(1_000))]) == 999
+    again.close()
+
+
+async def test_bytes_that_came_in_between_or_were_lost_cost_no_other_record(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, ROOM)
+    for number in range(10):
+        spool.append(record(number, 50))
+    spool.close()
+    rewrite_segment(tmp_path, lambda content: content[:100] + b"\x93\xa4junk" * 9 + content[170:])
+    again = Spool(tmp_path, ROOM)
+    assert (again.pending, again.damaged) == (9, 1)
+    again.close()
+
+
+async def test_a_record_that_turns_bad_while_the_spool_is_open_does_not_stay_pending_for_ever(tmp_path: Path) -> None:
+    spool, broker = Spool(tmp_path, ROOM), Broker()
+    spool.append(record(0))
+    spool.append(record(1))
+    rewrite_segment(tmp_path, lambda content: content[:-1] + b"\xff")
+    assert await spool.drain(broker.publish) == 1
+    assert (spool.pending, spool.damaged, spool.size) == (0, 1, 0)
+    spool.close()
+
+
+async def test_a_batch_is_bounded_in_bytes_and_a_larger_record_goes_alone(tmp_path: Path) -> None:
+    spool, batches = Spool(tmp_path, ROOM), list[int]()
+    for size in (400, 400, 400, 5_000, 400):
+        spool.append(record(size, size))
+
+    async def publish(records: Sequence[Record]) -> None:
+        batches.append(len(records))
+
+    await spool.drain(publish, batch_bytes=1_000)
+    assert batches == [2, 1, 1, 1]
+    spool.close()
+
+
 async def test_an_unreadable_cursor_publishes_again_rather_than_losing(tmp_path: Path) -> None:
     spool, broker = Spool(tmp_path, ROOM), Broker(refuse_from=1)
     for number in range(4):
@@ -147,6 +197,56 @@ def test_processes_under_one_parent_get_a_directory_each_and_leftovers_are_taken
     assert heir.pending == 1
     heir.close()
     second.close()
+
+
+async def test_what_processes_left_that_came_back_no_more_is_drained_by_a_sibling(tmp_path: Path) -> None:
+    spools = [Spool.claim(tmp_path, ROOM) for _ in range(4)]
+    for number, spool in enumerate(spools):
+        spool.append(record(number))
+    gone, alive, also_gone, ours = spools
+    gone.close()
+    also_gone.close()
+    broker = Broker()
+    for orphan in ours.orphans():
+        await orphan.drain(broker.publish)
+    assert broker.records == [record(0), record(2)]
+    assert list(ours.orphans()) == []
+    assert (alive.pending, ours.pending) == (1, 1)
+    for spool in (alive, ours):
+        spool.close()
+    Spool(tmp_path / "0", ROOM).close()  # a sibling does not hold on to what it has drained
+
+
+def test_a_spool_is_its_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        spool = Spool.claim(tmp_path / "spools", ROOM)
+        spool.append(record(1))
+        modes = {path.name: path.stat().st_mode & 0o777 for path in [*tmp_path.rglob("*")]}
+        spool.close()
+    finally:
+        os.umask(before)
+    assert modes.pop("spools") == modes.pop("0") == 0o700
+    assert set(modes.values()) == {0o600}
+
+
+def test_an_open_directory_of_ours_is_closed_to_others(tmp_path: Path) -> None:
+    directory = tmp_path / "spool"
+    directory.mkdir()
+    directory.chmod(0o777)
+    Spool(directory, ROOM).close()
+    assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_somebody_else_may_have_prepared_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        Spool.claim(tmp_path / "link", ROOM)
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "elsewhere", 12345, 12345)
+        with pytest.raises(ConfigError, match="belongs to another user"):
+            Spool.claim(tmp_path / "elsewhere", ROOM)
 
 
 @settings(max_examples=60, deadline=None)
