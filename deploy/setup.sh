@@ -6,7 +6,7 @@
 set -euo pipefail
 
 venv="$1"
-needed_gb=3
+needed_gb=4
 log="$venv/setup.log"
 torch="$(sed -n 's/^torch==/torch==/p' constraints.txt)"
 

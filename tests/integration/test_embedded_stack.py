@@ -190,3 +190,53 @@ async def test_what_a_killed_supervisor_leaves_is_ended_by_the_next_one(tmp_path
     async with Stack(StackSettings(directory=tmp_path, free_ports=True, only=("nats",))) as stack:
         assert stack.ended_orphans == ["nats", "s3"]
         assert not any(is_running(member.pid, member.started_at) for member in record.services.values())
+
+
+async def test_a_member_that_lives_and_answers_nothing_is_started_again(tmp_path: Path):
+    settings = StackSettings(
+        directory=tmp_path, free_ports=True, only=("nats",), restart_first_s=0.1, silent_s=0.5, answer_s=0.5
+    )
+    async with Stack(settings) as stack:
+        member = stack.members["nats"]
+        frozen = member.record()
+        assert frozen is not None
+        os.kill(frozen.pid, signal.SIGSTOP)
+
+        async def again() -> bool:
+            return member.restarts == 1 and member.state is MemberState.READY
+
+        await eventually(again, 60)
+        assert not psutil.pid_exists(frozen.pid)
+
+
+async def test_supervision_survives_a_disk_that_takes_nothing(tmp_path: Path):
+    settings = StackSettings(directory=tmp_path, free_ports=True, only=("nats",), restart_first_s=0.1)
+    async with Stack(settings) as stack:
+        before = read_record(tmp_path)
+        obstacle = tmp_path / f".stack.json.{os.getpid()}.partial"
+        obstacle.mkdir()
+        (obstacle / "not empty").touch()
+        await stack.kill("nats")
+        await stack.wait_ready("nats")
+        assert "cannot be written" in str(stack.trouble)
+        assert read_record(tmp_path) == before
+        (obstacle / "not empty").unlink()
+        obstacle.rmdir()
+
+        async def recorded() -> bool:
+            record = read_record(tmp_path)
+            return record is not None and pids(record) == {"nats": stack.members["nats"].process.pid}  # pyright: ignore
+
+        await eventually(recorded, 30)
+
+
+async def test_output_that_takes_nothing_ends_no_watch(tmp_path: Path):
+    def changed(_member: Member) -> None:
+        raise OSError(28, "No space left on device")
+
+    settings = StackSettings(directory=tmp_path, free_ports=True, only=("nats",), restart_first_s=0.1)
+    async with Stack(settings, changed) as stack:
+        await stack.kill("nats")
+        await stack.wait_ready("nats")
+        assert stack.members["nats"].restarts == 1
+        assert "No space left" in str(stack.trouble)

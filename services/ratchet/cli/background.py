@@ -12,10 +12,9 @@ from pathlib import Path
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.output import console, follow_up, print_json, print_table, progress
 from ratchet.embedded.orphans import end_orphans, is_running
-from ratchet.embedded.plan import make_plan
+from ratchet.embedded.preflight import planned
 from ratchet.embedded.process import log_tail
 from ratchet.embedded.program import Program
-from ratchet.embedded.secrets import read_secrets
 from ratchet.embedded.settings import StackSettings
 from ratchet.embedded.state import StackRecord, already_running, read_record, remove_record
 from ratchet.kernel.errors import RatchetError, Unavailable
@@ -93,7 +92,7 @@ def _checked(settings: StackSettings) -> tuple[Program, ...]:
     record = read_record(settings.directory)
     if record is not None and is_running(record.pid, record.started_at):
         raise already_running(settings.directory, record)
-    return make_plan(settings, read_secrets(settings.directory)).programs
+    return planned(settings).programs
 
 
 def _say_started(settings: StackSettings, record: StackRecord, as_json: bool) -> None:

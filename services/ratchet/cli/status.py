@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ from nats.errors import Error as NatsError
 from ratchet.cli.broker import connected
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import ExitCode
+from ratchet.embedded.disk import LOW_BYTES, free_bytes, shortage
 from ratchet.embedded.process import not_ready
 from ratchet.embedded.state import MemberRecord
 from ratchet.kernel.bus import Bus
@@ -101,6 +103,8 @@ class StatusReport(msgspec.Struct, kw_only=True):
     streams: dict[str, StreamStatus] = {}
     jobs: list[JobStatus] = []
     roles: dict[str, RoleStatus] = {}
+    disk_free_bytes: int | None = None
+    """Room on the stack's disk; null where no stack runs here."""
     errors: dict[str, str] = {}
 
     @property
@@ -121,6 +125,8 @@ async def collect(endpoints: Endpoints) -> StatusReport:
         pid=record.pid if record else None,
         services=await _services(record.services if record else {}),
     )
+    if record is not None:
+        _disk_part(report, endpoints.directory)
     parts = {"clickhouse": _warehouse_part, "nats": _bus_part}
     asked = [name for name in parts if record is None or name in record.services]
     await asyncio.gather(*(_part(report, name, partial(parts[name], endpoints.kernel, report)) for name in asked))
@@ -135,6 +141,17 @@ async def _part(report: StatusReport, name: str, work: Callable[[], Awaitable[No
         report.errors[name] = f"no answer within {PART_S:g} s"
     except (RatchetError, NatsError) as error:
         report.errors[name] = str(error)
+
+
+def _disk_part(report: StatusReport, directory: Path) -> None:
+    try:
+        report.disk_free_bytes = free_bytes(directory)
+    except OSError as error:
+        report.errors["disk"] = str(error)
+        return
+    missing = shortage(report.disk_free_bytes, LOW_BYTES, directory)
+    if missing is not None:
+        report.errors["disk"] = f"{missing}: the servers refuse to write, or soon will"
 
 
 async def _services(members: Mapping[str, MemberRecord]) -> dict[str, ServiceStatus]:

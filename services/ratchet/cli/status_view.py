@@ -14,7 +14,8 @@ RECENT_JOBS = 8
 def show(report: StatusReport) -> None:
     """Print every part that has something in it."""
     if report.running:
-        console.print(f"stack in {report.directory}, supervisor pid {report.pid}")
+        room = f", {report.disk_free_bytes / 1e9:.1f} GB free" if report.disk_free_bytes is not None else ""
+        console.print(f"stack in {report.directory}, supervisor pid {report.pid}{room}")
     else:
         console.print(f"no stack runs in {report.directory}; this is what the environment's addresses lead to")
     services = [(name, one.state, one.url, one.restarts or None, one.reason) for name, one in report.services.items()]

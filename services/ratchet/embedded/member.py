@@ -8,10 +8,14 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from ratchet.embedded.process import Process, StartFailed, ended, not_ready
+from ratchet.embedded.process import SILENCE, Process, StartFailed, ended, is_silent, not_ready
 from ratchet.embedded.program import Program
 from ratchet.embedded.settings import StackSettings
 from ratchet.embedded.state import MemberRecord
+from ratchet.kernel.errors import RatchetError
+
+SILENT_LOOKS = 3
+"""No fewer: a supervisor that was stopped itself, and goes on, has heard nothing for long either."""
 
 
 class MemberState(StrEnum):
@@ -50,6 +54,9 @@ class Member:
         self._crashes = 0
         self._began_at = 0.0
         self._again_at = 0.0
+        self._silent_at = 0.0
+        """When it will have been silent for too long, if it stays so."""
+        self._silent_looks = 0
         self._busy = asyncio.Lock()
 
     @property
@@ -69,18 +76,19 @@ class Member:
             await self._look()
 
     async def watch(self) -> None:
-        """One look: notice a crash, start again when its pause is over, follow readiness."""
+        """One look: notice a crash or a long silence, start again when the pause is over, follow readiness."""
         if self._busy.locked() or self.state in (MemberState.WAITING, MemberState.STOPPED):
             return
         async with self._busy:
             if self.state is MemberState.CRASHED:
                 if time.monotonic() >= self._again_at:
-                    self.restarts += 1
-                    self._launch()
+                    self._launch_again()
             elif (code := self._exit_code()) is not None:
-                self._crashed(code)
+                self._crashed(ended(code))
             else:
                 await self._look()
+                if self._silent_looks >= SILENT_LOOKS and time.monotonic() >= self._silent_at:
+                    await self._end_silent()
 
     async def stop(self) -> None:
         """End it; it stays down."""
@@ -95,7 +103,7 @@ class Member:
             if self.process is None:
                 raise StartFailed(f"{self.name} does not run")
             self.process.kill()
-            self._crashed(await asyncio.to_thread(self.process.wait))
+            self._crashed(ended(await asyncio.to_thread(self.process.wait)))
             return self.process.pid
 
     def record(self) -> MemberRecord | None:
@@ -115,11 +123,20 @@ class Member:
 
     def _launch(self) -> Process:
         self._began_at = time.monotonic()
+        self._silent_at, self._silent_looks = self._began_at + self._settings.start_s, 0
         self.process = Process.start(self.program, self.log, self._env)
         self._enter(MemberState.STARTING, None)
         return self.process
 
-    def _crashed(self, code: int) -> None:
+    def _launch_again(self) -> None:
+        """A full disk or a machine without processes to spare is a crash like any other: it passes."""
+        self.restarts += 1
+        try:
+            self._launch()
+        except (OSError, RatchetError) as error:
+            self._crashed(f"cannot start: {error}")
+
+    def _crashed(self, how: str) -> None:
         if time.monotonic() - self._began_at > self._settings.restart_forgiven_s:
             self._crashes = 0
         pause = min(self._settings.restart_first_s * 2**self._crashes, self._settings.restart_last_s)
@@ -127,14 +144,27 @@ class Member:
         self._again_at = time.monotonic() + pause
         if self.process is not None:
             self.process.kill()
-        self._enter(MemberState.CRASHED, f"{ended(code)}; again in {pause:g} s; see {self.log}")
+        self._enter(MemberState.CRASHED, f"{how}; again in {pause:g} s; see {self.log}")
+
+    async def _end_silent(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            await asyncio.to_thread(self.process.wait)
+        self._crashed("lived and answered nothing")
 
     async def _look(self) -> None:
-        reason = await asyncio.to_thread(not_ready, self.program.ready_url)
+        reason = await asyncio.to_thread(not_ready, self.program.ready_url, self._settings.answer_s)
+        if reason is None or not reason.startswith(SILENCE) or await asyncio.to_thread(self._speaks):
+            self._silent_at, self._silent_looks = time.monotonic() + self._settings.silent_s, 0
+        else:
+            self._silent_looks += 1
         if reason is None:
             self._enter(MemberState.READY, None)
         elif self.state is not MemberState.STARTING or await asyncio.to_thread(self._alive):
             self._enter(MemberState.NOT_READY, reason)
+
+    def _speaks(self) -> bool:
+        return self.program.alive_url is not None and not is_silent(self.program.alive_url, self._settings.answer_s)
 
     def _alive(self) -> bool:
         return self._exit_code() is None and not_ready(self.program.alive_url or self.program.ready_url) is None

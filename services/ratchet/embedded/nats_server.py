@@ -14,6 +14,10 @@ from ratchet.kernel.resources import resource_dir
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 """The most that nats-server recommends: a long trajectory with its tool results fits, a run-away message does not."""
 
+MAX_FILE_STORE_BYTES, MAX_MEMORY_STORE_BYTES = 16 << 30, 64 << 20
+"""What streams and buckets may take together. Without a bound the broker reserves three quarters of what happens to be
+free at its start, and refuses to make the streams on a disk that is large enough for months."""
+
 
 def nats_server(data_dir: Path, port: int, monitor_port: int) -> Program:
     """The broker, its configuration beside its data."""
@@ -38,5 +42,7 @@ def nats_config(store_dir: Path, port: int, monitor_port: int) -> str:
         port=port,
         monitor_port=monitor_port,
         max_payload=MAX_PAYLOAD_BYTES,
+        max_file_store=MAX_FILE_STORE_BYTES,
+        max_memory_store=MAX_MEMORY_STORE_BYTES,
         store_dir=json.dumps(str(store_dir.resolve())),
     )

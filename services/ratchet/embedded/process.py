@@ -18,9 +18,13 @@ import psutil
 
 from ratchet.embedded.program import Program
 from ratchet.kernel.errors import RatchetError, Unavailable
+from ratchet.kernel.files import PRIVATE, write_whole
 
 POLL_S = 0.05
 """How often a start or a stop is looked at."""
+
+SILENCE = "no answer"
+"""How the reason begins when nothing answered, not even with an error."""
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -45,7 +49,7 @@ class Process:
 
     @classmethod
     def start(cls, program: Program, log: Path, env: Mapping[str, str] | None = None) -> Process:
-        """Run `program`, its output appended to `log`."""
+        """Run `program`, its output appended to `log`. Raises `OSError`, `Unavailable`."""
         _prepare(program)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
@@ -109,8 +113,7 @@ def _prepare(program: Program) -> None:
     for directory in program.directories:
         directory.mkdir(parents=True, exist_ok=True)
     for path, text in program.files.items():
-        path.touch(mode=0o600)
-        path.write_text(text)
+        write_whole(path, text.encode(), mode=PRIVATE, durable=False)
 
 
 def not_ready(url: str, timeout_s: float = 4.0) -> str | None:
@@ -121,7 +124,12 @@ def not_ready(url: str, timeout_s: float = 4.0) -> str | None:
     except urllib.error.HTTPError as error:
         return _reason(error.code, error.read(4000))
     except OSError as error:
-        return f"no answer ({getattr(error, 'reason', error)})"
+        return f"{SILENCE} ({getattr(error, 'reason', error)})"
+
+
+def is_silent(url: str, timeout_s: float) -> bool:
+    """Whether nothing at all answers at `url`."""
+    return (not_ready(url, timeout_s) or "").startswith(SILENCE)
 
 
 def _reason(status: int, body: bytes) -> str:

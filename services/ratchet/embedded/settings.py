@@ -37,6 +37,14 @@ class StackSettings:
     restart_forgiven_s: float = 60.0
     """After running this long, earlier crashes no longer count."""
 
+    silent_s: float = 30.0
+    """A process that lives and has answered nothing for this long is killed and started again. One that has never
+    answered has `start_s`."""
+    answer_s: float = 4.0
+    """How long an answer to a look may take. A service gives each of its checks two seconds."""
+    look_s: float = 0.5
+    """Pause between two looks at a member."""
+
     def __post_init__(self) -> None:
         unknown = [name for name in self.only if name not in NAMES]
         if unknown:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Self
 
@@ -20,17 +21,19 @@ import psutil
 
 from ratchet.embedded.bootstrap import bootstrap
 from ratchet.embedded.catalog import SERVERS, SERVICES
+from ratchet.embedded.disk import cut_log
 from ratchet.embedded.member import Member
 from ratchet.embedded.orphans import STACK_ID_VARIABLE, end_orphans
 from ratchet.embedded.plan import StackPlan, make_plan
-from ratchet.embedded.secrets import keep_secrets, read_secrets
+from ratchet.embedded.preflight import planned
+from ratchet.embedded.secrets import keep_secrets
 from ratchet.embedded.settings import StackSettings
 from ratchet.embedded.state import StackRecord, read_record, remove_record, stack_lock, write_record
 from ratchet.kernel.errors import NotFound
 from ratchet.kernel.tasks import end
 
-LOOK_S = 0.5
-"""How often every member is looked at."""
+LOGS_S = 5.0
+"""How often logs are looked at, and what could not be written is tried again."""
 
 
 class Stack:
@@ -41,11 +44,15 @@ class Stack:
         self.members: dict[str, Member] = {}
         self.ended_orphans: list[str] = []
         """Members of an earlier stack that were found running, and ended."""
+        self.trouble: str | None = None
+        """What the supervisor itself could not do last, in one line."""
         self._tell = changed
         self._id = uuid.uuid4().hex
         self._held = ExitStack()
         self._plan: StackPlan | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
+        self._recorded = True
+        """False while `stack.json` is older than what it should say: the disk was full."""
         self._ready = False
 
     @property
@@ -59,9 +66,7 @@ class Stack:
 
     async def __aenter__(self) -> Self:
         if read_record(self.settings.directory) is None:
-            make_plan(
-                self.settings, read_secrets(self.settings.directory)
-            )  # a start that is refused here has not made anything yet
+            planned(self.settings)  # a start that is refused here has not made anything yet
         self._held.enter_context(stack_lock(self.settings.directory))
         try:
             await self._clean_up()
@@ -73,7 +78,8 @@ class Stack:
             raise
         self._ready = True
         self._record()
-        self._watching = asyncio.create_task(self._watch(), name="watch")
+        looks = [self._every(self.settings.look_s, one.watch) for one in self.members.values()]
+        self._watching = [asyncio.create_task(one, name="watch") for one in (*looks, self._every(LOGS_S, self._tidy))]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -138,14 +144,25 @@ class Stack:
         finally:
             await end(*tasks)
 
-    async def _watch(self) -> None:
+    async def _every(self, pause_s: float, look: Callable[[], Awaitable[None]]) -> None:
+        """Look, for ever. Each member has a watch of its own, so that one that hangs delays no other."""
         while True:
-            await asyncio.gather(*(member.watch() for member in self.members.values()))
-            await asyncio.sleep(LOOK_S)
+            try:
+                await look()
+            except Exception as error:  # noqa: BLE001 - supervision goes on, whatever one look met
+                self._complain(f"{type(error).__name__}: {error}")
+            await asyncio.sleep(pause_s)
+
+    async def _tidy(self) -> None:
+        """Keep logs within their bound, and say in `stack.json` what a full disk has kept it from saying."""
+        for log in (self.settings.directory / "logs").glob("*.log"):
+            await asyncio.to_thread(cut_log, log)
+        if not self._recorded:
+            self._record()
 
     async def _stop_all(self) -> None:
         try:
-            await end(self._watching)
+            await end(*self._watching)
             await self._stop_members()
         finally:
             self.kill_all()
@@ -170,9 +187,30 @@ class Stack:
     def _on_change(self, member: Member) -> None:
         self._record()
         if self._tell is not None:
-            self._tell(member)
+            try:
+                self._tell(member)
+            except OSError as error:  # what is said may go to the same full disk
+                self._complain(f"the state cannot be shown: {error}")
 
     def _record(self) -> None:
+        """Say in `stack.json` how the members are, if the disk takes it."""
+        try:
+            self._write_record()
+        except OSError as error:
+            self._recorded = False
+            self._complain(f"the state cannot be written: {error}")
+        else:
+            self._recorded = True
+
+    def _complain(self, trouble: str) -> None:
+        """Once for each trouble, until another one comes."""
+        if trouble != self.trouble:
+            self.trouble = trouble
+            with suppress(OSError):  # it may be the same full disk
+                sys.stderr.write(f"ratchet: {trouble}\n")
+                sys.stderr.flush()
+
+    def _write_record(self) -> None:
         records = {name: member.record() for name, member in self.members.items()}
         write_record(
             self.settings.directory,
