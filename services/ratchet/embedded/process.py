@@ -113,6 +113,8 @@ def _prepare(program: Program) -> None:
     for directory in program.directories:
         directory.mkdir(parents=True, exist_ok=True)
     for path, text in program.files.items():
+        if path.exists() and path.read_text() == text:
+            continue  # a full disk is no reason not to start again
         write_whole(path, text.encode(), mode=PRIVATE, durable=False)
 
 
