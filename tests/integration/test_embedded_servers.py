@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -128,3 +130,24 @@ def test_the_object_store_keeps_its_objects_over_a_kill_and_refuses_strangers(tm
         assert asyncio.run(eventually(partial(_object, server))) == b"x" * 100_000
         assert any(path.exists() for path in server.program.leftovers)
     assert not any(path.exists() for path in server.program.leftovers)
+
+
+def test_a_command_does_not_wait_for_a_warehouse_that_hangs(tmp_path: Path):
+    with running_clickhouse(tmp_path) as server:
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            ended = subprocess.run(
+                [sys.executable, "-m", "ratchet.cli", "trajectories", "list", "--dir", str(tmp_path)],
+                capture_output=True,
+                text=True,
+                check=False,
+                env={**os.environ, "RATCHET_CLICKHOUSE_URL": server.url, "RATCHET_CLICKHOUSE_TIMEOUT_S": "0.5"},
+                timeout=100,
+            )
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("ratchet: ClickHouse")
+    assert ended.stderr.count("\n") == 1
+    assert time.monotonic() - began < 60

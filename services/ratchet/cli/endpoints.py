@@ -29,6 +29,10 @@ ADDRESSES = (
 ports."""
 
 
+PATIENCE = {"RATCHET_CLICKHOUSE_TIMEOUT_S": "10"}
+"""A person waits less long for a server that hangs than a service does; the environment may say otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoints:
     """The stack of a directory, if one runs there, and the environment that leads to its services."""
@@ -49,7 +53,7 @@ class Endpoints:
     def kernel(self) -> KernelSettings:
         """Where the servers are. Raises `NoStack`."""
         self.require()
-        return kernel_of(self.env)
+        return kernel_of(PATIENCE | dict(self.env))
 
     def url(self, short: str) -> str:
         """Base url of a service by its short name, such as `coordinator`. Raises `NoStack`."""

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, TypeVar
 
-from pydantic import BeforeValidator, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
@@ -41,6 +41,8 @@ class KernelSettings(BaseSettings):
     """ClickHouse's HTTP interface; user and password may stand in the url."""
     clickhouse_database: str = "ratchet"
     """Database that holds our tables."""
+    clickhouse_timeout_s: float = Field(default=60.0, gt=0)
+    """Longest wait for the next part of an answer of ClickHouse; commands wait 10 s."""
     s3_endpoint: str = "http://127.0.0.1:8333"
     """Any S3 endpoint."""
     s3_access_key: str = "ratchet"

@@ -19,6 +19,9 @@ from ratchet.kernel.settings import KernelSettings
 Row = dict[str, Any]
 """A row by column name; `Any` because each column has its own type."""
 
+CONNECT_S = 5.0
+"""How long a connection may take to come about."""
+
 _STATEMENT_END = re.compile(r";\s*(?:\n|$)")
 _SERVER_SAYS = re.compile(r"Code: (\d+)")
 _PASSING_CODES = {"159", "202", "209", "210", "241", "243", "252", "425", "999"}
@@ -42,7 +45,10 @@ class Warehouse:
         """Connect, and create the database when it is missing."""
         with _classified():
             first: Any = await clickhouse_connect.get_async_client(
-                dsn=settings.clickhouse_url, autogenerate_session_id=False
+                dsn=settings.clickhouse_url,
+                autogenerate_session_id=False,
+                connect_timeout=CONNECT_S,
+                send_receive_timeout=settings.clickhouse_timeout_s,
             )
             async with first:
                 await first.command(f"CREATE DATABASE IF NOT EXISTS {settings.clickhouse_database}")
@@ -50,6 +56,8 @@ class Warehouse:
                 dsn=settings.clickhouse_url,
                 database=settings.clickhouse_database,
                 autogenerate_session_id=False,
+                connect_timeout=CONNECT_S,
+                send_receive_timeout=settings.clickhouse_timeout_s,
                 # The default drops the zone of UTC columns, and a naive instant cannot be compared with any other.
                 tz_mode="aware",
             )
