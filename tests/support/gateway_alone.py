@@ -13,13 +13,15 @@ import msgspec
 
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.domain.answer_cache import AnswerCache
-from ratchet.gateway.domain.conversations import Conversations
+from ratchet.gateway.domain.arms import Arms
 from ratchet.gateway.engines.base import Reply
 from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.engines.policies import PolicyEngine
 from ratchet.gateway.handlers import Gateway
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
+from ratchet.gateway.recorders import Finish
+from ratchet.gateway.recording import Job, Recording, Sealer
 from ratchet.kernel.asgi import Request
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.outbox import Outbox
@@ -49,6 +51,16 @@ class Server:
         if self.while_answering is not None:
             asyncio.get_running_loop().call_soon(self.while_answering)
         return Reply(200, SAID)
+
+
+class AtOnce:
+    """Records in this process."""
+
+    def __init__(self, sealer: Sealer) -> None:
+        self.recording = Recording(sealer, Redactor(), 1_000_000)
+
+    def submit(self, key: str, job: Job, finish: Finish) -> None:
+        finish(self.recording.record(job))
 
 
 @dataclass
@@ -82,18 +94,19 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0) -> AsyncIterator[Al
     server, broker, info = Server(), FakeBroker(), EngineInfo(name="engine")
     routes = Routes(asyncio.Event().wait, folder, lease_s=20.0, monotonic=lambda: 0.0)  # type: ignore[arg-type]
     outbox = Outbox(CONTRACTS, "gateway", NoSpool())
-    conversations = Conversations(1_000_000)
-    recorder = Recorder(outbox, Redactor(), conversations)
+    sealer = Sealer(CONTRACTS, lambda: AT)
+    recorder = Recorder(outbox, sealer, AtOnce(sealer), 1_000_000)
     upstreams = [OpenAiEngine(server, "provider", {"*": "model"})]
     answering = Answering(routes, PolicyEngine(server, info, routes.version), upstreams, AnswerCache(0), recorder)
     gateway = Gateway(
         routes=routes,
         answering=answering,
         recorder=recorder,
-        conversations=conversations,
+        arms=Arms(1_000_000),
         contracts=CONTRACTS,
         user_key=None,
         keep_alive_s=keep_alive_s,
+        is_blind=lambda: False,
         now=lambda: AT,
     )
     publishing = asyncio.create_task(outbox.run(broker.connect))

@@ -16,7 +16,7 @@ from ratchet.gateway.settings import Settings
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.runtime import App
 from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Message
+from ratchet.messages import Message, named_id
 from ratchet.messages.routing import policy_name
 from ratchet.messages.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
 from tests.support.fake_engine import FakeEngine, serving
@@ -47,9 +47,11 @@ class Scene:
     async def published(self, kind: type[Message], number: int) -> list[Any]:
         """The first `number` messages of a kind, waiting for them."""
 
+        stream = self.bus.contracts.topics[kind.TOPIC].stream
+
         async def probe() -> list[Any]:
-            total = (await self.bus.nc.jetstream().stream_info("RL_TURNS")).state.last_seq
-            raw = [await self.bus.nc.jetstream().get_msg("RL_TURNS", n + 1) for n in range(total)]
+            total = (await self.bus.nc.jetstream().stream_info(stream)).state.last_seq
+            raw = [await self.bus.nc.jetstream().get_msg(stream, n + 1) for n in range(total)]
             found = [m for m in raw if (m.headers or {})["ce-type"] == kind.TOPIC]
             return found if len(found) >= number else []
 
@@ -79,7 +81,7 @@ def served(number: int, role: str = ROLE) -> ServedPolicy:
 def canary_route(*, weight: float = 1.0, lease: int = 1) -> CanaryRoute:
     """Version 2 under test, from long ago on."""
     steps = [WeightStep(at=AT, weight=weight)]
-    return CanaryRoute(rollout_id="r", policy=served(2), salt="salt", schedule=steps, lease=lease)
+    return CanaryRoute(rollout_id=named_id("rollout"), policy=served(2), salt="salt", schedule=steps, lease=lease)
 
 
 @asynccontextmanager

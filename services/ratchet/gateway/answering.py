@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import uuid_utils
 
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.answer_cache import AnswerCache, cache_key
+from ratchet.gateway.domain.arms import Arm
 from ratchet.gateway.domain.calls import CallRequest
-from ratchet.gateway.domain.capture import (
-    CACHED,
-    CANCELLED,
-    CONSTRAINED,
-    UNSEARCHABLE,
-    Answer,
-    Asked,
-    cancelled,
-    without_ids,
-)
-from ratchet.gateway.domain.conversations import Conversation
+from ratchet.gateway.domain.capture import CACHED, CANCELLED, Asked
 from ratchet.gateway.domain.forms import Form
 from ratchet.gateway.domain.routes import claim_of, fall_back, lend
-from ratchet.gateway.engines.base import Engine, EngineFailed
+from ratchet.gateway.engines.base import CallRefused, Engine, EngineFailed
 from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.engines.policies import PolicyEngine
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
+from ratchet.gateway.recording import CallJob
 from ratchet.kernel.asgi import HttpError
 from ratchet.messages.routing import Assignment
 from ratchet.messages.turn import EngineInfo
@@ -49,13 +41,24 @@ class Call:
 
     form: Form
     request: CallRequest
-    conversation: Conversation
+    sent: bytes
+    """The request as the agent sent it."""
+    arm: Arm
     assignment: Assignment
     engine: Engine
     asked: Asked
     started: float
     cached: bool = False
     """The cache has answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What an engine, or the cache in its place, has answered. `Any`: it is JSON from another process."""
+
+    body: Any
+    raw: bytes
+    """The body as it came."""
 
 
 class Answering:
@@ -68,16 +71,19 @@ class Answering:
         upstreams: Sequence[OpenAiEngine],
         cache: AnswerCache,
         recorder: Recorder,
+        logprob_mode: str | None = None,
     ) -> None:
+        """`logprob_mode`: what the log-probabilities of the policies' engine are of, where its answers do not say."""
         self._routes = routes
+        self._logprob_mode = logprob_mode
         self._upstreams = upstreams
         self._cache = cache
         self._recorder = recorder
         self.policies = policies
 
-    def first_upstream(self, role: str, conversation: Conversation) -> tuple[OpenAiEngine, Assignment] | None:
+    def first_upstream(self, arm: Arm) -> tuple[OpenAiEngine, Assignment] | None:
         """Who answers for a role without a policy; None when nobody does."""
-        return self._lent(role, conversation, None, self._upstreams)
+        return self._lent(arm, None, self._upstreams)
 
     def lends_to(self, role: str) -> bool:
         """Whether another server answers for the role."""
@@ -88,8 +94,8 @@ class Answering:
         """Roles for which another server answers, by name."""
         return sorted({role for upstream in self._upstreams for role in upstream.roles})
 
-    async def answer(self, call: Call) -> tuple[Any, Answer]:
-        """The answer's JSON and what it says; `record` it once the agent has it.
+    async def answer(self, call: Call) -> Answered:
+        """The answer; `record` it once the agent has it.
 
         A call that fails, or whose caller is cancelled, is recorded here. Raises `HttpError`.
         """
@@ -99,27 +105,50 @@ class Answering:
                     return await self._ask(call)
                 except EngineFailed as failure:
                     if not self._moved_on(call, failure):
-                        self.record(call, Answer(message=None, error=str(failure)), failure.status)
+                        self._failed(call, failure)
                         raise
         except asyncio.CancelledError:
-            self.record(call, cancelled(), WENT_AWAY)
+            self.gone(call)
             raise
-        except HttpError as refusal:
-            if refusal.status < 500 and not isinstance(
-                refusal, EngineFailed
-            ):  # the agent got it wrong: nothing that a policy did
-                self._count(call.asked, refusal.status)
+        except CallRefused as refusal:
+            self._failed(call, refusal)
+            raise
+        except EngineFailed:
+            raise
+        except HttpError as refusal:  # another server's, or our own want of connections: nothing that a policy did
+            self._count(call.asked, refusal.status)
             raise
 
-    def record(self, call: Call, answer: Answer, status: int) -> None:
-        """The call becomes a turn."""
+    def record(self, call: Call, answered: Answered) -> None:
+        """The call becomes a turn with its answer."""
+        self._record(call, 200, answer=answered.raw, barred=CACHED if call.cached else None)
+
+    def gone(self, call: Call) -> None:
+        """The call becomes a turn of which nobody took the answer: its latency is the least that it may have been."""
+        self._record(call, WENT_AWAY, barred=CANCELLED)
+
+    def _failed(self, call: Call, failure: HttpError) -> None:
+        self._record(call, failure.status, error=str(failure))
+
+    def _record(
+        self, call: Call, status: int, *, answer: bytes = b"", error: str | None = None, barred: str | None = None
+    ) -> None:
         spent = time.perf_counter() - call.started
         self._count(call.asked, status)
         metrics.LATENCY.labels(self._label(call.asked)).observe(spent)
-        comparable = answer.barred not in {CACHED, CANCELLED}
-        self._recorder.turn(call.conversation, call.asked, answer, spent * 1000 if comparable else None)
+        job = CallJob(
+            asked=msgspec.structs.replace(call.asked, turns=call.arm.turns),
+            form=call.form.path,
+            request=call.sent,
+            answer=answer,
+            latency_ms=None if barred == CACHED else spent * 1000,
+            error=error,
+            barred=barred,
+            logprob_mode=self._logprob_mode if call.engine is self.policies else None,
+        )
+        self._recorder.call(call.arm, job)
 
-    async def _ask(self, call: Call) -> tuple[Any, Answer]:
+    async def _ask(self, call: Call) -> Answered:
         """From the cache, else from the engine. Raises `EngineFailed`, or `HttpError` for a request it refuses."""
         policy, key = call.assignment.policy, None
         if self._cache.takes(policy.digest, call.request.sampling):
@@ -127,14 +156,15 @@ class Answering:
             kept = self._cache.get(key)
             metrics.CACHE_LOOKUPS.labels("miss" if kept is None else "hit").inc()
             if kept is not None:
-                call.cached, call.asked = True, dataclasses.replace(call.asked, engine=CACHE)
-                return kept, dataclasses.replace(_said(call, kept), barred=CACHED)
-        body = await call.engine.ask(call.form, call.request, policy)
-        answer = _said(call, body)
+                call.cached, call.asked = True, msgspec.structs.replace(call.asked, engine=CACHE)
+                return Answered(msgspec.json.decode(kept), kept)
+        reply = await call.engine.ask(call.form, call.request, policy)
+        _check(call, reply.body)
+        raw = reply.raw or msgspec.json.encode(reply.body)
         if key is not None:
-            self._cache.put(key, body)
+            self._cache.put(key, raw)
             metrics.CACHE_BYTES.set(self._cache.size)
-        return body, answer
+        return Answered(reply.body, raw)
 
     def _moved_on(self, call: Call, failure: EngineFailed) -> bool:
         """Turn to the next one, after a turn of its own for the one that failed; False when nobody is left."""
@@ -143,37 +173,33 @@ class Answering:
         if following is None:
             return False
         engine, assignment = following
-        self.record(_under_own_id(call, failed), Answer(message=None, error=str(failure)), failure.status)
-        conversation, parent = call.conversation, failed.parent
+        call.asked = msgspec.structs.replace(failed, turn_id=new_id())  # the id that the agent was told is the answer's
+        self._failed(call, failure)
         call.engine, call.assignment = engine, assignment
         call.started = time.perf_counter()
-        call.asked = dataclasses.replace(
-            failed,
-            attempt=conversation.next_attempt(parent.turn_id if parent else None, failed.index),
-            policy=claim_of(failed.role, assignment, mixed=conversation.mixed),
-            engine=engine.info,
-        )
+        policy = claim_of(failed.role, assignment, mixed=call.arm.mixed)
+        call.asked = msgspec.structs.replace(failed, policy=policy, engine=engine.info)
         metrics.FALLBACKS.labels(self._label(failed), "stable" if engine is self.policies else engine.info.name).inc()
         return True
 
     def _next(self, call: Call, failure: EngineFailed) -> tuple[Engine, Assignment] | None:
-        role, conversation, failed = call.asked.role, call.conversation, call.assignment
+        arm, failed = call.arm, call.assignment
         if call.engine is self.policies and not failure.unreachable:
-            stable = fall_back(self._routes.get(role), conversation, failed)
+            stable = fall_back(self._routes.get(arm.role), arm, failed)
             if stable is not None:
                 return self.policies, stable
         rest = list(self._upstreams)
         if call.engine in rest:
             rest = rest[rest.index(call.engine) + 1 :]  # pyright: ignore[reportArgumentType] - it is in the list
-        return self._lent(role, conversation, failed, rest)
+        return self._lent(arm, failed, rest)
 
     @staticmethod
     def _lent(
-        role: str, conversation: Conversation, failed: Assignment | None, upstreams: Sequence[OpenAiEngine]
+        arm: Arm, failed: Assignment | None, upstreams: Sequence[OpenAiEngine]
     ) -> tuple[OpenAiEngine, Assignment] | None:
         for upstream in upstreams:
-            policy = upstream.policy_for(role)
-            assignment = lend(policy, conversation, failed) if policy else None
+            policy = upstream.policy_for(arm.role)
+            assignment = lend(policy, arm, failed) if policy else None
             if assignment is not None:
                 return upstream, assignment
         return None
@@ -187,20 +213,13 @@ class Answering:
         metrics.CALLS.labels(f"{self._label(asked)}@{asked.policy.version}", asked.policy.arm, str(status)).inc()
 
 
-def _said(call: Call, body: Any) -> Answer:
-    """What an answer's JSON says. Raises `EngineFailed` when that is none."""
+def _check(call: Call, body: Any) -> None:
+    """Raises `EngineFailed` for what is no answer."""
     try:
-        answer = call.form.answer(body)
+        call.form.answer(body)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise EngineFailed(502, f"the engine's answer is none: {error!r}", code="engine_invalid") from error
-    if not call.request.searchable:
-        return without_ids(answer, UNSEARCHABLE)
-    return dataclasses.replace(answer, barred=CONSTRAINED) if call.request.constrained else answer
-
-
-def _under_own_id(call: Call, failed: Asked) -> Call:
-    """The try that failed as a call of its own: the id that the agent was told belongs to the answer."""
-    return dataclasses.replace(call, asked=dataclasses.replace(failed, turn_id=new_id()))
+        message = f"the engine's answer is none: {type(error).__name__}"
+        raise EngineFailed(502, message, code="engine_invalid") from error
 
 
 def new_id() -> str:

@@ -4,7 +4,8 @@ agents ── HTTP ── Guard ── JsonApi ── paths ── handlers.Gate
                                         │        │       │                   ├─ PolicyEngine ── vLLM, engine_local
                                         │        │       │                   └─ OpenAiEngine ── any other server
                                         │        │       └─ kv_routes.Routes ── Broker ── KV `policies`; files
-                                        │        └─ Recorder (redacts) ── Outbox ── Broker ── JetStream; spool
+                                        │        └─ Recorder ┬─ Outbox ── Broker ── JetStream; spool
+                                        │                    └─ Recorders ── processes that redact, check and seal
                                         └─ Coordinator ── rl_coordinator
 """
 
@@ -22,8 +23,10 @@ from ratchet.gateway.answering import Answering
 from ratchet.gateway.broker import Broker
 from ratchet.gateway.coordinator import Coordinator
 from ratchet.gateway.domain.answer_cache import AnswerCache
+from ratchet.gateway.domain.arms import Arms
 from ratchet.gateway.domain.calls import split_path
-from ratchet.gateway.domain.conversations import Conversations
+from ratchet.gateway.domain.capture import MODES
+from ratchet.gateway.domain.observation import Observation
 from ratchet.gateway.domain.rate_limit import RateLimit
 from ratchet.gateway.engines import KINDS
 from ratchet.gateway.engines.http_post import Address, HttpPost, open_session
@@ -32,6 +35,8 @@ from ratchet.gateway.guard import Guard
 from ratchet.gateway.handlers import Gateway
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
+from ratchet.gateway.recorders import Recorders
+from ratchet.gateway.recording import Sealer
 from ratchet.gateway.settings import Settings
 from ratchet.kernel.asgi import Answer, Handler, HttpError, JsonApi, Request
 from ratchet.kernel.bus import Bus, utc_now
@@ -39,13 +44,15 @@ from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import ConfigError
 from ratchet.kernel.http import HttpServer
 from ratchet.kernel.outbox import Outbox
-from ratchet.kernel.redaction import Redactor
-from ratchet.kernel.runtime import App
+from ratchet.kernel.runtime import App, Periodic
 from ratchet.kernel.spool import Spool
 from ratchet.messages.turn import EngineInfo
 
 Routed = Callable[[Request, str | None], Awaitable[Answer]]
 """A handler, given the trajectory that the path names."""
+
+LOOK_S = 1.0
+"""How often the gateway looks whether what it publishes is stored."""
 
 _END = re.compile(r"/v1/trajectories/(?P<trajectory>[^/]+)/end")
 _MODEL = re.compile(r"/v1/models/(?P<name>[^/]+)")
@@ -84,8 +91,9 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     outbox = Outbox(contracts, "gateway", spool, queue_limit=settings.queue_limit)
     session = open_session()
     routes = Routes(broker.bus, folder, lease_s=settings.lease_s, monotonic=time.monotonic)
-    conversations = Conversations(settings.conversation_bytes)
-    recorder = Recorder(outbox, Redactor(), conversations)
+    observation = Observation(settings.lease_s, time.monotonic())
+    recorders = Recorders(settings.recorders, settings.conversation_bytes, settings.close_s)
+    recorder = Recorder(outbox, Sealer(contracts, utc_now), recorders, settings.recording_bytes)
     gateway = Gateway(
         routes=routes,
         answering=Answering(
@@ -94,14 +102,23 @@ async def build(settings: Settings) -> AsyncIterator[App]:
             [KINDS[upstream.kind](upstream, session) for upstream in settings.upstreams],
             AnswerCache(settings.cache_bytes),
             recorder,
+            MODES.get(settings.engine_logprobs_mode),
         ),
         recorder=recorder,
-        conversations=conversations,
+        arms=Arms(settings.arms_bytes),
         contracts=contracts,
         user_key=settings.user_key.get_secret_value() if settings.user_key else None,
         keep_alive_s=settings.keep_alive_s,
+        is_blind=lambda: observation.is_blind(time.monotonic()),
         now=utc_now,
     )
+
+    async def look() -> None:
+        stats = outbox.stats
+        observation.look(
+            published=stats.published, pending=outbox.pending, lost=stats.overflowed, now_s=time.monotonic()
+        )
+
     coordinator = Coordinator(session, settings.coordinator_url) if settings.coordinator_url else None
     publishing = Publishing(outbox, broker.bus, settings.close_s)
     per_minute = settings.requests_per_minute
@@ -111,7 +128,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     try:
         yield App(
             "gateway",
-            [broker, publishing, routes, server],
+            [broker, publishing, recorders, routes, Periodic(LOOK_S, look, "observation"), server],
             {"broker": broker.check, "routes": routes.check, "spool": publishing.check},
         )
     finally:

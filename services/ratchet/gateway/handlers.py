@@ -10,19 +10,19 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import msgspec
 import structlog
 
 from ratchet.gateway import metrics
-from ratchet.gateway.answering import WENT_AWAY, Answering, Call, new_id
-from ratchet.gateway.domain.calls import CallRequest, agent_body, check_trajectory_id
-from ratchet.gateway.domain.capture import Answer, Asked, cancelled
+from ratchet.gateway.answering import Answered, Answering, Call, new_id
+from ratchet.gateway.domain.arms import Arm, Arms
+from ratchet.gateway.domain.calls import agent_body, check_trajectory_id
+from ratchet.gateway.domain.capture import Asked
 from ratchet.gateway.domain.chunks import KEEP_ALIVE, problem_event
-from ratchet.gateway.domain.conversations import Conversation, Conversations, prefix_digests
 from ratchet.gateway.domain.forms import CHAT, TEXT, Form
-from ratchet.gateway.domain.routes import assign, claim_of, pin
+from ratchet.gateway.domain.routes import assign, claim_of, pin, start_of
 from ratchet.gateway.engines.base import Engine
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
@@ -32,7 +32,7 @@ from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import InvalidMessage, NotFound
 from ratchet.kernel.tasks import end
 from ratchet.messages import Feedback, JsonObject, Message, TrajectoryEnd
-from ratchet.messages.routing import Assignment, ModelName, parse_model, started_at, variant_of
+from ratchet.messages.routing import Assignment, ModelName, parse_model, variant_of
 from ratchet.messages.state import PolicyVersion
 
 log = structlog.get_logger()
@@ -47,10 +47,12 @@ class Gateway:
     routes: Routes
     answering: Answering
     recorder: Recorder
-    conversations: Conversations
+    arms: Arms
     contracts: Contracts
     user_key: str | None
     keep_alive_s: float
+    is_blind: Callable[[], bool]
+    """Whether what is published is not stored any more: a canary that cannot be observed is not served."""
     now: Callable[[], datetime]
 
     async def chat(self, request: Request, trajectory: str | None) -> HttpAnswer:
@@ -80,47 +82,50 @@ class Gateway:
         return json_response(_model_object(name))
 
     async def end(self, request: Request, trajectory: str | None) -> Response:
-        """POST /v1/trajectories/{id}/end"""
+        """POST /v1/trajectories/{id}/end: in the role that it names, else in every role that the trajectory met."""
         trajectory_id = check_trajectory_id(trajectory or "")
         body = request.json_object() if request.body else {}
-        known = self.conversations.get(trajectory_id)
-        said = {
-            **body,
-            "role": _role(body, known),
-            "trajectory_id": trajectory_id,
-            "timestamp": self.now(),
-        }
+        known = {arm.role: arm for arm in self.arms.of(trajectory_id)}
+        said = {**body, "trajectory_id": trajectory_id, "timestamp": self.now()}
         if "task" in said:
             said["task_context"] = said.pop("task")
-        if known is not None:
-            said["turns"] = known.published
-        self._publish(TrajectoryEnd.TOPIC, said)
-        return json_response({"trajectory_id": trajectory_id, "status": "ended"}, 202)
+        roles = [body["role"]] if body.get("role") else list(known) or [_unknown_role()]
+        ends = [
+            cast("TrajectoryEnd", self._checked_message(TrajectoryEnd.TOPIC, {**said, "role": role})) for role in roles
+        ]
+        for ended in ends:
+            self.recorder.end(ended, known.get(ended.role))
+        return json_response({"trajectory_id": trajectory_id, "status": "ended", "roles": roles}, 202)
 
     async def feedback(self, request: Request, trajectory: str | None) -> Response:
         """POST /v1/feedback"""
         body = request.json_object()
         trajectory_id = str(body.get("trajectory_id") or trajectory or "")
-        known = self.conversations.get(trajectory_id)
         said = {
             "feedback_id": new_id(),
             "at": self.now(),
             "source": "gateway",
             **body,
-            "role": _role(body, known),
+            "role": body.get("role") or self._only_role(trajectory_id),
             "trajectory_id": trajectory_id,
         }
-        message = self._publish(Feedback.TOPIC, said)
-        return json_response({"feedback_id": message.event_id, "trajectory_id": trajectory_id}, 202)
+        feedback = cast("Feedback", self._checked_message(Feedback.TOPIC, said))
+        self.recorder.feedback(feedback)
+        return json_response({"feedback_id": feedback.event_id, "trajectory_id": trajectory_id}, 202)
 
-    def _publish(self, topic: str, said: JsonObject) -> Message:
-        """Check what an agent said by the strict view, and queue it. Raises `HttpError` 400 with path and reason."""
+    def _only_role(self, trajectory_id: str) -> str:
+        """The role in which the trajectory's calls were. Raises `HttpError` 400 unless it is known to be just one."""
+        roles = [arm.role for arm in self.arms.of(trajectory_id)]
+        if len(roles) > 1:
+            raise HttpError(400, f"say which role: the trajectory has calls in {', '.join(roles)}", param="role")
+        return roles[0] if roles else _unknown_role()
+
+    def _checked_message(self, topic: str, said: JsonObject) -> Message:
+        """What an agent said, by the strict view. Raises `HttpError` 400 with path and reason."""
         try:
-            message = self.contracts.check_strict_json(topic, msgspec.json.encode(said))
+            return self.contracts.check_strict_json(topic, msgspec.json.encode(said))
         except InvalidMessage as error:
             raise HttpError(400, str(error), param=error.path, code="invalid_message") from error
-        self.recorder.event(message)
-        return message
 
     async def _completion(self, form: Form, request: Request, trajectory: str | None) -> HttpAnswer:
         call = await self._call(form, request, trajectory)
@@ -128,11 +133,11 @@ class Gateway:
 
     async def _whole(self, call: Call) -> Response:
         try:
-            body, answer = await self.answering.answer(call)
+            answered = await self.answering.answer(call)
         except HttpError as problem:
             return problem_response(problem, _headers(call))
-        response = json_response(agent_body(call.request, body), headers=_headers(call))
-        self.answering.record(call, answer, 200)
+        response = json_response(agent_body(call.request, answered.body), headers=_headers(call))
+        self.answering.record(call, answered)
         return response
 
     async def _streamed(self, call: Call) -> HttpAnswer:
@@ -148,7 +153,7 @@ class Gateway:
             return problem_response(problem, _headers(call))
         return EventStream(self._events(call, working), _headers(call))
 
-    async def _events(self, call: Call, working: asyncio.Task[tuple[Any, Answer]]) -> AsyncGenerator[bytes, None]:
+    async def _events(self, call: Call, working: asyncio.Task[Answered]) -> AsyncGenerator[bytes, None]:
         """Comments while the engine works, then the whole answer in chunks, or an error in their place.
 
         It is closed where it stands when the agent goes away: the engine's call is then cancelled, or what it answered
@@ -164,24 +169,23 @@ class Gateway:
             if problem is not None:
                 yield problem_event(problem)
                 return
-            body, answer = working.result()
-            *begun, end = call.form.stream(call.request, agent_body(call.request, body))
+            answered = working.result()
+            *begun, end = call.form.stream(call.request, agent_body(call.request, answered.body))
             for event in begun:
                 yield event
             received = True
-            self.answering.record(call, answer, 200)
+            self.answering.record(call, answered)
             yield end
         finally:
             metrics.STREAMS.dec()
             if not received:
                 await self._abandoned(call, working)
 
-    async def _abandoned(self, call: Call, working: asyncio.Task[tuple[Any, Answer]]) -> None:
+    async def _abandoned(self, call: Call, working: asyncio.Task[Answered]) -> None:
         """End a call for which nobody waits any more: `answer` records that, unless there was an answer already."""
         await end(working)
         if not working.cancelled() and working.exception() is None:
-            _, answer = working.result()
-            self.answering.record(call, cancelled(answer), WENT_AWAY)
+            self.answering.gone(call)
 
     async def _call(self, form: Form, request: Request, trajectory: str | None) -> Call:
         """Everything that is known before anybody is asked; a call that nobody can answer leaves no trace here.
@@ -192,13 +196,14 @@ class Gateway:
         try:
             wanted = dataclasses.replace(wanted, model=await self._resolved(wanted.model))
             pinned = await self._checked(wanted.model)
-            conversation = self._conversation(request, trajectory)
-            engine, assignment = self._assignment(wanted.model.role, pinned, conversation)
+            named = request.header(TRAJECTORY) or trajectory
+            trajectory_id = check_trajectory_id(named) if named else new_id()
+            arm = self.arms.open(trajectory_id, wanted.model.role)
+            engine, assignment = self._assignment(pinned, arm)
         except NotFound as error:
             raise _not_found(error, wanted.named_by) from error
-        conversation.role = wanted.model.role
-        asked = self._asked(request, wanted, conversation, engine, assignment)
-        return Call(form, wanted, conversation, assignment, engine, asked, time.perf_counter())
+        asked = self._asked(request, wanted.body.get("user"), arm, engine, assignment)
+        return Call(form, wanted, request.body, arm, assignment, engine, asked, time.perf_counter())
 
     async def _resolved(self, model: ModelName) -> ModelName:
         """`<role>_<algorithm>` as the version that it stands for. Raises `NotFound` when there is none."""
@@ -222,23 +227,23 @@ class Gateway:
             raise _unserved(model.role)
         return None
 
-    def _assignment(
-        self, role: str, pinned: PolicyVersion | None, conversation: Conversation
-    ) -> tuple[Engine, Assignment]:
-        """Who answers. Raises `NotFound`."""
+    def _assignment(self, pinned: PolicyVersion | None, arm: Arm) -> tuple[Engine, Assignment]:
+        """Who answers. An arm that is drawn here is announced before anybody is asked. Raises `NotFound`."""
         policies = self.answering.policies
         if pinned is not None:
-            return policies, pin(pinned, conversation)
-        route = self.routes.get(role)
+            return policies, pin(pinned, arm)
+        route, begins = self.routes.get(arm.role), arm.assignment is None
         if route is not None:
-            lapsed = self.routes.lapsed(role)
-            metrics.LAPSED.labels(role).set(lapsed)
-            assignment = assign(route, conversation, lapsed=lapsed)
+            lapsed = self.routes.lapsed(arm.role) or self.is_blind()
+            metrics.LAPSED.labels(arm.role).set(lapsed)
+            assignment = assign(route, arm, lapsed=lapsed)
             if assignment is not None:
+                if begins:
+                    self.recorder.start(start_of(route, arm, assignment, lapsed=lapsed, at=self.now()))
                 return policies, assignment
-        lent = self.answering.first_upstream(role, conversation)
+        lent = self.answering.first_upstream(arm)
         if lent is None:
-            raise _unserved(role)
+            raise _unserved(arm.role)
         return lent
 
     async def _version(self, model: ModelName, version: int) -> PolicyVersion:
@@ -247,35 +252,19 @@ class Gateway:
             raise NotFound(f"{model.role}@{version} has another digest")
         return found
 
-    def _asked(
-        self, request: Request, wanted: CallRequest, conversation: Conversation, engine: Engine, assignment: Assignment
-    ) -> Asked:
-        parent = conversation.parent_of(prefix_digests(wanted.messages))
-        index = parent.index + 1 if parent else 0
-        role = wanted.model.role
+    def _asked(self, request: Request, user: Any, arm: Arm, engine: Engine, assignment: Assignment) -> Asked:
         return Asked(
             turn_id=new_id(),
-            trajectory_id=conversation.trajectory_id,
-            role=role,
+            trajectory_id=arm.trajectory_id,
+            role=arm.role,
             at=self.now(),
-            index=index,
-            attempt=conversation.next_attempt(parent.turn_id if parent else None, index),
-            parent=parent,
-            messages=wanted.messages,
-            tools=wanted.tools,
-            sampling=wanted.sampling,
-            policy=claim_of(role, assignment, mixed=conversation.mixed),
+            policy=claim_of(arm.role, assignment, mixed=arm.mixed),
             engine=engine.info,
-            request_digest=hashlib.sha256(request.body).hexdigest(),
+            turns=arm.turns,
             session_id=request.header(SESSION),
             agent_id=request.header(AGENT),
-            user_ref=self._user_ref(wanted.body.get("user")),
+            user_ref=self._user_ref(user),
         )
-
-    def _conversation(self, request: Request, trajectory: str | None) -> Conversation:
-        named = request.header(TRAJECTORY) or trajectory
-        trajectory_id = check_trajectory_id(named) if named else new_id()
-        return self.conversations.open(trajectory_id, started_at(trajectory_id) or self.now())
 
     def _user_ref(self, user: Any) -> str | None:
         """A keyed hash of the agent's `user`; nothing without a key."""
@@ -284,12 +273,9 @@ class Gateway:
         return hmac.new(self.user_key.encode(), user.encode(), hashlib.sha256).hexdigest()
 
 
-def _role(body: JsonObject, known: Conversation | None) -> object:
-    """The trajectory's role, as the agent says or as its calls showed. Raises `HttpError` 400 when nobody knows."""
-    role = body.get("role") or (known.role if known else None)
-    if role is None:
-        raise HttpError(400, "say the role: this gateway has not seen a call of that trajectory", param="role")
-    return role
+def _unknown_role() -> NoReturn:
+    """Raises `HttpError` 400."""
+    raise HttpError(400, "say the role: this gateway has not seen a call of that trajectory", param="role")
 
 
 def _unserved(role: str) -> NotFound:
@@ -314,7 +300,7 @@ def _headers(call: Call) -> list[tuple[bytes, bytes]]:
     return [*headers, (b"x-ratchet-cache", b"hit")] if call.cached else headers
 
 
-def _problem(working: asyncio.Task[tuple[Any, Answer]]) -> HttpError | None:
+def _problem(working: asyncio.Task[Answered]) -> HttpError | None:
     """What went wrong with a call that has ended, as the agent is told it."""
     error = working.exception()
     if error is None or isinstance(error, HttpError):

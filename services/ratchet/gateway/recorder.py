@@ -1,99 +1,152 @@
-"""Hands captured events to the outbox after the answer has gone out: redacted, in order, failing closed."""
+"""What the gateway publishes: starts at once; turns, ends and feedback as soon as they are recorded.
+
+Nothing here is in an answer's way: what costs time happens in other processes, and beyond a budget of bytes only that a
+call happened is written down.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from array import array
-from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import structlog
 
 from ratchet.gateway import metrics
-from ratchet.gateway.domain.capture import Answer, Asked, turn_of, without_tokens
-from ratchet.gateway.domain.conversations import Conversation, Conversations, PastCall, prefix_digests
-from ratchet.kernel.errors import RatchetError
+from ratchet.gateway.domain.arms import Arm
+from ratchet.gateway.domain.capture import CANCELLED, LOST, TOO_LARGE
+from ratchet.gateway.recorders import Finish, Workers
+from ratchet.gateway.recording import CallJob, EventJob, Job, Recorded, Sealer, short_turn
+from ratchet.kernel.asgi import HttpError
 from ratchet.kernel.outbox import Outbox
-from ratchet.kernel.redaction import Redacted, Redactor, redact_message
-from ratchet.messages import Message, Turn
+from ratchet.kernel.redaction import Redactor
+from ratchet.kernel.spool import Record
+from ratchet.messages import Feedback, Start, TrajectoryEnd, encode
 
 log = structlog.get_logger()
 
-TOOL_SETS = 256
-"""Sets of tools whose redaction is remembered."""
+JOB_BYTES = 4096
+"""What a job takes beside its bodies."""
 
-_TEXTS = ("messages", "response", "error", "session_id", "agent_id")
-"""Members of a turn that hold what people and agents wrote."""
+
+@dataclass(slots=True)
+class _Line:
+    """A trajectory in a role: how many of its calls are being recorded, and the ends that wait until none is."""
+
+    recording: int = 0
+    ends: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
 
 class Recorder:
-    """Publishes turns, ends and feedback. Never holds up or breaks the answer of a call."""
+    """Publishes starts, turns, ends and feedback.
 
-    def __init__(self, outbox: Outbox, redactor: Redactor, conversations: Conversations) -> None:
+    A start goes out before the turns of its trajectory, an end after them, with their right number.
+    """
+
+    def __init__(self, outbox: Outbox, sealer: Sealer, workers: Workers, budget_bytes: int) -> None:
         self._outbox = outbox
-        self._redactor = redactor
-        self._conversations = conversations
-        self._tools: dict[str, Redacted] = {}
+        self._sealer = sealer
+        self._workers = workers
+        self._budget = budget_bytes
+        self._redactor = Redactor()
+        self._lines: dict[tuple[str, str], _Line] = {}
+        self._held = 0
+        """Bytes of what waits for its record."""
 
-    def turn(self, conversation: Conversation, asked: Asked, answer: Answer, latency_ms: float | None) -> None:
-        """Record a call once the running request has been answered: before the agent can make the next one."""
-        asyncio.get_running_loop().call_soon(self._turn, conversation, asked, answer, latency_ms)
+    def start(self, start: Start) -> None:
+        """Announce an arm, before any engine is asked."""
+        self._put(self._sealer.seal(start))
 
-    def event(self, message: Message) -> None:
-        """Redact and queue an event, in order after the turns before it. Raises what is wrong with it."""
-        safe, _ = redact_message(self._redactor, message)
-        self._outbox.put(safe)
-        self._measure()
-
-    def _turn(self, conversation: Conversation, asked: Asked, answer: Answer, latency_ms: float | None) -> None:
-        try:
-            turn = self._redacted(turn_of(asked, answer, latency_ms))
-            accepted = self._outbox.put(turn)
-        except RatchetError as error:
-            metrics.UNPUBLISHED.labels(type(error).__name__).inc()
-            log.error("turn not published", trajectory=asked.trajectory_id, reason=str(error))
+    def call(self, arm: Arm, job: CallJob) -> None:
+        """Record a call that is over. One that its agent gave up is not searched: nobody learns from it."""
+        arm.turns += 1
+        if job.barred == CANCELLED:
+            self._put_bare(arm, job, CANCELLED)
             return
-        self._measure()
-        if not accepted:
+        if not self._has_room(job.size):
+            self._put_bare(arm, job, TOO_LARGE)
             return
-        conversation.published += 1
-        if answer.message is not None:
-            self._conversations.remember(conversation, _past(asked, answer, turn))
+        self._lines.setdefault((arm.trajectory_id, arm.role), _Line()).recording += 1
+        self._submit(arm.trajectory_id, job, partial(self._called, arm, job))
 
-    def _redacted(self, turn: Turn) -> Turn:
-        """The turn as it may be published. Raises `Rejected` when it cannot be searched."""
-        tools = self._redacted_tools(turn)
-        texts = self._redactor.redact({name: getattr(turn, name) for name in _TEXTS})
-        counts = Counter(texts.counts) + Counter(tools.counts)
-        if not counts:
-            return turn
-        return without_tokens(msgspec.structs.replace(turn, tools=tools.value, **texts.value), counts)
+    def feedback(self, feedback: Feedback) -> None:
+        """Publish an opinion. Raises `HttpError` 503 when there is no room for it."""
+        job = EventJob(feedback.TOPIC, encode(feedback))
+        self._require_room(job.size)
+        self._submit(feedback.trajectory_id, job, self._told)
 
-    def _redacted_tools(self, turn: Turn) -> Redacted:
-        """The offered tools, searched once for each set of tools: they are long and nearly always the same."""
-        if not turn.tools or turn.tools_digest is None:
-            return Redacted(turn.tools)
-        if turn.tools_digest not in self._tools:
-            if len(self._tools) >= TOOL_SETS:
-                self._tools.clear()
-            self._tools[turn.tools_digest] = self._redactor.redact(turn.tools)
-        return self._tools[turn.tools_digest]
+    def end(self, ended: TrajectoryEnd, arm: Arm | None) -> None:
+        """Publish an end once all turns before it are; `arm`: what is known of the trajectory in its role.
 
-    def _measure(self) -> None:
+        Raises `HttpError` 503 when there is no room for it.
+        """
+        size = len(encode(ended))
+        self._require_room(size)
+        line = self._lines.get((ended.trajectory_id, ended.role))
+        if line is None:
+            self._end(ended, arm)
+        else:
+            self._held += size
+            line.ends.append(partial(self._end, ended, arm, size))
+
+    def _end(self, ended: TrajectoryEnd, arm: Arm | None, waited: int = 0) -> None:
+        self._held -= waited
+        counted = msgspec.structs.replace(ended, turns=arm.turns) if arm else ended
+        self._submit(ended.trajectory_id, EventJob(ended.TOPIC, encode(counted)), self._told)
+
+    def _submit(self, key: str, job: Job, finish: Finish) -> None:
+        size = job.size + JOB_BYTES
+        self._held += size
+        metrics.HELD_BYTES.set(self._held)
+
+        def finished(recorded: Recorded | None) -> None:
+            self._held -= size
+            metrics.HELD_BYTES.set(self._held)
+            finish(recorded)
+
+        self._workers.submit(key, job, finished)
+
+    def _called(self, arm: Arm, job: CallJob, recorded: Recorded | None) -> None:
+        if recorded is None or recorded.record is None:
+            self._put_bare(arm, job, LOST)
+        else:
+            if recorded.problem is not None:
+                metrics.INCOMPLETE.labels(recorded.problem).inc()
+                log.warning("turn not whole", turn=job.asked.turn_id, reason=recorded.problem, detail=recorded.detail)
+            arm.turns -= not self._put(recorded.record)
+        key = (arm.trajectory_id, arm.role)
+        line = self._lines[key]
+        line.recording -= 1
+        if line.recording == 0:
+            del self._lines[key]
+            for publish in line.ends:
+                publish()
+
+    def _told(self, recorded: Recorded | None) -> None:
+        """An end or an opinion was recorded."""
+        if recorded is not None and recorded.record is not None:
+            self._put(recorded.record)
+            return
+        reason = (recorded.problem if recorded else None) or LOST
+        metrics.UNPUBLISHED.labels(reason).inc()
+        log.error("event not published", reason=reason, detail=recorded.detail if recorded else None)
+
+    def _put_bare(self, arm: Arm, job: CallJob, reason: str) -> None:
+        if reason != CANCELLED:
+            metrics.INCOMPLETE.labels(reason).inc()
+        arm.turns -= not self._put(self._sealer.seal(short_turn(self._redactor, job, reason)))
+
+    def _put(self, record: Record) -> bool:
+        accepted = self._outbox.put_sealed(record)
         metrics.PENDING.set(self._outbox.pending)
         metrics.OVERFLOWED.set(self._outbox.stats.overflowed)
+        return accepted
 
+    def _has_room(self, size: int) -> bool:
+        return self._held + size + JOB_BYTES <= self._budget
 
-def _past(asked: Asked, answer: Answer, turn: Turn) -> PastCall:
-    """What a later call of the trajectory may continue."""
-    whole = [*asked.messages, answer.message or {}]
-    ids = (*(answer.prompt_ids or ()), *(answer.output_ids or ())) if turn.prompt_token_ids else ()
-    return PastCall(
-        turn_id=asked.turn_id,
-        index=asked.index,
-        messages=len(whole),
-        digest=prefix_digests(whole)[-1],
-        token_ids=array("i", ids),
-        tools_digest=turn.tools_digest,
-        redacted=turn.trainable.reason == "redacted",
-    )
+    def _require_room(self, size: int) -> None:
+        if not self._has_room(size):
+            metrics.UNPUBLISHED.labels(TOO_LARGE).inc()
+            raise HttpError(503, "more is being recorded than there is room for; try again", code="busy")

@@ -47,6 +47,9 @@ class Settings(BaseSettings):
     """The engine: vLLM, or `engine_local`."""
     engine_name: str = "engine_local"
     """What turns say of the engine that answered."""
+    engine_logprobs_mode: Literal["processed_logprobs", "raw_logprobs"] | None = None
+    """What vLLM was started with as `--logprobs-mode`, where the engine's answers do not say (`engine_local`'s do).
+    While nobody says, calls at another temperature than 1 are not trainable."""
     engine_api_key: SecretStr | None = None
     """What the engine asks for as a bearer token (vLLM's `--api-key`); none for an engine that asks for none."""
     engine_timeout_s: float = 120.0
@@ -74,7 +77,14 @@ class Settings(BaseSettings):
     body_limit: int = 8 * 1024 * 1024
     """Largest request body in bytes."""
     conversation_bytes: int = 256 * 1024 * 1024
-    """Memory for trajectories between their calls: a call of 8,000 tokens takes 32 KB, and eight are kept of each."""
+    """Memory of all recorders for trajectories between their calls: a call of 8,000 tokens takes 32 KB, and eight are
+    kept of each."""
+    arms_bytes: int = 64 * 1024 * 1024
+    """Memory for the arms of trajectories between their calls: 1 KB each."""
+    recorders: int = Field(default=1, ge=1, le=16)
+    """Processes that redact, check and pack what was said."""
+    recording_bytes: int = 64 * 1024 * 1024
+    """Most bytes of requests and answers that wait to be recorded; beyond it only that a call happened is."""
     lease_s: float = 20.0
     """A canary weight lapses after this long without an observed renewal."""
     queue_limit: int = 20_000

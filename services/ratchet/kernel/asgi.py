@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 _JSON = (b"content-type", b"application/json")
 _EVENTS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+"""Stands in every body whose integers may not fit into 64 bits: what can be read could then not be written again."""
 DRAINED = 8
 """A body that is too large is read, and dropped, up to so many times the limit: a client that is still sending when
 the connection closes would never see why."""
@@ -69,9 +72,14 @@ class Request:
     def json(self) -> Any:
         """The body as JSON. Raises `HttpError` 400."""
         try:
-            return msgspec.json.decode(self.body)
+            value = msgspec.json.decode(self.body)
+            if _LONG_NUMBER.search(self.body):
+                msgspec.json.encode(value)
         except (msgspec.DecodeError, RecursionError) as error:
             raise HttpError(400, f"the body is not JSON: {error}", code="invalid_json") from error
+        except OverflowError as error:
+            raise HttpError(400, "the body holds an integer of more than 64 bits", code="invalid_json") from error
+        return value
 
     def json_object(self) -> dict[str, Any]:
         """The body as a JSON object. Raises `HttpError` 400."""

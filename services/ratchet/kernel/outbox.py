@@ -92,13 +92,19 @@ class Outbox:
 
         Full is a queue of `queue_limit` messages, or of `queue_bytes` bytes: the last one may go beyond.
         """
-        if len(self._queue) >= self._limit or self._queued_bytes >= self._limit_bytes:
+        if self._is_full():
             self.stats.overflowed += 1
             return False
         body = self._contracts.check_strict(message)
         schema = f"urn:ratchet:schema:{self._contracts.topic_of(message.subject).schema}"
         headers, wire = seal(message, body, source=self._source, schema=schema, now=self._now(), cause=None)
-        record = Record(message.subject, headers, wire)
+        return self.put_sealed(Record(message.subject, headers, wire))
+
+    def put_sealed(self, record: Record) -> bool:
+        """Queue a message that was checked and sealed; False, and counted as overflowed, when the queue is full."""
+        if self._is_full():
+            self.stats.overflowed += 1
+            return False
         with self._lock:
             self._queue.append(record)
             self._queued_bytes += record.size
@@ -204,6 +210,9 @@ class Outbox:
                 for orphan in orphans:
                     drained = await orphan.drain(self._publish, BATCH, BATCH_BYTES)
                     log.info("spool of a process that is gone", directory=str(orphan.directory), published=drained)
+
+    def _is_full(self) -> bool:
+        return len(self._queue) >= self._limit or self._queued_bytes >= self._limit_bytes
 
     def _take(self) -> list[Record]:
         """The next batch of the queue."""

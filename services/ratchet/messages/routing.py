@@ -36,7 +36,7 @@ class Assignment:
 
     arm: str
     weight: float
-    """Canary weight in force at the trajectory's first call, 0..1."""
+    """Canary weight that the trajectory's draw was compared with, 0..1."""
     policy: ServedPolicy
 
 
@@ -89,17 +89,29 @@ def draw(salt: str, trajectory_id: str) -> float:
     return int.from_bytes(digest, "big") / 2**64
 
 
-def arm_of(route: Route, trajectory_id: str, first_call_at: datetime) -> Assignment | None:
-    """The arm of a trajectory whose first call was at `first_call_at`; None when the role serves no policy.
+def weight_for(schedule: Sequence[WeightStep], trajectory_id: str) -> float:
+    """The canary weight that a trajectory's draw is compared with: always the same for the same rollout and id.
 
-    Canary iff the trajectory's draw is below the weight in force at its first call, so a trajectory keeps
-    its arm while the weight moves.
+    For a UUIDv7 it is the weight in force at the instant in the id. Any other id says no instant, and what a process
+    remembers of it ends with the process: it takes the rollout's first weight, at whatever stage it appears.
+    """
+    began = started_at(trajectory_id)
+    if began is not None:
+        return weight_at(schedule, began)
+    return min(schedule, key=lambda step: step.at).weight if schedule else 0.0
+
+
+def arm_of(route: Route, trajectory_id: str) -> Assignment | None:
+    """The arm of a trajectory; None when the role serves no policy.
+
+    It follows from the route and the id alone: every gateway, also after a restart, gives the same answer, and a
+    trajectory keeps its arm while the weight moves.
     """
     if route.stable is None:
         return None
     if route.canary is None:
         return Assignment(STABLE, 0.0, route.stable)
-    weight = weight_at(route.canary.schedule, first_call_at)
+    weight = weight_for(route.canary.schedule, trajectory_id)
     if draw(route.canary.salt, trajectory_id) < weight:
         return Assignment(CANARY, weight, route.canary.policy)
     return Assignment(STABLE, weight, route.stable)

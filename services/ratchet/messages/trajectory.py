@@ -125,7 +125,7 @@ class Trajectory(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def event_id(self) -> str:
-        return named_id(self.TOPIC, self.trajectory_id)
+        return named_id(self.TOPIC, self.role, self.trajectory_id)
 
 
 class TrajectoryEnd(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -154,4 +154,4 @@ class TrajectoryEnd(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def event_id(self) -> str:
-        return named_id(self.TOPIC, self.trajectory_id)
+        return named_id(self.TOPIC, self.role, self.trajectory_id)

@@ -82,6 +82,7 @@ class Turn(Message, frozen=True, kw_only=True, omit_defaults=True):
     sampling: Sampling | None = None
     usage: Usage | None = None
     latency_ms: float | None = None
+    """Of a call that its agent gave up (`finish_reason` is `cancelled`) the time until then: a lower bound."""
     finish_reason: str | None = None
     error: str | None = None
     redactions: dict[str, int] | None = None

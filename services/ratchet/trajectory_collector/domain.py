@@ -83,7 +83,7 @@ def telling_id(trajectory: Trajectory) -> str:
     It differs from the event's own id, under which the agent may tell the trajectory a moment later: the broker must
     not take that for a repetition and drop it.
     """
-    return named_id("idle trajectory", trajectory.trajectory_id, trajectory.end_timestamp.isoformat())
+    return named_id("idle trajectory", trajectory.event_id, trajectory.end_timestamp.isoformat())
 
 
 def is_fuller(trajectory: Trajectory, stored: Told) -> bool:
@@ -108,7 +108,7 @@ def late_outcome(trajectory: Trajectory) -> Feedback | None:
         return None
     partial = outcome.status == "partial"
     return Feedback(
-        feedback_id=named_id("late outcome", trajectory.trajectory_id),
+        feedback_id=named_id("late outcome", trajectory.event_id),
         trajectory_id=trajectory.trajectory_id,
         kind="rating" if partial else "thumbs",
         at=trajectory.end_timestamp,

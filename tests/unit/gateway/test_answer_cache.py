@@ -31,12 +31,12 @@ def test_another_policy_another_route_or_another_request_is_another_answer() -> 
 def test_the_least_recently_used_answers_make_room_and_huge_ones_are_not_kept() -> None:
     cache = AnswerCache(160)
     for name in (b"a", b"b", b"c", b"d", b"e", b"f", b"g"):
-        cache.put(name, {"text": "0123456"})
+        cache.put(name, b"0123456789ABCDEF12")
     assert cache.size == sum(1 for _ in range(len(cache))) * 18
-    assert cache.get(b"a") == {"text": "0123456"}
+    assert cache.get(b"a") == b"0123456789ABCDEF12"
     for name in (b"h", b"i", b"j"):
-        cache.put(name, {"text": "0123456"})
+        cache.put(name, b"0123456789ABCDEF12")
     assert cache.size <= 160
-    assert (cache.get(b"a"), cache.get(b"b")) == ({"text": "0123456"}, None)
+    assert (cache.get(b"a"), cache.get(b"b")) == (b"0123456789ABCDEF12", None)
     cache.put(b"huge", "x" * 200)
     assert cache.get(b"huge") is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ratchet.gateway.domain.capture import (
     Answer,
     Asked,
-    cancelled,
+    Said,
     ids_digest,
     prompt_delta,
     trainable_of,
@@ -25,6 +25,7 @@ from ratchet.gateway.domain.chat import chat_answer
 from ratchet.gateway.domain.completions import completion_answer
 from ratchet.gateway.domain.conversations import (
     CONVERSATION_BYTES,
+    TRY_BYTES,
     Conversation,
     Conversations,
     PastCall,
@@ -47,33 +48,39 @@ GOOD = Answer(
 USER: JsonObject = {"role": "user", "content": "hi"}
 
 
-def asked(parent: PastCall | None = None, messages: list[JsonObject] | None = None) -> Asked:
-    return Asked(
-        turn_id=named_id("turn", "x"),
-        trajectory_id=named_id("trajectory", "x"),
-        role="support",
-        at=AT,
-        index=parent.index + 1 if parent else 0,
-        attempt=1,
-        parent=parent,
+ASKED = Asked(
+    turn_id=named_id("turn", "x"),
+    trajectory_id=named_id("trajectory", "x"),
+    role="support",
+    at=AT,
+    policy=PolicyClaim(role="support", version=1, digest="a" * 64, arm="stable", weight=0.0),
+    engine=EngineInfo(name="engine_local"),
+    turns=0,
+)
+
+
+def said(
+    parent: PastCall | None = None, messages: list[JsonObject] | None = None, sampling: Sampling | None = None
+) -> Said:
+    return Said(
         messages=messages or [USER],
         tools=[{"type": "function", "function": {"name": "lookup"}}],
-        sampling=Sampling(temperature=1.0, top_p=1.0),
-        policy=PolicyClaim(role="support", version=1, digest="a" * 64, arm="stable", weight=0.0),
-        engine=EngineInfo(name="engine_local"),
-        request_digest="0" * 64,
+        sampling=sampling or Sampling(temperature=1.0, top_p=1.0),
+        digest="0" * 64,
+        index=parent.index + 1 if parent else 0,
+        parent=parent,
     )
 
 
-def past(call: Asked, answer: Answer = GOOD, *, redacted: bool = False) -> PastCall:
+def past(call: Said, answer: Answer = GOOD, *, redacted: bool = False) -> PastCall:
     whole = [*call.messages, answer.message or {}]
     return PastCall(
-        turn_id=call.turn_id,
+        turn_id=ASKED.turn_id,
         index=call.index,
         messages=len(whole),
         digest=prefix_digests(whole)[-1],
         token_ids=array("i", [*(answer.prompt_ids or ()), *(answer.output_ids or ())]),
-        tools_digest=turn_of(call, answer, 1.0).tools_digest,
+        tools_digest=turn_of(ASKED, call, answer, 1.0).tools_digest,
         redacted=redacted,
     )
 
@@ -91,16 +98,16 @@ def test_a_prompt_that_continues_its_parent_carries_only_what_is_new(parent: lis
 
 
 def test_a_turn_of_a_good_call_is_trainable_and_keeps_the_contract() -> None:
-    turn = turn_of(asked(), GOOD, 12.0)
+    turn = turn_of(ASKED, said(), GOOD, 12.0)
     assert turn.trainable.ok
     Contracts.load().check_strict(turn)
 
 
 def test_a_following_turn_carries_the_new_messages_and_no_tools_again() -> None:
-    first = past(asked())
+    first = past(said())
     second: list[JsonObject] = [USER, {"role": "assistant", "content": "hello"}, {"role": "user", "content": "more"}]
     longer = dataclasses.replace(GOOD, prompt_ids=[1, 2, 3, 4, 5, 6], usage=Usage(prompt=6, completion=2))
-    turn = turn_of(asked(first, second), longer, 1.0)
+    turn = turn_of(ASKED, said(first, second), longer, 1.0)
     assert turn.messages == [{"role": "user", "content": "more"}]
     assert turn.parent_turn_id == first.turn_id
     assert turn.tools is None
@@ -120,7 +127,7 @@ def test_a_following_turn_carries_the_new_messages_and_no_tools_again() -> None:
         (Sampling(frequency_penalty=0.5), "penalty"),
         (Sampling(repetition_penalty=1.1), "penalty"),
         (Sampling(repetition_penalty=1.0), None),
-        (Sampling(temperature=0.7), None),
+        (Sampling(temperature=0.7), "unknown_logprobs"),
         (Sampling(temperature=0.0), "greedy"),
     ],
 )
@@ -137,8 +144,8 @@ def test_sampling_that_distorts_the_logged_distribution_is_not_trainable(
         (Answer(message=USER), "no_token_ids"),
         (Answer(message=USER, prompt_ids=[1], output_ids=[2]), "no_logprobs"),
         (Answer(message=USER, prompt_ids=[1], output_ids=[2], logprobs=[0.0, 0.0]), "count_mismatch"),
-        (Answer(USER, [1], [2], [0.0], Usage(prompt=1, completion=2)), "count_mismatch"),
-        (Answer(USER, [1], [2], [0.0], Usage(prompt=9, completion=1)), "count_mismatch"),
+        (Answer(USER, [1], [2], [0.0], usage=Usage(prompt=1, completion=2)), "count_mismatch"),
+        (Answer(USER, [1], [2], [0.0], usage=Usage(prompt=9, completion=1)), "count_mismatch"),
     ],
 )
 def test_an_answer_whose_counts_do_not_agree_is_not_trainable(answer: Answer, reason: str) -> None:
@@ -146,12 +153,31 @@ def test_an_answer_whose_counts_do_not_agree_is_not_trainable(answer: Answer, re
 
 
 def test_what_was_redacted_carries_no_tokens_and_neither_does_what_continues_it() -> None:
-    safe = without_tokens(turn_of(asked(), GOOD, 1.0), {"email": 1})
+    safe = without_tokens(turn_of(ASKED, said(), GOOD, 1.0), "redacted", {"email": 1})
     assert (safe.prompt_token_ids, safe.output_token_ids, safe.behavior_logprobs) == (None, None, None)
     assert (safe.trainable.reason, safe.redactions) == ("redacted", {"email": 1})
-    later = turn_of(asked(past(asked(), redacted=True), [USER, GOOD.message or {}, USER]), GOOD, 1.0)
+    later = turn_of(ASKED, said(past(said(), redacted=True), [USER, GOOD.message or {}, USER]), GOOD, 1.0)
     assert later.trainable.reason == "redacted"
     assert later.output_token_ids is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "temperature", "reason"),
+    [
+        ("processed", 0.7, None),
+        ("raw", 0.7, "raw_logprobs"),
+        (None, 0.7, "unknown_logprobs"),
+        ("raw", 1.0, None),
+        (None, 1.0, None),
+    ],
+)
+def test_log_probabilities_of_another_distribution_than_the_one_drawn_from_are_not_trainable(
+    mode: str | None, temperature: float, reason: str | None
+) -> None:
+    answer = dataclasses.replace(GOOD, logprob_mode=mode)
+    turn = turn_of(ASKED, said(sampling=Sampling(temperature=temperature)), answer, 1.0)
+    assert turn.trainable.reason == reason
+    assert turn.logprob_mode == (mode or ("processed" if temperature == 1.0 else None))
 
 
 def test_an_engines_answer_is_taken_apart() -> None:
@@ -181,23 +207,16 @@ def test_a_completion_is_taken_apart_as_an_assistants_message() -> None:
     assert trainable_of(Sampling(), answer).ok
 
 
-def test_an_answer_that_never_arrived_is_no_error_and_nothing_to_learn_from_or_to_continue() -> None:
-    turn = turn_of(asked(), cancelled(GOOD), None)
-    assert (turn.response, turn.error, turn.finish_reason, turn.latency_ms) == (None, None, "cancelled", None)
-    assert (turn.trainable.ok, turn.trainable.reason, turn.output_token_ids) == (False, "cancelled", None)
-    assert turn.usage == GOOD.usage
-
-
 def test_an_answer_that_is_barred_says_so_and_may_lose_its_tokens() -> None:
     barred = without_ids(GOOD, "unsearchable_prompt")
-    turn = turn_of(asked(), barred, 1.0)
+    turn = turn_of(ASKED, said(), barred, 1.0)
     assert (turn.trainable.reason, turn.prompt_token_ids) == ("unsearchable_prompt", None)
     assert turn.response == GOOD.message
 
 
 def test_the_longest_fitting_call_is_the_parent_and_empty_members_do_not_matter() -> None:
-    talk = Conversation(named_id("t"), AT)
-    first = asked()
+    talk = Conversation(("t", "support"))
+    first = said()
     talk.remember(past(first))
     echoed: list[JsonObject] = [
         USER,
@@ -206,7 +225,7 @@ def test_the_longest_fitting_call_is_the_parent_and_empty_members_do_not_matter(
     ]
     parent = talk.parent_of(prefix_digests(echoed))
     assert parent is not None
-    assert parent.turn_id == first.turn_id
+    assert parent.turn_id == ASKED.turn_id
     changed = [USER, {"role": "assistant", "content": "HELLO"}, {"role": "user", "content": "next"}]
     assert talk.parent_of(prefix_digests(changed)) is None
 
@@ -224,17 +243,17 @@ def test_an_answer_sent_back_in_another_order_of_members_is_the_same_answer() ->
 
 
 def test_a_call_made_again_is_the_next_attempt() -> None:
-    talk = Conversation(named_id("t"), AT)
+    talk = Conversation(("t", "support"))
     assert [talk.next_attempt(None, 0), talk.next_attempt(None, 0), talk.next_attempt("p", 1)] == [1, 2, 1]
 
 
 def test_only_the_most_recently_used_trajectories_are_remembered() -> None:
-    known = Conversations(2 * CONVERSATION_BYTES)
+    known = Conversations(2 * (CONVERSATION_BYTES + 3 * TRY_BYTES))
     for name in ("a", "b", "a", "c"):
-        known.open(name, AT)
-    assert known.get("b") is None
-    assert known.get("a") is not None
+        known.open(name, "support").next_attempt(None, 0)
     assert len(known) == 2
+    assert known.open("a", "support").next_attempt(None, 0) == 3
+    assert known.open("b", "support").next_attempt(None, 0) == 1
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 400), st.booleans()), max_size=60))
@@ -245,21 +264,19 @@ def test_what_is_remembered_takes_bounded_memory_whatever_the_length_of_the_conv
     known, held = Conversations(limit), dict[str, Conversation]()
     for name, length, late in calls:
         talk = held.get(name) if late else None  # its answer may come when it has been forgotten
-        talk = held[name] = talk or known.open(name, AT)
+        talk = held[name] = talk or known.open(name, "support")
         talk.next_attempt(None, length)
         answer = dataclasses.replace(GOOD, prompt_ids=[7] * length)
-        known.remember(talk, past(asked(), answer))
+        known.remember(talk, past(said(), answer))
     assert known.size <= limit or len(known) == 1
-    remembered = [talk for talk in map(known.get, "abcdef") if talk is not None]
-    assert known.size == sum(talk.size for talk in remembered)
 
 
 def test_the_costs_of_what_is_remembered_are_no_less_than_measured() -> None:
     def made() -> Conversation:
-        talk = Conversation(named_id("t", "x"), AT)
+        talk = Conversation((named_id("t", "x"), "support"))
         for number in range(8):
             talk.next_attempt(named_id("turn", str(number)), number)
-            talk.remember(past(asked(), dataclasses.replace(GOOD, prompt_ids=[1] * 1000)))
+            talk.remember(past(said(), dataclasses.replace(GOOD, prompt_ids=[1] * 1000)))
         return talk
 
     made()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from ratchet.canary_deployer.domain.outcomes import Call, Compared, Rules, Watch, fold
-from ratchet.gateway.domain.conversations import Conversation
+from ratchet.gateway.domain.arms import Arm
 from ratchet.gateway.domain.routes import claim_of, fall_back, lend
 from ratchet.messages import named_id
 from ratchet.messages.routing import Assignment
 from ratchet.messages.state import Route, ServedPolicy
-from tests.support.messages import AT
 
 OLD = ServedPolicy(version=1, name="support@1-aaaaaaaa", digest="a" * 64)
 NEW = ServedPolicy(version=2, name="support@2-bbbbbbbb", digest="b" * 64)
@@ -17,8 +16,8 @@ ROUTE = Route(role="support", stable=OLD)
 CANARY = Assignment("canary", 0.5, NEW)
 
 
-def talk() -> Conversation:
-    return Conversation(named_id("trajectory", "f"), AT)
+def talk() -> Arm:
+    return Arm(named_id("trajectory", "f"), "support")
 
 
 def test_stable_takes_the_place_of_a_canary_for_good_and_mixes_the_trajectory() -> None:

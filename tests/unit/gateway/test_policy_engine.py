@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from ratchet.gateway.domain.chat import read_chat
 from ratchet.gateway.domain.forms import CHAT
-from ratchet.gateway.engines.base import EngineFailed, Reply
+from ratchet.gateway.engines.base import CallRefused, EngineFailed, Reply
 from ratchet.gateway.engines.policies import PolicyEngine
 from ratchet.messages.state import PolicyVersion
 from ratchet.messages.turn import EngineInfo
@@ -27,10 +29,13 @@ class Engine:
     loading: asyncio.Event = field(default_factory=asyncio.Event)
     may_load: asyncio.Event = field(default_factory=asyncio.Event)
     refusal: Reply | None = None
+    saying: Reply | None = None
+    """What it says to every call for a policy that it holds."""
 
     async def __call__(self, path: str, body: Mapping[str, Any]) -> Reply:
         if path != "/v1/load_lora_adapter":
-            return Reply(200, {"by": body["model"]}) if body["model"] in self.resident else Reply(404, None)
+            said = self.saying or Reply(200, {"by": body["model"]})
+            return said if body["model"] in self.resident else Reply(404, None)
         name = body["lora_name"]
         self.loads.append(name)
         self.loading.set()
@@ -58,8 +63,8 @@ async def test_many_calls_for_a_policy_that_is_gone_load_it_once() -> None:
     other = engine.asked(2)
     await engine.loading.wait()
     engine.may_load.set()
-    assert await asyncio.gather(*calls) == [{"by": version(1).name}] * 5
-    assert await other == {"by": version(2).name}
+    assert await asyncio.gather(*calls) == [Reply(200, {"by": version(1).name})] * 5
+    assert await other == Reply(200, {"by": version(2).name})
     assert sorted(engine.loads) == [version(1).name, version(2).name]
 
 
@@ -71,7 +76,7 @@ async def test_a_load_goes_on_for_the_others_when_the_agent_that_began_it_goes_a
     first.cancel()
     await asyncio.wait({first})
     engine.may_load.set()
-    assert await second == {"by": version(1).name}
+    assert await second == Reply(200, {"by": version(1).name})
     assert len(engine.loads) == 1
 
 
@@ -81,7 +86,7 @@ async def test_a_policy_that_somebody_else_has_loaded_meanwhile_is_asked() -> No
     await engine.loading.wait()
     engine.resident.add(version(1).name)
     engine.may_load.set()
-    assert await call == {"by": version(1).name}
+    assert await call == Reply(200, {"by": version(1).name})
 
 
 async def test_a_load_that_is_refused_is_told_to_all_and_tried_again_by_the_next_call() -> None:
@@ -91,4 +96,20 @@ async def test_a_load_that_is_refused_is_told_to_all_and_tried_again_by_the_next
         assert isinstance(failure, EngineFailed)
         assert "wrong bytes" in str(failure)
     engine.refusal = None
-    assert await engine.asked() == {"by": version(1).name}
+    assert await engine.asked() == Reply(200, {"by": version(1).name})
+
+
+@pytest.mark.parametrize("status", [408, 429])
+async def test_a_busy_engine_has_failed_and_somebody_else_may_be_asked(status: int) -> None:
+    engine = Engine(resident={version(1).name}, saying=Reply(status, {"error": {"message": "slow down"}}))
+    with pytest.raises(EngineFailed, match="slow down") as failed:
+        await engine.asked()
+    assert failed.value.status == status
+
+
+async def test_a_call_that_the_engine_refuses_is_refused_in_its_words() -> None:
+    said = {"error": {"message": "too long", "code": "context_length_exceeded"}}
+    engine = Engine(resident={version(1).name}, saying=Reply(400, said))
+    with pytest.raises(CallRefused, match="too long") as refused:
+        await engine.asked()
+    assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")

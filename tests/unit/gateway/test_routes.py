@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import msgspec
 import pytest
 
-from ratchet.gateway.domain.conversations import Conversation
+from ratchet.gateway.domain.arms import ARM_BYTES, Arm, Arms
 from ratchet.gateway.domain.lease import Lease, has_lapsed, is_overdue, observe
-from ratchet.gateway.domain.routes import assign, claim_of, pin, without_canary
+from ratchet.gateway.domain.routes import assign, claim_of, pin, start_of, without_canary
 from ratchet.messages import named_id
 from ratchet.messages.routing import Assignment
 from ratchet.messages.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
@@ -21,15 +19,15 @@ NEW = ServedPolicy(version=2, name="support@2-bbbbbbbb", digest="b" * 64)
 
 def route(weight: float | None, *, stable: ServedPolicy = OLD, lease: int = 1) -> Route:
     steps = [WeightStep(at=AT, weight=weight or 0.0)]
-    canary = CanaryRoute(rollout_id="r", policy=NEW, salt="s", schedule=steps, lease=lease)
+    canary = CanaryRoute(rollout_id=named_id("rollout"), policy=NEW, salt="s", schedule=steps, lease=lease)
     return Route(role="support", stable=stable, canary=canary if weight is not None else None)
 
 
-def conversation(number: int) -> Conversation:
-    return Conversation(named_id("trajectory", number), AT + timedelta(seconds=1))
+def trajectory(number: int) -> Arm:
+    return Arm(named_id("trajectory", number), "support")
 
 
-def assigned(to: Route, talk: Conversation, *, lapsed: bool = False) -> Assignment:
+def assigned(to: Route, talk: Arm, *, lapsed: bool = False) -> Assignment:
     found = assign(to, talk, lapsed=lapsed)
     assert found is not None
     return found
@@ -37,13 +35,13 @@ def assigned(to: Route, talk: Conversation, *, lapsed: bool = False) -> Assignme
 
 @pytest.mark.parametrize("weight", [0.1, 0.25, 0.5, 1.0])
 def test_the_share_of_canary_trajectories_matches_the_weight(weight: float) -> None:
-    arms = [assigned(route(weight), conversation(n)).arm for n in range(4000)]
+    arms = [assigned(route(weight), trajectory(n)).arm for n in range(4000)]
     assert arms.count("canary") / 4000 == pytest.approx(weight, abs=0.025)
 
 
 def test_a_trajectory_keeps_its_policy_while_the_weight_moves_and_when_the_canary_is_promoted() -> None:
     for number in range(50):
-        talk = conversation(number)
+        talk = trajectory(number)
         first = assigned(route(0.3), talk)
         assert assigned(route(1.0), talk) == first
         promoted = Route(role="support", stable=NEW, previous=OLD)
@@ -52,7 +50,7 @@ def test_a_trajectory_keeps_its_policy_while_the_weight_moves_and_when_the_canar
 
 
 def test_a_rollback_moves_a_canary_trajectory_to_stable_and_marks_it_mixed() -> None:
-    talk = conversation(1)
+    talk = trajectory(1)
     assert assigned(route(1.0), talk).policy == NEW
     moved = assigned(route(None), talk)
     assert (moved.policy, moved.arm, moved.weight) == (OLD, "stable", 1.0)
@@ -60,7 +58,7 @@ def test_a_rollback_moves_a_canary_trajectory_to_stable_and_marks_it_mixed() -> 
 
 
 def test_a_lapsed_lease_moves_canary_trajectories_to_stable_for_good_and_leaves_the_others_alone() -> None:
-    canary, stable = conversation(1), conversation(2)
+    canary, stable = trajectory(1), trajectory(2)
     assert assigned(route(1.0), canary).policy == NEW
     assert assigned(route(1.0), canary, lapsed=True).policy == OLD
     assert assigned(route(1.0), canary).policy == OLD
@@ -71,7 +69,7 @@ def test_a_lapsed_lease_moves_canary_trajectories_to_stable_for_good_and_leaves_
 
 
 def test_a_trajectory_that_begins_while_the_lease_has_lapsed_was_offered_no_canary() -> None:
-    talk = conversation(1)
+    talk = trajectory(1)
     first = assigned(route(1.0), talk, lapsed=True)
     assert (first.policy, first.arm, first.weight) == (OLD, "stable", 0.0)
     assert assigned(route(1.0), talk) == first
@@ -79,7 +77,7 @@ def test_a_trajectory_that_begins_while_the_lease_has_lapsed_was_offered_no_cana
 
 
 def test_a_role_without_a_stable_policy_serves_nothing() -> None:
-    assert assign(Route(role="support"), conversation(1), lapsed=False) is None
+    assert assign(Route(role="support"), trajectory(1), lapsed=False) is None
 
 
 def test_a_pinned_version_is_served_and_mixes_a_trajectory_that_met_another_one() -> None:
@@ -94,9 +92,9 @@ def test_a_pinned_version_is_served_and_mixes_a_trajectory_that_met_another_one(
         created_at=AT,
         stage="registered",
     )
-    fresh = conversation(1)
+    fresh = trajectory(1)
     assert claim_of("support", pin(version, fresh), mixed=fresh.mixed).arm == "pinned"
-    routed = conversation(2)
+    routed = trajectory(2)
     assigned(route(None), routed)
     pin(version, routed)
     assert routed.mixed is True
@@ -143,3 +141,36 @@ def test_what_is_kept_on_disk_names_no_canary() -> None:
     kept = without_canary(route(0.5))
     assert kept.canary is None
     assert msgspec.structs.replace(route(0.5), canary=None) == kept
+
+
+def test_a_start_says_what_was_on_offer_when_the_arm_was_drawn() -> None:
+    offered = route(0.3)
+    assert offered.canary is not None
+    centres = {"failure": 0.2}
+    canary = msgspec.structs.replace(offered.canary, centres=centres, latency_scale_ms=900.0)
+    offered = msgspec.structs.replace(offered, canary=canary)
+    arm = trajectory(1)
+    start = start_of(offered, arm, assigned(offered, arm), lapsed=False, at=AT)
+    assert (start.rollout_id, start.centres, start.latency_scale_ms) == (canary.rollout_id, centres, 900.0)
+    assert (start.policy.weight, start.role, start.trajectory_id) == (0.3, "support", arm.trajectory_id)
+    late = trajectory(2)
+    unoffered = start_of(offered, late, assigned(offered, late, lapsed=True), lapsed=True, at=AT)
+    assert (unoffered.rollout_id, unoffered.centres, unoffered.policy.weight) == (None, None, 0.0)
+
+
+def test_each_role_of_a_trajectory_has_its_own_arm() -> None:
+    arms = Arms(10 * ARM_BYTES)
+    planner, clerk = arms.open("t", "planner"), arms.open("t", "clerk")
+    assigned(route(1.0), planner)
+    assert clerk.assignment is None
+    assert assigned(route(None), clerk).policy == OLD
+    assert (planner.mixed, clerk.mixed) == (False, False)
+    assert arms.of("t") == [planner, clerk]
+
+
+def test_only_the_most_recently_used_arms_are_remembered() -> None:
+    arms = Arms(2 * ARM_BYTES)
+    for name in ("a", "b", "a", "c"):
+        arms.open(name, "support")
+    assert [name for name in "abc" if arms.of(name)] == ["a", "c"]
+    assert len(arms) == 2

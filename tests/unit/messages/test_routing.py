@@ -29,6 +29,13 @@ def steps(*weights: float) -> list[WeightStep]:
     return [WeightStep(at=T0 + timedelta(hours=n), weight=weight) for n, weight in enumerate(weights)]
 
 
+def began(at: datetime, number: int) -> str:
+    """The UUIDv7 of a trajectory that began at an instant."""
+    milliseconds = int(at.timestamp() * 1000)
+    spread = (number * 0x9E3779B97F4A7C15) & ((1 << 62) - 1)
+    return str(uuid.UUID(int=(milliseconds << 80) | (7 << 76) | (2 << 62) | spread))
+
+
 def route(*weights: float, salt: str = "salt-1") -> Route:
     canary = CanaryRoute(rollout_id="r1", policy=NEW, salt=salt, schedule=steps(*weights), lease=1)
     return Route(role="helpdesk", stable=OLD, canary=canary)
@@ -36,22 +43,35 @@ def route(*weights: float, salt: str = "salt-1") -> Route:
 
 @pytest.mark.parametrize("weight", [0.0, 0.05, 0.1, 0.25, 0.5, 0.95, 1.0])
 def test_share_of_canary_trajectories_matches_the_weight(weight: float) -> None:
-    ids = [str(uuid.UUID(int=n * 7919)) for n in range(10_000)]
-    arms = [arm_of(route(weight), one, T0) for one in ids]
+    arms = [arm_of(route(weight), began(T0, number)) for number in range(10_000)]
     share = sum(1 for arm in arms if arm and arm.arm == CANARY) / len(arms)
     assert abs(share - weight) < 0.016
 
 
-@given(st.uuids(), st.floats(0, 1), st.floats(0, 1))
-def test_a_trajectory_keeps_its_arm_when_the_weight_moves_later(one: uuid.UUID, first: float, later: float) -> None:
-    began = T0 + timedelta(minutes=30)
-    assert arm_of(route(first), str(one), began) == arm_of(route(first, later), str(one), began)
+@given(st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 1))
+def test_a_trajectory_keeps_its_arm_when_the_weight_moves_later(number: int, first: float, later: float) -> None:
+    one = began(T0 + timedelta(minutes=30), number)
+    assert arm_of(route(first), one) == arm_of(route(first, later), one)
+
+
+@given(st.uuids(version=4), st.floats(0, 1), st.lists(st.floats(0, 1), max_size=3))
+def test_an_id_without_a_time_keeps_its_arm_at_every_stage_wherever_it_is_asked(
+    one: uuid.UUID, first: float, later: list[float]
+) -> None:
+    assert arm_of(route(first, *later), str(one)) == arm_of(route(first), str(one))
+
+
+def test_ids_without_a_time_get_the_first_stages_share() -> None:
+    ids = [str(uuid.UUID(int=n * 7919)) for n in range(10_000)]
+    arms = [arm_of(route(0.1, 0.25, 0.5), one) for one in ids]
+    assert abs(sum(1 for arm in arms if arm and arm.arm == CANARY) / len(arms) - 0.1) < 0.016
+    assert {arm.weight for arm in arms if arm} == {0.1}
 
 
 @given(st.uuids(), st.floats(0, 1), st.floats(0, 1))
 def test_raising_the_weight_never_takes_a_trajectory_out_of_the_canary(one: uuid.UUID, a: float, b: float) -> None:
     low, high = sorted((a, b))
-    at_low, at_high = arm_of(route(low), str(one), T0), arm_of(route(high), str(one), T0)
+    at_low, at_high = arm_of(route(low), str(one)), arm_of(route(high), str(one))
     assert at_low is not None
     assert at_high is not None
     assert at_high.arm == CANARY or at_low.arm == STABLE
@@ -72,17 +92,17 @@ def test_weight_follows_the_schedule() -> None:
 
 
 def test_a_trajectory_older_than_the_rollout_stays_stable() -> None:
-    decided = arm_of(route(1.0), str(uuid.UUID(int=5)), T0 - timedelta(seconds=1))
+    decided = arm_of(route(1.0), began(T0 - timedelta(seconds=1), 5))
     assert decided is not None
     assert (decided.arm, decided.weight, decided.policy) == (STABLE, 0.0, OLD)
 
 
 def test_a_role_without_a_stable_policy_serves_nothing() -> None:
-    assert arm_of(Route(role="helpdesk"), str(uuid.UUID(int=1)), T0) is None
+    assert arm_of(Route(role="helpdesk"), str(uuid.UUID(int=1))) is None
 
 
 def test_without_a_canary_everything_is_stable_at_weight_zero() -> None:
-    decided = arm_of(Route(role="helpdesk", stable=OLD), str(uuid.UUID(int=1)), T0)
+    decided = arm_of(Route(role="helpdesk", stable=OLD), str(uuid.UUID(int=1)))
     assert decided is not None
     assert (decided.arm, decided.weight) == (STABLE, 0.0)
 

@@ -182,15 +182,16 @@ def test_sparse_rewards_have_no_turns() -> None:
     assert (made.reward_type, made.turn_rewards) == ("sparse", None)
 
 
-def test_the_id_is_that_of_trajectory_function_and_revision() -> None:
+def test_the_id_is_that_of_trajectory_role_function_and_revision() -> None:
     made = reward()
-    assert made.reward_id == made.event_id == reward_id(trajectory().trajectory_id, FUNCTION, 0)
+    assert made.reward_id == made.event_id == reward_id(trajectory(), FUNCTION, 0)
     others = {
-        reward_id(trajectory("two").trajectory_id, FUNCTION, 0),
-        reward_id(trajectory().trajectory_id, FUNCTION, 1),
-        reward_id(trajectory().trajectory_id, RewardFunction(name="standard", version="2"), 0),
+        reward_id(trajectory("two"), FUNCTION, 0),
+        reward_id(trajectory(), FUNCTION, 1),
+        reward_id(trajectory(), RewardFunction(name="standard", version="2"), 0),
+        reward_id(msgspec.structs.replace(trajectory(), role="planner"), FUNCTION, 0),
     }
-    assert len(others | {made.reward_id}) == 4
+    assert len(others | {made.reward_id}) == 5
 
 
 def test_a_reward_knows_which_opinions_it_holds() -> None:

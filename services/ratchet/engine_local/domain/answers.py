@@ -28,6 +28,10 @@ class Completion:
     """Per token the most likely (id, log-probability), most likely first."""
 
 
+LOGPROBS_MODE = "processed_logprobs"
+"""What the log-probabilities are of, in vLLM's words: of what was drawn from, after the temperature."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stamp:
     """What identifies an answer."""
@@ -86,6 +90,7 @@ def _answer(
     if wanted.token_ids:
         choice["token_ids"] = list(done.token_ids)
         answer["prompt_token_ids"] = list(prompt_ids)
+        answer["logprobs_mode"] = LOGPROBS_MODE
     return answer
 
 

@@ -28,17 +28,16 @@ class AnswerCache:
         """Whether such an answer may be kept: not with the cache off, without a digest, or drawn at random."""
         return bool(self._limit and digest) and sampling.temperature <= 0
 
-    def get(self, key: bytes) -> Any:
-        """The answer's JSON, or None."""
+    def get(self, key: bytes) -> bytes | None:
+        """The answer as the engine gave it, or None."""
         kept = self._answers.get(key)
         if kept is None:
             return None
         self._answers.move_to_end(key)
-        return msgspec.json.decode(kept)
+        return kept
 
-    def put(self, key: bytes, answer: Any) -> None:
+    def put(self, key: bytes, sealed: bytes) -> None:
         """Keep an answer; the least recently used ones make room."""
-        sealed = msgspec.json.encode(answer)
         if len(sealed) > self._limit // LARGEST:
             return
         self.size += len(sealed) - len(self._answers.pop(key, b""))

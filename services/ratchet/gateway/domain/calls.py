@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ratchet.gateway.domain.distribution import is_constrained, with_neutral
+from ratchet.gateway.domain.distribution import is_constrained, is_multimodal, with_neutral
 from ratchet.kernel.asgi import HttpError
 from ratchet.messages import JsonObject
 from ratchet.messages.routing import ModelName, parse_model
@@ -17,6 +17,8 @@ from ratchet.messages.turn import Sampling
 Body = dict[str, Any]
 """A request's or answer's JSON object. `Any`: what the members are is checked here, or left to the engine."""
 
+INTEGERS = 2**63
+"""Integers of a request lie below it, and not below its negative: what engines and tables hold."""
 _BASE = re.compile(r"/t/(?P<trajectory>[^/]+)(?P<path>/v1/.*)")
 _OURS = ("adapter_id", "stream", "stream_options")
 """Members that mean something to the gateway alone: the engine is never asked to stream."""
@@ -42,6 +44,8 @@ class CallRequest:
     """Whether the prompt is text: one of token ids cannot be searched for what must not be published."""
     constrained: bool
     """The answer is not drawn freely from what the policy gives."""
+    multimodal: bool
+    """The prompt holds more than text."""
     body: Body
 
 
@@ -86,6 +90,7 @@ def read_call(
         wants_token_ids=_flag(body, "return_token_ids"),
         searchable=searchable,
         constrained=is_constrained(body),
+        multimodal=is_multimodal(messages),
         body=body,
     )
 
@@ -113,7 +118,7 @@ def first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def agent_body(request: CallRequest, answer: Body) -> Body:
     """What the agent gets: the engine's answer without what only the gateway had asked for."""
-    shown = dict(answer)
+    shown = {key: value for key, value in answer.items() if key != "logprobs_mode"}
     if not request.wants_token_ids:
         shown.pop("prompt_token_ids", None)
     shown["choices"] = [_shown_choice(request, choice) for choice in answer["choices"]]
@@ -166,7 +171,10 @@ def _maybe(body: Body, name: str) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise HttpError(400, f"{name} must be a number", param=name)
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise HttpError(400, f"{name} is larger than any number that can be used", param=name) from error
 
 
 def _number(body: Body, name: str, default: float) -> float:
@@ -180,4 +188,6 @@ def _integer(body: Body, name: str) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
         raise HttpError(400, f"{name} must be an integer", param=name)
+    if not -INTEGERS <= value < INTEGERS:
+        raise HttpError(400, f"{name} must fit into 64 bits", param=name)
     return value

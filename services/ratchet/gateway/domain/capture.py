@@ -18,12 +18,17 @@ from ratchet.messages import JsonObject, PolicyClaim, Turn
 from ratchet.messages.turn import EngineInfo, PromptTokens, Sampling, Trainable, Usage
 
 CANCELLED, CACHED = "cancelled", "cached"
-UNSEARCHABLE, CONSTRAINED = "unsearchable_prompt", "constrained"
+UNSEARCHABLE, CONSTRAINED, MULTIMODAL = "unsearchable_prompt", "constrained", "multimodal"
 """Reasons for which no learner may use a call, whatever came back: the agent went away before it had the answer; no
 policy was asked; the prompt came as token ids, which cannot be searched for what must not be published; the request
-kept the policy from drawing freely."""
-PROCESSED = "processed"
-"""Log-probabilities after temperature: what the sampler drew from."""
+kept the policy from drawing freely; the prompt holds more than text."""
+TOO_LARGE, LOST, UNSEARCHED, INVALID = "too_large", "lost", "unsearched", "invalid"
+"""Reasons for which a turn holds nothing of its call but that it happened: recording had no room for it; its recorder
+died of it; it cannot be searched for secrets; what it says does not fit the contract."""
+PROCESSED, RAW = "processed", "raw"
+"""Log-probabilities after temperature, what the sampler drew from; and before."""
+MODES: Mapping[object, str] = {"processed_logprobs": PROCESSED, "raw_logprobs": RAW}
+"""vLLM's names for them, in an answer's `logprobs_mode` and in the setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class Answer:
     prompt_ids: Sequence[int] | None = None
     output_ids: Sequence[int] | None = None
     logprobs: Sequence[float] | None = None
+    logprob_mode: str | None = None
+    """What the log-probabilities are of; None where nobody says."""
     usage: Usage | None = None
     finish_reason: str | None = None
     error: str | None = None
@@ -41,32 +48,34 @@ class Answer:
     """Why no learner may use it, whatever it holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is known of a call before it is made."""
+class Asked(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of a call before it is made, without what it says."""
 
     turn_id: str
     trajectory_id: str
     role: str
     at: datetime
-    index: int
-    attempt: int
-    parent: PastCall | None
-    messages: Sequence[JsonObject]
-    tools: Sequence[JsonObject] | None
-    sampling: Sampling
     policy: PolicyClaim
     engine: EngineInfo
-    request_digest: str
+    turns: int
+    """Turns of the trajectory in this role before it."""
     session_id: str | None = None
     agent_id: str | None = None
     user_ref: str | None = None
 
 
-def cancelled(answer: Answer | None = None) -> Answer:
-    """An answer that never reached its agent: no error of the policy, and nothing that a conversation continues."""
-    usage = answer.usage if answer else None
-    return Answer(message=None, usage=usage, finish_reason=CANCELLED, barred=CANCELLED)
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the agent's request says, and which earlier call it continues."""
+
+    messages: Sequence[JsonObject]
+    tools: Sequence[JsonObject] | None
+    sampling: Sampling
+    digest: str
+    """sha256 of the request."""
+    index: int = 0
+    attempt: int = 1
+    parent: PastCall | None = None
 
 
 def without_ids(answer: Answer, reason: str) -> Answer:
@@ -74,57 +83,67 @@ def without_ids(answer: Answer, reason: str) -> Answer:
     return replace(answer, prompt_ids=None, output_ids=None, logprobs=None, barred=reason)
 
 
-def turn_of(asked: Asked, answer: Answer, latency_ms: float | None) -> Turn:
+def turn_of(asked: Asked, said: Said, answer: Answer, latency_ms: float | None) -> Turn:
     """The turn, before redaction."""
-    parent = asked.parent
+    parent = said.parent
     redacted = parent is not None and parent.redacted
-    trainable = Trainable(ok=False, reason="redacted") if redacted else trainable_of(asked.sampling, answer)
-    digest = tools_digest(asked.tools)
+    trainable = Trainable(ok=False, reason="redacted") if redacted else trainable_of(said.sampling, answer)
+    digest = tools_digest(said.tools)
     known_tools = parent is not None and parent.tools_digest == digest
-    turn = Turn(
-        turn_id=asked.turn_id,
-        trajectory_id=asked.trajectory_id,
-        timestamp=asked.at,
-        index=asked.index,
-        request_digest=asked.request_digest,
-        messages=list(asked.messages[parent.messages :] if parent else asked.messages),
-        policy=asked.policy,
-        engine=asked.engine,
+    turn = msgspec.structs.replace(
+        bare_turn(asked, said.digest, trainable.reason or "", latency_ms),
+        index=said.index,
+        messages=list(said.messages[parent.messages :] if parent else said.messages),
         trainable=trainable,
-        role=asked.role,
         session_id=asked.session_id,
         agent_id=asked.agent_id,
-        user_ref=asked.user_ref,
-        attempt=asked.attempt,
+        attempt=said.attempt,
         parent_turn_id=parent.turn_id if parent else None,
         tools_digest=digest,
-        tools=list(asked.tools) if asked.tools and not known_tools else None,
+        tools=list(said.tools) if said.tools and not known_tools else None,
         response=answer.message,
-        sampling=asked.sampling,
+        sampling=said.sampling,
         usage=answer.usage,
-        latency_ms=latency_ms,
         finish_reason=answer.finish_reason,
         error=answer.error,
     )
-    return turn if redacted else _with_tokens(turn, asked, answer)
+    return turn if redacted else _with_tokens(turn, said, answer)
 
 
-def without_tokens(turn: Turn, redactions: Mapping[str, int]) -> Turn:
-    """A turn from which something was redacted: its token ids would decode to the secret."""
+def bare_turn(asked: Asked, digest: str, reason: str, latency_ms: float | None) -> Turn:
+    """A turn that holds nothing of its call but that it happened, to whom, and how long it took."""
+    return Turn(
+        turn_id=asked.turn_id,
+        trajectory_id=asked.trajectory_id,
+        timestamp=asked.at,
+        index=asked.turns,
+        request_digest=digest,
+        messages=[],
+        policy=asked.policy,
+        engine=asked.engine,
+        trainable=Trainable(ok=False, reason=reason),
+        role=asked.role,
+        user_ref=asked.user_ref,
+        latency_ms=latency_ms,
+    )
+
+
+def without_tokens(turn: Turn, reason: str, redactions: Mapping[str, int] | None = None) -> Turn:
+    """A turn that no learner may use: of what was redacted, token ids would decode to the secret."""
     return msgspec.structs.replace(
         turn,
         prompt_token_ids=None,
         output_token_ids=None,
         behavior_logprobs=None,
         logprob_mode=None,
-        trainable=Trainable(ok=False, reason="redacted"),
-        redactions=dict(redactions),
+        trainable=Trainable(ok=False, reason=reason),
+        redactions=dict(redactions) if redactions else None,
     )
 
 
 def trainable_of(sampling: Sampling, answer: Answer) -> Trainable:
     """Policy gradients need exactly the tokens that were sampled, from the distribution that is logged."""
-    reason = _unusable(answer) or _distorted(sampling)
+    reason = _unusable(answer) or _distorted(sampling) or _unlike(sampling, answer)
     return Trainable(ok=reason is None, reason=reason)
 
 
@@ -162,16 +181,17 @@ def usage_of(body: Mapping[str, Any]) -> Usage | None:
     )
 
 
-def _with_tokens(turn: Turn, asked: Asked, answer: Answer) -> Turn:
+def _with_tokens(turn: Turn, said: Said, answer: Answer) -> Turn:
     if answer.prompt_ids is None or answer.output_ids is None:
         return turn
-    parent_ids = asked.parent.token_ids if asked.parent else ()
+    parent_ids = said.parent.token_ids if said.parent else ()
+    alike = PROCESSED if said.sampling.temperature == 1.0 else None
     return msgspec.structs.replace(
         turn,
         prompt_token_ids=prompt_delta(answer.prompt_ids, parent_ids),
         output_token_ids=list(answer.output_ids),
         behavior_logprobs=list(answer.logprobs) if answer.logprobs is not None else None,
-        logprob_mode=PROCESSED if answer.logprobs is not None else None,
+        logprob_mode=(answer.logprob_mode or alike) if answer.logprobs is not None else None,
     )
 
 
@@ -202,3 +222,10 @@ def _distorted(sampling: Sampling) -> str | None:
         return "min_p"
     neutral = sampling.repetition_penalty in {None, 1.0}
     return "penalty" if sampling.presence_penalty or sampling.frequency_penalty or not neutral else None
+
+
+def _unlike(sampling: Sampling, answer: Answer) -> str | None:
+    """Log-probabilities of another distribution than the one that was drawn from. At temperature 1 they are one."""
+    if sampling.temperature == 1.0 or answer.logprob_mode == PROCESSED:
+        return None
+    return "raw_logprobs" if answer.logprob_mode == RAW else "unknown_logprobs"

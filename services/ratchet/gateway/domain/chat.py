@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ratchet.gateway.domain.calls import Body, CallRequest, engine_body, first_choice, read_call
-from ratchet.gateway.domain.capture import Answer, usage_of
+from ratchet.gateway.domain.capture import MODES, Answer, usage_of
 from ratchet.kernel.asgi import HttpError
 
 
@@ -43,6 +43,7 @@ def chat_answer(body: Mapping[str, Any]) -> Answer:
         prompt_ids=body.get("prompt_token_ids"),
         output_ids=choice.get("token_ids"),
         logprobs=[entry["logprob"] for entry in entries] if entries is not None else None,
+        logprob_mode=MODES.get(body.get("logprobs_mode")),
         usage=usage_of(body),
         finish_reason=choice.get("finish_reason"),
     )

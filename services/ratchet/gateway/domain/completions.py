@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ratchet.gateway.domain.calls import Body, CallRequest, engine_body, first_choice, read_call
-from ratchet.gateway.domain.capture import Answer, usage_of
+from ratchet.gateway.domain.capture import MODES, Answer, usage_of
 from ratchet.kernel.asgi import HttpError
 from ratchet.messages import JsonObject
 
@@ -44,6 +44,7 @@ def completion_answer(body: Mapping[str, Any]) -> Answer:
         prompt_ids=choice.get("prompt_token_ids") or body.get("prompt_token_ids"),
         output_ids=choice.get("token_ids"),
         logprobs=(choice.get("logprobs") or {}).get("token_logprobs"),
+        logprob_mode=MODES.get(body.get("logprobs_mode")),
         usage=usage_of(body),
         finish_reason=choice.get("finish_reason"),
     )

@@ -1,4 +1,4 @@
-"""What the gateway remembers of a trajectory between its calls: bounded, and rebuilt as good as possible when lost."""
+"""What a recorder remembers of a trajectory in a role between its calls: bounded, and lost with its process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 import msgspec
-
-from ratchet.messages.routing import Assignment
 
 REMEMBERED_CALLS = 8
 """Calls of one trajectory that a next call may continue: the last one, and a few that are retried or branched from."""
@@ -42,17 +39,10 @@ class PastCall:
 
 @dataclass(slots=True)
 class Conversation:
-    """One trajectory."""
+    """One trajectory in one role."""
 
-    trajectory_id: str
-    first_call_at: datetime
-    assignment: Assignment | None = None
-    """The arm that the first call met."""
-    mixed: bool = False
-    """Its arm changed in flight."""
-    published: int = 0
-    """Turns handed over for publishing."""
-    role: str | None = None
+    key: tuple[str, str]
+    """Trajectory and role."""
     calls: list[PastCall] = field(default_factory=list[PastCall])
     tries: dict[tuple[str | None, int], int] = field(default_factory=dict[tuple[str | None, int], int])
     """Calls by parent and index: the second one at a place is attempt 2."""
@@ -86,25 +76,22 @@ class Conversations:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
-        self._known: OrderedDict[str, Conversation] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], Conversation] = OrderedDict()
         self.size = 0
         """Bytes of all that are remembered."""
 
-    def get(self, trajectory_id: str) -> Conversation | None:
-        """A remembered trajectory."""
-        return self._known.get(trajectory_id)
-
-    def open(self, trajectory_id: str, first_call_at: datetime) -> Conversation:
-        """The trajectory, new or remembered; it is now the most recently used one."""
-        conversation = self._known.setdefault(trajectory_id, Conversation(trajectory_id, first_call_at))
-        self._known.move_to_end(trajectory_id)
+    def open(self, trajectory_id: str, role: str) -> Conversation:
+        """The trajectory in a role, new or remembered; it is now the most recently used one."""
+        key = (trajectory_id, role)
+        conversation = self._known.setdefault(key, Conversation(key))
+        self._known.move_to_end(key)
         self._count(conversation)
         return conversation
 
     def remember(self, conversation: Conversation, call: PastCall) -> None:
         """Keep a finished call; the least recently used trajectories make room."""
         conversation.remember(call)
-        if self._known.get(conversation.trajectory_id) is conversation:
+        if self._known.get(conversation.key) is conversation:
             self._count(conversation)
 
     def _count(self, conversation: Conversation) -> None:

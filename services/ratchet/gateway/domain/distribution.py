@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 NEUTRAL: Mapping[str, float] = {
     "temperature": 1.0,
@@ -39,11 +39,30 @@ _HARMLESS: Mapping[str, tuple[object, ...]] = {
 }
 """Members with which an engine (vLLM, in all its versions) masks or moves what the policy would have drawn from, or
 chooses among several answers -> the values, beside null, with which it does not."""
+_TEXTS = frozenset({"text", "input_text", "output_text", "refusal"})
+"""Types of content parts that are nothing but text."""
 
 
 def is_constrained(body: Mapping[str, Any]) -> bool:
     """Whether the request asks for anything but a free draw. `Any`: it is JSON, and only compared."""
-    return any(body.get(name) is not None and body[name] not in harmless for name, harmless in _HARMLESS.items())
+    named = any(body.get(name) is not None and body[name] not in harmless for name, harmless in _HARMLESS.items())
+    tools = body.get("tools")
+    return named or (isinstance(tools, list) and any(_is_strict(tool) for tool in cast("list[Any]", tools)))
+
+
+def is_multimodal(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a message holds more than text: token ids stand for an image, but do not show it."""
+    contents = [message.get("content") for message in messages]
+    parts: list[Any] = [
+        part for content in contents if isinstance(content, list) for part in cast("list[Any]", content)
+    ]
+    return any(not isinstance(part, dict) or part.get("type") not in _TEXTS for part in parts)
+
+
+def _is_strict(tool: Any) -> bool:
+    """A tool whose arguments the engine forces into their schema (vLLM from 0.25, also under `tool_choice: auto`)."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return isinstance(function, dict) and bool(function.get("strict"))
 
 
 def with_neutral(body: Mapping[str, Any]) -> dict[str, Any]:

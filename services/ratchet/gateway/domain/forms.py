@@ -34,3 +34,5 @@ class Form:
 
 CHAT = Form("/chat/completions", read_chat, chat_upstream, chat_answer, chat_chunks, "chat.completion.chunk")
 TEXT = Form("/completions", read_completion, completion_upstream, completion_answer, text_chunks, "text_completion")
+FORMS: Mapping[str, Form] = {form.path: form for form in (CHAT, TEXT)}
+"""By path."""

@@ -12,6 +12,9 @@ from ratchet.kernel.asgi import HttpError
 from ratchet.messages.state import ServedPolicy
 from ratchet.messages.turn import EngineInfo
 
+BUSY = frozenset({408, 429})
+"""Out of time, or too many calls: somebody else may have room."""
+
 
 class EngineFailed(HttpError):
     """The engine's fault, not the agent's: somebody else may be asked instead."""
@@ -28,6 +31,8 @@ class Reply:
 
     status: int
     body: Any
+    raw: bytes = b""
+    """The body as it came."""
 
     @property
     def reason(self) -> str:
@@ -37,19 +42,24 @@ class Reply:
         message = error.get("message") if isinstance(error, dict) else error
         return message if isinstance(message, str) and message else f"the engine answered {self.status}"
 
-    def refusal(self) -> HttpError:
+    def refusal(self, kind_of: type[HttpError] = HttpError) -> HttpError:
         """What the agent is told of a request that the engine refuses."""
         body: Any = self.body if isinstance(self.body, dict) else {}
         error = body.get("error")
         told: dict[str, Any] = error if isinstance(error, dict) else {}
         kind, code, param = (told.get(name) for name in ("type", "code", "param"))
-        return HttpError(
+        return kind_of(
             self.status,
             self.reason,
             kind=kind if isinstance(kind, str) else None,
             code=code if isinstance(code, str) else None,
             param=param if isinstance(param, str) else None,
         )
+
+
+class CallRefused(HttpError):
+    """The policies' engine refuses the call, say because its context is too long: the agent gets its words, nobody else
+    is asked, and the turn is a failure of the policy, whose own words may have made the call what it is."""
 
 
 Post = Callable[[str, Mapping[str, Any]], Awaitable[Reply]]
@@ -64,8 +74,8 @@ class Engine(Protocol):
         """What turns say of it."""
         ...
 
-    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy) -> Any:
-        """The answer's JSON.
+    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy) -> Reply:
+        """The engine's answer.
 
         Raises `EngineFailed`, or an `HttpError` below 500 for a request that is wrong in the engine's eyes.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import aiohttp
 import msgspec
 
 from ratchet.gateway.engines.base import EngineFailed, Reply
+from ratchet.kernel.asgi import HttpError
 
 CONNECT_TRIES = 3
 """A refused connection was never a call, so it is tried again; anything later is not."""
@@ -19,6 +21,8 @@ CONNECT_PAUSE_S = 0.1
 KEEP_ALIVE_S = 4.0
 """Below the five seconds after which uvicorn and vLLM close an idle connection: theirs must not be the first word."""
 
+_OUR_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""Errors of this process and its machine: no engine, and so no arm, has failed."""
 LARGEST_ANSWER = 64 * 1024 * 1024
 """Bytes of an answer, unpacked: a long one with the log-probabilities of every token has a few."""
 
@@ -51,6 +55,8 @@ class HttpPost:
             try:
                 return await self._send(path, sealed)
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+                if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno in _OUR_LIMITS:
+                    raise HttpError(503, "the gateway has no connection left", code="overloaded") from error
                 if attempt + 1 == CONNECT_TRIES:
                     message = f"{self._name} is not reachable"
                     raise EngineFailed(502, message, code="engine_unavailable", unreachable=True) from error
@@ -64,7 +70,8 @@ class HttpPost:
             ) as answer:
                 if 300 <= answer.status < 400:
                     raise EngineFailed(502, f"{self._name} points elsewhere", code="engine_invalid")
-                return Reply(answer.status, _decoded(answer.status, await bounded(answer)))
+                body = await bounded(answer)
+                return Reply(answer.status, _decoded(answer.status, body), body)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             raise
         except TimeoutError as error:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ratchet.gateway.domain.calls import CallRequest, provider_body
 from ratchet.gateway.domain.forms import Form
-from ratchet.gateway.engines.base import EngineFailed, Post
+from ratchet.gateway.engines.base import BUSY, EngineFailed, Post, Reply
 from ratchet.gateway.engines.refusals import WRONG_KEY, refused
 from ratchet.messages.state import ServedPolicy
 from ratchet.messages.turn import EngineInfo
@@ -16,9 +15,6 @@ ANY = "*"
 """Stands for every role that the map of models does not name."""
 _OUR_FAULT = WRONG_KEY | {404, 405}
 """What a wrong key, url or model name gets: nothing that the agent could put right."""
-
-_BUSY = frozenset({408, 429})
-"""Out of time, or too many calls: somebody else may have room."""
 
 
 class OpenAiEngine:
@@ -44,16 +40,16 @@ class OpenAiEngine:
         model = self._models.get(role) or self._models.get(ANY)
         return ServedPolicy(version=0, name=f"{self._name}:{model}", digest="") if model else None
 
-    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy) -> Any:
-        """The answer's JSON. Raises `EngineFailed`, or `HttpError` for a request that the server refuses."""
+    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy) -> Reply:
+        """The server's answer. Raises `EngineFailed`, or `HttpError` for a request that the server refuses."""
         reply = await self._post(form.path, provider_body(request, policy.name.removeprefix(f"{self._name}:")))
         if reply.status >= 500:
             raise EngineFailed(502, f"{self._name}: {reply.reason}", code="engine_failed")
         if reply.status in _OUR_FAULT:
             raise refused(self._name, reply)
-        if reply.status in _BUSY:
+        if reply.status in BUSY:
             refusal = reply.refusal()
             raise EngineFailed(reply.status, f"{self._name}: {refusal}", code=refusal.code or "engine_busy")
         if reply.status != 200:
             raise reply.refusal()
-        return reply.body
+        return reply

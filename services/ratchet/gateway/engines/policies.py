@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from ratchet.gateway.domain.calls import CallRequest
 from ratchet.gateway.domain.forms import Form
-from ratchet.gateway.engines.base import EngineFailed, Post, Reply
+from ratchet.gateway.engines.base import BUSY, CallRefused, EngineFailed, Post, Reply
 from ratchet.gateway.engines.refusals import WRONG_KEY, refused
 from ratchet.kernel.errors import NotFound, Unavailable
 from ratchet.messages.state import PolicyVersion, ServedPolicy
@@ -35,8 +34,8 @@ class PolicyEngine:
         """What turns say of it."""
         return self._info
 
-    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy) -> Any:
-        """The answer's JSON. Raises `EngineFailed`, or `HttpError` for a request that the engine refuses."""
+    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy) -> Reply:
+        """The engine's answer. Raises `EngineFailed`, or `CallRefused` for a request that the engine refuses."""
         body = form.upstream(request, policy.name)
         reply = await self._post("/v1" + form.path, body)
         if reply.status == 404:
@@ -49,9 +48,11 @@ class PolicyEngine:
             raise refused(NAME, reply)
         if reply.status >= 500 or reply.status == 404:
             raise EngineFailed(502, reply.reason, code="engine_failed")
+        if reply.status in BUSY:
+            raise EngineFailed(reply.status, reply.reason, code=reply.refusal().code or "engine_busy")
         if reply.status != 200:
-            raise reply.refusal()
-        return reply.body
+            raise reply.refusal(CallRefused)
+        return reply
 
     async def _load(self, role: str, policy: ServedPolicy) -> Reply:
         """Make the policy resident under its immutable name: one load at a time, for all who wait for it.

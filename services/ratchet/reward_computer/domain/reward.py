@@ -73,7 +73,7 @@ def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Rewa
     shares = effective_weights(weights, said)
     total = _mean({name: assessment.score for name, assessment in said.items()}, shares)
     return Reward(
-        reward_id=reward_id(trajectory.trajectory_id, function, when.revision),
+        reward_id=reward_id(trajectory, function, when.revision),
         trajectory_id=trajectory.trajectory_id,
         session_id=trajectory.session_id,
         timestamp=when.at,
@@ -95,9 +95,9 @@ def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Rewa
     )
 
 
-def reward_id(trajectory_id: str, function: RewardFunction, revision: int) -> str:
-    """The same trajectory, function and revision always have the same id."""
-    return named_id("reward", trajectory_id, function.name, function.version, revision)
+def reward_id(trajectory: Trajectory, function: RewardFunction, revision: int) -> str:
+    """The same trajectory of a role, function and revision always have the same id."""
+    return named_id("reward", trajectory.role, trajectory.trajectory_id, function.name, function.version, revision)
 
 
 def effective_weights(weights: Mapping[str, float], said: Mapping[str, Assessment]) -> dict[str, float]:
