@@ -27,6 +27,8 @@ class FakeEngine:
     broken: bool = False
     failing: set[str] = field(default_factory=set[str])
     """Policies that answer with an error."""
+    refusing: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
+    """Policies that refuse calls, with status and code, which is also what they say."""
     at_work: asyncio.Event = field(default_factory=asyncio.Event)
     """Set: calls are answered. Cleared by a test: they wait."""
     left: int = 0
@@ -90,6 +92,9 @@ class FakeEngine:
             raise
         if self.broken or body["model"] in self.failing:
             raise HttpError(500, "out of memory")
+        if body["model"] in self.refusing:
+            status, code = self.refusing[body["model"]]
+            raise HttpError(status, code, code=code)
         if body["model"] not in self.resident:
             raise HttpError(404, f"no model {body['model']}", code="model_not_found")
         return body

@@ -14,6 +14,7 @@ import openai
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
 from ratchet.kernel.bus import Bus
+from ratchet.kernel.envelope import unseal
 from ratchet.kernel.runtime import App
 from ratchet.kernel.settings import KernelSettings
 from ratchet.messages import Message, named_id
@@ -55,7 +56,11 @@ class Scene:
             found = [m for m in raw if (m.headers or {})["ce-type"] == kind.TOPIC]
             return found if len(found) >= number else []
 
-        return [self.bus.contracts.read(m.subject or "", m.data or b"")[0] for m in await eventually(probe)]
+        return [self._read(m) for m in await eventually(probe)]
+
+    def _read(self, stored: Any) -> Message:
+        body = unseal(stored.headers or {}, stored.data or b"")
+        return self.bus.contracts.read(stored.subject or "", body)[0]
 
 
 def version(number: int, role: str = ROLE) -> PolicyVersion:

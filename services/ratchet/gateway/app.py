@@ -46,6 +46,7 @@ from ratchet.kernel.http import HttpServer
 from ratchet.kernel.outbox import Outbox
 from ratchet.kernel.runtime import App, Periodic
 from ratchet.kernel.spool import Spool
+from ratchet.messages import Start
 from ratchet.messages.turn import EngineInfo
 
 Routed = Callable[[Request, str | None], Awaitable[Answer]]
@@ -88,11 +89,11 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     broker = Broker(lambda: Bus.connect(settings.kernel, name="gateway", contracts=contracts))
     folder = settings.kernel.data_dir / "gateway"
     spool = Spool(folder / "spool", settings.spool_bytes)
-    outbox = Outbox(contracts, "gateway", spool, queue_limit=settings.queue_limit)
+    outbox = Outbox(contracts, "gateway", spool, queue_limit=settings.queue_limit, first=(Start.TOPIC,))
     session = open_session()
     routes = Routes(broker.bus, folder, lease_s=settings.lease_s, monotonic=time.monotonic)
     observation = Observation(settings.lease_s, time.monotonic())
-    recorders = Recorders(settings.recorders, settings.conversation_bytes, settings.close_s)
+    recorders = Recorders(settings.recorders, settings.conversation_bytes)
     recorder = Recorder(outbox, Sealer(contracts, utc_now), recorders, settings.recording_bytes)
     gateway = Gateway(
         routes=routes,

@@ -35,7 +35,9 @@ def main() -> None:
 
 
 def serve(source: BinaryIO, sink: BinaryIO, recording: Recording) -> None:
-    """Answer each job with one frame."""
+    """Say with an empty frame that work begins, then answer each job with one frame."""
+    sink.write(LENGTH.pack(0))
+    sink.flush()
     encoder, decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Job)
     while len(header := source.read(LENGTH.size)) == LENGTH.size:
         (length,) = LENGTH.unpack(header)

@@ -22,10 +22,14 @@ from ratchet.kernel.tasks import end
 
 log = structlog.get_logger()
 
-TRIES = 2
-"""A job whose recorder died is given to the next one; one that two died of is given up."""
+TRIES = 3
+"""A job whose recorder died is given to the next one; one that so many died of is given up."""
 SEARCH_S = 30.0
 """A job on which a recorder works for longer is given up, and the recorder ended."""
+START_S = 60.0
+"""A recorder that does not begin to work within it is ended, and another one started."""
+FINISH_S = 15.0
+"""How long a stop waits until what is at hand is recorded; longer than a process takes to start."""
 PAUSE_S = 0.5
 """Before a recorder that died is started again."""
 
@@ -57,6 +61,8 @@ class Recorder:
         self._command = (sys.executable, "-m", "ratchet.gateway.recorder_process", str(conversation_bytes))
         self._held: deque[_Held] = deque()
         self._process: asyncio.subprocess.Process | None = None
+        self._working = False
+        """The process has begun to work: what it dies of now may be its oldest job."""
         self._progress_at = time.monotonic()
         self._stopping = asyncio.Event()
         self._idle = asyncio.Event()
@@ -88,10 +94,10 @@ class Recorder:
         while self._held:
             self._settle(None)
 
-    async def stop(self, deadline_s: float) -> None:
-        """Finish what is at hand, within the deadline; the rest is given up."""
+    async def stop(self) -> None:
+        """Finish what is at hand, within `FINISH_S`; the rest is given up."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(deadline_s):
+            async with asyncio.timeout(FINISH_S):
                 await self._idle.wait()
         self._stopping.set()
 
@@ -103,7 +109,7 @@ class Recorder:
         except OSError as error:
             log.error("a recorder cannot start", reason=str(error))
             return
-        self._process, self._progress_at = process, time.monotonic()
+        self._process, self._working, self._progress_at = process, False, time.monotonic()
         for held in self._held:
             self._write(held)
         reading = asyncio.create_task(self._read(process))
@@ -125,7 +131,10 @@ class Recorder:
             with suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self._stopping.wait()
-            if self._held and time.monotonic() - self._progress_at > SEARCH_S:
+            idle_s = time.monotonic() - self._progress_at
+            if not self._working and idle_s > START_S:
+                return
+            if self._working and self._held and idle_s > SEARCH_S:
                 self._held[0].tries = TRIES
                 return
 
@@ -136,9 +145,9 @@ class Recorder:
         with suppress(asyncio.IncompleteReadError):
             while True:
                 (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
-                recorded = decoder.decode(await process.stdout.readexactly(length))
-                self._progress_at = time.monotonic()
-                self._settle(recorded)
+                self._working, self._progress_at = True, time.monotonic()
+                if length:
+                    self._settle(decoder.decode(await process.stdout.readexactly(length)))
 
     def _write(self, held: _Held) -> None:
         if self._process is not None and self._process.stdin is not None:
@@ -152,8 +161,8 @@ class Recorder:
         held.finish(recorded)
 
     def _blame_first(self) -> None:
-        """The process died of its oldest job, or of nothing that we know."""
-        self._held[0].tries += 1
+        """The process died of its oldest job, or of nothing that we know; not if it had not begun to work."""
+        self._held[0].tries += self._working
         if self._held[0].tries >= TRIES:
             self._settle(None)
 
@@ -161,9 +170,8 @@ class Recorder:
 class Recorders:
     """Several recorders as one component; all jobs of one key go through the same one, in order."""
 
-    def __init__(self, number: int, conversation_bytes: int, close_s: float) -> None:
+    def __init__(self, number: int, conversation_bytes: int) -> None:
         self.recorders = [Recorder(conversation_bytes // number) for _ in range(number)]
-        self._close_s = close_s
 
     def submit(self, key: str, job: Job, finish: Finish) -> None:
         """Have a job recorded, after all earlier ones of the same key."""
@@ -174,5 +182,5 @@ class Recorders:
         await asyncio.gather(*(recorder.run() for recorder in self.recorders))
 
     async def stop(self) -> None:
-        """Finish what is at hand, within the deadline."""
-        await asyncio.gather(*(recorder.stop(self._close_s) for recorder in self.recorders))
+        """Finish what is at hand."""
+        await asyncio.gather(*(recorder.stop() for recorder in self.recorders))

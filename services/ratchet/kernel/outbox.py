@@ -61,9 +61,13 @@ class Outbox:
         *,
         queue_limit: int = 10_000,
         queue_bytes: int = QUEUE_BYTES,
+        first: tuple[str, ...] = (),
         now: Callable[[], datetime] = utc_now,
     ) -> None:
+        """`first`: how the subjects begin whose messages are stored before any other of their batch: streams have no
+        order among each other."""
         self.stats = OutboxStats()
+        self._first = first
         self._contracts = contracts
         self._source = f"urn:ratchet:{source}"
         self._spool = spool
@@ -246,6 +250,10 @@ class Outbox:
 
     async def _publish(self, batch: Sequence[Record]) -> None:
         """Publish in order; a message that the broker will never take is counted, not retried."""
+        ahead = [record for record in batch if record.subject.startswith(self._first)]
+        if 0 < len(ahead) < len(batch):
+            await self._publish(ahead)
+            batch = [record for record in batch if not record.subject.startswith(self._first)]
         results = await asyncio.gather(*(self._publish_one(record) for record in batch), return_exceptions=True)
         refused = [result for result in results if isinstance(result, Rejected | ContractError)]
         for result in results:

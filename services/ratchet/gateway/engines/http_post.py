@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ KEEP_ALIVE_S = 4.0
 
 _OUR_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Errors of this process and its machine: no engine, and so no arm, has failed."""
+LARGE = 1024 * 1024
+"""Bytes of a request that is sent in pieces."""
 LARGEST_ANSWER = 64 * 1024 * 1024
 """Bytes of an answer, unpacked: a long one with the log-probabilities of every token has a few."""
 
@@ -65,8 +68,9 @@ class HttpPost:
 
     async def _send(self, path: str, body: bytes) -> Reply:
         try:
+            data, timeout = in_pieces(body), self._timeout
             async with self._session.post(
-                self._url + path, data=body, headers=self._headers, timeout=self._timeout, allow_redirects=False
+                self._url + path, data=data, headers=self._headers, timeout=timeout, allow_redirects=False
             ) as answer:
                 if 300 <= answer.status < 400:
                     raise EngineFailed(502, f"{self._name} points elsewhere", code="engine_invalid")
@@ -80,6 +84,11 @@ class HttpPost:
             raise EngineFailed(502, f"{self._name} broke off: {error}", code="engine_unavailable") from error
         except msgspec.DecodeError as error:
             raise EngineFailed(502, f"{self._name} did not answer in JSON", code="engine_invalid") from error
+
+
+def in_pieces(body: bytes) -> bytes | io.BytesIO:
+    """A body as aiohttp takes it: a large one in pieces, between which others get their turn."""
+    return io.BytesIO(body) if len(body) > LARGE else body
 
 
 async def bounded(answer: aiohttp.ClientResponse) -> bytes:

@@ -1,0 +1,169 @@
+"""What the canary's statistics rest on: starts before answers, one arm for each role, nothing that hides."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import openai
+import pytest
+import uuid_utils
+
+from ratchet.messages import Start, TrajectoryEnd, Turn
+from ratchet.messages.routing import draw
+from ratchet.messages.state import Route
+from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_routes, scene, served, version
+from tests.support.http import http_client
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+
+
+async def offered(here: Scene, weight: float) -> None:
+    """Offer a canary with centres, and wait until the gateway has seen it."""
+    canary = msgspec.structs.replace(canary_route(weight=weight), centres={"failure": 0.25}, latency_scale_ms=800.0)
+    here.engine.resident.add(version(2).name)
+    bucket = here.bus.bucket("policies", Route)
+    await bucket.change(ROLE, lambda old: msgspec.structs.replace(old or Route(role=ROLE), canary=canary))
+
+    async def seen() -> bool:
+        return f"{ROLE}@2" in [model.id async for model in here.client().models.list()]
+
+    await eventually(seen)
+
+
+async def test_the_start_is_stored_while_the_engine_has_not_answered(nats: RunningServer, tmp_path: Path) -> None:
+    trajectory = str(uuid.uuid4())
+    async with scene(nats, tmp_path) as here:
+        await offered(here, 1.0)
+        here.engine.at_work.clear()
+        asking = asyncio.create_task(ask(here.client(), HI, extra_headers={"x-ratchet-trajectory": trajectory}))
+        (start,) = await here.published(Start, 1)
+        assert not asking.done()
+        assert (start.trajectory_id, start.role, start.policy.arm, start.policy.version) == (
+            trajectory,
+            ROLE,
+            "canary",
+            2,
+        )
+        assert (start.rollout_id, start.policy.weight) == (canary_route().rollout_id, 1.0)
+        assert (start.centres, start.latency_scale_ms) == ({"failure": 0.25}, 800.0)
+        here.engine.at_work.set()
+        await asking
+        await ask(here.client(), HI, extra_headers={"x-ratchet-trajectory": trajectory})
+        await here.published(Turn, 2)
+        assert len(await here.published(Start, 1)) == 1
+
+
+async def test_without_a_canary_a_start_says_so_and_pins_announce_nothing(nats: RunningServer, tmp_path: Path) -> None:
+    async with scene(nats, tmp_path) as here:
+        await ask(here.client(), HI, model=f"{ROLE}@1")
+        await ask(here.client(), HI)
+        await here.published(Turn, 2)
+        (start,) = await here.published(Start, 1)
+        assert (start.policy.arm, start.policy.weight, start.rollout_id, start.centres) == ("stable", 0.0, None, None)
+
+
+async def test_each_role_of_a_trajectory_has_its_own_arm_start_and_end(nats: RunningServer, tmp_path: Path) -> None:
+    trajectory = str(uuid.uuid4())
+    async with scene(nats, tmp_path) as here:
+        await put_routes(here.bus, planner=1)
+        client = here.client(base_url=f"{here.url}/t/{trajectory}/v1")
+
+        async def listed() -> bool:
+            return "planner" in [model.id async for model in client.models.list()]
+
+        await eventually(listed)
+        here.engine.resident.add(version(1, "planner").name)
+        for model in ("planner", ROLE, "planner"):
+            answer = await ask(client, HI, model=model)
+            assert answer.headers["x-ratchet-arm"] == "stable"
+        async with http_client(base_url=here.url) as http:
+            thumb = {"trajectory_id": trajectory, "kind": "thumbs", "value": True}
+            unclear = await http.post("/v1/feedback", json=thumb)
+            assert unclear.status_code == 400
+            assert "planner" in unclear.json()["error"]["message"]
+            ended = await http.post(f"/v1/trajectories/{trajectory}/end", json={})
+            assert ended.json()["roles"] == ["planner", ROLE]
+        starts = await here.published(Start, 2)
+        assert {(start.role, start.policy.arm) for start in starts} == {("planner", "stable"), (ROLE, "stable")}
+        ends = await here.published(TrajectoryEnd, 2)
+        assert {(end.role, end.turns) for end in ends} == {("planner", 2), (ROLE, 1)}
+
+
+async def test_a_call_that_its_agent_gives_up_says_how_long_it_waited_at_least(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    async with scene(nats, tmp_path) as here:
+        here.engine.at_work.clear()
+        with pytest.raises(openai.APITimeoutError):
+            await ask(here.client(timeout=0.5), HI)
+        (turn,) = await here.published(Turn, 1)
+        assert (turn.finish_reason, turn.error, turn.index, turn.messages) == ("cancelled", None, 0, [])
+        assert turn.latency_ms >= 100
+        here.engine.at_work.set()
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, "context_length_exceeded"), (422, "template_error")])
+async def test_what_the_policies_engine_refuses_is_a_failure_of_the_policy(
+    nats: RunningServer, tmp_path: Path, status: int, code: str
+) -> None:
+    async with scene(nats, tmp_path) as here:
+        await offered(here, 1.0)
+        here.engine.refusing = {version(2).name: (status, code)}
+        with pytest.raises(openai.APIStatusError) as refused:
+            await ask(here.client(), HI)
+        assert (refused.value.status_code, refused.value.code) == (status, code)
+        (turn,) = await here.published(Turn, 1)
+        assert (turn.policy.arm, turn.error, turn.trainable.reason) == ("canary", code, "error")
+
+
+async def test_a_policys_engine_that_is_busy_falls_back_to_stable(nats: RunningServer, tmp_path: Path) -> None:
+    async with scene(nats, tmp_path) as here:
+        await offered(here, 1.0)
+        here.engine.refusing = {version(2).name: (429, "slow_down")}
+        answer = await ask(here.client(), HI)
+        assert answer.headers["x-ratchet-policy"] == served(1).name
+        failed, answered = await here.published(Turn, 2)
+        assert (failed.policy.arm, failed.error, answered.policy.arm) == ("canary", "slow_down", "mixed")
+
+
+async def test_an_id_without_a_time_keeps_its_arm_on_a_second_gateway_at_a_later_stage(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    trajectories = [str(uuid.UUID(int=n * 7919, version=4)) for n in range(12)]
+
+    async def arms(here: Scene) -> list[str]:
+        answers = [await ask(here.client(), HI, extra_headers={"x-ratchet-trajectory": one}) for one in trajectories]
+        return [answer.headers["x-ratchet-arm"] for answer in answers]
+
+    async with scene(nats, tmp_path / "one") as first:
+        await offered(first, 0.5)
+        before = await arms(first)
+        assert set(before) == {"stable", "canary"}
+        async with scene(nats, tmp_path / "two") as second:
+            await offered(second, 0.5)
+            steps = canary_route(weight=0.5).schedule
+            later = [*steps, msgspec.structs.replace(steps[0], at=steps[0].at + timedelta(hours=1), weight=0.95)]
+            bucket = second.bus.bucket("policies", Route)
+
+            def staged(old: Route | None) -> Route:
+                assert old is not None
+                assert old.canary is not None
+                canary = msgspec.structs.replace(old.canary, schedule=later, lease=old.canary.lease + 1)
+                return msgspec.structs.replace(old, canary=canary)
+
+            await bucket.change(ROLE, staged)
+
+            async def advanced() -> bool:
+                fresh = str(uuid_utils.uuid7())
+                answer = await ask(second.client(), HI, extra_headers={"x-ratchet-trajectory": fresh})
+                return answer.headers["x-ratchet-arm"] == "canary" and draw(canary_route().salt, fresh) >= 0.5
+
+            await eventually(advanced)
+            assert await arms(second) == before
