@@ -46,7 +46,6 @@ from ratchet.kernel.http import HttpServer
 from ratchet.kernel.outbox import Outbox
 from ratchet.kernel.runtime import App, Periodic
 from ratchet.kernel.spool import Spool
-from ratchet.messages import Start
 from ratchet.messages.turn import EngineInfo
 
 Routed = Callable[[Request, str | None], Awaitable[Answer]]
@@ -89,7 +88,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     broker = Broker(lambda: Bus.connect(settings.kernel, name="gateway", contracts=contracts))
     folder = settings.kernel.data_dir / "gateway"
     spool = Spool(folder / "spool", settings.spool_bytes)
-    outbox = Outbox(contracts, "gateway", spool, queue_limit=settings.queue_limit, first=(Start.TOPIC,))
+    outbox = Outbox(contracts, "gateway", spool, queue_limit=settings.queue_limit)
     session = open_session()
     routes = Routes(broker.bus, folder, lease_s=settings.lease_s, monotonic=time.monotonic)
     observation = Observation(settings.lease_s, time.monotonic())

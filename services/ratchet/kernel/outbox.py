@@ -23,7 +23,7 @@ from ratchet.kernel.errors import ContractError, Rejected, Unavailable
 from ratchet.kernel.logs import failure
 from ratchet.kernel.spool import Record, Spool
 from ratchet.kernel.tasks import end
-from ratchet.messages import Message
+from ratchet.messages import Message, Start
 
 log = structlog.get_logger()
 
@@ -33,6 +33,9 @@ BATCH_BYTES = 8 * 1024 * 1024
 """Bytes that are published, or spooled, together; a larger message goes alone."""
 QUEUE_BYTES = 64 * 1024 * 1024
 """Bytes that wait in memory: what a busy producer makes in the seconds that one batch may take."""
+FIRST = (Start.TOPIC,)
+"""How the subjects begin whose messages are stored before all others of their batch: a trajectory's start before its
+turns, which are in another stream."""
 RETRY_S = 0.5
 """Pause before the spool is tried again."""
 ORPHANS_S = 60.0
@@ -61,13 +64,9 @@ class Outbox:
         *,
         queue_limit: int = 10_000,
         queue_bytes: int = QUEUE_BYTES,
-        first: tuple[str, ...] = (),
         now: Callable[[], datetime] = utc_now,
     ) -> None:
-        """`first`: how the subjects begin whose messages are stored before any other of their batch: streams have no
-        order among each other."""
         self.stats = OutboxStats()
-        self._first = first
         self._contracts = contracts
         self._source = f"urn:ratchet:{source}"
         self._spool = spool
@@ -250,10 +249,10 @@ class Outbox:
 
     async def _publish(self, batch: Sequence[Record]) -> None:
         """Publish in order; a message that the broker will never take is counted, not retried."""
-        ahead = [record for record in batch if record.subject.startswith(self._first)]
+        ahead = [record for record in batch if record.subject.startswith(FIRST)]
         if 0 < len(ahead) < len(batch):
             await self._publish(ahead)
-            batch = [record for record in batch if not record.subject.startswith(self._first)]
+            batch = [record for record in batch if not record.subject.startswith(FIRST)]
         results = await asyncio.gather(*(self._publish_one(record) for record in batch), return_exceptions=True)
         refused = [result for result in results if isinstance(result, Rejected | ContractError)]
         for result in results:
