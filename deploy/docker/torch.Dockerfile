@@ -1,7 +1,9 @@
 # syntax=docker/dockerfile:1
-# Engine and trainer. TORCH_INDEX names the index of another torch build. Build from the repository root.
-FROM python:3.11.14-slim-bookworm AS build
+# Engine and trainer. TORCH_INDEX names the index of another torch build; with CUDA=yes it must be one with CUDA, whose
+# libraries come with it: the machine needs NVIDIA's driver and container toolkit only. Build from the repository root.
+FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d AS build
 ARG TORCH_INDEX=default
+ARG CUDA=no
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 RUN python -m venv /opt/ratchet
 WORKDIR /src
@@ -11,6 +13,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     && if [ "$TORCH_INDEX" = default ]; \
        then /opt/ratchet/bin/python -m pip install -c constraints.txt "$torch"; \
        else /opt/ratchet/bin/python -m pip install --no-deps --index-url "$TORCH_INDEX" "$torch"; fi
+RUN [ "$CUDA" = no ] || /opt/ratchet/bin/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)'
 COPY LICENSE README.md pyproject.toml ./
 COPY contracts contracts
 COPY deploy deploy
@@ -18,7 +21,7 @@ COPY services services
 RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/ratchet/bin/python -m pip install -c constraints.txt '.[engine,trainer]'
 
-FROM python:3.11.14-slim-bookworm
+FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="ratchet-torch" \
       org.opencontainers.image.description="Ratchet's engine and trainer" \

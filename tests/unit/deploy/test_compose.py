@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import subprocess
 from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
+from xml.etree import ElementTree
 
 import jsonschema
 import pytest
@@ -23,6 +25,7 @@ from tests.support.compose import REPOSITORY, VARIABLE, compose, services
 
 OURS = {spec.name: spec for spec in SERVICES}
 ONE_SHOT = {"volumes", "init"}
+EXAMPLE = assignments((REPOSITORY / ".env.example").read_text())
 TEXT = (REPOSITORY / "docker-compose.yml").read_text()
 
 
@@ -38,7 +41,7 @@ def test_every_service_of_the_embedded_stack_is_there():
 
 
 def test_every_variable_is_in_the_example_and_a_missing_secret_names_the_remedy():
-    known = assignments((REPOSITORY / ".env.example").read_text())
+    known = EXAMPLE
     used = {match[1]: match[0] for match in VARIABLE.finditer(TEXT)}
 
     assert set(used) == set(known)
@@ -48,10 +51,14 @@ def test_every_variable_is_in_the_example_and_a_missing_secret_names_the_remedy(
     assert all(match[0].endswith(":?run make env}") for match in VARIABLE.finditer(TEXT) if known[match[1]] == "")
 
 
-@pytest.mark.parametrize("name", sorted(OURS))
+SETTINGS = OURS | {"trainer_gpu": OURS["trainer_worker"]}
+"""Services that read settings of ours: those of the embedded stack, and the worker with a GPU."""
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_command_runs_a_module_that_exists(name: str):
-    assert services()[name]["command"] == ["python", "-m", OURS[name].module]
-    assert find_spec(f"{OURS[name].module}.__main__")
+    assert services()[name]["command"] == ["python", "-m", SETTINGS[name].module]
+    assert find_spec(f"{SETTINGS[name].module}.__main__")
 
 
 def test_init_runs_a_module_with_a_main():
@@ -72,22 +79,71 @@ def _variables(settings: type[BaseSettings]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name", sorted(OURS))
+@pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_environment_names_are_settings_of_the_service(name: str):
-    settings = importlib.import_module(f"{OURS[name].module}.settings").Settings
+    settings = importlib.import_module(f"{SETTINGS[name].module}.settings").Settings
     known = _variables(settings) | _variables(KernelSettings) | {HUB_VARIABLE}
 
     assert set(services()[name].get("environment", {})) <= known
 
 
-def test_a_base_model_that_was_trained_on_can_be_fetched_where_it_is_served():
-    for name in ("trainer_worker", "engine_local"):
-        assert services()[name]["environment"][HUB_VARIABLE] == "1"
+def test_a_base_model_that_was_trained_on_can_be_fetched_where_it_is_served_and_only_when_asked_for():
+    for name in ("trainer_worker", "trainer_gpu", "engine_local"):
+        assert services()[name]["environment"][HUB_VARIABLE] == "${HUB:-0}"
         assert "front" in services()[name]["networks"]
     assert not compose()["networks"]["front"].get("internal")
+    assert EXAMPLE["HUB"] == "0"
 
 
-@pytest.mark.parametrize("name", sorted(OURS))
+def test_an_object_store_elsewhere_can_be_reached_by_all_that_use_it():
+    users = [name for name, one in services().items() if "RATCHET_S3_ENDPOINT" in one.get("environment", {})]
+
+    assert {"init", "rl_coordinator", "trainer_worker", "trainer_gpu", "engine_local", "canary_deployer"} == set(users)
+    assert all("front" in services()[name]["networks"] for name in users)
+    assert compose()["x-objects"]["RATCHET_S3_ENDPOINT"] == "${S3_ENDPOINT:-" + EXAMPLE["S3_ENDPOINT"] + "}"
+
+
+def test_the_gpu_worker_comes_with_its_profile_reserves_a_gpu_and_has_a_pool():
+    worker = services()["trainer_gpu"]
+    (device,) = worker["deploy"]["resources"]["reservations"]["devices"]
+
+    assert worker["profiles"] == ["gpu"]
+    assert [name for name, one in services().items() if "profiles" in one] == ["trainer_gpu"]
+    assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+    assert worker["environment"]["RATCHET_TRAINER_POOL"] == "gpu"
+    assert worker["build"]["args"]["CUDA"] == "yes"
+    assert "trainer_gpu" not in {needed for one in services().values() for needed in one.get("depends_on", {})}
+
+
+def test_slots_of_the_example_are_what_the_coordinator_reads():
+    settings = importlib.import_module("ratchet.rl_coordinator.settings").Settings
+
+    slots = settings.model_validate({"slots": json.loads(EXAMPLE["TRAINING_SLOTS"].strip("'"))}).slots
+    assert dict(slots) == {"default": 1}
+
+
+def test_the_example_can_be_sourced_by_a_shell_as_compose_reads_it():
+    words = subprocess.run(
+        ["sh", "-ec", f". {REPOSITORY}/.env.example; printf '%s' \"$TRAINING_SLOTS\""],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(words.stdout) == {"default": 1}
+
+
+def test_clickhouse_s_logs_about_itself_have_an_end():
+    root = ElementTree.parse(REPOSITORY / "deploy/docker/clickhouse.xml").getroot()
+
+    logs = [one for one in root if one.tag.endswith("_log")]
+    assert logs
+    assert all(one.get("remove") == "1" or "DELETE" in str(one.findtext("ttl")) for one in logs)
+    assert {"query_log", "part_log", "metric_log", "asynchronous_metric_log", "trace_log", "text_log"} <= {
+        one.tag for one in logs
+    }
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_addresses_name_services_of_the_file_and_their_ports(name: str):
     ports = {"nats": 4222, "clickhouse": 8123, "minio": 9000} | {spec.name: spec.port for spec in SERVICES if spec.port}
     for value in services()[name].get("environment", {}).values():
@@ -104,7 +160,7 @@ def test_service_is_confined(name: str):
     assert service["deploy"]["resources"]["limits"].keys() >= {"cpus", "memory"} or service["image"].startswith(
         "ratchet"
     )
-    assert re.search(r":[\w.-]*\d[\w.-]*$", service["image"]), "a pinned tag"
+    assert re.search(r":[\w.-]*\d[\w.-]*(@sha256:[0-9a-f]{64})?$", service["image"]), "a pinned tag"
     if name != "volumes":
         assert not str(service["user"]).startswith("0:")
     if name != "clickhouse":
@@ -149,6 +205,7 @@ def test_prometheus_scrapes_every_service_at_its_health_port():
 
     targets = config["scrape_configs"][0]["static_configs"][0]["targets"]
     assert set(targets) == {f"{name}:9100" for name in OURS}
+    assert config["scrape_configs"][0]["dns_sd_configs"][0]["names"] == ["trainer_gpu"]
 
 
 def test_every_alert_links_a_section_of_the_operations_guide():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.compose import REPOSITORY, compose
+from tests.support.compose import REPOSITORY, compose, services
 
 DOCKERFILES = sorted((REPOSITORY / "deploy/docker").glob("*.Dockerfile"))
 INSTRUCTIONS = {"FROM", "ARG", "ENV", "RUN", "WORKDIR", "COPY", "LABEL", "USER", "VOLUME", "EXPOSE", "CMD"}
@@ -29,7 +29,7 @@ def test_instructions_are_known_and_bases_pinned(path: Path):
     found = instructions(path)
 
     assert {word for word, _ in found} <= INSTRUCTIONS
-    assert all(re.search(r":\d+\.\d+\.\d+-", rest) for word, rest in found if word == "FROM")
+    assert all(re.search(r":\d+\.\d+\.\d+-\S+@sha256:[0-9a-f]{64}", rest) for word, rest in found if word == "FROM")
     assert len({rest.split()[0] for word, rest in found if word == "FROM"}) == 1
 
 
@@ -80,7 +80,7 @@ def test_command_is_an_entry_point(path: Path):
 
 
 def test_images_carry_the_version_of_the_project():
-    for name in ("x-light", "x-torch"):
-        assert compose()[name]["image"].endswith(f":{PROJECT['version']}")
+    for image in (compose()["x-light"]["image"], compose()["x-torch"]["image"], services()["trainer_gpu"]["image"]):
+        assert image.endswith(f":{PROJECT['version']}")
     for path in DOCKERFILES:
         assert ("ARG", f"VERSION={PROJECT['version']}") in instructions(path)

@@ -1,0 +1,73 @@
+"""Every package that is imported is declared: for a service by the base or by its extra, elsewhere by any."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from tests.support.compose import REPOSITORY
+
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+EXTRAS = {"embedded": "embedded", "engine_local": "engine", "trainer_worker": "trainer", "demo": "demo"}
+"""The extra that a package of `services/ratchet` may need besides the base."""
+OURS = {path.stem for folder in ("contracts", "docs") for path in (REPOSITORY / folder).glob("*.py")} | {
+    "ratchet",
+    "tests",
+    "deploy",
+    "docs",
+    "contracts",
+    "examples",
+}
+
+
+def canonical(requirement: str) -> str:
+    """The name of a requirement or a distribution, as package indexes compare them."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[\[><=; ~!]", requirement)[0]).lower()
+
+
+def declared(*extras: str) -> set[str]:
+    """What the base and these extras declare."""
+    listed = [*PROJECT["dependencies"], *(one for name in extras for one in PROJECT["optional-dependencies"][name])]
+    return {canonical(one) for one in listed}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Top-level names that a file imports from elsewhere."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names = [node.module]
+        yield from (top for name in names if (top := name.split(".")[0]) not in sys.stdlib_module_names | OURS)
+
+
+installed = functools.cache(packages_distributions)
+
+
+def undeclared(folder: Path, known: set[str]) -> set[str]:
+    """Imports of a folder whose packages nobody declares."""
+    distributions = installed()
+    files = [path for path in folder.rglob("*.py") if "node_modules" not in path.parts]
+    found = {name for path in files for name in imported(path)}
+    return {name for name in found if not {canonical(one) for one in distributions.get(name, [])} & known}
+
+
+@pytest.mark.parametrize("service", sorted(path.name for path in (REPOSITORY / "services/ratchet").glob("*/")))
+def test_a_service_imports_what_the_base_or_its_extra_declares(service: str):
+    extras = [EXTRAS[service]] if service in EXTRAS else []
+
+    assert undeclared(REPOSITORY / "services/ratchet" / service, declared(*extras)) == set()
+
+
+@pytest.mark.parametrize("folder", ["tests", "deploy", "docs", "contracts", "examples"])
+def test_everything_else_imports_what_some_extra_declares(folder: str):
+    assert undeclared(REPOSITORY / folder, declared(*PROJECT["optional-dependencies"])) == set()
