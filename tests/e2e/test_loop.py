@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from ratchet.demo.connections import Connections, connect
-from ratchet.demo.plan import SMALL, stack_environment
+from ratchet.demo.plan import EXAMS, SMALL, stack_environment
 from ratchet.demo.progress import Progress
 from ratchet.demo.report import Findings, claims, read_findings, seconds_to_roll_back
 from ratchet.demo.scenario import Scenario
@@ -34,11 +34,11 @@ class Loop:
 
 @asynccontextmanager
 async def loop(directory: Path) -> AsyncIterator[Loop]:
-    settings = StackSettings(directory=directory, free_ports=True, env=stack_environment(SMALL))
+    settings = StackSettings(directory=directory, free_ports=True, env=stack_environment(SMALL, directory))
     async with Stack(settings) as stack:
         kernel = kernel_of(stack.env).model_copy(update={"data_dir": directory / "data" / "test"})
         async with connect(stack, kernel) as connections:
-            scenario = Scenario(SMALL, connections, Progress(listen=print), directory / "logs")
+            scenario = Scenario(SMALL, connections, Progress(listen=print), directory)
             yield Loop(stack, connections, scenario)
 
 
@@ -46,10 +46,11 @@ async def test_the_loop_closes_while_services_are_killed(tmp_path: Path) -> None
     async with loop(tmp_path / "state") as here:
         await here.scenario.first_policy()
         await asyncio.gather(here.scenario.improve(), killed(here.stack, "trajectory_collector", "reward_computer"))
-        await here.scenario.sabotage()
+        await here.scenario.offer_bad_policy()
         await here.scenario.settle()
-        story, findings = here.scenario.story, await read_findings(here.connections, here.scenario.story)
-    assert [claim for claim in claims(findings, story, SMALL) if not claim.holds and "held-out" not in claim.text] == []
+        story = here.scenario.story
+        findings = await read_findings(here.connections, story, tmp_path / "state" / EXAMS)
+    assert [claim for claim in claims(findings, story, SMALL) if not claim.holds] == []
     assert story.bad_version is not None
     check_policies(findings, bad=story.bad_version)
     check_ledger(findings)
@@ -62,10 +63,10 @@ def check_policies(findings: Findings, *, bad: int) -> None:
     assert (stages[1], stages[good], stages[bad]) == ("archived", "stable", "rolled_back")
     assert findings.route.stable is not None
     assert (findings.route.stable.version, findings.route.canary) == (good, None)
-    first, best = findings.heldout(1), findings.heldout(good)
-    assert first is not None
-    assert best is not None
-    assert best.rate > first.rate  # intervals apart are the demo's claim: this loop plays too few tickets for it
+    assert set(findings.exams) == {1, good, bad}
+    valid = findings.exams[bad].valid_calls()
+    assert valid is not None
+    assert valid.rate > 0.9  # the bad policy decides badly; it does not babble
     refused, overridden, rolled_back = (one for one in findings.verdicts(bad) if one.verdict != "advance")
     assert (refused.verdict, overridden.verdict, rolled_back.verdict) == ("refuse", "start", "roll_back")
     assert (overridden.actor, rolled_back.actor) == ("demo operator", "canary_deployer")

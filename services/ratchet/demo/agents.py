@@ -23,11 +23,12 @@ from typing import Any
 import openai
 import uuid_utils
 
+from ratchet.demo.plan import DOMAIN
 from ratchet.demo.player import Player, in_parallel, open_client
 from ratchet.demo.world import INSTRUCTIONS, TRAIN, Task, Verdict, draw_tasks
 
-DOMAIN = "customer_service"
 AGENT_ID = "helpdesk-agent"
+UNANSWERED = Verdict(success=False, fault="unanswered", model_calls=0, tool_calls=0, valid_tool_calls=0)
 MAX_ERRORS_IN_A_ROW = 50
 """Unanswered tickets in a row after which the agents give up."""
 
@@ -37,8 +38,11 @@ class Tally:
     """What happened so far."""
 
     trajectories: int = 0
+    """Tickets played to their end,"""
     successes: int = 0
+    """solved,"""
     errors: int = 0
+    """and given up because the gateway did not answer."""
     errors_in_a_row: int = 0
 
 
@@ -87,6 +91,7 @@ class Agent:
             await self._end(task, trajectory_id, verdict)
         except openai.APIError as error:
             self._failed(error)
+            await self._give_up(task, trajectory_id)
             return
         self.tally.trajectories += 1
         self.tally.successes += verdict.success
@@ -95,6 +100,11 @@ class Agent:
     async def _end(self, task: Task, trajectory_id: str, verdict: Verdict) -> None:
         body = end_of(task, verdict) | {"role": self.player.model, "session_id": self.session_id, "agent_id": AGENT_ID}
         await self.player.client.post(f"/trajectories/{trajectory_id}/end", cast_to=object, body=body)
+
+    async def _give_up(self, task: Task, trajectory_id: str) -> None:
+        """Every trajectory ends with an outcome: a customer who got no answer was not helped."""
+        with suppress(openai.APIError):  # the ticket is counted as given up already
+            await self._end(task, trajectory_id, UNANSWERED)
 
     def _failed(self, error: openai.APIError) -> None:
         self.tally.errors += 1

@@ -1,7 +1,8 @@
-"""A scripted clerk who knows the house rules and slips: the logged tickets that a first policy is made from.
+"""A scripted clerk: knows the house rules, slips now and then, and in some kinds of tickets has a wrong habit.
 
-Most slips have nothing to do with the facts of an order (closing without acting, stopping after the look-up), because
-noise in the rule decisions themselves would teach wrong rules, which no later reward brings back.
+The biased clerk's tickets are what the demo starts from. In the kinds of `world.MISJUDGED` he does the wrong thing more
+often than the right one, so imitation makes the wrong act the most likely one; because he also does the right thing
+there now and then, a policy that samples still finds it, and rewards can turn it round.
 """
 
 from __future__ import annotations
@@ -10,15 +11,32 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ratchet.demo.world import STAGES, Act, ChatMessage, Desk, Task, Verdict, rule
+from ratchet.demo.world import DECIDED, MISJUDGED, STAGES, Act, ChatMessage, Desk, Task, Verdict, kind_of, rule
 
 QUESTION = "which order?"
 CLOSING = "all done"
 
-EXPERT = 0.0
-"""The carelessness of a clerk who never slips."""
-CARELESS = 0.7
-"""The carelessness of the clerk whose tickets the demo starts from: right on about 63 %."""
+
+@dataclass(frozen=True, slots=True)
+class Clerk:
+    """How somebody at the desk errs."""
+
+    carelessness: float = 0.0
+    """How often slips happen, 0..1: most have nothing to do with the facts of an order."""
+    bias: float = 0.0
+    """Probability of the wrong habit in the kinds of tickets that the clerk misjudges."""
+    misjudged: frozenset[str] = MISJUDGED
+    """Those kinds."""
+
+
+EXPERT = Clerk()
+"""Never errs."""
+CARELESS = Clerk(carelessness=0.7)
+"""Slips everywhere: right on about 63 % of the tickets, and in every kind more often right than not."""
+BIASED = Clerk(carelessness=0.3, bias=0.7)
+"""Right on about 57 % of the tickets, but only on 18 to 25 % of those in the misjudged kinds."""
+INVERTED = Clerk(bias=0.9, misjudged=DECIDED)
+"""Never slips, but mostly grants what the rules refuse and refuses what they grant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,37 +63,46 @@ def does(act: Act) -> ChatMessage:
     }
 
 
-def play(task: Task, carelessness: float, draw: random.Random) -> PlayedTicket:
+def play(task: Task, clerk: Clerk, draw: random.Random) -> PlayedTicket:
     """Let the clerk work on one ticket."""
     desk = Desk(task)
     messages = desk.opening()
-    for reply in _replies(task, carelessness, draw):
+    for reply in _replies(task, clerk, draw):
         messages += [reply, *desk.answer(reply)]
     return PlayedTicket(task, messages, desk.verdict())
 
 
-def _replies(task: Task, carelessness: float, draw: random.Random) -> Iterator[ChatMessage]:
-    ruling = rule(task.wish, task.order)
+def _replies(task: Task, clerk: Clerk, draw: random.Random) -> Iterator[ChatMessage]:
     if not task.names_order:
         yield says(QUESTION)
-    if draw.random() < 0.22 * carelessness:
+    if draw.random() < 0.22 * clerk.carelessness:
         yield says(CLOSING)
         return
-    act = _decision(task, ruling.act, carelessness, draw)
-    look_ups = ruling.look_ups
-    if act.tool == "decline" or draw.random() < 0.25 * carelessness:
+    act = _decision(task, clerk, draw)
+    look_ups = _look_ups(task, act)
+    if draw.random() < 0.25 * clerk.carelessness:
         look_ups = look_ups[:1]
     if act.tool == "hand_over" and len(look_ups) == 1:
         act = _granted(task)
     yield from map(does, look_ups)
-    if draw.random() >= 0.15 * carelessness:
+    if draw.random() >= 0.15 * clerk.carelessness:
         yield does(act)
     yield says(CLOSING)
 
 
-def _decision(task: Task, right: Act, carelessness: float, draw: random.Random) -> Act:
-    """The right act, or now and then what a careless clerk does instead."""
-    slip, number = draw.random() / carelessness if carelessness else 1.0, task.order.number
+def _look_ups(task: Task, act: Act) -> tuple[Act, ...]:
+    """What is looked up before this act: a payment is checked only by those who mean to give money back."""
+    number = task.order.number
+    find = Act.of("find_order", order=number)
+    return (find, Act.of("check_payment", order=number)) if act.tool in ("refund", "hand_over") else (find,)
+
+
+def _decision(task: Task, clerk: Clerk, draw: random.Random) -> Act:
+    """The right act, the clerk's habit, or what a careless clerk does instead."""
+    right, number = rule(task.wish, task.order).act, task.order.number
+    if kind_of(task) in clerk.misjudged and draw.random() < clerk.bias:
+        return _habit(task, right)
+    slip = draw.random() / clerk.carelessness if clerk.carelessness else 1.0
     if right.tool in ("decline", "hand_over") and slip < 0.2:
         return _granted(task)
     if right.tool in ("refund", "resend", "stop") and slip < 0.1:
@@ -83,6 +110,13 @@ def _decision(task: Task, right: Act, carelessness: float, draw: random.Random) 
     if right.tool == "report" and slip < 0.2:
         return Act.of("report", order=number, stage=draw.choice(STAGES))
     return right
+
+
+def _habit(task: Task, right: Act) -> Act:
+    """Refuses what should be granted, grants what should not."""
+    if right.tool == task.wish:
+        return Act.of("decline", order=task.order.number, reason="stage")
+    return _granted(task)
 
 
 def _granted(task: Task) -> Act:

@@ -13,7 +13,7 @@ from ratchet.kernel.warehouse import Row, Warehouse
 _TRAFFIC = """
 SELECT
     (SELECT uniqExact(event_id) FROM turns WHERE role = {role:String}) AS calls,
-    (SELECT uniqExact(trajectory_id) FROM trajectories WHERE role = {role:String} AND source = 'assembled') AS ended,
+    (SELECT uniqExact(trajectory_id) FROM trajectories WHERE role = {role:String}) AS ended,
     (SELECT uniqExact(trajectory_id) FROM rewards WHERE role = {role:String}) AS rewarded
 """
 

@@ -18,8 +18,8 @@ from ratchet.kernel.settings import KernelSettings
 from ratchet.kernel.warehouse import Warehouse
 from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route
 
-REQUEST_S = 10.0
-"""Longest wait for an answer of a control API."""
+REQUEST_S = 60.0
+"""Longest wait for an answer of a control API: room for a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ratchet.demo.connections import Connections, connect
 from ratchet.demo.observer import Observer
-from ratchet.demo.plan import Plan, stack_environment
+from ratchet.demo.plan import EXAMS, Plan, stack_environment
 from ratchet.demo.progress import COLLECTOR, Progress
 from ratchet.demo.report import Claim, Findings, claims, read_findings
 from ratchet.demo.scenario import DemoFailed, Scenario, Story
@@ -44,10 +44,10 @@ async def close_the_loop(
 ) -> Ending:
     """Run everything in `directory`, which is emptied first; nothing runs afterwards. `seen` gets the observer."""
     await asyncio.to_thread(_empty, directory)
-    async with _stack(plan, directory, progress) as connections, _watched(connections, progress, seen):
-        scenario = Scenario(plan, connections, progress, directory / "logs")
+    async with _stack(plan, directory, progress) as connections, _watched(connections, progress, directory, seen):
+        scenario = Scenario(plan, connections, progress, directory)
         told = await _told(scenario)
-        findings = await read_findings(connections, scenario.story)
+        findings = await read_findings(connections, scenario.story, directory / EXAMS)
     return Ending(findings, scenario.story, [told, *claims(findings, scenario.story, plan)])
 
 
@@ -70,7 +70,7 @@ async def _stack(plan: Plan, directory: Path, progress: Progress) -> AsyncIterat
             ready.add(member.name)
             progress.note(f"{member.name} is ready")
 
-    stack = Stack(StackSettings(directory=directory, free_ports=True, env=stack_environment(plan)), tell)
+    stack = Stack(StackSettings(directory=directory, free_ports=True, env=stack_environment(plan, directory)), tell)
     with progress.step("the stack starts", COLLECTOR):
         await stack.__aenter__()
     try:
@@ -84,13 +84,13 @@ async def _stack(plan: Plan, directory: Path, progress: Progress) -> AsyncIterat
 
 @asynccontextmanager
 async def _watched(
-    connections: Connections, progress: Progress, seen: Callable[[Observer], None] | None
+    connections: Connections, progress: Progress, directory: Path, seen: Callable[[Observer], None] | None
 ) -> AsyncIterator[None]:
     """An observer at work for as long as the block runs, if somebody wants to see what it sees."""
     if seen is None:
         yield
         return
-    observer = Observer(connections, progress)
+    observer = Observer(connections, progress, directory / EXAMS)
     seen(observer)
     looking = asyncio.create_task(observer.run())
     try:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from ratchet.demo.clickhouse_facts import Facts
 from ratchet.demo.connections import Connections
+from ratchet.demo.exams import read_exams
 from ratchet.demo.picture import Picture, rollout_picture
 from ratchet.demo.plan import BASE_ROLE, ROLE
 from ratchet.demo.progress import TRAINER, Progress
@@ -21,8 +23,9 @@ LOOK_S = 1.0
 class Observer:
     """`picture` is what was seen last."""
 
-    def __init__(self, connections: Connections, progress: Progress) -> None:
+    def __init__(self, connections: Connections, progress: Progress, exams: Path) -> None:
         self._connections = connections
+        self._exams = exams
         self._progress = progress
         self._facts = Facts(connections.warehouse, ROLE)
         self._ended: dict[str, Job] = {}
@@ -39,10 +42,12 @@ class Observer:
         """Look once at everything."""
         connections = self._connections
         route, rollout = await connections.route(ROLE), await connections.rollout(ROLE)
+        policies = await connections.policies(ROLE)
         self.picture = replace(
             self.picture,
             jobs=await self._jobs(),
-            policies=await connections.policies(ROLE),
+            policies=policies,
+            exams=await asyncio.to_thread(read_exams, self._exams, ROLE, [one.version for one in policies]),
             stable=route.stable.version if route and route.stable else None,
             rollout=rollout_picture(rollout) if rollout else None,
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ratchet.demo.exams import Exam
 from ratchet.demo.intervals import Proportion
 from ratchet.messages.state import Job, PolicyVersion
 
@@ -63,6 +64,8 @@ class Picture:
     policies: Sequence[PolicyVersion] = ()
     """By version."""
     by_version: Mapping[int, VersionTraffic] = field(default_factory=dict[int, VersionTraffic])
+    exams: Mapping[int, Exam] = field(default_factory=dict[int, Exam])
+    """By version, of those that played the held-out tickets."""
     stable: int | None = None
     rollout: RolloutPicture | None = None
 
@@ -70,19 +73,6 @@ class Picture:
     def running_job(self) -> Job | None:
         """The job that waits or runs, if there is one."""
         return next((job for job in reversed(self.jobs) if job.finished_at is None), None)
-
-    def heldout(self, version: int) -> Proportion | None:
-        """Held-out success of a version: from its own gate, or from that of the policy compared with it."""
-        return heldout_success(self.policies, version)
-
-
-def heldout_success(policies: Sequence[PolicyVersion], version: int) -> Proportion | None:
-    """What the gates measured of `version`: as a candidate, else as the stable policy a candidate was compared with."""
-    for policy in policies:
-        if policy.version == version and (found := _measured(policy, "candidate")) is not None:
-            return found
-    compared = (policy for policy in policies if policy.parent == version)
-    return next((found for policy in compared if (found := _measured(policy, "stable")) is not None), None)
 
 
 def rollout_picture(summary: Mapping[str, Any]) -> RolloutPicture:
@@ -101,11 +91,3 @@ def rollout_picture(summary: Mapping[str, Any]) -> RolloutPicture:
         gates={gate["gate"]: gate["outcome"] for gate in summary["gates"]},
         reason=summary["reason"],
     )
-
-
-def _measured(policy: PolicyVersion, who: str) -> Proportion | None:
-    evidence: Mapping[str, Any] = (policy.gate or {}).get(HELDOUT_GATE, {}).get("evidence", {})
-    tasks, rate = evidence.get(f"{who}_tasks", 0), evidence.get(f"{who}_success")
-    if not tasks or not isinstance(rate, int | float):
-        return None
-    return Proportion(round(rate * tasks), tasks)

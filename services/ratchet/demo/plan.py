@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 ROLE, BASE_ROLE = "helpdesk", "helpdesk-base"
 """The role whose policy learns, and the role under which its base model is made."""
+DOMAIN, BAD_DOMAIN = "customer_service", "customer_service_stand_in"
+"""Task domain of the help desk's trajectories, and of the tickets that the bad policy learns from."""
+EXAMS = Path("data", "exams")
+"""Where the held-out answers of every policy lie, below the demo's directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Supervised:
-    """One `sft` job on the whole model: `examples` conversations, `steps` train steps of `batch` of them."""
+    """One `sft` job: `examples` conversations, `steps` train steps of `batch` of them."""
 
     examples: int
     steps: int
-    batch: int
     learning_rate: float
+    batch: int = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Reinforced:
     """One `rloo` job with LoRA on at most `sample_size` trajectories.
 
-    `floor` is the least advantage of a success, so that solved tickets keep their skill; `negative_scale` tempers
-    failures.
+    Plain RLOO, without a floor under the advantage of successes and with failures at full weight: a floor imitates
+    what is already likely and starves the kinds of tickets that are seldom solved.
     """
 
-    learning_rate: float
-    epochs: int
     sample_size: int
+    learning_rate: float = 1e-3
+    epochs: int = 4
     batch: int = 32
-    rank: int = 32
-    floor: float | None = 0.25
-    negative_scale: float = 0.3
-    clip: tuple[float, float] | None = None
-    """How far the probability ratio may fall and rise; None leaves the learner's default."""
-    transform: str = "identity"
+
+
+RANK, ALPHA = 32, 64.0
+"""Of every adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,11 @@ class Plan:
 
     drills: Supervised
     tickets: Supervised
+    bad: Supervised
     cycle: Reinforced
-    sabotage: Reinforced
     rollouts: Rollouts
-    first_tasks: int
-    """Training tickets that the first policy plays, before there is a canary."""
+    tasks: int
+    """Training tickets that agents play with a stable policy before each cycle."""
     tries: int
     """Trajectories per ticket."""
     promotions: int
@@ -75,8 +79,8 @@ class Plan:
     max_cycles: int
     agents: int
     """Agents at work at the same time."""
-    best_success: float
-    """Least held-out success of the best policy."""
+    greedy_rise: float | None
+    """Least rise of greedy held-out success from the first policy to the last; None: only misjudged kinds count."""
     seed: int = 0
     training_threads: int = 2
     """Torch threads of a job while nothing else works."""
@@ -84,59 +88,49 @@ class Plan:
     """Longest wait for a verdict."""
 
 
-SABOTAGE = Reinforced(
-    learning_rate=5e-3,
-    epochs=6,
-    sample_size=480,
-    floor=None,
-    negative_scale=1.0,
-    clip=(0.95, 5.0),
-    transform="negate",
-)
-"""Learns the opposite without any of the brakes: on a good policy there is little to learn the opposite from."""
-
 DEMO = Plan(
-    drills=Supervised(examples=2500, steps=130, batch=32, learning_rate=3e-3),
-    tickets=Supervised(examples=1200, steps=150, batch=32, learning_rate=2e-3),
-    cycle=Reinforced(learning_rate=2.5e-3, epochs=4, sample_size=400),
-    sabotage=SABOTAGE,
-    rollouts=Rollouts(heldout_tasks=250),
-    first_tasks=40,
+    drills=Supervised(examples=2500, steps=130, learning_rate=3e-3),
+    tickets=Supervised(examples=1200, steps=300, learning_rate=2e-3),
+    bad=Supervised(examples=400, steps=60, learning_rate=1e-3),
+    cycle=Reinforced(sample_size=640),
+    rollouts=Rollouts(heldout_tasks=500),
+    tasks=160,
     tries=4,
     promotions=2,
     max_cycles=3,
     agents=16,
-    best_success=0.75,
+    greedy_rise=0.2,
 )
-"""`make demo`: two cores, five minutes."""
+"""`make demo`: two cores, minutes."""
 
 SMALL = Plan(
-    drills=Supervised(examples=2500, steps=130, batch=32, learning_rate=3e-3),
-    tickets=Supervised(examples=1200, steps=120, batch=32, learning_rate=2e-3),
-    cycle=Reinforced(learning_rate=2.5e-3, epochs=4, sample_size=320),
-    sabotage=SABOTAGE,
-    rollouts=Rollouts(heldout_tasks=120, stages=(25, 50), stage_min_s=(1, 1), stage_min_trajectories=(10, 20)),
-    first_tasks=64,
+    drills=Supervised(examples=2500, steps=130, learning_rate=3e-3),
+    tickets=Supervised(examples=1200, steps=300, learning_rate=2e-3),
+    bad=Supervised(examples=300, steps=60, learning_rate=1e-3),
+    cycle=Reinforced(sample_size=640),
+    rollouts=Rollouts(heldout_tasks=250, stages=(25, 50), stage_min_s=(1, 1), stage_min_trajectories=(10, 20)),
+    tasks=160,
     tries=4,
     promotions=1,
     max_cycles=3,
     agents=16,
-    best_success=0.5,
+    greedy_rise=None,
 )
 """The end-to-end test: one promotion instead of two, fewer held-out tickets."""
 
 
-def stack_environment(plan: Plan) -> Mapping[str, str]:
-    """Settings of the services for this plan."""
-    return {**_PATIENCE, **deployer_environment(plan.rollouts)}
+def stack_environment(plan: Plan, directory: Path) -> Mapping[str, str]:
+    """Settings of the services for this plan; `directory` is the demo's."""
+    return {**_PATIENCE, **deployer_environment(plan.rollouts, directory / EXAMS)}
 
 
 _PATIENCE = {"RATCHET_COLLECTOR_LINGER_S": "0.4", "RATCHET_REWARD_LINGER_S": "0.2"}
 """Fewer and larger inserts: two cores have better things to do, and nobody waits for half a second."""
 
 
-def deployer_environment(rollouts: Rollouts) -> Mapping[str, str]:
-    """The deployer's settings for these rollouts."""
+def deployer_environment(rollouts: Rollouts, exams: Path) -> Mapping[str, str]:
+    """The deployer's settings for these rollouts; the held-out command leaves its answers in `exams`."""
+    command = [sys.executable, "-m", "ratchet.demo.heldout", "--exams", str(exams.absolute())]
     return {
         "RATCHET_CANARY_STAGES": _listed(rollouts.stages),
         "RATCHET_CANARY_STAGE_MIN_S": _listed(rollouts.stage_min_s),
@@ -146,7 +140,7 @@ def deployer_environment(rollouts: Rollouts) -> Mapping[str, str]:
         "RATCHET_CANARY_METRICS": "failure,reward",
         "RATCHET_CANARY_SOAK_S": str(rollouts.soak_s),
         "RATCHET_CANARY_TICK_S": str(rollouts.tick_s),
-        "RATCHET_CANARY_HELDOUT_COMMAND": f"{sys.executable} -m ratchet.demo.heldout",
+        "RATCHET_CANARY_HELDOUT_COMMAND": shlex.join(command),
         "RATCHET_CANARY_HELDOUT_TASKS": str(rollouts.heldout_tasks),
         "RATCHET_CANARY_HELDOUT_SEED": str(rollouts.heldout_seed),
         "RATCHET_CANARY_WARMUP_PROMPTS": json.dumps(["hello, where is my order #A10"]),

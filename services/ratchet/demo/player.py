@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from openai import AsyncOpenAI, BadRequestError
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
 from ratchet.demo.world import ChatMessage, Desk, Task, Verdict, tool_definitions
+
+T = TypeVar("T")
 
 MAX_TOKENS = 24
 """Longest answer; the longest right one has 11 tokens."""
@@ -35,6 +38,7 @@ class Player:
 
     client: AsyncOpenAI
     model: str
+    temperature: float = 1.0
 
     async def play(self, task: Task, trajectory_id: str) -> Verdict:
         """Work on one ticket. Raises `openai.APIError` when the gateway does not answer.
@@ -63,7 +67,7 @@ class Player:
                 "model": self.model,
                 "messages": messages,
                 "tools": _TOOLS,
-                "temperature": 1.0,
+                "temperature": self.temperature,
                 "max_tokens": MAX_TOKENS,
             },
             options={"headers": {"x-ratchet-trajectory": trajectory_id}},
@@ -71,7 +75,7 @@ class Player:
         return _as_sent_back(completion.choices[0].message)
 
 
-async def in_parallel(count: int, tasks: Iterator[Task], work: Callable[[Task], Awaitable[None]]) -> None:
+async def in_parallel(count: int, tasks: Iterator[T], work: Callable[[T], Awaitable[None]]) -> None:
     """Let `count` agents take tickets from one pile until it is empty. The first error stops all."""
 
     async def agent() -> None:

@@ -1,10 +1,15 @@
-"""The final table and the claims behind the exit code. Every number was read from ClickHouse or key-value buckets."""
+"""The final tables and the claims behind the exit code.
+
+Every number was read from ClickHouse, from key-value buckets, or from the answers of the gate's held-out command.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -13,10 +18,12 @@ from rich.text import Text
 
 from ratchet.demo.clickhouse_facts import Facts, LedgerLine, RolloutDecision
 from ratchet.demo.connections import Connections
+from ratchet.demo.exams import GREEDY, SAMPLED, Exam, read_exams
 from ratchet.demo.intervals import Proportion
-from ratchet.demo.picture import VersionTraffic, heldout_success
+from ratchet.demo.picture import VersionTraffic
 from ratchet.demo.plan import ROLE, Plan
 from ratchet.demo.scenario import Story
+from ratchet.demo.world import MISJUDGED
 from ratchet.messages.state import Job, PolicyVersion, Route
 
 ITSELF = "canary_deployer"
@@ -36,10 +43,15 @@ class Findings:
     """First canary ticket that the bad policy spoiled, and how many it spoiled."""
     ledger: Sequence[LedgerLine]
     rewarded: int
+    exams: Mapping[int, Exam]
+    """By version, of those that played the held-out tickets."""
 
-    def heldout(self, version: int) -> Proportion | None:
-        """Held-out success of a version."""
-        return heldout_success(self.policies, version)
+    def ends(self) -> tuple[Exam, Exam] | None:
+        """Exams of the policy that served first and of the one that serves now; None when one of them is missing."""
+        stable = self.route.stable
+        first = self.exams.get(self.first) if self.first is not None else None
+        last = self.exams.get(stable.version) if stable else None
+        return (first, last) if first is not None and last is not None else None
 
     def verdicts(self, version: int) -> list[RolloutDecision]:
         """What was decided about a version, oldest first."""
@@ -74,8 +86,8 @@ class Claim:
     evidence: str
 
 
-async def read_findings(connections: Connections, story: Story) -> Findings:
-    """Ask the warehouse and the buckets."""
+async def read_findings(connections: Connections, story: Story, exams: Path) -> Findings:
+    """Ask the warehouse and the buckets, and read the answers in `exams`."""
     facts, policies = Facts(connections.warehouse, ROLE), await connections.policies(ROLE)
     ids = [policy.training_job_id for policy in policies if policy.training_job_id]
     found = {job_id: await connections.job(job_id) for job_id in ids}
@@ -88,6 +100,7 @@ async def read_findings(connections: Connections, story: Story) -> Findings:
         spoiled=await facts.first_spoiled(story.bad_version) if story.bad_version else None,
         ledger=await facts.ledger(),
         rewarded=await facts.rewarded(),
+        exams=await asyncio.to_thread(read_exams, exams, ROLE, [policy.version for policy in policies]),
     )
 
 
@@ -95,7 +108,9 @@ def claims(findings: Findings, story: Story, plan: Plan) -> list[Claim]:
     """Everything that has to be true if the loop closed."""
     return [
         _promotions(findings, plan),
-        _improvement(findings, plan),
+        *([] if plan.greedy_rise is None else [_rise(findings, plan.greedy_rise)]),
+        _corrected(findings),
+        _no_lost_kind(findings),
         _refusal(findings, story),
         _rollback(findings, story),
         _nothing_lost(findings, story),
@@ -114,30 +129,49 @@ def seconds_to_roll_back(findings: Findings, version: int) -> tuple[float, float
 
 
 def draw_report(findings: Findings, held: Sequence[Claim], story: Story) -> RenderableType:
-    """The table of versions, then the claims."""
+    """The table of versions, the held-out tickets kind by kind, then the claims."""
     table = Table(title="What happened", box=box.ROUNDED, title_justify="left")
-    table.add_column("policy", no_wrap=True)
-    table.add_column("made by", no_wrap=True)
-    table.add_column("held-out success (95 %)", no_wrap=True)
-    table.add_column("mean reward", justify="right")
-    table.add_column("live tickets", justify="right")
+    for name in ("policy", "made by", "greedy (95 %)", "sampled (95 %)"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("live tickets", justify="right", no_wrap=True)
     table.add_column("verdicts")
     for policy in findings.policies:
         table.add_row(*_version_row(findings, policy))
-    return Group(table, *(_claim_line(claim) for claim in held), _seconds_line(findings, story))
+    lines = [*(_claim_line(claim) for claim in held), _seconds_line(findings, story)]
+    return Group(table, _kinds_table(findings), *lines)
 
 
 def _version_row(findings: Findings, policy: PolicyVersion) -> tuple[str, ...]:
-    measured, live = findings.heldout(policy.version), findings.by_version.get(policy.version)
-    reward = live.mean_reward if live else None
+    exam, live = findings.exams.get(policy.version), findings.by_version.get(policy.version)
     return (
         f"v{policy.version} {policy.digest[:8]}",
         _made_by(findings.jobs.get(policy.training_job_id or "")),
-        str(measured) if measured else "not measured",
-        f"{reward:.2f}" if reward is not None else "",
+        *(str(exam.success(mode)) if exam else "not measured" for mode in (GREEDY, SAMPLED)),
         f"{live.trajectories:,}" if live else "0",
         ", ".join(dict.fromkeys(_verdict_text(one) for one in findings.verdicts(policy.version))),
     )
+
+
+def _kinds_table(findings: Findings) -> RenderableType:
+    """Held-out tickets by kind: the misjudged ones apart, greedy / sampled for every version."""
+    exams = findings.exams
+    table = Table(title="Held-out tickets solved, greedy / sampled", box=box.ROUNDED, title_justify="left")
+    table.add_column("kind (* misjudged by the clerk)", no_wrap=True)
+    table.add_column("tickets", justify="right")
+    for version in sorted(exams):
+        table.add_column(f"v{version}", no_wrap=True)
+    kinds = sorted({kind for exam in exams.values() for kind in exam.kinds}, key=lambda kind: kind not in MISJUDGED)
+    groups = [("all *", MISJUDGED), ("all others", frozenset(kinds) - MISJUDGED)]
+    for name, chosen in (*groups, *((kind + " *" * (kind in MISJUDGED), {kind}) for kind in kinds)):
+        counts = [exam.success(GREEDY, chosen) for exam in exams.values()]
+        tickets = max((one.trials for one in counts if one), default=0)
+        table.add_row(name, str(tickets), *(_both(exams[version], chosen) for version in sorted(exams)))
+    return table
+
+
+def _both(exam: Exam, kinds: Collection[str]) -> str:
+    rates = [measured.rate for mode in (GREEDY, SAMPLED) if (measured := exam.success(mode, kinds)) is not None]
+    return " / ".join(f"{rate:.2f}" for rate in rates)
 
 
 def _verdict_text(decision: RolloutDecision) -> str:
@@ -150,8 +184,7 @@ def _verdict_text(decision: RolloutDecision) -> str:
 def _made_by(job: Job | None) -> str:
     if job is None:
         return ""
-    inverted = ", rewards inverted" if job.request.training_config.dataset.reward_transform == "negate" else ""
-    return f"{job.algorithm} on {job.trajectories or 0:,}{inverted}"
+    return f"{job.algorithm}, {job.trajectories or 0:,} tickets"
 
 
 def _claim_line(claim: Claim) -> Text:
@@ -176,19 +209,51 @@ def _promotions(findings: Findings, plan: Plan) -> Claim:
     )
 
 
-def _improvement(findings: Findings, plan: Plan) -> Claim:
-    stable = findings.route.stable
-    first = findings.heldout(findings.first) if findings.first is not None else None
-    best = findings.heldout(stable.version) if stable else None
-    if first is None or best is None:
-        return Claim("held-out success rose", holds=False, evidence="not measured")
-    rose = best.is_above(first) and best.rate >= plan.best_success
-    return Claim(f"held-out success rose to {plan.best_success:.0%} or more", rose, f"{first} to {best}")
+def _rise(findings: Findings, least: float) -> Claim:
+    text = f"greedy held-out success rose by {least:.2f} or more, intervals apart"
+    ends = findings.ends()
+    if ends is None:
+        return Claim(text, holds=False, evidence="not measured")
+    (first, last), (from_sampled, to_sampled) = (_of_both(ends, mode, None) for mode in (GREEDY, SAMPLED))
+    rose = last.rate - first.rate >= least and last.is_above(first)
+    return Claim(text, rose, f"{first} to {last}; sampled {from_sampled} to {to_sampled}")
+
+
+def _corrected(findings: Findings) -> Claim:
+    text = "greedy success rose in the kinds of tickets that the clerk misjudged, intervals apart"
+    ends = findings.ends()
+    if ends is None:
+        return Claim(text, holds=False, evidence="not measured")
+    first, last = _of_both(ends, GREEDY, MISJUDGED)
+    return Claim(text, last.is_above(first), f"{first} to {last}")
+
+
+def _no_lost_kind(findings: Findings) -> Claim:
+    text = "every kind of held-out ticket is solved by some policy"
+    if not findings.exams:
+        return Claim(text, holds=False, evidence="not measured")
+    best: dict[str, int] = {}
+    for exam in findings.exams.values():
+        for kind in exam.kinds:
+            solved = sum(one.success for one in exam.answers if one.kind == kind)
+            best[kind] = max(best.get(kind, 0), solved)
+    hardest = min(best, key=lambda kind: best[kind])
+    return Claim(text, best[hardest] > 0, f"least: {hardest}, {best[hardest]} times")
+
+
+def _of_both(ends: tuple[Exam, Exam], mode: str, kinds: Collection[str] | None) -> tuple[Proportion, Proportion]:
+    """First and last success; 0 of 1 where there was no such ticket."""
+    nothing = Proportion(0, 1)
+    return ends[0].success(mode, kinds) or nothing, ends[1].success(mode, kinds) or nothing
 
 
 def _refusal(findings: Findings, story: Story) -> Claim:
     decision = findings.decided(story.bad_version, "refuse") if story.bad_version else None
-    return Claim("the gate refused the bad policy", decision is not None, decision.reason if decision else "")
+    exam = findings.exams.get(story.bad_version) if story.bad_version else None
+    valid = exam.valid_calls() if exam else None
+    told = f"{decision.reason}; " if decision else ""
+    evidence = f"{told}{valid.rate:.0%} of its tool calls are valid" if valid else told
+    return Claim("the gate refused the bad policy", decision is not None, evidence)
 
 
 def _rollback(findings: Findings, story: Story) -> Claim:
@@ -201,8 +266,10 @@ def _rollback(findings: Findings, story: Story) -> Claim:
 
 
 def _nothing_lost(findings: Findings, story: Story) -> Claim:
-    evidence = f"{story.ended:,} ended, {findings.rewarded:,} rewarded, {story.unanswered} unanswered"
-    return Claim("every ticket has its reward", findings.rewarded == story.ended, evidence)
+    due = story.logged + story.ended
+    evidence = f"{story.logged:,} logged, {story.ended:,} ended, {findings.rewarded:,} rewarded"
+    rewarded = due <= findings.rewarded <= due + story.unanswered
+    return Claim("every ticket has its reward", rewarded, f"{evidence}, {story.unanswered} unanswered")
 
 
 def _ledger(findings: Findings) -> Claim:

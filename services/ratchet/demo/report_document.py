@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from ratchet.demo.exams import GREEDY, SAMPLED, Exam
+from ratchet.demo.intervals import Proportion
 from ratchet.demo.report import Claim, Findings, seconds_to_roll_back
 from ratchet.demo.scenario import Story
+from ratchet.demo.world import MISJUDGED
 from ratchet.messages.state import PolicyVersion
 
 Document = dict[str, Any]
@@ -26,11 +29,24 @@ def report_document(findings: Findings, held: Sequence[Claim], story: Story) -> 
 
 
 def _policy(findings: Findings, policy: PolicyVersion) -> Document:
-    measured, live = findings.heldout(policy.version), findings.by_version.get(policy.version)
+    exam, live = findings.exams.get(policy.version), findings.by_version.get(policy.version)
     return {
         "name": policy.name,
-        "heldout": {"successes": measured.successes, "of": measured.trials} if measured else None,
+        "heldout": _exam(exam) if exam else None,
         "live_tickets": live.trajectories if live else 0,
         "mean_reward": live.mean_reward if live else None,
         "verdicts": [one.verdict for one in findings.verdicts(policy.version)],
     }
+
+
+def _exam(exam: Exam) -> Document:
+    """Solved tickets in each mode: all, the misjudged kinds, and every kind."""
+    groups: dict[str, Collection[str]] = {"all": exam.kinds, "misjudged": MISJUDGED}
+    groups |= {kind: {kind} for kind in exam.kinds}
+    return {
+        mode: {name: _count(exam.success(mode, kinds)) for name, kinds in groups.items()} for mode in (GREEDY, SAMPLED)
+    }
+
+
+def _count(measured: Proportion | None) -> Document | None:
+    return {"successes": measured.successes, "of": measured.trials} if measured else None

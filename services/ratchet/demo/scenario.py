@@ -14,9 +14,9 @@ from ratchet.demo.agents_process import Shift, crew
 from ratchet.demo.base_model import publish_base_model
 from ratchet.demo.clickhouse_facts import Facts
 from ratchet.demo.connections import Connections
+from ratchet.demo.exams import GREEDY, SAMPLED, Exam, read_exam
 from ratchet.demo.logbook import publish_drills, publish_tickets
-from ratchet.demo.picture import heldout_success
-from ratchet.demo.plan import BASE_ROLE, ROLE, Plan
+from ratchet.demo.plan import BASE_ROLE, EXAMS, ROLE, Plan
 from ratchet.demo.progress import AGENTS, CANARY, COLLECTOR, GATE, TRAINER, Progress
 from ratchet.kernel.errors import RatchetError
 from ratchet.messages.state import Job, PolicyVersion
@@ -40,20 +40,23 @@ class Story:
     """What the report needs to know of what was done."""
 
     bad_version: int | None = None
+    logged: int = 0
+    """Tickets that the clerks logged,"""
     ended: int = 0
-    """Trajectories that agents ended and that must have got a reward."""
+    """and tickets that agents played to their end: each must have a reward."""
     unanswered: int = 0
-    """Tickets that the gateway did not answer."""
+    """Tickets that agents gave up because the gateway did not answer; those that began have a reward too."""
 
 
 class Scenario:
     """One run of a plan against a running stack."""
 
-    def __init__(self, plan: Plan, connections: Connections, progress: Progress, logs: Path) -> None:
+    def __init__(self, plan: Plan, connections: Connections, progress: Progress, directory: Path) -> None:
         self._plan = plan
         self._connections = connections
         self._progress = progress
-        self._logs = logs
+        self._logs = directory / "logs"
+        self._exams = directory / EXAMS
         self._facts = Facts(connections.warehouse, ROLE)
         self._shifts = 0
         self.story = Story()
@@ -62,11 +65,11 @@ class Scenario:
         """The whole story. Raises `DemoFailed` where it cannot go on."""
         await self.first_policy()
         await self.improve()
-        await self.sabotage()
+        await self.offer_bad_policy()
         await self.settle()
 
     async def first_policy(self) -> None:
-        """From random weights over drills to the first policy, a mediocre one."""
+        """From random weights over drills to the first policy, which imitates the clerk."""
         connections, plan = self._connections, self._plan
         random_model = await asyncio.to_thread(
             publish_base_model, connections.objects, BASE_ROLE, plan.seed, connections.bus.now()
@@ -78,9 +81,9 @@ class Scenario:
         with self._progress.step("a base model learns to call tools", TRAINER):
             base = await self._train(jobs.drill_job(plan, random_model.uri))
             await tickets
-            await self._until_stored(ROLE, plan.tickets.examples)
-        self.story.ended = plan.tickets.examples
-        with self._progress.step("the first policy learns from a careless clerk's tickets", TRAINER):
+            self.story.logged = plan.tickets.examples + plan.bad.examples
+            await self.settle()
+        with self._progress.step("the first policy imitates a biased clerk's tickets", TRAINER):
             job = await self._train(jobs.ticket_job(plan, _artifact(base)))
             await self._until("the first policy serves", self._serves(job), GATE_S)
         self._progress.note("v1 serves all traffic")
@@ -88,22 +91,18 @@ class Scenario:
     async def improve(self) -> None:
         """Cycles, until enough policies were promoted by evidence."""
         plan, promoted = self._plan, 0
-        with self._progress.step("agents work with the first policy", AGENTS):
-            await self._play(plan.first_tasks)
         for number in range(1, plan.max_cycles + 1):
-            state = await self._cycle(number)
-            promoted += state == "promoted"
+            with self._progress.step(f"cycle {number}: agents work with the stable policy", AGENTS):
+                await self._play(plan.tasks)
+            promoted += await self._cycle(number) == "promoted"
             if promoted == plan.promotions:
                 return
-            if state == "refused":
-                with self._progress.step("agents go on with the stable policy", AGENTS):
-                    await self._play(plan.first_tasks)
         raise DemoFailed(f"{promoted} of {plan.promotions} policies were promoted in {plan.max_cycles} cycles")
 
-    async def sabotage(self) -> None:
-        """A policy trained on inverted rewards: refused by the gate, then rolled back by evidence."""
-        with self._progress.step("a policy learns from inverted rewards", TRAINER):
-            job = await self._train(jobs.sabotage_job(self._plan))
+    async def offer_bad_policy(self) -> None:
+        """A policy that calls tools well and decides badly: refused by the gate, then rolled back by evidence."""
+        with self._progress.step("a policy imitates a clerk who turns the rules round", TRAINER):
+            job = await self._train(jobs.bad_job(self._plan))
         bad = await self._registered(job)
         self.story.bad_version = bad.version
         with self._progress.step(f"the gate looks at v{bad.version}", GATE):
@@ -156,10 +155,11 @@ class Scenario:
     async def _note_gate(self, version: int) -> None:
         policies = await self._connections.policies(ROLE)
         (policy,) = [one for one in policies if one.version == version]
-        before, after = heldout_success(policies, policy.parent or 0), heldout_success(policies, version)
         verdict = "refused" if policy.stage == "refused" else "passed"
-        told = after or "not measured"
-        self._progress.note(f"the gate: v{version} {verdict}, held-out success {told}, stable {before}")
+        self._progress.note(f"the gate: v{version} {verdict}; held-out tickets solved:")
+        for shown in (policy.parent or 0, version):
+            exam = read_exam(self._exams, f"{ROLE}@{shown}")
+            self._progress.note(f"  v{shown} " + (_exam_text(exam) if exam else "not measured"))
 
     async def _play(self, tasks: int) -> None:
         """A fixed number of tickets."""
@@ -224,8 +224,8 @@ class Scenario:
         await self._until(f"{number} trajectories of {role} have a reward", stored, STORED_S)
 
     async def settle(self) -> None:
-        """Wait until every ticket that agents ended has its reward."""
-        await self._until_stored(ROLE, self.story.ended)
+        """Wait until every ticket that clerks logged and agents ended has its reward."""
+        await self._until_stored(ROLE, self.story.logged + self.story.ended)
 
     async def _until(self, what: str, look: Callable[[], Awaitable[T | None]], deadline_s: float) -> T:
         """Look until there is something to see. Raises `DemoFailed` at the deadline."""
@@ -236,6 +236,11 @@ class Scenario:
         except TimeoutError as error:
             raise DemoFailed(f"waited {deadline_s:g} s in vain until {what}") from error
         return found
+
+
+def _exam_text(exam: Exam) -> str:
+    shown = (f"{mode} {exam.success(mode)}, misjudged kinds {exam.misjudged(mode)}" for mode in (GREEDY, SAMPLED))
+    return "; ".join(shown)
 
 
 def _artifact(job: Job) -> str:

@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from ratchet.demo.exams import GREEDY, SAMPLED
 from ratchet.demo.intervals import Proportion
 from ratchet.demo.picture import HELDOUT_GATE, Picture, RolloutPicture
 from ratchet.demo.progress import (
@@ -30,7 +31,8 @@ from ratchet.messages.state import Job
 WIDTH = 96
 """Columns the picture takes; narrower terminals get plain lines."""
 STATION_WIDTH = 20
-BAR_WIDTH = 18
+BAR_WIDTH, BAR = 18, 8
+"""Bars that fill a station, and those in tables."""
 NOTES = 5
 
 STAGE_STYLES = {
@@ -143,7 +145,7 @@ def _rewards(picture: Picture) -> Station:
 
 
 def _snapshot(picture: Picture) -> Station:
-    job = picture.running_job or (picture.jobs[-1] if picture.jobs else None)
+    job = next((job for job in reversed(picture.jobs) if job.snapshot is not None), None)
     if job is None or job.snapshot is None:
         return SNAPSHOT, ["[dim]none yet[/]", ""]
     return SNAPSHOT, [f"{job.trajectories or 0:,} tickets", f"[dim]{job.snapshot.digest[:8]} in S3[/]"]
@@ -161,16 +163,19 @@ def _metrics_text(job: Job) -> str:
     metrics = job.metrics
     if metrics is None or metrics.loss is None:
         return f"{job.algorithm} {job.state}"
-    ess = f" ess {metrics.ess:.2f}" if metrics.ess is not None else ""
-    return f"{job.algorithm} {metrics.loss:.2f}{ess}"
+    # The loss of a policy gradient says nothing; how much of the data still counts does.
+    shown = f"loss {metrics.loss:.2f}" if metrics.ess is None else f"ess {metrics.ess:.2f}"
+    return f"{job.algorithm} {shown}"
 
 
 def _gate(picture: Picture) -> Station:
     rollout = picture.rollout
     if rollout is None or not rollout.gates:
         return GATE, ["[dim]no candidate yet[/]", ""]
-    outcome = rollout.gates.get(HELDOUT_GATE, "asking")
-    return GATE, [f"candidate v{rollout.version}", f"held-out {_GATE_MARKS.get(outcome, outcome)}"]
+    outcome = rollout.gates.get(HELDOUT_GATE)
+    if outcome is None and rollout.version == picture.stable:
+        return GATE, [f"v{rollout.version} came first", "[dim]nothing to compare[/]"]
+    return GATE, [f"candidate v{rollout.version}", f"held-out {_GATE_MARKS.get(outcome or '', outcome or 'asking')}"]
 
 
 def _canary(picture: Picture) -> Station:
@@ -182,18 +187,23 @@ def _canary(picture: Picture) -> Station:
 
 
 def _policies(picture: Picture) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="policies", title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="policies on held-out tickets", title_justify="left")
     table.add_column("v", justify="right")
-    table.add_column("held-out success, 95 %", no_wrap=True)
-    table.add_column("live", justify="right")
+    table.add_column("greedy, 95 %", no_wrap=True)
+    table.add_column("sampled", no_wrap=True)
+    table.add_column("live", justify="right", no_wrap=True, min_width=5)
     table.add_column("stage", no_wrap=True)
     for policy in picture.policies:
-        measured, live = picture.heldout(policy.version), picture.by_version.get(policy.version)
-        shown = Text("not measured yet", "dim")
-        if measured is not None:
-            shown = interval_bar(measured, 16) + Text(f" {measured.rate:.2f}")
+        exam, live = picture.exams.get(policy.version), picture.by_version.get(policy.version)
+        greedy, sampled = (exam.success(mode) if exam else None for mode in (GREEDY, SAMPLED))
         stage = Text(policy.stage.replace("_", " "), STAGE_STYLES.get(policy.stage, ""))
-        table.add_row(str(policy.version), shown, f"{live.trajectories:,}" if live else "", stage)
+        table.add_row(
+            str(policy.version),
+            interval_bar(greedy, BAR) + Text(f" {greedy.rate:.2f}") if greedy else Text("not measured", "dim"),
+            f"{sampled.rate:.2f}" if sampled else "",
+            f"{live.trajectories:,}" if live else "",
+            stage,
+        )
     return table
 
 
@@ -207,13 +217,13 @@ def _evidence(picture: Picture) -> RenderableType:
         return table
     table.add_row("not worse", _e_value(rollout, rollout.promotion_e, "green"))
     table.add_row("worse", _e_value(rollout, rollout.rollback_e, "red"))
-    table.add_row("canary tickets", f"{rollout.canary}  [dim]stable {rollout.stable}[/]")
+    table.add_row("tickets", f"{rollout.canary} canary, {rollout.stable} stable")
     return table
 
 
 def _e_value(rollout: RolloutPicture, e_value: float, style: str) -> Text:
-    reached = bar(evidence_share(e_value, rollout.threshold), 12, style)
-    return reached + Text(f" {min(e_value, 999):.3g} of {rollout.threshold:g}")
+    reached = bar(evidence_share(e_value, rollout.threshold), BAR, style)
+    return reached + Text(f" {min(e_value, 999):.3g}, needs {rollout.threshold:g}")
 
 
 def _side_by_side(left: RenderableType, right: RenderableType) -> RenderableType:

@@ -21,7 +21,8 @@ STAGES = ("packing", "shipped", "delivered", "lost")
 DAYS = (5, 11, 21, 40)
 PRICES = (15, 25, 35, 50, 65, 80)
 PLANS = ("basic", "plus")
-RETURN_DAYS = {"basic": 14, "plus": 30}
+RETURN_DAYS = 14
+"""What was delivered longer ago is too late to give back."""
 WISHES = ("refund", "resend", "stop", "report")
 TRAIN, HELD_OUT = "train", "heldout"
 MAX_CALLS = 6
@@ -131,13 +132,43 @@ def rule(wish: str, order: Order) -> Ruling:
         return Ruling((find,), Act.of("stop", order=order.number))
     if wish == "stop" or facts.stage in ("packing", "shipped"):
         return Ruling((find,), Act.of("decline", order=order.number, reason="stage"))
-    if facts.stage == "delivered" and facts.days > RETURN_DAYS[facts.plan]:
+    if facts.stage == "delivered" and facts.days > RETURN_DAYS:
         return Ruling((find,), Act.of("decline", order=order.number, reason="late"))
     if wish == "resend":
         return Ruling((find,), Act.of("resend", order=order.number))
     check = Act.of("check_payment", order=order.number)
     granted = Act.of("refund", order=order.number, price=facts.price)
     return Ruling((find, check), Act.of("hand_over", order=order.number) if order.suspicious else granted)
+
+
+def kind_of(task: Task) -> str:
+    """The kind of a ticket: what is wished, and what the rules make of it."""
+    act = rule(task.wish, task.order).act
+    if act.tool == "decline":
+        reason = dict(act.arguments)["reason"]
+        return f"{task.wish} too late" if reason == "late" else f"{task.wish} at the wrong stage"
+    if act.tool == "hand_over":
+        return "refund of a suspicious payment"
+    return f"{task.wish} as wished"
+
+
+MISJUDGED = frozenset(
+    {
+        "refund too late",
+        "resend too late",
+        "stop at the wrong stage",
+        "refund of a suspicious payment",
+        "resend as wished",
+    }
+)
+"""The kinds of tickets in which the biased clerk is wrong more often than right."""
+DECIDED = MISJUDGED | {
+    "refund as wished",
+    "refund at the wrong stage",
+    "resend at the wrong stage",
+    "stop as wished",
+}
+"""The kinds that ask for a decision: all but the reports."""
 
 
 @lru_cache(maxsize=1)
@@ -172,13 +203,13 @@ NAMING = "it is order #{}"
 
 
 def draw_tasks(split: str, count: int, seed: int) -> list[Task]:
-    """`count` tickets of a split. Refusals are drawn less often, so that refusing everything does not pay."""
+    """`count` tickets of a split. Those at the wrong stage are drawn less often: they would be most of the refusals."""
     draw, orders = random.Random(f"tasks {split} {seed}"), orders_of(split)
     tasks: list[Task] = []
     for place in range(count):
         wish = draw.choices(WISHES, (0.4, 0.2, 0.2, 0.2))[0]
         order, names_order = draw.choice(orders), draw.random() < 0.75
-        if rule(wish, order).act.tool == "decline" and draw.random() < 0.6:
+        if dict(rule(wish, order).act.arguments).get("reason") == "stage" and draw.random() < 0.6:
             order = draw.choice(orders)
         words = draw.choice(GREETINGS) + draw.choice(OPENINGS[wish])
         opening = words.format(f" #{order.number}" if names_order else "")

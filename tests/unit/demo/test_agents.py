@@ -10,9 +10,9 @@ import pytest
 
 from ratchet.demo.agents import Pile, end_of
 from ratchet.demo.agents_process import Shift
-from ratchet.demo.clerk import CARELESS, play
-from ratchet.demo.logbook import drills, tickets
-from ratchet.demo.plan import DEMO
+from ratchet.demo.clerk import EXPERT, play
+from ratchet.demo.logbook import bad_tickets, drills, tickets
+from ratchet.demo.plan import BAD_DOMAIN, DEMO, DOMAIN
 from ratchet.demo.player import in_parallel
 from ratchet.demo.world import TRAIN, Task, draw_tasks
 
@@ -55,7 +55,7 @@ async def test_the_first_error_of_an_agent_is_the_error_of_all() -> None:
 
 def test_the_end_of_a_trajectory_carries_the_verified_outcome_and_its_group() -> None:
     (task,) = draw_tasks(TRAIN, 1, 0)
-    played = play(task, 0.0, random.Random(0))
+    played = play(task, EXPERT, random.Random(0))
     body = end_of(task, played.verdict)
     assert body["outcome"] == {"status": "success", "score": 1.0, "verified_by": "environment"}
     assert (body["task"]["task_id"], body["task"]["group_key"]) == (task.task_id, task.task_id)
@@ -72,12 +72,16 @@ def test_the_log_book_is_the_same_every_time_and_as_long_as_planned() -> None:
     first, again = list(tickets(DEMO)), list(tickets(DEMO))
     assert first == again
     assert len(first) == DEMO.tickets.examples
-    assert 0.55 < sum(bool(ticket.success) for ticket in first) / len(first) < 0.7
-    assert {drill.success for drill in islice(drills(DEMO), 50)} == {None}
+    assert len(list(bad_tickets(DEMO))) == DEMO.bad.examples
+
+
+def test_the_bad_policy_s_tickets_are_apart_from_the_clerk_s() -> None:
+    assert {ticket.domain for ticket in tickets(DEMO)} == {DOMAIN}
+    assert {ticket.domain for ticket in bad_tickets(DEMO)} == {BAD_DOMAIN}
+    assert {drill.domain for drill in islice(drills(DEMO), 50)} == {DOMAIN}
 
 
 def test_the_clerk_never_saw_the_tickets_that_agents_train_on() -> None:
     clerk = {ticket.task_id.removeprefix("clerk-") for ticket in tickets(DEMO)}
     agents = {task.task_id for seed in range(90, 140) for task in draw_tasks(TRAIN, 20, seed)}
     assert not clerk & agents
-    assert CARELESS > 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
+from pathlib import Path
 
 import pytest
 
 from ratchet.canary_deployer.settings import Settings
-from ratchet.demo.jobs import cycle_job, drill_job, sabotage_job, ticket_job
-from ratchet.demo.plan import DEMO, SMALL, Plan, deployer_environment
+from ratchet.demo.jobs import bad_job, cycle_job, drill_job, ticket_job
+from ratchet.demo.plan import BAD_DOMAIN, DEMO, DOMAIN, SMALL, Plan, deployer_environment
 from ratchet.kernel.bus import utc_now
 from ratchet.rl_coordinator.domain.requests import Abilities, problems
 from ratchet.rl_coordinator.http_models import JobIn
@@ -20,7 +22,7 @@ PLANS = pytest.mark.parametrize("plan", [DEMO, SMALL], ids=["demo", "small"])
 def test_the_coordinator_takes_every_job(plan: Plan) -> None:
     abilities = Abilities(training_enabled=True, algorithms=frozenset({"sft", "rloo"}))
     base = "s3://ratchet/policies/abc.json"
-    for body in (drill_job(plan, base), ticket_job(plan, base), cycle_job(plan, 1), sabotage_job(plan)):
+    for body in (drill_job(plan, base), ticket_job(plan, base), cycle_job(plan, 1), bad_job(plan)):
         request = JobIn.model_validate(body).request("00000000-0000-7000-8000-000000000000", utc_now())
         assert problems(request, abilities) == []
 
@@ -28,7 +30,7 @@ def test_the_coordinator_takes_every_job(plan: Plan) -> None:
 @PLANS
 def test_the_deployer_takes_the_rollouts(plan: Plan) -> None:
     before = dict(os.environ)
-    os.environ.update(deployer_environment(plan.rollouts))
+    os.environ.update(deployer_environment(plan.rollouts, Path("some where", "exams")))
     try:
         settings = Settings()
     finally:
@@ -37,9 +39,15 @@ def test_the_deployer_takes_the_rollouts(plan: Plan) -> None:
     assert settings.stage_weights == tuple(weight / 100 for weight in plan.rollouts.stages)
     assert settings.heldout_tasks == plan.rollouts.heldout_tasks
     assert settings.heldout_command is not None
+    assert shlex.split(settings.heldout_command)[-1] == str(Path("some where", "exams").absolute())
 
 
 @PLANS
-def test_a_bad_policy_learns_from_the_opposite_of_what_a_good_one_learns_from(plan: Plan) -> None:
-    assert cycle_job(plan, 1)["dataset"]["reward_transform"] == "identity"
-    assert sabotage_job(plan)["dataset"]["reward_transform"] == "negate"
+def test_the_first_policy_and_the_bad_one_imitate_different_clerks(plan: Plan) -> None:
+    first, bad = (job["dataset"]["filter"] for job in (ticket_job(plan, "s3://ratchet/base.json"), bad_job(plan)))
+    assert (first["task_domains"], bad["task_domains"]) == ([DOMAIN], [BAD_DOMAIN])
+
+
+@PLANS
+def test_a_cycle_learns_from_as_many_trajectories_as_agents_play_before_it(plan: Plan) -> None:
+    assert cycle_job(plan, 1)["dataset"]["sample_size"] == plan.tasks * plan.tries

@@ -10,35 +10,39 @@ from typing import Any
 from rich.console import Console
 
 from ratchet.demo.clickhouse_facts import LedgerLine, RolloutDecision
+from ratchet.demo.exams import GREEDY, SAMPLED, Answer, Exam
 from ratchet.demo.intervals import Proportion
-from ratchet.demo.picture import Picture, Traffic, VersionTraffic, heldout_success, rollout_picture
-from ratchet.demo.plan import DEMO
+from ratchet.demo.picture import Picture, Traffic, VersionTraffic, rollout_picture
+from ratchet.demo.plan import DEMO, SMALL
 from ratchet.demo.progress import AGENTS, Progress
 from ratchet.demo.report import Findings, claims, draw_report, seconds_to_roll_back
 from ratchet.demo.report_document import report_document
 from ratchet.demo.scenario import Story
-from ratchet.demo.view import draw, evidence_share
+from ratchet.demo.view import WIDTH, draw, evidence_share
 from ratchet.messages.state import PolicyVersion, Route, ServedPolicy
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-STORY = Story(bad_version=4, ended=500)
+STORY = Story(bad_version=4, logged=1000, ended=500)
 
 
 def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def measured(candidate: float, stable: float, tasks: int = 300) -> dict[str, Any]:
-    evidence = {
-        "candidate_tasks": tasks,
-        "candidate_success": candidate,
-        "stable_tasks": tasks,
-        "stable_success": stable,
-    }
-    return {"heldout_tasks": {"gate": "heldout_tasks", "outcome": "passed", "evidence": evidence}}
+def an_exam(misjudged: int, others: int, sampled: int, tickets: int = 250) -> Exam:
+    """So many of `tickets` solved: greedy in a misjudged kind, greedy in another one, sampled in each of them."""
+    solved = {("stop at the wrong stage", GREEDY): misjudged, ("stop as wished", GREEDY): others}
+    solved |= {(kind, SAMPLED): sampled for kind, _ in solved}
+    return Exam(
+        [
+            Answer(task=f"{kind} {n}", kind=kind, mode=mode, success=n < count, calls=3, valid_calls=3)
+            for (kind, mode), count in solved.items()
+            for n in range(tickets)
+        ]
+    )
 
 
-def a_policy(version: int, stage: str, gate: dict[str, Any] | None = None) -> PolicyVersion:
+def a_policy(version: int, stage: str) -> PolicyVersion:
     return PolicyVersion(
         role="helpdesk",
         version=version,
@@ -50,7 +54,6 @@ def a_policy(version: int, stage: str, gate: dict[str, Any] | None = None) -> Po
         created_at=START,
         stage=stage,
         parent=version - 1 or None,
-        gate=gate,
     )
 
 
@@ -63,9 +66,9 @@ FINDINGS = Findings(
     route=Route(role="helpdesk", stable=ServedPolicy(version=3, name="helpdesk@3", digest="3"), next_version=5),
     policies=[
         a_policy(1, "archived"),
-        a_policy(2, "archived", measured(0.7, 0.5)),
-        a_policy(3, "stable", measured(0.8, 0.7)),
-        a_policy(4, "rolled_back", measured(0.3, 0.8)),
+        a_policy(2, "archived"),
+        a_policy(3, "stable"),
+        a_policy(4, "rolled_back"),
     ],
     jobs={},
     by_version={1: VersionTraffic(200, 0.4), 3: VersionTraffic(300, None)},
@@ -81,8 +84,11 @@ FINDINGS = Findings(
     ],
     spoiled=(at(65), 7),
     ledger=[LedgerLine("RL_TURNS", 1000, 1000, 0, 0)],
-    rewarded=500,
+    rewarded=1500,
+    exams={1: an_exam(10, 230, 120), 2: an_exam(100, 235, 150), 3: an_exam(170, 240, 190), 4: an_exam(5, 60, 60)},
 )
+RISE = "greedy held-out success rose by 0.20 or more, intervals apart"
+CORRECTED = "greedy success rose in the kinds of tickets that the clerk misjudged, intervals apart"
 
 
 def broken(findings: Findings, story: Story = STORY) -> list[str]:
@@ -102,36 +108,62 @@ def test_a_promotion_by_an_operator_is_no_evidence() -> None:
     assert broken(replace(FINDINGS, decisions=decisions)) == ["at least 2 promoted by evidence"]
 
 
-def test_overlapping_intervals_are_no_improvement() -> None:
-    policies = [*FINDINGS.policies[:1], a_policy(2, "archived", measured(0.75, 0.74)), *FINDINGS.policies[2:]]
-    assert broken(replace(FINDINGS, policies=policies)) == ["held-out success rose to 75% or more"]
+def with_exams(exams: dict[int, Exam]) -> Findings:
+    return replace(FINDINGS, exams={**FINDINGS.exams, **exams})
+
+
+def test_what_only_got_surer_did_not_learn() -> None:
+    surer = with_exams({3: an_exam(10, 230, 240)})
+    assert broken(surer) == [RISE, CORRECTED]
+
+
+def test_a_smaller_rise_than_claimed_is_no_rise() -> None:
+    assert broken(with_exams({3: an_exam(100, 238, 190)})) == [RISE]
+
+
+def test_a_plan_without_a_least_rise_claims_the_misjudged_kinds_alone() -> None:
+    small = [claim.text for claim in claims(with_exams({3: an_exam(60, 230, 150)}), STORY, SMALL)]
+    assert RISE not in small
+    assert CORRECTED in small
+
+
+def test_a_rise_elsewhere_corrects_no_habit() -> None:
+    assert broken(with_exams({1: an_exam(10, 100, 120), 3: an_exam(15, 245, 190)})) == [CORRECTED]
+
+
+def test_a_kind_that_no_policy_ever_solves_is_told() -> None:
+    lost = {version: an_exam(0, 240, 0) for version in (1, 2, 3, 4)}
+    assert "every kind of held-out ticket is solved by some policy" in broken(with_exams(lost))
 
 
 def test_a_policy_that_was_never_measured_did_not_improve() -> None:
-    bare = [a_policy(version, "stable") for version in (1, 2, 3, 4)]
-    assert "held-out success rose" in broken(replace(FINDINGS, policies=bare))
+    assert set(broken(replace(FINDINGS, exams={}))) == {
+        RISE,
+        CORRECTED,
+        "every kind of held-out ticket is solved by some policy",
+    }
 
 
 def test_the_improvement_is_measured_from_the_version_that_served_first() -> None:
     decisions = [a_decision(1, "refuse", 0), RolloutDecision(2, None, "promote", "first", "canary_deployer", at(1))]
-    policies = [a_policy(1, "refused", measured(0.1, 0.1)), *FINDINGS.policies[1:]]
-    found = replace(FINDINGS, policies=policies, decisions=[*decisions, *FINDINGS.decisions[3:]])
+    found = replace(FINDINGS, decisions=[*decisions, *FINDINGS.decisions[3:]])
     assert found.first == 2
-    assert [claim.evidence for claim in claims(found, STORY, DEMO) if claim.text.startswith("held-out success")] == [
-        f"{found.heldout(2)} to {found.heldout(3)}"
-    ]
+    assert found.ends() == (FINDINGS.exams[2], FINDINGS.exams[3])
 
 
 def test_the_document_says_what_the_table_says() -> None:
     document = report_document(FINDINGS, claims(FINDINGS, STORY, DEMO), STORY)
     assert document["closed"] is True
     assert document["rollback"] == {"seconds_since_start": 12.5, "seconds_since_first_harm": 7.5}
-    assert document["policies"][2]["heldout"] == {"successes": 240, "of": 300}
+    heldout = document["policies"][2]["heldout"]
+    assert heldout["greedy"]["all"] == {"successes": 410, "of": 500}
+    assert heldout["greedy"]["misjudged"] == {"successes": 170, "of": 250}
+    assert heldout["sampled"]["stop as wished"] == {"successes": 190, "of": 250}
     assert document["policies"][3]["verdicts"] == ["refuse", "start", "roll_back"]
 
 
 def test_a_bad_policy_that_was_not_offered_was_neither_refused_nor_rolled_back() -> None:
-    assert broken(FINDINGS, Story(bad_version=None, ended=500)) == [
+    assert broken(FINDINGS, Story(bad_version=None, logged=1000, ended=500)) == [
         "the gate refused the bad policy",
         "the canary rolled it back by evidence",
     ]
@@ -143,7 +175,14 @@ def test_a_bad_policy_that_still_serves_was_not_rolled_back() -> None:
 
 
 def test_a_lost_ticket_is_reported() -> None:
-    assert broken(replace(FINDINGS, rewarded=499)) == ["every ticket has its reward"]
+    assert broken(replace(FINDINGS, rewarded=1499)) == ["every ticket has its reward"]
+    assert broken(replace(FINDINGS, rewarded=1501)) == ["every ticket has its reward"]
+
+
+def test_a_ticket_that_was_given_up_may_have_a_reward() -> None:
+    given_up = replace(STORY, unanswered=2)
+    assert [broken(replace(FINDINGS, rewarded=number), given_up) for number in (1500, 1502)] == [[], []]
+    assert broken(replace(FINDINGS, rewarded=1503), given_up) == ["every ticket has its reward"]
 
 
 def test_a_gap_in_the_ledger_and_an_empty_ledger_are_reported() -> None:
@@ -157,17 +196,6 @@ def test_the_rollback_is_timed_from_its_start_and_from_the_first_harm() -> None:
     assert seconds_to_roll_back(FINDINGS, 3) is None
 
 
-def test_the_first_policy_is_measured_by_the_gate_of_the_second() -> None:
-    assert heldout_success(FINDINGS.policies, 1) == Proportion(150, 300)
-    assert heldout_success(FINDINGS.policies, 2) == Proportion(210, 300)
-
-
-def test_a_gate_without_tasks_measured_nothing() -> None:
-    evidence = {"candidate_tasks": 0, "candidate_success": "no tasks"}
-    policy = a_policy(2, "refused", {"heldout_tasks": {"evidence": evidence}})
-    assert heldout_success([policy], 2) is None
-
-
 def printed(renderable: Any) -> str:
     console = Console(width=160, file=StringIO())
     with console.capture() as captured:
@@ -177,7 +205,9 @@ def printed(renderable: Any) -> str:
 
 def test_the_table_shows_every_version_with_its_interval_and_verdicts() -> None:
     text = printed(draw_report(FINDINGS, claims(FINDINGS, STORY, DEMO), STORY))
-    assert "0.80 [0.75, 0.84]" in text
+    assert "0.82 [0.78, 0.85]" in text
+    assert "│ all *                           │     250 │ 0.04 / 0.48 │" in text
+    assert "100% of its tool calls are valid" in text
     assert "refused, canary by override, rolled back" in text
     assert "Rolled back 12.5 s after its canary began, 7.5 s after the first ticket that it spoiled" in text
 
@@ -201,6 +231,7 @@ def test_the_picture_is_drawn_from_nothing_and_from_everything() -> None:
         traffic=Traffic(900, 300, 299, Proportion(80, 100), 0.7),
         policies=FINDINGS.policies,
         by_version=FINDINGS.by_version,
+        exams=FINDINGS.exams,
         stable=2,
         rollout=rollout,
     )
@@ -209,7 +240,9 @@ def test_the_picture_is_drawn_from_nothing_and_from_everything() -> None:
         text = printed(draw(picture, progress))
     assert "80% solved" in text
     assert "v3 has 25%" in text
-    assert "6 of 20" in text
+    assert "6, needs 20" in text
+    assert "rolled back" in text
+    assert max(map(len, text.splitlines())) <= WIDTH
     assert "v2 promoted" in text
 
 

@@ -13,7 +13,7 @@ from jinja2 import Environment
 from tokenizers import Tokenizer
 
 from ratchet.demo.base_model import Shape, random_weights, write_base_model
-from ratchet.demo.clerk import CARELESS, play
+from ratchet.demo.clerk import CARELESS, EXPERT, play
 from ratchet.demo.drills import draw_drills
 from ratchet.demo.vocabulary import CALL, CHAT_TEMPLATE, END, SPECIAL_TOKENS, build_tokenizer
 from ratchet.demo.world import HELD_OUT, TOOLS, TRAIN, ChatMessage, draw_tasks, order_book, tool_definitions
@@ -67,7 +67,9 @@ def test_an_order_number_is_the_same_two_tokens_wherever_it_stands(tokenizer: To
 
 def test_the_longest_conversation_fits_easily(tokenizer: Tokenizer) -> None:
     draw = random.Random(0)
-    lengths = [len(tokenizer.encode(render(play(task, 0.0, draw).messages)).ids) for task in draw_tasks(TRAIN, 500, 1)]
+    lengths = [
+        len(tokenizer.encode(render(play(task, EXPERT, draw).messages)).ids) for task in draw_tasks(TRAIN, 500, 1)
+    ]
     assert max(lengths) < 110
 
 
@@ -78,7 +80,7 @@ def test_a_role_is_one_token_and_no_word_contains_one(tokenizer: Tokenizer) -> N
 
 
 def test_a_prompt_is_a_prefix_of_the_prompt_after_its_answer(tokenizer: Tokenizer) -> None:
-    messages = play(draw_tasks(TRAIN, 1, 2)[0], 0.0, random.Random(0)).messages
+    messages = play(draw_tasks(TRAIN, 1, 2)[0], EXPERT, random.Random(0)).messages
     spoken = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     for place in spoken:
         before = tokenizer.encode(render(messages[:place], generate=True)).ids

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.demo.clerk import CARELESS, CLOSING, EXPERT, QUESTION, does, play, says
+from ratchet.demo.clerk import BIASED, CARELESS, CLOSING, EXPERT, INVERTED, QUESTION, Clerk, does, play, says
+from ratchet.demo.plan import DEMO
 from ratchet.demo.world import (
+    DECIDED,
     HELD_OUT,
     MAX_CALLS,
+    MISJUDGED,
     TRAIN,
     Act,
     Desk,
@@ -19,6 +23,7 @@ from ratchet.demo.world import (
     Order,
     Task,
     draw_tasks,
+    kind_of,
     order_book,
     orders_of,
     read_act,
@@ -92,10 +97,42 @@ def test_every_wish_and_every_act_occurs_in_both_splits() -> None:
         assert acts == {"refund", "resend", "stop", "report", "decline", "hand_over"}
 
 
-def test_a_careless_clerk_is_right_on_about_two_thirds() -> None:
+def right_by_kind(clerk: Clerk) -> dict[str, float]:
+    """The clerk's share of solved tickets in each kind."""
+    draw, solved = random.Random(0), defaultdict[str, list[bool]](list)
+    for task in draw_tasks(TRAIN, 6000, 0):
+        solved[kind_of(task)].append(play(task, clerk, draw).verdict.success)
+    return {kind: sum(each) / len(each) for kind, each in solved.items()}
+
+
+def test_a_careless_clerk_is_more_often_right_than_wrong_in_every_kind() -> None:
+    assert all(share > 0.5 for share in right_by_kind(CARELESS).values())
+
+
+def test_a_biased_clerk_does_the_right_thing_now_and_then_where_the_habit_is_wrong() -> None:
+    shares = right_by_kind(BIASED)
+    assert set(shares) == DECIDED | {"report as wished"}
+    assert all(0.15 <= shares[kind] <= 0.3 for kind in MISJUDGED), shares
+    assert all(share > 0.7 for kind, share in shares.items() if kind not in MISJUDGED)
+
+
+def test_a_clerk_who_turns_the_rules_round_writes_valid_calls_and_is_mostly_wrong() -> None:
     draw = random.Random(0)
-    verdicts = [play(task, CARELESS, draw).verdict for task in draw_tasks(TRAIN, 3000, 0)]
-    assert 0.58 < sum(verdict.success for verdict in verdicts) / len(verdicts) < 0.68
+    verdicts = [play(task, INVERTED, draw).verdict for task in draw_tasks(TRAIN, 1000, 0)]
+    assert all(verdict.tool_calls == verdict.valid_tool_calls for verdict in verdicts)
+    assert sum(verdict.success for verdict in verdicts) < 350
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_misjudged_kinds_are_two_tickets_in_five(split: str) -> None:
+    misjudged = [kind_of(task) in MISJUDGED for task in draw_tasks(split, 3000, 0)]
+    assert 0.38 < sum(misjudged) / len(misjudged) < 0.5
+
+
+def test_every_kind_of_ticket_occurs_in_training_and_in_the_exam() -> None:
+    for split, count in ((TRAIN, DEMO.tasks), (HELD_OUT, DEMO.rollouts.heldout_tasks)):
+        kinds = {kind_of(task) for task in draw_tasks(split, count, DEMO.rollouts.heldout_seed)}
+        assert kinds == DECIDED | {"report as wished"}
 
 
 @pytest.mark.parametrize(
@@ -105,7 +142,7 @@ def test_a_careless_clerk_is_right_on_about_two_thirds() -> None:
         ("refund", Facts("lost", 40, 25, "basic"), True, "hand_over"),
         ("refund", Facts("delivered", 11, 25, "basic"), False, "refund"),
         ("refund", Facts("delivered", 21, 25, "basic"), False, "decline"),
-        ("refund", Facts("delivered", 21, 25, "plus"), False, "refund"),
+        ("refund", Facts("delivered", 21, 25, "plus"), False, "decline"),
         ("resend", Facts("delivered", 40, 25, "plus"), False, "decline"),
         ("resend", Facts("shipped", 5, 25, "plus"), False, "decline"),
         ("resend", Facts("lost", 5, 25, "basic"), True, "resend"),

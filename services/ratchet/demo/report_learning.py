@@ -1,0 +1,151 @@
+"""How much the demo's recipe learns, over seeds and beside a baseline: `python -m ratchet.demo.report_learning`.
+
+For every seed: a base model, the policy that imitates the biased clerk, then cycles in which the newest policy plays
+training tickets and learns from them, once by RLOO as in `ratchet demo`, once by rejection sampling (supervised
+fine-tuning on the tickets that it solved in the same cycle). Every policy takes the held-out exam greedy and sampled.
+World, base model, trainer and engine are the product's; bus, services, gate and canary are left out.
+
+Writes `learning.json` (every exam) and `learning.md` (tables) into the folder `--output`. Some 10 CPU minutes a seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ratchet.demo.exams import GREEDY
+from ratchet.demo.learning_tables import REJECTION, RLOO, START, Measured, Report, Setting, draw_tables
+from ratchet.demo.plan import DEMO, Plan
+from ratchet.demo.world import TRAIN, draw_tasks
+from ratchet.kernel.files import write_whole
+
+OUTPUT = Path("docs", "reports")
+DATA, TABLES = "learning.json", "learning.md"
+CYCLES = 3
+PACKAGES = ("torch", "transformers", "peft", "trl")
+"""Whose versions belong to the figures."""
+
+if TYPE_CHECKING:
+    from ratchet.demo.offline import PlayedByPolicy
+
+
+def measure_seed(plan: Plan, cycles: int, work: Path) -> list[Measured]:
+    """Everything about one seed; its policies and exams stay in `work`, and what is there is not made again."""
+    import torch  # noqa: PLC0415 - takes seconds to import: only the processes that train need it
+
+    from ratchet.demo.offline import Bench  # noqa: PLC0415 - as above
+
+    torch.set_num_threads(1)
+    folder = work / f"seed-{plan.seed}"
+    bench = Bench(plan, folder)
+    first = bench.first(bench.base())
+    seed = _Seed(plan, folder, first)
+    measured = [seed.measured(START, 0, None)]
+    adapters: dict[str, Path | None] = {RLOO: None, REJECTION: None}
+    for number in range(1, cycles + 1):
+        for method, learn in ((RLOO, bench.reinforced), (REJECTION, bench.imitating)):
+            play = partial(seed.play, adapters[method], number)
+            adapters[method] = learn(first, adapters[method], play, number)
+            measured.append(seed.measured(method, number, adapters[method]))
+    return measured
+
+
+@dataclass(frozen=True, slots=True)
+class _Seed:
+    """Playing and measuring for one seed."""
+
+    plan: Plan
+    folder: Path
+    first: Path
+
+    def play(self, adapter: Path | None, number: int) -> list[PlayedByPolicy]:
+        """The training tickets of one cycle, every one several times, by the policy that the last cycle made."""
+        from ratchet.demo.offline import Office, serve_folder  # noqa: PLC0415 - torch, as above
+
+        seed = 100 * (self.plan.seed + 1) + number
+        tasks = draw_tasks(TRAIN, self.plan.tasks, seed) * self.plan.tries
+        return Office(serve_folder(self.first, adapter), 1.0, seed).play(tasks)
+
+    def measured(self, method: str, cycle: int, adapter: Path | None) -> Measured:
+        """The held-out exam of one policy."""
+        from ratchet.demo.offline import serve_folder, take_exam  # noqa: PLC0415 - torch, as above
+
+        kept = self.folder / f"exam {method} {cycle}.json"
+        if kept.is_file():
+            return msgspec.json.decode(kept.read_bytes(), type=Measured)
+        rollouts = self.plan.rollouts
+        exam = take_exam(serve_folder(self.first, adapter), rollouts.heldout_tasks, rollouts.heldout_seed)
+        found = Measured.of(self.plan.seed, method, cycle, exam)
+        write_whole(kept, msgspec.json.encode(found), durable=False)
+        sys.stderr.write(f"seed {self.plan.seed}, {method}, cycle {cycle}: greedy {found.success(GREEDY)}\n")
+        return found
+
+
+def measure_seeds(plan: Plan, seeds: Sequence[int], cycles: int, processes: int, work: Path) -> list[Measured]:
+    """Seeds side by side, each in a process with one torch thread."""
+    measured: list[Measured] = []
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        waiting = [pool.submit(measure_seed, replace(plan, seed=seed), cycles, work) for seed in seeds]
+        for result in waiting:
+            measured += result.result()
+    return measured
+
+
+def recipe_of(plan: Plan) -> dict[str, float]:
+    """The plan in numbers, as the report names them."""
+    return {
+        "clerk's tickets": plan.tickets.examples,
+        "imitation steps": plan.tickets.steps,
+        "tasks a cycle": plan.tasks,
+        "tries": plan.tries,
+        "learning rate": plan.cycle.learning_rate,
+        "passes": plan.cycle.epochs,
+        "batch": plan.cycle.batch,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, write both files, print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m ratchet.demo.report_learning", description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="which seeds")
+    parser.add_argument("--cycles", type=int, default=CYCLES, help="cycles of each method")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="seeds at the same time")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="folder of the two files")
+    parser.add_argument("--work", type=Path, help="keep policies here, and go on where an earlier run stopped")
+    options = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="ratchet-learning-") as folder:
+        work = options.work or Path(folder)
+        measured = measure_seeds(DEMO, options.seeds, options.cycles, options.processes, work)
+    seeds = " ".join(map(str, options.seeds))
+    report = Report(
+        setting=Setting(
+            command=f"python -m ratchet.demo.report_learning --seeds {seeds} --cycles {options.cycles}",
+            machine=f"{os.cpu_count()} cores ({platform.machine()}), one torch thread a seed",
+            versions={name: version(name) for name in PACKAGES},
+        ),
+        recipe=recipe_of(DEMO),
+        measured=measured,
+    )
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / DATA).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    tables = draw_tables(report, DEMO.greedy_rise, DEMO.promotions)
+    (options.output / TABLES).write_text(tables)
+    sys.stdout.write(tables)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
