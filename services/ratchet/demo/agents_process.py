@@ -15,7 +15,7 @@ from ratchet.demo.agents import Tally
 from ratchet.demo.plan import ROLE
 from ratchet.kernel.errors import RatchetError
 
-STOP_S = 30.0
+STOP_S = 120.0
 """Longest time for finishing the tickets that are open."""
 
 

@@ -16,7 +16,7 @@ from ratchet.demo.world import TRAIN, ChatMessage, draw_tasks, tool_definitions
 from ratchet.kernel.errors import RatchetError
 from ratchet.kernel.settings import KernelSettings
 
-FLUSH_S = 60.0
+FLUSH_S = 300.0
 """Longest time for publishing everything."""
 CHUNK = 100
 """Chats that are made in one go, before others get their turn."""

@@ -84,9 +84,12 @@ class Plan:
     seed: int = 0
     training_threads: int = 2
     """Torch threads of a job while nothing else works."""
-    canary_deadline_s: float = 300.0
+    canary_deadline_s: float = 900.0
     """Longest wait for a verdict."""
 
+
+GREEDY_RISE = 0.2
+"""What `ratchet demo` claims of greedy success; docs/reports/learning.md says how safe that is."""
 
 DEMO = Plan(
     drills=Supervised(examples=2500, steps=130, learning_rate=3e-3),
@@ -99,7 +102,7 @@ DEMO = Plan(
     promotions=2,
     max_cycles=3,
     agents=16,
-    greedy_rise=0.2,
+    greedy_rise=GREEDY_RISE,
 )
 """`make demo`: two cores, minutes."""
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 MAX_TOKENS = 24
 """Longest answer; the longest right one has 11 tokens."""
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 """Longest wait for one answer."""
 TOO_LONG = "context_length_exceeded"
 """Code of the refusal of a conversation that is longer than the policy can read."""

@@ -28,7 +28,7 @@ import msgspec
 
 from ratchet.demo.exams import GREEDY
 from ratchet.demo.learning_tables import REJECTION, RLOO, START, Measured, Report, Setting, draw_tables
-from ratchet.demo.plan import DEMO, Plan
+from ratchet.demo.plan import DEMO, GREEDY_RISE, Plan
 from ratchet.demo.world import TRAIN, draw_tasks
 from ratchet.kernel.files import write_whole
 
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / DATA).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
-    tables = draw_tables(report, DEMO.greedy_rise, DEMO.promotions)
+    tables = draw_tables(report, GREEDY_RISE, DEMO.promotions)
     (options.output / TABLES).write_text(tables)
     sys.stdout.write(tables)
     return 0

@@ -24,7 +24,7 @@ from ratchet.messages.state import Job, PolicyVersion
 T = TypeVar("T")
 
 POLL_S = 0.25
-JOB_S, GATE_S, STORED_S = 600.0, 300.0, 180.0
+JOB_S, GATE_S, STORED_S = 1800.0, 900.0, 900.0
 """Longest waits for a job, for the gates, and until everything published has its reward: room for a busy machine."""
 DECIDED = {"promoted", "rolled_back", "refused", "aborted"}
 WITH_TRAFFIC = {"running", "soaking"}
