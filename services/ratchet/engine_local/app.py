@@ -38,7 +38,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     disable_progress_bar()
     gc.freeze()  # torch's and transformers' objects live as long as the process: collections need not look at them
     limits = Limits(settings.max_rows, settings.prefill_tokens, settings.prefix_tokens, settings.linger_s)
-    worker = TorchWorker(limits, secrets.randbits(63) if settings.seed is None else settings.seed)
+    worker = TorchWorker(limits, secrets.randbits(63) if settings.seed is None else settings.seed, settings.threads)
     loader = PolicyLoader(Objects(settings.kernel), settings.kernel.data_dir / "models")
     registry = Registry(settings.resident_policies, worker.forget)
     try:

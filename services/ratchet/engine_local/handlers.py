@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from datetime import datetime
 from typing import Protocol
@@ -14,14 +15,14 @@ import structlog
 
 from ratchet.engine_local import metrics
 from ratchet.engine_local.domain.answers import Completion, Stamp, chat_answer, text_answer
-from ratchet.engine_local.domain.requests import Sampling, read_chat, read_completion
+from ratchet.engine_local.domain.requests import ChatCall, CompletionCall, Sampling, read_chat, read_completion
 from ratchet.engine_local.registry import Entry, Registry
 from ratchet.engine_local.s3_policies import Fetched
 from ratchet.engine_local.settings import Settings
 from ratchet.engine_local.torch_batch import Job
 from ratchet.engine_local.torch_policies import Served
 from ratchet.engine_local.transformers_text import ChatText
-from ratchet.kernel.asgi import Handler, HttpError, Request, Response, json_response
+from ratchet.kernel.asgi import Answer, Handler, HttpError, Request, Response, json_response
 from ratchet.kernel.errors import DigestMismatch, NotFound, Rejected
 from ratchet.messages.routing import parse_model
 
@@ -70,34 +71,45 @@ class Engine:
         """The handler of a route. Raises `HttpError` 404 or 405."""
         handler = self._routes.get((method, path))
         if handler is not None:
-            return handler
+            return self._guarded(handler) if path.startswith("/v1/") else handler
         if any(known == path for _, known in self._routes):
             raise HttpError(405, f"{method} is not allowed on {path}")
         raise HttpError(404, f"no such route: {path}", code="no_such_route")
+
+    def _guarded(self, handler: Handler) -> Handler:
+        """`handler` for those who know the key."""
+        key = self._settings.api_key
+        if key is None:
+            return handler
+
+        async def checked(request: Request) -> Answer:
+            given = (request.header(b"authorization") or "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), key.get_secret_value().encode()):
+                raise HttpError(401, "incorrect API key", kind="authentication_error", code="invalid_api_key")
+            return await handler(request)
+
+        return checked
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         call = read_chat(request.json_object())
         entry = self._resident(call.model)
         with self._registry.using(entry) as served:
-            ids = served.text.chat_ids(call.messages, call.tools)
+            # Rendering and tokenising a long conversation takes a while: the loop does not wait for it.
+            ids = await asyncio.to_thread(served.text.chat_ids, call.messages, call.tools)
             done = await self._complete(entry, ids, call.sampling, call.wanted.top_logprobs)
-            reply = served.text.reply(_until_stop(served.text.text(done.token_ids), call.sampling.stop))
             stamp = self._stamp("chatcmpl", call.model)
-            return json_response(chat_answer(stamp, ids, done, reply, call.wanted, served.text.spell))
+            return await asyncio.to_thread(_chat_response, served.text, stamp, call, ids, done)
 
     async def complete(self, request: Request) -> Response:
         """`POST /v1/completions`."""
         call = read_completion(request.json_object())
         entry = self._resident(call.model)
         with self._registry.using(entry) as served:
-            ids = (
-                served.text.text_ids(call.prompt) if isinstance(call.prompt, str) else _known(call.prompt, served.text)
-            )
+            ids = await asyncio.to_thread(_prompt_ids, call.prompt, served.text)
             done = await self._complete(entry, ids, call.sampling, call.wanted.top_logprobs)
-            text = _until_stop(served.text.text(done.token_ids), call.sampling.stop)
             stamp = self._stamp("cmpl", call.model)
-            return json_response(text_answer(stamp, ids, done, text, call.wanted, served.text.spell))
+            return await asyncio.to_thread(_text_response, served.text, stamp, call, ids, done)
 
     async def load_policy(self, request: Request) -> Response:
         """`POST /v1/load_lora_adapter {lora_name, lora_path, pin?}`: 200 means resident and probed."""
@@ -172,7 +184,7 @@ class Engine:
         if self._open >= self._settings.max_requests:
             metrics.REQUESTS.labels(entry.name, "refused").inc()
             raise HttpError(429, "the engine is full, try again", kind="rate_limit_error", code="engine_full")
-        limit = min(sampling.max_tokens or self._settings.default_max_tokens, room)
+        limit = min(sampling.max_tokens or self._settings.default_max_tokens or room, room)
         self._open += 1
         metrics.OPEN.set(self._open)
         outcome, began = "cancelled", time.monotonic()
@@ -205,7 +217,7 @@ class Engine:
             done=lambda done: _deliver(loop, _settle, answer, done),
             failed=lambda error: _deliver(loop, _break, answer, error),
             top_logprobs=top,
-            stops_in=_stops(served.text, sampling.stop),
+            stops_in=served.text.stop_finder(sampling.stop) if sampling.stop else None,
         )
 
         def drop(future: asyncio.Future[Completion]) -> None:
@@ -235,15 +247,23 @@ def _break(answer: asyncio.Future[Completion], error: Exception) -> None:
         answer.set_exception(error)
 
 
-def _stops(text: ChatText, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
-    if not stops:
-        return None
-    return lambda ids: any(stop in text.text(ids) for stop in stops)
+def _chat_response(text: ChatText, stamp: Stamp, call: ChatCall, ids: list[int], done: Completion) -> Response:
+    reply = text.reply(_said(text, call.sampling, done), tools=bool(call.tools))
+    return json_response(chat_answer(stamp, ids, done, reply, call.wanted, text.spell))
 
 
-def _until_stop(text: str, stops: Sequence[str]) -> str:
-    found = [place for stop in stops if (place := text.find(stop)) >= 0]
-    return text[: min(found)] if found else text
+def _text_response(text: ChatText, stamp: Stamp, call: CompletionCall, ids: list[int], done: Completion) -> Response:
+    said = text.plain(_said(text, call.sampling, done))
+    return json_response(text_answer(stamp, ids, done, said, call.wanted, text.spell))
+
+
+def _said(text: ChatText, sampling: Sampling, done: Completion) -> str:
+    """What was generated, up to the first stop text."""
+    return text.until_stop(text.text(done.token_ids, sampling.stop_token_ids), sampling.stop)
+
+
+def _prompt_ids(prompt: str | list[int], text: ChatText) -> list[int]:
+    return text.text_ids(prompt) if isinstance(prompt, str) else _known(prompt, text)
 
 
 def _known(ids: list[int], text: ChatText) -> list[int]:

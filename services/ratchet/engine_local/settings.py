@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ratchet.kernel.settings import KernelSettings
@@ -29,8 +29,12 @@ class Settings(BaseSettings):
     """Tokens per policy whose keys and values are kept for the next call of the same conversation."""
     linger_s: float = Field(default=0.01, ge=0)
     """How long a request waits for others to be computed together with."""
-    default_max_tokens: int = Field(default=256, ge=1)
-    """Longest answer when the request names no limit."""
+    default_max_tokens: int | None = Field(default=None, ge=1)
+    """Longest answer when the request names no limit; unset: what the context leaves, as vLLM has it."""
+    threads: int = Field(default=1, ge=1)
+    """CPU threads of one forward pass; on cores that other processes use, more than one is slower."""
+    api_key: SecretStr | None = None
+    """Bearer token that every route under /v1 asks for; unset: none is asked for, and loopback is the only guard."""
     resident_policies: int = Field(default=6, ge=1)
     """Policies kept in memory; the least recently used one makes room."""
     seed: int | None = None

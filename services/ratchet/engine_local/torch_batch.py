@@ -72,7 +72,10 @@ class Batch:
         """Compute the prompts of `jobs` together and draw their first tokens."""
         if not jobs:
             return
-        rows = [_Row(job, drawer(job.sampling, job.top_logprobs), self._prefixes.find(job.prompt)) for job in jobs]
+        rows = [
+            _Row(job, drawer(job.sampling, job.top_logprobs, job.prompt), self._prefixes.find(job.prompt))
+            for job in jobs
+        ]
         first = len(self._rows)
         for row in rows:
             stored = row.reused.stored.payload if row.reused else None
@@ -108,7 +111,8 @@ class Batch:
         row.logprobs.append(drawn.logprob)
         if row.job.top_logprobs:
             row.top.append(drawn.top)
-        if drawn.token in self._eos or (row.job.stops_in is not None and row.job.stops_in(row.output)):
+        ends = drawn.token in self._eos or drawn.token in row.job.sampling.stop_token_ids
+        if ends or (row.job.stops_in is not None and row.job.stops_in(row.output)):
             return "stop"
         return "length" if len(row.output) >= row.job.limit else None
 

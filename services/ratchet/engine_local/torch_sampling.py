@@ -16,6 +16,33 @@ from torch import Tensor
 from ratchet.engine_local.domain.requests import Sampling
 
 
+class Said:
+    """How often each token was said, for penalties. V vocabulary."""
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self._prompt = prompt
+        self._known_V: Tensor | None = None
+        self._counts_V: Tensor | None = None
+
+    def add(self, token: int) -> None:
+        """One more token of the answer."""
+        if self._counts_V is not None and self._known_V is not None:
+            self._counts_V[token] += 1
+            self._known_V[token] = True
+
+    def penalised(self, logits_V: Tensor, sampling: Sampling) -> Tensor:
+        """The logits with the penalties of `sampling`, in the order in which vLLM applies them."""
+        if self._counts_V is None or self._known_V is None:
+            self._counts_V = torch.zeros_like(logits_V)
+            self._known_V = torch.zeros_like(logits_V, dtype=torch.bool)
+            self._known_V[torch.tensor(self._prompt, dtype=torch.long)] = True
+        scale = sampling.repetition_penalty
+        repeated_V = torch.where(logits_V > 0, logits_V / scale, logits_V * scale)
+        logits_V = torch.where(self._known_V, repeated_V, logits_V)
+        logits_V = logits_V - sampling.frequency_penalty * self._counts_V
+        return logits_V - sampling.presence_penalty * (self._counts_V > 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Drawer:
     """How one row draws. `generator` is its own when the request gave a seed."""
@@ -23,6 +50,8 @@ class Drawer:
     sampling: Sampling
     generator: torch.Generator | None = None
     top_logprobs: int = 0
+    said: Said | None = None
+    """What was said before, for a request with penalties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +63,21 @@ class Drawn:
     top: Sequence[tuple[int, float]] = ()
 
 
-def drawer(sampling: Sampling, top_logprobs: int = 0) -> Drawer:
+def drawer(sampling: Sampling, top_logprobs: int = 0, prompt: Sequence[int] = ()) -> Drawer:
     """The drawer of a new request."""
-    if sampling.seed is None:
-        return Drawer(sampling, None, top_logprobs)
-    return Drawer(sampling, torch.Generator().manual_seed(sampling.seed), top_logprobs)
+    own = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
+    return Drawer(sampling, own, top_logprobs, Said(prompt) if sampling.penalised else None)
 
 
 def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) -> list[Drawn]:
     """One token per row.
 
-    The distribution is softmax(logits / temperature) within top_k and top_p, renormalised; at temperature 0 the
-    most likely token, with its log-probability at temperature 1 (as vLLM reports it). Tokens are drawn by inverting
-    the cumulative distribution with one uniform number per row, so rows with seeds do not depend on their neighbours.
+    The distribution is softmax(penalised logits / temperature) within top_k, top_p and min_p, renormalised; at
+    temperature 0 the most likely token, with its log-probability at temperature 1 (as vLLM reports it). Tokens are
+    drawn by inverting the cumulative distribution with one uniform number per row, so rows with seeds do not depend on
+    their neighbours.
     """
+    logits_BV = _penalised(logits_BV, drawers)
     greedy_B1 = torch.tensor([[one.sampling.temperature == 0] for one in drawers])
     temperature_B1 = torch.tensor([[one.sampling.temperature or 1.0] for one in drawers])
     scaled_BV = _bounded(logits_BV / temperature_B1, drawers)
@@ -58,10 +88,23 @@ def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) 
     token_B1 = torch.where(greedy_B1, logits_BV.argmax(-1, keepdim=True), drawn_B1)
     logprob_B: list[float] = logp_BV.gather(-1, token_B1)[:, 0].tolist()
     tokens: list[int] = token_B1[:, 0].tolist()
+    for token, one in zip(tokens, drawers, strict=True):
+        if one.said is not None:
+            one.said.add(token)
     return [
         Drawn(token, logprob, _top(logp_BV[row], one.top_logprobs))
         for row, (token, logprob, one) in enumerate(zip(tokens, logprob_B, drawers, strict=True))
     ]
+
+
+def _penalised(logits_BV: Tensor, drawers: Sequence[Drawer]) -> Tensor:
+    if all(one.said is None for one in drawers):
+        return logits_BV
+    rows = [
+        logits_V if one.said is None else one.said.penalised(logits_V, one.sampling)
+        for logits_V, one in zip(logits_BV, drawers, strict=True)
+    ]
+    return torch.stack(rows)
 
 
 def _uniform(drawers: Sequence[Drawer], shared: torch.Generator) -> Tensor:
@@ -74,10 +117,10 @@ def _uniform(drawers: Sequence[Drawer], shared: torch.Generator) -> Tensor:
 
 
 def _bounded(scaled_BV: Tensor, drawers: Sequence[Drawer]) -> Tensor:
-    """Minus infinity outside top_k and top_p; greedy rows are left alone."""
+    """Minus infinity outside top_k, top_p and min_p; greedy rows are left alone."""
     for row, one in enumerate(drawers):
         sampling = one.sampling
-        if sampling.temperature and (sampling.top_k or sampling.top_p < 1):
+        if sampling.temperature and (sampling.top_k or sampling.top_p < 1 or sampling.min_p):
             scaled_BV[row] = _bounded_row(scaled_BV[row], sampling)
     return scaled_BV
 
@@ -88,7 +131,7 @@ def _bounded_row(scaled_V: Tensor, sampling: Sampling) -> Tensor:
         ordered_V[sampling.top_k :] = -torch.inf
     p_V = ordered_V.softmax(-1)
     before_V = p_V.cumsum(-1) - p_V
-    ordered_V[before_V >= sampling.top_p] = -torch.inf
+    ordered_V[(before_V >= sampling.top_p) | (p_V < sampling.min_p * p_V[0])] = -torch.inf
     return torch.empty_like(scaled_V).scatter_(-1, order_V, ordered_V)
 
 

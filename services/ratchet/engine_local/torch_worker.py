@@ -36,8 +36,10 @@ class Limits:
 class TorchWorker:
     """Computes jobs on a thread of its own, so that the event loop never waits for a forward pass."""
 
-    def __init__(self, limits: Limits, seed: int) -> None:
+    def __init__(self, limits: Limits, seed: int, threads: int = 1) -> None:
+        """`threads`: CPU threads of one forward pass."""
         self._limits = limits
+        self._threads = threads
         self._seed = seed
         self._changed = threading.Condition()
         self._waiting: dict[Served, deque[tuple[float, Job]]] = {}
@@ -73,7 +75,7 @@ class TorchWorker:
 
     @torch.inference_mode()
     def _run(self) -> None:
-        torch.set_num_threads(1)
+        torch.set_num_threads(self._threads)
         while self._wait_for_work():
             for served, batch in self._working():
                 try:

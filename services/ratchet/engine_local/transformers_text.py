@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from typing import Any
 import jinja2
 from transformers import AutoTokenizer
 
-from ratchet.engine_local.domain.texts import ControlTokens, template_messages
-from ratchet.engine_local.tool_formats import DEFAULT_TOOL_FORMAT, TOOL_FORMATS, Reply
+from ratchet.engine_local.domain.texts import ControlTokens, Marks, template_messages
+from ratchet.engine_local.tool_formats import DEFAULT_TOOL_FORMAT, TOOL_FORMATS, Reply, ToolCall
 from ratchet.kernel.asgi import HttpError
 from ratchet.kernel.errors import Rejected
 from ratchet.messages.base import JsonObject
@@ -30,6 +30,7 @@ class ChatText:
             raise Rejected(f"unknown ratchet_tool_format {tool_format!r}; known: {', '.join(sorted(TOOL_FORMATS))}")
         self._tokenizer = tokenizer  # transformers' tokenizers carry no usable types
         self._format = TOOL_FORMATS[tool_format]
+        self._special = ControlTokens(tokenizer.all_special_tokens)
         self._control = ControlTokens([*tokenizer.all_special_tokens, *self._format.markers])
         template = str(tokenizer.chat_template or "")
         # A template that writes arguments as JSON, whatever they are, would quote a text a second time.
@@ -43,45 +44,105 @@ class ChatText:
         return len(self._tokenizer)
 
     @property
+    def control_ids(self) -> frozenset[int]:
+        """Ids of the control tokens."""
+        return frozenset(self._tokenizer.all_special_ids)
+
+    @property
     def end_ids(self) -> frozenset[int]:
         """Ids that end an answer."""
         return frozenset(one for one in self._end if one is not None)
 
     def chat_ids(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> list[int]:
-        """Token ids of the prompt for the next answer. Raises `HttpError` 400."""
+        """Token ids of the prompt for the next answer. Raises `HttpError` 400.
+
+        A control token that somebody has written as text is that text, spelled with ordinary tokens. Only the markers
+        of a tool call may stand in what the policy itself has said: a malformed call is told as it was written.
+        """
         shaped = template_messages(messages, arguments_as_objects=self._arguments_as_objects)
-        self._control.refuse_in(shaped, tools)
         try:
+            marks = Marks(self._control, [*shaped, *tools])
+            hidden = [marks.hide(one, self._format.markers if one["role"] == "assistant" else ()) for one in shaped]
             text = self._tokenizer.apply_chat_template(
-                shaped, tools=list(tools) or None, tokenize=False, add_generation_prompt=True
+                hidden, tools=marks.hide(list(tools)) or None, tokenize=False, add_generation_prompt=True
             )
-        except (jinja2.TemplateError, ValueError, TypeError, KeyError) as error:
+        except (jinja2.TemplateError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise HttpError(400, f"the chat template refuses these messages: {error}") from error
-        return self._encode(text)
+        return self._encode(marks.parts(text))
 
     def text_ids(self, text: str) -> list[int]:
-        """Token ids of a plain prompt. Raises `HttpError` 400."""
-        self._control.refuse(text, "prompt")
-        return self._encode(text)
+        """Token ids of a plain prompt, in which nothing is a control token. Raises `HttpError` 400."""
+        marks = Marks(self._control, text)
+        return self._encode(marks.parts(marks.hide(text)))
 
-    def text(self, ids: Sequence[int]) -> str:
-        """The text of generated ids, without the token that ended it."""
-        body = ids[:-1] if ids and ids[-1] in self._end else ids
+    def text(self, ids: Sequence[int], ends: Container[int] = ()) -> str:
+        """The text of generated ids, without the token that ended it. `ends`: more tokens that would."""
+        body = ids[:-1] if ids and (ids[-1] in self._end or ids[-1] in ends) else ids
         return self._tokenizer.decode(body, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
-    def reply(self, text: str) -> Reply:
-        """A policy's text as content and tool calls."""
-        return self._format.parse(text)
+    def plain(self, text: str) -> str:
+        """A policy's text without control tokens."""
+        return self._special.without(text)
+
+    def reply(self, text: str, *, tools: bool) -> Reply:
+        """A policy's text as content and tool calls; as content alone for an agent that has offered no tools.
+
+        A call without a name, or with a control token in it, is none. No control token is left in content or arguments.
+        """
+        if not tools:
+            return Reply(self.plain(text))
+        parsed = self._format.parse(text)
+        if any(not call.name or self._special.within(call.name) for call in parsed.calls):
+            return Reply(self.plain(text))
+        calls = [ToolCall(call.name, self.plain(call.arguments)) for call in parsed.calls]
+        content = self.plain(parsed.content or "")
+        return Reply(content or (None if calls else ""), calls)
+
+    def stop_finder(self, stops: Sequence[str]) -> Callable[[Sequence[int]], bool]:
+        """Whether the newest of some generated tokens has completed a stop text, at a cost that their number is not in.
+
+        A control token is no text: no stop text is found inside one.
+        """
+        # A token is at least a byte, and a character at most four of them.
+        window = 4 * (max(map(len, stops)) + self._control.longest) + 8
+
+        def stopped(ids: Sequence[int]) -> bool:
+            text = self.text(ids[-window:])
+            # A window may begin inside a control token that is spelled with several.
+            skip = self._control.longest if len(ids) > window else 0
+            return self._stop_at(text[skip:], stops) is not None
+
+        return stopped
+
+    def until_stop(self, text: str, stops: Sequence[str]) -> str:
+        """`text` up to the first stop text in it."""
+        return text[: self._stop_at(text, stops)]
+
+    def _stop_at(self, text: str, stops: Sequence[str]) -> int | None:
+        for begin, end in self._control.plain_spans(text):
+            found = [place for stop in stops if (place := text.find(stop, begin, end)) >= 0]
+            if found:
+                return min(found)
+        return None
 
     def also_ends_with(self, ids: Sequence[int]) -> None:
         """More ids that end an answer: those of the model's generation config."""
         self._end.update(ids)
 
-    def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+    def _encode(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
+        """Token ids of text in parts; the second of each says that a control token in it is plain text."""
+        ids: list[int] = []
+        for text, literal in parts:
+            for piece in self._pieces(text) if literal else (text,):
+                ids += self._tokenizer(piece, add_special_tokens=False)["input_ids"]
         if not ids:
             raise HttpError(400, "the prompt is empty")
         return ids
+
+    def _pieces(self, token: str) -> Sequence[str]:
+        """A control token's text in pieces that hold none: no tokenizer can be relied on to spell it out itself."""
+        pieces = (token[:1], token[1:])
+        return pieces if not any(map(self._control.within, pieces)) else list(token)
 
     def _spell(self, token: int) -> str:
         return self._tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)

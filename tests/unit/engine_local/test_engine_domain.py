@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.engine_local.domain.admission import admissible
+from ratchet.engine_local.domain.answers import Completion, Stamp, text_answer
 from ratchet.engine_local.domain.prefix_index import BLOCK, PrefixIndex
-from ratchet.engine_local.domain.requests import Sampling, read_chat, read_completion
+from ratchet.engine_local.domain.requests import Sampling, Wanted, read_chat, read_completion
 from ratchet.engine_local.domain.residency import Resident, to_evict
-from ratchet.engine_local.domain.texts import ControlTokens, template_messages
+from ratchet.engine_local.domain.texts import MARKS, ControlTokens, Marks, template_messages
 from ratchet.kernel.asgi import HttpError
 from ratchet.messages.base import JsonObject
 
@@ -47,15 +48,19 @@ def test_tools_are_hidden_when_the_agent_wants_no_calls() -> None:
     [
         ("n", 2),
         ("stream", True),
-        ("presence_penalty", 0.5),
-        ("min_p", 0.1),
+        ("presence_penalty", 2.5),
+        ("frequency_penalty", "x"),
+        ("repetition_penalty", 0),
+        ("min_p", 1.1),
+        ("min_tokens", 5),
         ("logit_bias", {"5": 1}),
         ("response_format", {"type": "json_object"}),
         ("tool_choice", "required"),
         ("guided_regex", "[a-z]+"),
         ("allowed_token_ids", [5]),
         ("bad_words", ["no"]),
-        ("stop_token_ids", [5]),
+        ("stop_token_ids", ["x"]),
+        ("stop_token_ids", 5),
         ("vllm_xargs", {"processor": "mine"}),
         ("temperature", -1),
         ("temperature", "hot"),
@@ -95,26 +100,45 @@ def test_a_completion_takes_text_or_token_ids() -> None:
     assert read_completion({"model": "a", "prompt": [1, 2], "logprobs": 0}).wanted.logprobs
 
 
-@pytest.mark.parametrize(
-    ("messages", "tools"),
-    [
-        ([{"role": "user", "content": "drop <|end|> it"}], []),
-        ([{"role": "system", "content": "<|call|>"}], []),
-        ([{"role": "tool", "content": [{"type": "text", "text": "<|end|>"}]}], []),
-        (ASKED, [{"function": {"name": "f", "description": "<|end|>"}}]),
-    ],
-)
-def test_control_tokens_are_refused_in_what_the_policy_did_not_write(
-    messages: list[JsonObject], tools: list[JsonObject]
-) -> None:
-    shaped = template_messages(messages, arguments_as_objects=False)
-    with pytest.raises(HttpError) as refused:
-        ControlTokens(["<|end|>", "<|call|>"]).refuse_in(shaped, tools)
-    assert (refused.value.status, refused.value.code) == (400, "control_token")
+def test_penalties_and_bounds_are_read() -> None:
+    sampling = read_chat(
+        chat(min_p=0.1, presence_penalty=0.5, frequency_penalty=-1, repetition_penalty=1.2, stop_token_ids=[7, 8])
+    ).sampling
+    assert (sampling.min_p, sampling.stop_token_ids) == (0.1, (7, 8))
+    assert (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty) == (0.5, -1.0, 1.2)
+    assert sampling.penalised
+    assert not Sampling().penalised
 
 
-def test_an_assistants_own_control_tokens_pass() -> None:
-    ControlTokens(["<|end|>"]).refuse_in([{"role": "assistant", "content": "<|end|>"}], [])
+def test_a_hidden_control_token_comes_back_as_a_part_of_its_own() -> None:
+    said = {"role": "tool", "content": "a<|end|>b", "deep": [{"<|end|>": "<|call|>"}]}
+    marks = Marks(ControlTokens(["<|end|>", "<|call|>"]), said)
+    hidden = marks.hide(said)
+    assert "<|" not in str(hidden)
+    assert marks.parts("<|tool|>" + hidden["content"] + "<|end|>") == [
+        ("<|tool|>a", False),
+        ("<|end|>", True),
+        ("b<|end|>", False),
+    ]
+
+
+def test_a_mark_is_never_a_character_that_somebody_has_written() -> None:
+    text = chr(MARKS[0]) + "<|end|>"
+    marks = Marks(ControlTokens(["<|end|>"]), text)
+    assert marks.parts(marks.hide(text)) == [(chr(MARKS[0]), False), ("<|end|>", True)]
+
+
+@given(st.text("<|end>x", max_size=30))
+def test_what_is_left_without_control_tokens_holds_none(text: str) -> None:
+    control = ControlTokens(["<|end|>", "<|"])
+    assert not control.within(control.without(text))
+
+
+def test_text_offsets_of_a_long_answer_are_sums() -> None:
+    done = Completion(list(range(4)), [0.0] * 4, "length", 1)
+    stamp, wanted = Stamp("cmpl-1", 0, "m"), Wanted(logprobs=True)
+    answer = text_answer(stamp, [1], done, "x", wanted, lambda token: "ab"[: token % 3])
+    assert answer["choices"][0]["logprobs"]["text_offset"] == [0, 0, 1, 3]
 
 
 def test_text_parts_become_one_text() -> None:

@@ -1,13 +1,14 @@
 """Tool-call formats: what the policy wrote comes back verbatim, malformed or not."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ratchet.engine_local.tool_formats import TOOL_FORMATS
-from ratchet.engine_local.transformers_text import load_text
+from ratchet.engine_local.transformers_text import ChatText, load_text
 from ratchet.messages.base import JsonObject
 
 CALL_TOKEN, HERMES = TOOL_FORMATS["call_token"], TOOL_FORMATS["hermes"]
@@ -72,7 +73,73 @@ def test_a_rendered_answer_is_encoded_as_it_was_written(tiny_directory: Path) ->
     asked: list[JsonObject] = [{"role": "user", "content": "where is K47"}]
     prompt = text.chat_ids(asked, [])
     result = {"role": "tool", "tool_call_id": "call_1_0", "content": "sent"}
-    following = text.chat_ids([*asked, text.reply(written).message("call_1"), result], [])
+    following = text.chat_ids([*asked, text.reply(written, tools=True).message("call_1"), result], [])
     end = following.index(min(text.end_ids), len(prompt))
     assert following[: len(prompt)] == prompt
     assert text.text(following[len(prompt) : end + 1]) == written
+
+
+@pytest.fixture
+def text(tiny_directory: Path) -> ChatText:
+    return load_text(tiny_directory)
+
+
+@pytest.mark.parametrize(
+    ("said", "tools", "content", "calls"),
+    [
+        ("let me<|call|>look {}", True, "let me", ["look"]),
+        ("<|call|>look {}", False, "look {}", []),
+        ("<|call|> {}", True, " {}", []),
+        ("<|call|>cl<|tool|>stage {}", True, "clstage {}", []),
+        ("cl<|tool|>stage", True, "clstage", []),
+        ("", False, "", []),
+        ("", True, "", []),
+    ],
+)
+def test_calls_are_for_agents_with_tools_and_no_control_token_leaks(
+    text: ChatText, said: str, tools: bool, content: str, calls: list[str]
+) -> None:
+    reply = text.reply(said, tools=tools)
+    assert (reply.content, [call.name for call in reply.calls]) == (content, calls)
+
+
+def test_a_control_token_in_arguments_is_taken_out(text: ChatText) -> None:
+    reply = text.reply('<|call|>look {"id": "<|end|>K47"}', tools=True)
+    assert (reply.content, reply.calls[0].arguments) == (None, '{"id": "K47"}')
+
+
+def test_a_stop_text_cuts_no_control_token(text: ChatText) -> None:
+    assert text.until_stop("x<|call|>y<|tool|>ab", ["a"]) == "x<|call|>y<|tool|>"
+    plain = text.text_ids("xy")
+    (call,) = (token for token in text.control_ids if text.text([token, *plain]).startswith("<|call|>"))
+    stopped = text.stop_finder(["a"])
+    assert not stopped([*plain, call, *plain])
+    assert stopped([*plain, call, *text.text_ids("a")])
+
+
+@given(st.text("ab <|cl>", max_size=60), st.sampled_from(["ab", "a", "b a", "aab"]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+def test_a_stop_text_is_noticed_with_the_token_that_completes_it(text: ChatText, said: str, stop: str) -> None:
+    ids = text.text_ids(said + "x")
+    stopped = text.stop_finder([stop])
+    for count in range(1, len(ids) + 1):
+        whole = text.text(ids[:count])
+        here = len(text.until_stop(whole, [stop])) < len(whole)
+        assert stopped(ids[:count]) == here
+        if here:
+            break
+
+
+def test_looking_for_a_stop_text_costs_the_same_after_a_long_answer(text: ChatText) -> None:
+    stopped, token = text.stop_finder(["never"]), text.text_ids("x")[0]
+    seen: list[int] = []
+
+    class Ids(list[int]):
+        def __getitem__(self, place: Any) -> Any:
+            part = super().__getitem__(place)
+            seen.append(len(part))
+            return part
+
+    for count in (1000, 100_000):
+        assert not stopped(Ids([token] * count))
+    assert seen[0] == seen[1] < 200

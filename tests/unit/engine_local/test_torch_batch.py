@@ -14,7 +14,7 @@ from ratchet.engine_local.torch_batch import Batch, Job
 from ratchet.engine_local.torch_llama import LlamaNetwork, lean_network
 from ratchet.engine_local.torch_network import Network, TransformersNetwork
 from ratchet.engine_local.torch_policies import Served, Weights
-from ratchet.engine_local.torch_sampling import draw, drawer
+from ratchet.engine_local.torch_sampling import Drawn, draw, drawer
 from ratchet.kernel.asgi import HttpError
 
 NO_END: frozenset[int] = frozenset()
@@ -203,3 +203,21 @@ def test_tokens_are_drawn_from_the_bounded_distribution() -> None:
         assert all(abs(counter[n] / 2000 - float(share[n])) < 0.04 for n in range(count))
     bounded = draw(logits[None], [drawer(Sampling(top_k=1))], generator)[0]
     assert (bounded.token, round(bounded.logprob, 6)) == (0, 0.0)
+
+
+def test_penalties_and_min_p_change_what_is_drawn_and_logged() -> None:
+    logits = torch.tensor([2.0, 1.9, 0.0, -1.0])
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(sampling: Sampling, *prompt: int) -> Drawn:
+        return draw(logits[None], [drawer(sampling, prompt=prompt)], generator)[0]
+
+    assert drawn(Sampling(temperature=0)).token == 0
+    assert drawn(Sampling(temperature=0, repetition_penalty=1.5), 0).token == 1
+    present = drawer(Sampling(temperature=0, presence_penalty=0.5))
+    assert [draw(logits[None], [present], generator)[0].token for _ in range(3)] == [0, 1, 0]
+    frequent = drawer(Sampling(temperature=0, frequency_penalty=0.5))
+    assert [draw(logits[None], [frequent], generator)[0].token for _ in range(4)] == [0, 1, 0, 1]
+    assert {drawn(Sampling(min_p=0.5, seed=seed)).token for seed in range(60)} == {0, 1}
+    sure = drawn(Sampling(min_p=0.5, seed=1))
+    assert sure.logprob == pytest.approx(float(torch.tensor([2.0, 1.9]).log_softmax(-1)[sure.token]), abs=1e-6)

@@ -32,8 +32,9 @@ def test_the_lineage_is_the_policy_and_its_ancestors() -> None:
     assert consumed_snapshots(4, known) == ["snapshot 4", "snapshot 2", "snapshot 1"]
 
 
-def test_a_rejected_candidate_releases_its_data() -> None:
-    known = {1: policy(1, None), 2: policy(2, 1, stage="rolled_back")}
+@pytest.mark.parametrize("stage", ["refused", "rolled_back", "superseded", "a stage of a later release"])
+def test_a_candidate_that_never_came_to_serve_releases_its_data(stage: str) -> None:
+    known = {1: policy(1, None), 2: policy(2, 1, stage=stage)}
     assert consumed_snapshots(1, known) == ["snapshot 1"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from ratchet.messages.trajectory import TaskContext, TrajectoryMetadata
@@ -89,3 +90,29 @@ def test_an_unknown_outcome_is_neither_success_nor_failure() -> None:
     told = trajectory("t", outcome=None, metadata=TrajectoryMetadata(model="m"))
     row = made(row_of(told, [], SCORED, READ))
     assert (row.success, row.source) == (None, "client")
+
+
+def nested(depth: int) -> dict[str, object]:
+    """An object that can just be read, and no more once it stands inside another."""
+    value: dict[str, object] = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("text", ['{"a":' * 5000, '{"a":' * 5000 + "1" + "}" * 5000, "[" * 20_000])
+def test_text_that_nests_deeply_is_text_of_a_row(text: str) -> None:
+    given = trajectory("t")
+    first = given.turns[0]
+    action = msgspec.structs.replace(first.action, raw_response=text)
+    odd = msgspec.structs.replace(given, turns=[msgspec.structs.replace(first, action=action), *given.turns[1:]])
+    row = row_of(odd, [], SCORED, READ)
+    assert row == "unreadable_chat" or text in json.loads(made(row).messages)[-1]["content"]
+
+
+def test_a_chat_that_cannot_be_written_is_left_out_by_reason() -> None:
+    given = trajectory("t")
+    first = given.turns[0]
+    action = msgspec.structs.replace(first.action, type="tool_call", tool_name="f", tool_args=nested(100_000))
+    odd = msgspec.structs.replace(given, turns=[msgspec.structs.replace(first, action=action), *given.turns[1:]])
+    assert row_of(odd, [], SCORED, READ) == "unreadable_chat"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from ratchet.engine_local.domain.requests import Wanted
 from ratchet.engine_local.tool_formats import Reply
@@ -111,7 +112,7 @@ def _spelled(token: int, logprob: float, spell: Spell) -> JsonObject:
 
 def _text_logprobs(done: Completion, spell: Spell) -> JsonObject:
     tokens = [spell(token) for token in done.token_ids]
-    offsets = [sum(map(len, tokens[:n])) for n in range(len(tokens))]
+    offsets = list(accumulate(map(len, tokens), initial=0))[:-1]
     tops = [{spell(token): logprob for token, logprob in top} for top in done.top]
     return {
         "tokens": tokens,

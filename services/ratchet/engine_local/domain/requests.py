@@ -24,6 +24,19 @@ class Sampling:
     seed: int | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    min_p: float = 0.0
+    """Tokens less likely than this share of the most likely one are not drawn."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    """Taken from the logits of tokens of the answer so far: once, and for each time."""
+    repetition_penalty: float = 1.0
+    """Divides positive logits of tokens of prompt and answer, and multiplies negative ones."""
+
+    @property
+    def penalised(self) -> bool:
+        """Whether what was said before changes the distribution."""
+        return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0, 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +69,12 @@ class CompletionCall:
     wanted: Wanted
 
 
+_PENALTY: tuple[Callable[[float], bool], str] = (lambda x: -2 <= x <= 2, "between -2 and 2")
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "n": (1,),
     "best_of": (1,),
     "stream": (False,),
     "echo": (False,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "min_p": (0,),
     "min_tokens": (0,),
     "logit_bias": ({},),
     "suffix": ("",),
@@ -79,7 +89,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "allowed_token_ids": (),
     "bad_words": ([],),
     "logits_processors": ([],),
-    "stop_token_ids": ([],),
     "thinking_token_budget": (-1,),
     "vllm_xargs": ({},),
     "structured_outputs": (),
@@ -126,6 +135,11 @@ def _sampling(body: JsonObject, limit: str) -> Sampling:
         seed=_integer(body, "seed", -(2**63), 2**63 - 1),
         max_tokens=_integer(body, limit, 1, 1_000_000),
         stop=_stops(body),
+        stop_token_ids=_stop_ids(body),
+        min_p=_number(body, "min_p", 0.0, lambda x: 0 <= x <= 1, "between 0 and 1"),
+        presence_penalty=_number(body, "presence_penalty", 0.0, *_PENALTY),
+        frequency_penalty=_number(body, "frequency_penalty", 0.0, *_PENALTY),
+        repetition_penalty=_number(body, "repetition_penalty", 1.0, lambda x: 0 < x <= 10, "above 0 and at most 10"),
     )
 
 
@@ -158,6 +172,13 @@ def _stops(body: JsonObject) -> tuple[str, ...]:
     if len(cast("list[str]", stops)) > MAX_STOPS:
         raise _wrong("stop", f"may hold at most {MAX_STOPS} texts")
     return tuple(cast("list[str]", stops))
+
+
+def _stop_ids(body: JsonObject) -> tuple[int, ...]:
+    value: object = body.get("stop_token_ids") or []
+    if not _is_token_ids(value) and value != []:
+        raise _wrong("stop_token_ids", "must be a list of token ids")
+    return tuple(cast("list[int]", value))
 
 
 def _flag(body: JsonObject, name: str) -> bool:

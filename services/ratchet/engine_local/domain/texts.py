@@ -1,9 +1,9 @@
-"""Chat messages made fit for a template: text only, and no control token smuggled in as text."""
+"""Chat messages made fit for a template: text only, and control tokens in what others say kept apart from real ones."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -14,28 +14,81 @@ from ratchet.messages.base import JsonObject
 _ROLES = {"system", "developer", "user", "assistant", "tool"}
 
 
+MARKS = range(0xF0000, 0xFFFFE)
+"""Characters for private use, one of which stands for a control token that somebody has written as text."""
+
+
 class ControlTokens:
     """The texts that a tokenizer reads as control tokens; only templates and the policy itself may write them."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
-        found = sorted({token for token in tokens if token}, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, found))) if found else None
+        self.texts = sorted({token for token in tokens if token}, key=len, reverse=True)
+        self.longest = max(map(len, self.texts), default=0)
+        self._pattern = re.compile("|".join(map(re.escape, self.texts))) if self.texts else None
 
-    def refuse_in(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> None:
-        """Raise `HttpError` 400 when a message that the policy did not write, or a tool, contains one."""
-        for index, message in enumerate(messages):
-            if message["role"] != "assistant":
-                self.refuse(str(message.get("content") or ""), f"messages[{index}].content")
-                self.refuse(str(message.get("name") or ""), f"messages[{index}].name")
-        if tools:
-            self.refuse(msgspec.json.encode(tools).decode(), "tools")
+    def within(self, text: str) -> bool:
+        """Whether `text` contains one."""
+        return self._pattern is not None and self._pattern.search(text) is not None
 
-    def refuse(self, text: str, where: str) -> None:
-        """Raise `HttpError` 400 when `text` contains a control token."""
-        found = self._pattern.search(text) if self._pattern else None
-        if found:
-            message = f"{where} contains the control token {found[0]!r}, which only the chat template may write"
-            raise HttpError(400, message, code="control_token", param=where)
+    def without(self, text: str) -> str:
+        """`text` with all of them taken out, also those that come about by taking one out."""
+        while self._pattern is not None and self._pattern.search(text):
+            text = self._pattern.sub("", text)
+        return text
+
+    def plain_spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """The parts of `text` between them, as (begin, end)."""
+        begin = 0
+        for found in self._pattern.finditer(text) if self._pattern else ():
+            yield begin, found.start()
+            begin = found.end()
+        yield begin, len(text)
+
+
+class Marks:
+    """Stand-ins for the control tokens in some texts, so that a template can be filled without their taking effect."""
+
+    def __init__(self, control: ControlTokens, value: object) -> None:
+        """`value`: everything that will be rendered, for marks that occur nowhere in it. Raises `HttpError` 400."""
+        texts = "\0".join(_texts(value))
+        free = (chr(code) for code in MARKS if chr(code) not in texts)
+        self._marks = dict(zip((token for token in control.texts if token in texts), free, strict=False))
+        if any(token in texts and token not in self._marks for token in control.texts):
+            raise HttpError(400, "the messages use every character for private use", code="control_token")
+        self._meant = {mark: token for token, mark in self._marks.items()}
+        self._pattern = re.compile(f"([{''.join(self._meant)}])") if self._meant else None
+
+    def hide(self, value: Any, but: Container[str] = ()) -> Any:
+        """`value` with a mark for every control token in its texts, except for those in `but`. `Any`: JSON."""
+        if isinstance(value, str):
+            for token, mark in self._marks.items():
+                value = value if token in but else value.replace(token, mark)
+            return value
+        if isinstance(value, dict):
+            members = cast("JsonObject", value)
+            return {self.hide(name, but): self.hide(one, but) for name, one in members.items()}
+        if isinstance(value, list):
+            return [self.hide(one, but) for one in cast("list[object]", value)]
+        return value
+
+    def parts(self, rendered: str) -> list[tuple[str, bool]]:
+        """What a template made of hidden texts, in parts: each text, and whether it is a hidden control token's."""
+        if self._pattern is None:
+            return [(rendered, False)]
+        return [(self._meant.get(part, part), part in self._meant) for part in self._pattern.split(rendered) if part]
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, one in cast("JsonObject", value).items():
+            yield name
+            yield from _texts(one)
+    elif isinstance(value, list):
+        for one in cast("list[object]", value):
+            yield from _texts(one)
 
 
 def template_messages(messages: Sequence[JsonObject], *, arguments_as_objects: bool) -> list[JsonObject]:

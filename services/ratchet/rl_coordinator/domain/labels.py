@@ -67,19 +67,19 @@ def label_row(trajectory: Trajectory, turns: Sequence[Turn], label: bool) -> Lab
         return TURNS_NOT_STORED
     try:
         chat = recorded_chat(trajectory, turns)
-    except ChatError:
+        start = _first_answer(chat)
+        if not start:
+            return NO_PROMPT
+        return LabelRow(
+            trajectory_id=trajectory.trajectory_id,
+            prompt=json_text(chat[:start]),
+            completion=json_text(chat[start:]),
+            label=label,
+            tools=json_text(offered_tools(trajectory, turns)),
+            source=THUMBS,
+        )
+    except (ChatError, RecursionError):
         return UNREADABLE_CHAT
-    start = _first_answer(chat)
-    if not start:
-        return NO_PROMPT
-    return LabelRow(
-        trajectory_id=trajectory.trajectory_id,
-        prompt=json_text(chat[:start]),
-        completion=json_text(chat[start:]),
-        label=label,
-        tools=json_text(offered_tools(trajectory, turns)),
-        source=THUMBS,
-    )
 
 
 def _majority(words: Iterable[bool]) -> bool | None:

@@ -41,5 +41,9 @@ def ancestry(version: int | None, policies: Mapping[int, PolicyVersion]) -> Iter
 
 
 def consumed_snapshots(version: int | None, policies: Mapping[int, PolicyVersion]) -> list[str]:
-    """Digests of the snapshots in the lineage. Candidates that were refused or rolled back are on no such line."""
+    """Digests of the snapshots in the lineage.
+
+    A candidate that was refused, rolled back or superseded is on no such line: whatever a stage is called, only what
+    serves, and what that was trained from, holds on to its data.
+    """
     return [policy.dataset_digest for policy in ancestry(version, policies) if policy.dataset_digest]

@@ -83,8 +83,9 @@ def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, recipe
     if recipe.needs_calls and not any(call.trainable for call in calls):
         return NO_TRAINABLE_CALL
     try:
-        messages = recorded_chat(trajectory, turns)
-    except ChatError:
+        chat = json_text(recorded_chat(trajectory, turns))
+        tools = json_text(offered_tools(trajectory, turns))
+    except (ChatError, RecursionError):
         return UNREADABLE_CHAT
     return Row(
         trajectory_id=trajectory.trajectory_id,
@@ -95,8 +96,8 @@ def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, recipe
         success=_success(trajectory),
         policy_version=_policy_version(trajectory, calls),
         source=trajectory.metadata.source or "client",
-        messages=json_text(messages),
-        tools=json_text(offered_tools(trajectory, turns)),
+        messages=chat,
+        tools=tools,
         calls=json_text(calls),
     )
 
