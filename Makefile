@@ -21,11 +21,11 @@ PYTEST := $(BIN)/python -m pytest -q
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) $(NODE_STAMP) ## make .venv with the exact versions of constraints.txt (TORCH_INDEX=<url>: torch from there)
+setup: $(STAMP) $(NODE_STAMP) ## make .venv with the exact versions of constraints.txt (TORCH_INDEX=<url>: torch from there; INSTALLER=pip: without uv)
 	@echo "setup: $(VENV) is ready"
 
-$(STAMP): pyproject.toml constraints.txt deploy/setup.sh
-	@PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" bash deploy/setup.sh $(VENV)
+$(STAMP): pyproject.toml constraints.txt deploy/setup.sh deploy/uv_environment.py
+	@PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" INSTALLER="$(INSTALLER)" bash deploy/setup.sh $(VENV)
 	@touch $@
 
 $(NODE_STAMP): $(NODE)/package.json $(NODE)/package-lock.json | $(STAMP)

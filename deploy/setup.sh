@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Makes the virtual environment with exactly the versions of constraints.txt. Run by `make setup`.
 #
-# Torch comes first, from the package index that pip is configured for, or from TORCH_INDEX when that is set: an index
-# of another build, such as torch's own index of CPU builds, which are far smaller than the ones with CUDA.
+# uv installs, itself from the package index and configured as pip is (deploy/uv_environment.py); where it cannot be had,
+# or with INSTALLER=pip, pip does. Torch comes from the index that pip is configured for, or from TORCH_INDEX when that is
+# set: an index of another build, such as torch's own index of CPU builds, which are far smaller than the ones with CUDA.
 set -euo pipefail
 
 venv="$1"
@@ -60,11 +61,25 @@ pip() {
     "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"
 }
 
+# Makes `packages` what installs: uv, or pip where uv cannot be had.
+choose_installer() {
+    local uv
+    uv="$(sed -n 's/^uv==/uv==/p' constraints.txt)"
+    if [[ "${INSTALLER:-uv}" == uv ]] && pip install -q "$uv" >>"$log" 2>&1; then
+        eval "$("$venv/bin/python" deploy/uv_environment.py)"
+        packages() { "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" "$@"; }
+        echo "setup: installing with $uv"
+    else
+        packages() { pip install -q "$@"; }
+        echo "setup: installing with pip (${INSTALLER:-$uv cannot be had, see $log})"
+    fi
+}
+
 install_torch() {
     if [[ -n "${TORCH_INDEX:-}" ]]; then
-        pip install -q --no-deps --index-url "$TORCH_INDEX" "$torch"
+        packages --no-deps --index-url "$TORCH_INDEX" "$torch"
     else
-        pip install -q -c constraints.txt "$torch"
+        packages -c constraints.txt "$torch"
     fi
 }
 
@@ -80,7 +95,8 @@ else
     echo "setup: $venv exists, bringing it up to date"
     : >"$log"
 fi
+choose_installer
 step "$torch" install_torch
-step "ratchet and everything it needs" pip install -q -c constraints.txt -e '.[embedded,engine,trainer,demo,dev]'
+step "ratchet and everything it needs" packages -c constraints.txt -e '.[embedded,engine,trainer,demo,dev]'
 step "check" "$venv/bin/ratchet" --help
 echo "setup: done in $SECONDS s"
