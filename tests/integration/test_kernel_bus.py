@@ -340,6 +340,63 @@ async def test_a_watch_reports_changes_also_after_the_broker_was_killed(
         await end(task)
 
 
+async def test_a_watch_reads_only_what_changed_and_asks_for_one_number_while_nothing_does(
+    settings: KernelSettings,
+) -> None:
+    looks: list[list[tuple[str, int | None]]] = []
+
+    async def follow(bus: Bus) -> None:
+        async for changes in bus.bucket("baselines", int).watch(lambda key: key.startswith("k")):
+            looks.append([(key, entry.value if entry else None) for key, entry in changes])
+
+    async with connected(settings) as writer, connected(settings) as bus:
+        bucket = writer.bucket("baselines", int)
+        await asyncio.gather(*(bucket.put(f"k{n}", n) for n in range(300)), bucket.put("other", 1), bucket.put("k0", 0))
+        await bucket.delete("k299")
+        task = asyncio.create_task(follow(bus))
+        await eventually(lambda: _true(len(looks) == 1))
+        assert sorted(looks[0]) == sorted((f"k{n}", n) for n in range(299))
+        sent, received = bus.nc.stats["out_msgs"], bus.nc.stats["in_msgs"]
+        await eventually(lambda: _true(looks[1:3] == [[], []]))
+        assert bus.nc.stats["out_msgs"] - sent <= 2 * len(looks)
+        await bucket.put("k7", 8)
+        await bucket.put("other", 2)
+        await bucket.delete("k8")
+        await eventually(lambda: _true([("k8", None)] in looks or [("k7", 8), ("k8", None)] in looks))
+        assert bus.nc.stats["in_msgs"] - received <= 20
+        await end(task)
+    assert [change for look in looks[1:] for change in look] == [("k7", 8), ("k8", None)]
+
+
+async def test_a_watch_notices_a_bucket_that_was_made_anew(settings: KernelSettings) -> None:
+    seen: dict[str, int | None] = {}
+
+    async def follow(bus: Bus) -> None:
+        async for changes in bus.bucket("baselines", int).watch():
+            seen.update({key: entry.value if entry else None for key, entry in changes})
+
+    async with connected(settings) as bus:
+        await bus.bucket("baselines", int).put("a", 1)
+        await bus.bucket("baselines", int).put("b", 1)
+        task = asyncio.create_task(follow(bus))
+        await eventually(lambda: _true(seen == {"a": 1, "b": 1}))
+        await bus.nc.jetstream().delete_key_value("baselines")
+        await bus.ensure_streams()
+        await bus.bucket("baselines", int).put("b", 2)
+        await eventually(lambda: _true(seen == {"a": None, "b": 2}))
+        await end(task)
+
+
+async def test_keys_are_those_that_are_there(settings: KernelSettings) -> None:
+    async with connected(settings) as bus:
+        bucket = bus.bucket("baselines", int)
+        assert await bucket.keys() == []
+        for key in ("b", "a", "gone"):
+            await bucket.put(key, 1)
+        await bucket.delete("gone")
+        assert await bucket.keys() == ["a", "b"]
+
+
 def reward_for(done: Trajectory) -> Reward:
     return Reward(
         reward_id=named_id("reward", done.trajectory_id),

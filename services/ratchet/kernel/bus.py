@@ -174,7 +174,7 @@ class Bus:
 
     def bucket(self, name: str, kind: type[V]) -> Bucket[V]:
         """A key-value bucket whose values are of `kind`."""
-        return Bucket(self.nc.jetstream(), name, kind)
+        return Bucket(self.nc, name, kind)
 
     async def last_sequence(self, stream: str) -> int:
         """Sequence of the newest message of a stream, 0 when it has none. Raises `BusUnavailable`."""

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 import nats.errors
-from nats.js import JetStreamContext
+import structlog
+from nats.aio.client import Client as Nats
+from nats.aio.msg import Msg
 from nats.js import errors as js_errors
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.kv import KeyValue
 
 from ratchet.kernel.errors import BusUnavailable, Conflict
-from ratchet.kernel.tasks import end
+from ratchet.kernel.puller import Puller
+
+log = structlog.get_logger()
 
 V = TypeVar("V")
 
 POLL_S = 2.0
-"""A key-value watch stalls for 15-20 s after the broker was killed, so it only hastens the poll."""
+"""How often a watch that hears nothing asks whether there is something to hear: a broker that was killed says nothing
+for 15-20 s. The question is for one number, however many keys there are."""
+INACTIVE_S = 30.0
+"""The server forgets the consumer of a watch that died after this long."""
+_GONE = {"DEL", "PURGE"}
+"""What a marker of a deleted key says of itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +47,12 @@ class Bucket(Generic[V]):
     Raises `BusUnavailable` while the broker does not answer, `msgspec.MsgspecError` for a value of another type.
     """
 
-    def __init__(self, jetstream: JetStreamContext, name: str, kind: type[V]) -> None:
-        self._jetstream = jetstream
+    def __init__(self, nc: Nats, name: str, kind: type[V]) -> None:
+        self._nc = nc
+        self._jetstream = nc.jetstream()
         self._name = name
+        self._stream = f"KV_{name}"
+        self._prefix = f"$KV.{name}."
         self._kind = kind
         self._kv: KeyValue | None = None
 
@@ -88,9 +101,12 @@ class Bucket(Generic[V]):
                 return value
 
     async def keys(self) -> list[str]:
-        """All keys, sorted. Deleted ones are left out."""
-        found = [key for key in await self._subjects() if await self.get(key) is not None]
-        return sorted(found)
+        """All keys, sorted, read at once. Deleted ones are left out."""
+        with _classified(self._name):
+            async with aclosing(self._batches(headers_only=True)) as batches:
+                async for newest in batches:
+                    return sorted(self._key(one) for one in newest if not _is_marker(one))
+        return []
 
     async def items(self, select: Callable[[str], bool] = lambda _: True) -> dict[str, Entry[V]]:
         """All entries whose key is selected, by key."""
@@ -103,51 +119,95 @@ class Bucket(Generic[V]):
     ) -> AsyncIterator[list[tuple[str, Entry[V] | None]]]:
         """What has changed, look by look: (key, entry), or (key, None) once it is deleted. The first look finds all.
 
-        Heals by itself: changes are looked for as soon as the broker reports one and every two seconds; a look that
-        finds none is told too. While the broker is away it waits. Ends only when the consumer stops iterating.
+        A look ends with the first change, or after two seconds; one that finds none is told too. Only what changed is
+        read. Heals by itself: while the broker is away it waits, and afterwards it reads everything once more. Ends
+        only when the consumer stops iterating.
         """
         known: dict[str, int] = {}
-        changed = asyncio.Event()
-        hints = asyncio.create_task(self._hint(changed))
-        try:
-            while True:
-                changed.clear()
-                try:
-                    found = await self._changes_since(known, select)
-                except BusUnavailable:
-                    pass
-                else:
-                    yield found
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_S):
-                        await changed.wait()
-        finally:
-            await end(hints)
-
-    async def _changes_since(
-        self, known: dict[str, int], select: Callable[[str], bool]
-    ) -> list[tuple[str, Entry[V] | None]]:
-        """What is not as `known`, which is brought up to date. Raises `BusUnavailable`."""
-        now = await self.items(select)
-        changes = list(_changes(known, now))
-        known.clear()
-        known.update({key: entry.revision for key, entry in now.items()})
-        return changes
-
-    async def _hint(self, changed: asyncio.Event) -> None:
-        """Set `changed` whenever the broker's own watch reports something; start over when the watch breaks."""
         while True:
             try:
-                await self._hint_while_watching(changed)
-            except nats.errors.Error:
-                await asyncio.sleep(POLL_S)
+                with _classified(self._name):
+                    async with aclosing(self._batches()) as batches:
+                        whole = True
+                        async for batch in batches:
+                            yield self._news(batch, known, select, whole=whole)
+                            whole = False
+            except BusUnavailable as error:
+                log.debug("watch waits for the broker", bucket=self._name, reason=str(error))
+            await asyncio.sleep(POLL_S / 4)
 
-    async def _hint_while_watching(self, changed: asyncio.Event) -> None:
-        watcher = await (await self._open()).watchall(meta_only=True)
-        while True:
-            with suppress(nats.errors.TimeoutError):
-                if await watcher.updates(timeout=POLL_S) is not None:
-                    changed.set()
+    def _news(
+        self, batch: Sequence[Msg], known: dict[str, int], select: Callable[[str], bool], *, whole: bool
+    ) -> list[tuple[str, Entry[V] | None]]:
+        """What differs from `known` (revisions by key), which is brought up to date; a `whole` batch is all there is."""
+        newest = {self._key(one): one for one in batch if select(self._key(one))}
+        news: list[tuple[str, Entry[V] | None]] = []
+        for key, message in newest.items():
+            revision = message.metadata.sequence.stream
+            if _is_marker(message):
+                if known.pop(key, None) is not None:
+                    news.append((key, None))
+            elif known.get(key) != revision:
+                known[key] = revision
+                news.append((key, Entry(decoded(message.data, self._kind), revision)))
+        for key in known.keys() - newest.keys() if whole else ():
+            del known[key]
+            news.append((key, None))
+        return news
+
+    async def _batches(self, *, headers_only: bool = False) -> AsyncGenerator[list[Msg]]:
+        """The newest message of every key at once, then what comes; empty batches while nothing comes.
+
+        Ends when the broker has forgotten what was read, or what it holds is not what came.
+        """
+        config = ConsumerConfig(
+            ack_policy=AckPolicy.NONE,
+            deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
+            filter_subject=self._prefix + ">",
+            headers_only=headers_only,
+            inactive_threshold=INACTIVE_S,
+            mem_storage=True,
+            num_replicas=1,
+        )
+        puller = Puller(self._nc, self._stream, config, batch=512, linger_s=0.0)
+        try:
+            made, last = await self._last()
+            await puller.open()
+            newest: list[Msg] = []
+            total = await puller.total()
+            while len(newest) < total:
+                batch = await puller.next_batch(POLL_S)
+                newest += batch
+                if not batch and await puller.has_delivered_all(len(newest)):
+                    break  # a value was replaced meanwhile
+                if not batch:
+                    return
+            yield newest
+            seen = max([last, *(one.metadata.sequence.stream for one in newest)])
+            delivered = len(newest)
+            while not puller.reopened:
+                batch = await puller.next_batch(POLL_S)
+                for message in batch:
+                    place = message.metadata.sequence
+                    delivered += 1
+                    if place.consumer != delivered:
+                        return
+                    seen = place.stream
+                if not batch and await self._last() != (made, seen):
+                    if not puller.waiting:
+                        return
+                    continue
+                yield batch
+        finally:
+            await puller.close()
+
+    async def _last(self) -> tuple[str, int]:
+        """Which bucket of this name it is (when it was made), and the revision of its newest change."""
+        info: Any = await self._jetstream.stream_info(self._stream)
+        return str(info.created), info.state.last_seq
+
+    def _key(self, message: Msg) -> str:
+        return message.subject.removeprefix(self._prefix)
 
     async def _open(self) -> KeyValue:
         if self._kv is None:
@@ -155,23 +215,19 @@ class Bucket(Generic[V]):
         return self._kv
 
     async def _subjects(self) -> list[str]:
-        prefix = f"$KV.{self._name}."
         with _classified(self._name):
-            info: Any = await self._jetstream.stream_info(f"KV_{self._name}", subjects_filter=prefix + ">")
-        return [subject.removeprefix(prefix) for subject in (info.state.subjects or {})]
+            info: Any = await self._jetstream.stream_info(self._stream, subjects_filter=self._prefix + ">")
+        return [subject.removeprefix(self._prefix) for subject in (info.state.subjects or {})]
+
+
+def _is_marker(message: Msg) -> bool:
+    """Whether it says that its key is deleted."""
+    return (message.headers or {}).get("KV-Operation") in _GONE
 
 
 def decoded(stored: bytes, kind: type[V]) -> V:
     """A value of a bucket. Raises `msgspec.MsgspecError`, except for `msgspec.Raw`, which is the bytes themselves."""
     return cast("V", msgspec.Raw(stored)) if kind is msgspec.Raw else msgspec.json.decode(stored, type=kind)
-
-
-def _changes(known: dict[str, int], now: dict[str, Entry[V]]) -> Iterator[tuple[str, Entry[V] | None]]:
-    for key, entry in now.items():
-        if known.get(key) != entry.revision:
-            yield key, entry
-    for key in known.keys() - now.keys():
-        yield key, None
 
 
 @contextmanager

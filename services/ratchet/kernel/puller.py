@@ -90,6 +90,11 @@ class Puller:
             batch.append(self._take())
         return batch
 
+    async def total(self) -> int:
+        """How many messages there are for this consumer, from its beginning to the newest."""
+        info = await self._nc.jetstream().consumer_info(self._stream, self._name)
+        return (info.num_pending or 0) + (info.delivered.consumer_seq if info.delivered else 0)
+
     async def has_delivered_all(self, delivered: int) -> bool:
         """Whether all messages there are for this consumer are among the `delivered` ones that came so far."""
         info = await self._nc.jetstream().consumer_info(self._stream, self._name)
