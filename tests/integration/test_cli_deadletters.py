@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import base64
+import random
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
-from ratchet.cli.deadletters import newest, read, replay
+from ratchet.cli.deadletters import Which, drop, matching, newest, read, replay, replay_all
 from ratchet.kernel.bus import Bus
+from ratchet.kernel.consumer import Consumer, Subscription, each
 from ratchet.kernel.errors import NotFound, Rejected
 from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Message, Trajectory
 from ratchet.messages.operations import DeadLetter
+from ratchet.messages.trajectory import TaskContext
 from tests.support.messages import AT, trajectory
-from tests.support.running import connected
+from tests.support.running import connected, running
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +83,64 @@ async def test_what_still_breaks_its_contract_is_not_sent(kernel_settings: Kerne
         with pytest.raises(Rejected, match="would die again"):
             await replay(kernel_settings, await bus.last_sequence("RL_DEADLETTERS"), dry_run=False)
         assert await bus.last_sequence("RL_TRAJECTORIES") == before
+
+
+async def test_many_are_sent_again_and_those_that_would_die_again_are_named(kernel_settings: KernelSettings) -> None:
+    async with connected(kernel_settings) as bus:
+        for number in range(1, 6):
+            subject, headers, body = bus.seal(trajectory(str(number)))
+            await bus.publish(letter(subject, headers, b"{}" if number == 3 else body, number))
+        assert await matching(kernel_settings, Which(stream="RL_TURNS")) == []
+        assert await matching(kernel_settings, Which(reason="invalid")) == []
+        assert await matching(kernel_settings, Which(since=AT.replace(year=2030))) == []
+        numbers = await matching(kernel_settings, Which(stream="RL_TRAJECTORIES", reason="rejected", since=AT))
+        assert len(numbers) == 5
+        done = await replay_all(kernel_settings, numbers, dry_run=False)
+        assert [one.refused is None for one in done] == [True, True, False, True, True]
+        assert await bus.last_sequence("RL_TRAJECTORIES") == 4
+
+
+async def test_dropped_letters_are_gone_and_leave_no_hole_in_the_list(kernel_settings: KernelSettings) -> None:
+    async with connected(kernel_settings) as bus:
+        for number in range(1, 6):
+            subject, headers, body = bus.seal(trajectory(str(number)))
+            await bus.publish(letter(subject, headers, body, number))
+        await drop(kernel_settings, [3, 4])
+        assert [found.number for found in await newest(kernel_settings, 10)] == [5, 2, 1]
+        assert [found.number for found in await newest(kernel_settings, 2)] == [5, 2]
+        with pytest.raises(NotFound):
+            await drop(kernel_settings, [3])
+
+
+async def test_a_letter_as_large_as_the_broker_takes_is_replayed_whole(kernel_settings: KernelSettings) -> None:
+    """A whole message dies, in parts; what is sent again is the same message."""
+    failing = [True]
+
+    async def handle(received: object) -> list[Message]:
+        if failing[0]:
+            raise Rejected("not today")
+        failing.append(False)
+        return []
+
+    large = trajectory(task_context=TaskContext(task_id="t", instructions=random.Random(1).randbytes(7_700_000).hex()))
+    async with connected(kernel_settings) as bus:
+        dying = Subscription(stream="RL_TRAJECTORIES", durable="worker", handlers={Trajectory.TOPIC: each(handle)})
+        async with running(Consumer(bus, dying)):
+            await bus.publish(large)
+
+            async def dead() -> bool:
+                return await bus.last_sequence("RL_DEADLETTERS") >= 2
+
+            await eventually(dead)
+            (found,) = await newest(kernel_settings, 10)
+            failing[0] = False
+            await replay(kernel_settings, found.number, dry_run=False)
+
+            async def handled() -> bool:
+                return len(failing) > 1
+
+            await eventually(handled)
+        whole = await read(kernel_settings, found.number)
+        assert len(whole.numbers) >= 2
+        await drop(kernel_settings, [found.number])
+        assert await newest(kernel_settings, 10) == []

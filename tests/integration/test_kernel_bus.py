@@ -346,8 +346,9 @@ async def test_a_watch_reads_only_what_changed_and_asks_for_one_number_while_not
     looks: list[list[tuple[str, int | None]]] = []
 
     async def follow(bus: Bus) -> None:
+        nonlocal looks
         async for changes in bus.bucket("baselines", int).watch(lambda key: key.startswith("k")):
-            looks.append([(key, entry.value if entry else None) for key, entry in changes])
+            looks += [[(key, entry.value if entry else None) for key, entry in changes]]
 
     async with connected(settings) as writer, connected(settings) as bus:
         bucket = writer.bucket("baselines", int)

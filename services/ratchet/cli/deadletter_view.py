@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from ratchet.cli.deadletters import StoredLetter
+from ratchet.cli.deadletters import Replayed, StoredLetter, complaint
 from ratchet.cli.output import console, follow_up, print_facts
+from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.envelope import unseal
 from ratchet.kernel.errors import InvalidMessage
 
@@ -30,8 +32,25 @@ def show_letter(found: StoredLetter, directory: Path) -> None:
         }
     )
     console.print(f"\n{readable(letter.headers, base64.b64decode(letter.body))}\n", markup=False)
+    why = complaint(Contracts.load(), letter.original_subject, letter.headers, base64.b64decode(letter.body))
     again = follow_up("deadletters", "replay", str(found.number), directory=directory)
-    console.print(f"`{again}` sends it again", markup=False)
+    if why is None:
+        console.print(f"`{again}` sends it again", markup=False)
+    else:
+        gone = follow_up("deadletters", "drop", str(found.number), directory=directory)
+        console.print(f"It cannot be replayed as it is ({why}); `{gone}` deletes it", markup=False)
+
+
+def show_replayed(done: Sequence[Replayed]) -> None:
+    """How many messages were sent again, and why others were not."""
+    for one in done:
+        if one.refused is not None:
+            console.print(f"dead letter {one.number} was not sent: {one.refused}", markup=False)
+    sent = [one for one in done if one.refused is None]
+    if len(done) == 1 and sent:
+        console.print(f"dead letter {sent[0].number} was sent again on {sent[0].subject}", markup=False)
+    else:
+        console.print(f"{len(sent)} of {len(done)} dead letters were sent again", markup=False)
 
 
 def readable(headers: dict[str, str], wire: bytes) -> str:

@@ -1,8 +1,10 @@
-"""Reads the dead-letter stream, and sends what lies in it once more."""
+"""Reads the dead-letter stream, sends what lies in it once more, and drops it."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import AsyncGenerator, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -12,7 +14,7 @@ from ratchet.cli.broker import connected
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.envelope import Headers, unseal
-from ratchet.kernel.errors import ContractError, NotFound, Rejected
+from ratchet.kernel.errors import ContractError, InvalidMessage, NotFound, Rejected
 from ratchet.kernel.settings import KernelSettings
 from ratchet.messages import decode, named_id
 from ratchet.messages.operations import DeadLetter
@@ -20,39 +22,73 @@ from ratchet.messages.operations import DeadLetter
 STREAM = "RL_DEADLETTERS"
 
 
+AT_ONCE = 256
+"""Numbers that are asked for together."""
+
+
 class StoredLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead letter and its own number, by which commands name it."""
+    """A dead letter, its own number, by which commands name it, and the numbers of all letters that hold its body."""
 
     number: int
     letter: DeadLetter
+    numbers: tuple[int, ...]
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that was, or would be, sent once more."""
+    """A message that was, or would be, sent once more; or why not."""
 
     number: int
     subject: str
     event_id: str | None
+    refused: str | None = None
+
+
+class Which(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead letters are meant: all that agree with everything that is said."""
+
+    stream: str | None = None
+    reason: str | None = None
+    since: datetime | None = None
+
+    def __call__(self, letter: DeadLetter) -> bool:
+        """Whether a letter is among them."""
+        return (
+            self.stream in (None, letter.stream)
+            and self.reason in (None, letter.reason)
+            and (self.since is None or letter.at >= self.since)
+        )
 
 
 async def newest(settings: KernelSettings, count: int) -> list[StoredLetter]:
-    """The last `count` dead letters, newest first. Raises `BusUnavailable`."""
-    letters: list[StoredLetter] = []
+    """The last `count` dead letters, newest first; what was dropped between them is passed over.
+
+    Raises `BusUnavailable`.
+    """
+    found: list[StoredLetter] = []
     async with connected(settings) as bus:
-        number = await bus.last_sequence(STREAM)
-        while number > 0 and len(letters) < count:
-            found = await _stored(bus, number)
-            if found is None:
-                break
-            letters.append(found)
-            number -= 1
-    return letters
+        extent = await bus.extent(STREAM)
+        last = extent.last
+        while last >= extent.first and len(found) < count:
+            first = max(extent.first, last - AT_ONCE + 1)
+            letters = [one async for one in _between(bus, first, last)]
+            begun = [StoredLetter(number=n, letter=letter, numbers=(n,)) for n, letter in letters if _begins(letter)]
+            found += reversed(begun)
+            last = first - 1
+    return found[:count]
 
 
 async def read(settings: KernelSettings, number: int) -> StoredLetter:
-    """One dead letter. Raises `NotFound` or `BusUnavailable`."""
+    """One dead letter with its whole body. Raises `NotFound`, `Rejected` when a part is gone, or `BusUnavailable`."""
     async with connected(settings) as bus:
-        return await _required(bus, number)
+        return await _whole(bus, number)
+
+
+async def matching(settings: KernelSettings, which: Which) -> list[int]:
+    """The numbers of the dead letters that are meant, oldest first. Raises `BusUnavailable`."""
+    async with connected(settings) as bus:
+        extent = await bus.extent(STREAM)
+        letters = [one async for one in _between(bus, extent.first, extent.last)]
+    return [number for number, letter in letters if _begins(letter) and which(letter)]
 
 
 async def replay(settings: KernelSettings, number: int, *, dry_run: bool) -> Replayed:
@@ -61,14 +97,28 @@ async def replay(settings: KernelSettings, number: int, *, dry_run: bool) -> Rep
     Raises `NotFound`, or `Rejected` for a message that still breaks its contract: it would only die again.
     """
     async with connected(settings) as bus:
-        letter = (await _required(bus, number)).letter
-        headers, body = envelope(letter, number)
-        why = complaint(bus.contracts, letter.original_subject, headers, body)
-        if why is not None:
-            raise Rejected(f"dead letter {number} would die again: {why}")
-        if not dry_run:
-            await bus.publish_raw(letter.original_subject, headers, body)
-    return Replayed(number=number, subject=letter.original_subject, event_id=headers.get("ce-id"))
+        done = await _replay(bus, number, dry_run=dry_run)
+    if done.refused is not None:
+        raise Rejected(f"dead letter {number} would die again: {done.refused}")
+    return done
+
+
+async def replay_all(settings: KernelSettings, numbers: Sequence[int], *, dry_run: bool) -> list[Replayed]:
+    """Send all these messages again, oldest first; of one that would die again it says why, and the others go on.
+
+    Raises `BusUnavailable`; beginning again is safe, consumers know what they have handled.
+    """
+    async with connected(settings) as bus:
+        return [await _replay(bus, number, dry_run=dry_run) for number in numbers]
+
+
+async def drop(settings: KernelSettings, numbers: Sequence[int]) -> None:
+    """Delete dead letters for good, all their parts. Raises `NotFound` or `BusUnavailable`."""
+    async with connected(settings) as bus:
+        for number in numbers:
+            letter = await _required(bus, number)
+            for part in await _numbers(bus, number, letter):
+                await bus.nc.jetstream().delete_msg(STREAM, part)
 
 
 def envelope(letter: DeadLetter, number: int) -> tuple[Headers, bytes]:
@@ -90,17 +140,73 @@ def complaint(contracts: Contracts, subject: str, headers: Headers, body: bytes)
     return None
 
 
-async def _required(bus: Bus, number: int) -> StoredLetter:
+async def _replay(bus: Bus, number: int, *, dry_run: bool) -> Replayed:
+    try:
+        letter = (await _whole(bus, number)).letter
+    except Rejected as error:
+        return Replayed(number=number, subject="", event_id=None, refused=str(error))
+    headers, body = envelope(letter, number)
+    why = complaint(bus.contracts, letter.original_subject, headers, body)
+    if why is None and not dry_run:
+        await bus.publish_raw(letter.original_subject, headers, body)
+    return Replayed(number=number, subject=letter.original_subject, event_id=headers.get("ce-id"), refused=why)
+
+
+async def _whole(bus: Bus, number: int) -> StoredLetter:
+    """A letter with the body of all its parts."""
+    first = await _required(bus, number)
+    numbers = await _numbers(bus, number, first)
+    if len(numbers) != (first.parts or 1):
+        raise Rejected(f"dead letter {number} is not whole: {len(numbers)} of {first.parts} parts are there")
+    if len(numbers) == 1:
+        return StoredLetter(number=number, letter=first, numbers=tuple(numbers))
+    pieces = [base64.b64decode((await _required(bus, part)).body) for part in numbers]
+    whole = msgspec.structs.replace(first, body=base64.b64encode(b"".join(pieces)).decode(), part=None, parts=None)
+    return StoredLetter(number=number, letter=whole, numbers=tuple(numbers))
+
+
+async def _numbers(bus: Bus, number: int, first: DeadLetter) -> list[int]:
+    """The numbers of the letter and of its other parts, which follow it."""
+    if first.parts is None:
+        return [number]
+    if not _begins(first):
+        raise Rejected(f"dead letter {number} is part {first.part} of another one before it")
+    last = min((await bus.extent(STREAM)).last, number + AT_ONCE)
+    numbers = {1: number}
+    async for found, letter in _between(bus, number + 1, last):
+        same = (letter.stream, letter.sequence, letter.consumer) == (first.stream, first.sequence, first.consumer)
+        if same and letter.part is not None and letter.part > 1:
+            numbers.setdefault(letter.part, found)
+        if len(numbers) == first.parts:
+            break
+    return [numbers[part] for part in sorted(numbers)]
+
+
+def _begins(letter: DeadLetter) -> bool:
+    """Whether it is a letter of its own, or the first of several."""
+    return letter.part in (None, 1)
+
+
+async def _required(bus: Bus, number: int) -> DeadLetter:
     found = await _stored(bus, number)
     if found is None:
         raise NotFound(f"there is no dead letter {number}")
     return found
 
 
-async def _stored(bus: Bus, number: int) -> StoredLetter | None:
+async def _between(bus: Bus, first: int, last: int) -> AsyncGenerator[tuple[int, DeadLetter]]:
+    """The letters there are with numbers from `first` to `last`."""
+    for number in range(first, last + 1):
+        letter = await _stored(bus, number)
+        if letter is not None:
+            yield number, letter
+
+
+async def _stored(bus: Bus, number: int) -> DeadLetter | None:
+    """A letter; None where there is none, or nothing that is one."""
     jetstream: Any = bus.nc.jetstream()  # nats-py types its answers only in parts
     try:
         stored = await jetstream.get_msg(STREAM, number)
-    except NotFoundError:
+        return decode(unseal(dict(stored.headers or {}), stored.data), DeadLetter)
+    except (NotFoundError, InvalidMessage, msgspec.DecodeError):
         return None
-    return StoredLetter(number=number, letter=decode(unseal(dict(stored.headers or {}), stored.data), DeadLetter))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -22,10 +24,48 @@ from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
 LINE = 4000
 """Columns of a file or a pipe: it takes whole lines."""
 
-console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else LINE)
+LONG = 4096
+"""Characters of one text that are shown unless somebody asks for all of it."""
+
+_MARKS = "\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f"
+"""What changes the order or the look of the text around it."""
+_UNSAFE = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_MARKS}\ud800-\udfff]")
+"""What a terminal obeys, and marks: everything but line ends and tabs."""
+_UNSAFE_IN_JSON = re.compile(rf"[\x7f-\x9f{_MARKS}]")
+"""Those among them that JSON leaves as they are."""
+
+
+def shown(text: str) -> str:
+    """`text` as it may go to a terminal: agents' and users' text is data, and spells its control characters."""
+    return _UNSAFE.sub(_spelled, text)
+
+
+def cut(text: str, most: int = LONG) -> str:
+    """`text`, or its beginning and how much more there is."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more characters)"
+
+
+def _spelled(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _as_json(match: re.Match[str]) -> str:
+    return json.dumps(match[0]).strip('"')
+
+
+class _Terminal(Console):
+    """A console that obeys nothing but our own styles."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """As rich's; the control characters in texts are spelled."""
+        super().print(*(shown(one) if isinstance(one, str) else one for one in objects), **how)
+
+
+console = _Terminal(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else LINE)
 """As wide as the terminal."""
 
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+errors = _Terminal(stderr=True, highlight=False, soft_wrap=True)
 """For progress and warnings, so that standard output holds the answer alone."""
 
 GAP = 2
@@ -58,7 +98,8 @@ STYLES = {
 
 def print_json(value: object) -> None:
     """`value` as the one, indented JSON document of a command."""
-    console.out(msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), highlight=False)
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    console.out(_UNSAFE_IN_JSON.sub(_as_json, text), highlight=False)
 
 
 def print_dry_run(action: str, body: object, as_json: bool) -> None:
@@ -155,5 +196,14 @@ def cell(value: Any) -> Text:  # `Any`: whatever a table holds
     if isinstance(value, float):
         return Text(f"{value:.4g}")
     if isinstance(value, datetime):
-        return Text(f"{value.astimezone():%Y-%m-%d %H:%M:%S}")
-    return Text(str(value), style=STYLES.get(str(value), ""))
+        return Text(_instant(value))
+    text = shown(cut(str(value)).replace("\n", "\\n").replace("\t", "\\t"))
+    return Text(text, style=STYLES.get(text, ""))
+
+
+def _instant(value: datetime) -> str:
+    """In local time; the first and last days there are may have none."""
+    try:
+        return f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, ValueError):
+        return value.isoformat(" ", "seconds")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ratchet.cli.endpoints import Endpoints
-from ratchet.cli.output import console, print_facts, print_table
+from ratchet.cli.output import LONG, console, cut, print_facts, print_table
 from ratchet.cli.preferences import warehouse_of
 from ratchet.kernel.errors import NotFound
 from ratchet.kernel.warehouse import Row, Warehouse
@@ -84,13 +84,17 @@ def show_list(found: Sequence[Row], empty: str) -> None:
     print_table(columns, rows, empty)
 
 
-def show_one(whole: Whole) -> None:
-    """The facts, the conversation, the rewards and the feedback."""
+def show_one(whole: Whole, *, full: bool = False) -> None:
+    """The facts, the conversation, the rewards and the feedback; long turns only in part, unless `full`."""
     told = whole.trajectory
     print_facts(_facts(told))
     console.print()
     for message in chat_messages(told):
-        console.print(f"{message['role']}:", _said(message), markup=False)
+        said = _said(message)
+        shortened = len(said) > LONG and not full
+        console.print(f"{message['role']}:", cut(said) if shortened else said, markup=False)
+        if shortened:
+            console.print("(`--full` shows all of it)", style="dim", markup=False)
     console.print()
     rewards = [
         (one.revision, name, part.score, part.weight, one.total_reward, part.reasoning)

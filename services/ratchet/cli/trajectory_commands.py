@@ -48,6 +48,7 @@ def list_(
 @app.command()
 def show(
     trajectory_id: TrajectoryArgument,
+    full: Annotated[bool, typer.Option("--full", help="Show long turns whole.")] = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
@@ -62,4 +63,4 @@ def show(
     if as_json:
         print_json(whole)
     else:
-        trajectories.show_one(whole)
+        trajectories.show_one(whole, full=full)

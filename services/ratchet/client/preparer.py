@@ -8,19 +8,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
 
-import msgspec
 import structlog
 
 from ratchet.kernel.logs import failure
 from ratchet.kernel.outbox import Outbox
-from ratchet.kernel.redaction import Redactor
+from ratchet.kernel.redaction import Redactor, redact_message
 from ratchet.messages import Message, encode
 
 log = structlog.get_logger()
-
-M = TypeVar("M", bound=Message)
 
 
 class Preparer:
@@ -117,18 +113,12 @@ class Preparer:
         log.error("not recorded", topic=message.TOPIC, **failure(error))
 
     def _pass_on(self, message: Message) -> None:
-        redacted = self._redact(message)
+        redacted, counts = redact_message(self._redactor, message)
+        self.redactions.update(counts)
         if self._late:
             self.overflowed += 1
         else:
             self._outbox.put(redacted)
-
-    def _redact(self, message: M) -> M:
-        redacted = self._redactor.redact(msgspec.to_builtins(message))
-        if not redacted.counts:
-            return message
-        self.redactions.update(redacted.counts)
-        return msgspec.convert(redacted.value, type(message))
 
     def _discard(self) -> int:
         """Empty the queue; returns how many there were."""

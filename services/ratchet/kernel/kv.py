@@ -139,7 +139,7 @@ class Bucket(Generic[V]):
     def _news(
         self, batch: Sequence[Msg], known: dict[str, int], select: Callable[[str], bool], *, whole: bool
     ) -> list[tuple[str, Entry[V] | None]]:
-        """What differs from `known` (revisions by key), which is brought up to date; a `whole` batch is all there is."""
+        """What differs from `known` (revisions by key), which is brought up to date; `whole`: there is no more."""
         newest = {self._key(one): one for one in batch if select(self._key(one))}
         news: list[tuple[str, Entry[V] | None]] = []
         for key, message in newest.items():

@@ -8,8 +8,12 @@ keys of known vendors, bearer tokens, JSON web tokens, private keys, `password=.
 written as such, payment card numbers (issuer's prefix and length, Luhn's check digit). Text that is itself JSON is read
 and stays JSON. Redacting twice changes nothing more.
 
-It fails closed: a value that cannot be searched raises, and the caller publishes nothing. Every pattern takes time
-linear in the text: runs are consumed possessively, or are bounded.
+Typed numbers stay numbers. Only inside members that hold what agents like (`FREE`), and in text, are digits a card.
+
+It fails closed: a value that cannot be searched raises, and the caller publishes nothing. A text in which the search
+does not end (nested too deeply, too many secrets, secrets that uncover others) becomes one placeholder, so that no text
+decides whether its neighbours are published. Every pattern takes time linear in the text: runs are consumed
+possessively, or are bounded.
 """
 
 from __future__ import annotations
@@ -34,6 +38,12 @@ MAX_DEPTH = 100
 """Deepest nesting that is searched, JSON inside text included; agents' messages have less than ten levels."""
 MAX_PASSES = 5
 """A placeholder can uncover a neighbour, so a text is searched until nothing is found; two passes are the rule."""
+MAX_FOUND = 5_000
+"""Secrets of one kind in one text: a text of secrets has no content worth the seconds that a million of them take."""
+FREE = frozenset(
+    {"content", "labels", "memory_state", "messages", "output", "raw_data", "response", "tool_args", "tools"}
+)
+"""Members of our messages under which anything may stand; all other numbers are those of a schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +60,7 @@ class Redactor:
     def redact(self, value: Json) -> Redacted:
         """`value` with placeholders. Raises `Rejected` when it is not JSON or is nested too deeply."""
         counts: Counter[str] = Counter()
-        redacted = _redact(value, counts, MAX_DEPTH)
+        redacted = _redact(value, _Search(counts), MAX_DEPTH)
         return Redacted(redacted, dict(counts))
 
 
@@ -59,12 +69,15 @@ def redact_message(redactor: Redactor, message: M) -> tuple[M, dict[str, int]]:
     redacted = redactor.redact(msgspec.to_builtins(message))
     if not redacted.counts:
         return message, {}
-    return msgspec.convert(redacted.value, type(message)), redacted.counts
+    try:
+        return msgspec.convert(redacted.value, type(message)), redacted.counts
+    except msgspec.ValidationError as error:
+        raise Rejected(f"cannot redact: {type(message).__name__} is none any more without its secrets") from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """One form of secret: the group `secret` of every accepted match is replaced."""
+    """One form of secret: the group of every accepted match that is last to match is replaced."""
 
     kind: str
     hints: tuple[str, ...]
@@ -92,11 +105,15 @@ def _is_phone(text: str) -> bool:
 
 
 _ISSUERS = re.compile(
-    r"4(?:\d{12}|\d{15}|\d{18})"  # Visa
+    r"4(?:\d{15}|\d{18})"  # Visa
     r"|(?:5[1-5]\d\d|222[1-9]|22[3-9]\d|2[3-6]\d\d|27[01]\d|2720)\d{12}"  # Mastercard
     r"|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}"  # American Express, Diners
     r"|(?:6011\d\d|64[4-9]\d{3}|65\d{4})\d{10}|35(?:2[89]|[3-8]\d)\d{12}"  # Discover, JCB
 )
+
+
+def _is_card_number(value: int) -> bool:
+    return 10**12 <= value < 10**19 and _is_card(str(value))
 
 
 def _is_card(text: str) -> bool:
@@ -110,19 +127,19 @@ def _is_card(text: str) -> bool:
 
 _FRESH = r"(?!\[REDACTED:)"
 _ASSIGNED_VALUES = (
-    rf"""\\{{1,3}}["']{_FRESH}(?P<secret>[^"'\\]++)""",
-    rf'"{_FRESH}(?P<secret>(?:[^"\\]|\\.)++)',
-    rf"'{_FRESH}(?P<secret>(?:[^'\\\n]|\\.)++)",
-    rf"""(?!["'\\]){_FRESH}(?P<secret>[^\s"',;&<>]++)""",
+    rf"""\\{{1,3}}["']{_FRESH}(?P<escaped>[^"'\\]++)""",
+    rf'"{_FRESH}(?P<double>(?:[^"\\]|\\.)++)',
+    rf"'{_FRESH}(?P<single>(?:[^'\\\n]|\\.)++)",
+    rf"""(?!["'\\]){_FRESH}(?P<bare>[^\s"',;&<>]++)""",
 )
 """A value after `name =`: in escaped quotes, in quotes of either kind, bare."""
 
 
-def _assigned(kind: str, hints: tuple[str, ...], name: str, accept: Callable[[str], bool]) -> list[_Rule]:
-    """Rules for `name = value` in text, code, urls and broken JSON."""
+def _assigned(kind: str, hints: tuple[str, ...], name: str, accept: Callable[[str], bool]) -> _Rule:
+    """The rule for `name = value` in text, code, urls and broken JSON."""
     equals = r"""\\{0,3}["']?[ \t]{0,4}(?::=|=>|==?|:)[ \t]{0,4}"""
-    patterns = [re.compile(f"{name}{equals}{value}", re.IGNORECASE) for value in _ASSIGNED_VALUES]
-    return [_Rule(kind, hints, pattern, accept) for pattern in patterns]
+    pattern = re.compile(f"{name}{equals}(?:{'|'.join(_ASSIGNED_VALUES)})", re.IGNORECASE)
+    return _Rule(kind, hints, pattern, accept)
 
 
 _API_KEYS = re.compile(
@@ -150,7 +167,7 @@ _RULES = [
         ("://",),
         re.compile(rf"""://[^\s/:@"']{{0,128}}:{_FRESH}(?P<secret>[^\s/@"']{{1,256}})@"""),
     ),
-    *_assigned("password", ("passw", "passphrase", "pwd"), r"(?:passw(?:or)?d|passphrase|\bpwd)[\w-]{0,20}", _is_value),
+    _assigned("password", ("passw", "passphrase", "pwd"), r"(?:passw(?:or)?d|passphrase|\bpwd)[\w-]{0,20}", _is_value),
     _Rule("token", ("authorization",), _AUTHORIZATION),
     _Rule(
         "token",
@@ -160,7 +177,7 @@ _RULES = [
     ),
     _Rule("token", ("eyj",), re.compile(r"(?<![\w-])(?P<secret>eyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]*+)")),
     _Rule("api_key", _API_KEY_HINTS, _API_KEYS, _has_digit),
-    *_assigned(
+    _assigned(
         "api_key",
         ("key", "token", "secret"),
         r"(?:(?:api|secret|private)[_-]?(?:access[_-]?)?key|(?:access|auth|refresh)[_-]?token|client[_-]?secret)",
@@ -199,31 +216,49 @@ _SECRET_NAME = re.compile(
 )
 
 
-def _redact(value: Json, counts: Counter[str], depth: int) -> Json:
-    """`value` with placeholders; adds what it finds to `counts`."""
-    if depth == 0:
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What was found so far, in a message or in one text of it."""
+
+    counts: Counter[str]
+    in_text: bool = False
+    """Whether this is JSON that a text spells: texts in it are part of that text, and its numbers are digits."""
+
+    def placeholder(self, kind: str) -> str:
+        """Takes the place of a secret, which is counted. Raises `Rejected` when a text holds too many."""
+        self.counts[kind] += 1
+        if self.in_text and self.counts[kind] > MAX_FOUND:
+            raise Rejected(f"cannot redact: more than {MAX_FOUND} secrets in one text")
+        return f"[REDACTED:{kind}]"
+
+
+def _redact(value: Json, search: _Search, depth: int, *, free: bool = False) -> Json:
+    """`value` with placeholders. `free`: no schema types its numbers."""
+    if depth <= 0:
         raise Rejected(f"cannot redact: nested more than {MAX_DEPTH} levels deep")
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, str):
-        return _redact_text(value, counts, depth)
+        return _spelled(value, search, depth) if search.in_text else _text(value, search, _spelled)
     if isinstance(value, int):
-        return _placeholder("card", counts) if _is_card(str(value)) else value
+        return search.placeholder("card") if (free or search.in_text) and _is_card_number(value) else value
     if isinstance(value, list):
-        return [_redact(item, counts, depth - 1) for item in cast("list[Json]", value)]
+        return [_redact(item, search, depth - 1, free=free) for item in cast("list[Json]", value)]
     if isinstance(value, dict):
-        return _redact_object(cast("dict[Json, Json]", value), counts, depth)
+        return _redact_object(cast("dict[Json, Json]", value), search, depth, free=free)
     raise Rejected(f"cannot redact: {type(value).__name__} is not JSON")
 
 
-def _redact_object(members: dict[Json, Json], counts: Counter[str], depth: int) -> dict[str, Json]:
+def _redact_object(members: dict[Json, Json], search: _Search, depth: int, *, free: bool) -> dict[str, Json]:
     redacted: dict[str, Json] = {}
     for name, value in members.items():
         if not isinstance(name, str):
             raise Rejected(f"cannot redact: a member is named by {type(name).__name__}, not by text")
-        key = _unused(_redact_plain(name, counts), redacted)
-        kind = _kind_by_name(name)
-        redacted[key] = _hide(value, kind, counts, depth - 1) if kind else _redact(value, counts, depth - 1)
+        key = _unused(_plain(name, search, depth) if search.in_text else _text(name, search, _plain), redacted)
+        kind, inside = _kind_by_name(name), free or name in FREE
+        redacted[key] = (
+            _hide(value, kind, search, depth - 1) if kind else _redact(value, search, depth - 1, free=inside)
+        )
     return redacted
 
 
@@ -245,33 +280,45 @@ def _kind_by_name(name: str) -> str | None:
     return "secret" if _SECRET_NAME.fullmatch(letters) else None
 
 
-def _hide(value: Json, kind: str, counts: Counter[str], depth: int) -> Json:
+def _hide(value: Json, kind: str, search: _Search, depth: int) -> Json:
     """A secret by name: texts and numbers go, also in a list; an object is not itself the secret (a tool's schema)."""
-    if isinstance(value, list):
-        return [_hide(item, kind, counts, depth - 1) for item in cast("list[Json]", value)]
+    if isinstance(value, list) and depth > 0:
+        return [_hide(item, kind, search, depth - 1) for item in cast("list[Json]", value)]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     is_text = isinstance(value, str) and value != "" and not _PLACEHOLDER.fullmatch(value)
-    return _placeholder(kind, counts) if is_number or is_text else _redact(value, counts, depth)
+    return search.placeholder(kind) if is_number or is_text else _redact(value, search, depth, free=True)
 
 
 _PLACEHOLDER = re.compile(r"\[REDACTED:[a-z_]+\]")
 
 
-def _placeholder(kind: str, counts: Counter[str]) -> str:
-    counts[kind] += 1
-    return f"[REDACTED:{kind}]"
+def _text(text: str, search: _Search, redact: Callable[[str, _Search, int], str]) -> str:
+    """A text of a message; one in which the search does not end is a placeholder, and its message goes on."""
+    inside = _Search(Counter(), in_text=True)
+    try:
+        redacted = redact(text, inside, MAX_DEPTH)
+    except Rejected:
+        return search.placeholder("unsearchable")
+    search.counts.update(inside.counts)
+    return redacted
 
 
-def _redact_text(text: str, counts: Counter[str], depth: int) -> str:
+def _spelled(text: str, search: _Search, depth: int) -> str:
+    """A text that may spell JSON, which then stays JSON."""
     document = _document(text)
     if document is None:
-        return _redact_plain(text, counts)
-    before = counts.total()
-    redacted = _redact(document, counts, depth - 1)
-    if counts.total() == before:
+        return _plain(text, search, depth)
+    before = search.counts.total()
+    redacted = _redact(document, search, depth - 1)
+    if search.counts.total() == before:
         return text
     separators = (", ", ": ") if re.search(r'": ', text) else (",", ":")
-    return json.dumps(redacted, ensure_ascii=text.isascii(), separators=separators)
+    spelled = json.dumps(redacted, ensure_ascii=text.isascii(), separators=separators)
+    try:
+        spelled.encode()
+    except UnicodeEncodeError:  # half a surrogate pair: JSON can spell it, and nothing else can hold it
+        return json.dumps(redacted, separators=separators)
+    return spelled
 
 
 class _RepeatedName(ValueError):
@@ -295,11 +342,11 @@ def _without_repeats(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     return members
 
 
-def _redact_plain(text: str, counts: Counter[str]) -> str:
+def _plain(text: str, search: _Search, _depth: int) -> str:
     for _ in range(MAX_PASSES):
         before = text
         for rule in _relevant(text):
-            text = rule.pattern.sub(partial(_replaced, rule, counts), text)
+            text = rule.pattern.sub(partial(_replaced, rule, search), text)
         if text == before:
             return text
     raise Rejected(f"cannot redact: still finding secrets after {MAX_PASSES} passes")
@@ -317,9 +364,10 @@ def _relevant(text: str) -> list[_Rule]:
     return [rule for rule in _RULES if (any(hint in hints for hint in rule.hints) if rule.hints else has_number)]
 
 
-def _replaced(rule: _Rule, counts: Counter[str], match: re.Match[str]) -> str:
-    secret = match["secret"]
+def _replaced(rule: _Rule, search: _Search, match: re.Match[str]) -> str:
+    group = match.lastgroup or "secret"
+    secret = match[group]
     if not rule.accept(secret):
         return match[0]
-    start, end = match.start("secret") - match.start(), match.end("secret") - match.start()
-    return match[0][:start] + _placeholder(rule.kind, counts) + match[0][end:]
+    start, end = match.start(group) - match.start(), match.end(group) - match.start()
+    return match[0][:start] + search.placeholder(rule.kind) + match[0][end:]

@@ -6,12 +6,16 @@ import json
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.kernel.errors import Rejected
-from ratchet.kernel.redaction import MAX_DEPTH, Redactor
+from ratchet.kernel.redaction import MAX_DEPTH, MAX_FOUND, Redactor, redact_message
+from ratchet.messages.trajectory import Action, Quality
+from tests.support.hostile import HOSTILE_TEXTS, OFF_UNICODE
+from tests.support.messages import trajectory
 from tests.support.real_data import AIRLINE, needs_real_data
 
 PRIVATE_KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAK\n-----END RSA PRIVATE KEY-----"
@@ -102,8 +106,50 @@ def test_a_tools_schema_for_a_password_stays_a_schema() -> None:
 
 
 def test_counts_are_by_kind() -> None:
-    found = Redactor().redact([{"a": "a@b.de and c@d.de", "password": "x"}, "4111111111111111", 4111111111111111])
+    found = Redactor().redact([{"a": "a@b.de and c@d.de", "password": "x"}, "4111111111111111", "4111111111111111"])
     assert found.counts == {"email": 2, "password": 1, "card": 2}
+
+
+def test_typed_numbers_stay_numbers_and_free_ones_that_are_cards_do_not() -> None:
+    card = 4111111111111111
+    entry = msgspec.structs.replace(trajectory().turns[0], action=Action(type="tool_call", tool_args={"n": [card]}))
+    message = trajectory(quality=Quality(tests_total=card), turns=[entry], labels={"card": card})
+    safe, counts = redact_message(Redactor(), message)
+    assert safe.quality == message.quality
+    assert (safe.labels, safe.turns[0].action.tool_args) == ({"card": "[REDACTED:card]"}, {"n": ["[REDACTED:card]"]})
+    assert counts == {"card": 2}
+    assert redact('{"n": 4111111111111111}') == '{"n": "[REDACTED:card]"}'
+
+
+@pytest.mark.parametrize("text", [*HOSTILE_TEXTS, *OFF_UNICODE])
+def test_no_text_raises_and_what_is_left_can_be_published_if_it_could_before(text: str) -> None:
+    found = Redactor().redact({"a": text, text: [text, {"password": text}]})
+    if text not in OFF_UNICODE:
+        msgspec.json.encode(found.value)
+
+
+def test_a_text_in_which_the_search_does_not_end_costs_itself_and_no_neighbour() -> None:
+    deep = '{"a":' * 150 + '{"secret": "x"}' + "}" * 150
+    many = "mail a@b.de " * (MAX_FOUND + 1)
+    found = Redactor().redact({"deep": deep, "many": many, "many, spelled": json.dumps([many]), "fine": "a@b.de"})
+    placeholder = "[REDACTED:unsearchable]"
+    assert found.value == {
+        "deep": placeholder,
+        "many": placeholder,
+        "many, spelled": placeholder,
+        "fine": "[REDACTED:email]",
+    }
+    assert found.counts == {"unsearchable": 3, "email": 1}
+
+
+def test_text_beside_half_a_surrogate_pair_is_redacted_and_stays_what_json_can_hold() -> None:
+    left = redact('{"é": "\\ud800", "password": "x"}')
+    assert json.loads(left) == {"é": "\ud800", "password": "[REDACTED:password]"}
+    left.encode()
+
+
+def test_a_number_of_any_length_is_read() -> None:
+    assert redact({"n": 10**5000}) == {"n": 10**5000}
 
 
 def test_empty_and_other_values_stay() -> None:
