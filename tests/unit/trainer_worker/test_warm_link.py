@@ -191,10 +191,12 @@ async def test_with_a_killed_worker_its_parent_and_its_training_end(tmp_path: Pa
     worker = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.support.lone_worker", str(tmp_path / "job"), stdout=-1, cwd=ROOT
     )
-    assert worker.stdout is not None
-    parent, training = map(int, (await worker.stdout.readline()).split())
-    assert not gone(parent)()
-    assert not gone(training)()
-    worker.kill()
-    await worker.wait()
+    try:
+        assert worker.stdout is not None
+        parent, training = map(int, (await worker.stdout.readline()).split())
+        assert not gone(parent)()
+        assert not gone(training)()
+    finally:
+        worker.kill()
+        await worker.wait()
     await until(lambda: gone(parent)() and gone(training)())
