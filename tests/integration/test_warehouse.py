@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import warnings
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from ratchet.kernel.errors import Rejected
+from ratchet.kernel.errors import Rejected, WarehouseUnavailable
 from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import Warehouse
+from ratchet.kernel.warehouse import VALUE_CODES, Warehouse
+from tests.support.running import migrated
 
 
 async def test_instants_come_back_in_utc_and_say_so(kernel_settings: KernelSettings) -> None:
@@ -41,7 +43,73 @@ async def test_a_connection_that_cannot_be_made_leaves_no_session_open(kernel_se
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unclosed.append(context["message"]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        with pytest.raises(Rejected):
+        with pytest.raises(WarehouseUnavailable):
             await Warehouse.connect(kernel_settings.model_copy(update={"clickhouse_database": "two words"}))
         gc.collect()
     assert unclosed == []
+
+
+VALUES = {
+    "6": "SELECT toUInt8('x')",
+    "27": "SELECT * FROM format(JSONEachRow, 'n UInt8', '{\"n\": \"x\"}')",
+    "38": "SELECT toDate('x')",
+    "41": "SELECT toDateTime('x')",
+    "53": "SELECT 1 WHERE toUInt8(1) IN ('x')",
+    "69": "SELECT range(100000000000)",
+    "70": "SELECT CAST(NULL AS UInt8)",
+    "72": "SELECT toUInt8('-')",
+    "131": "SELECT repeat('x', 100000000000)",
+    "457": "SELECT {n:UInt8}",
+    "691": "SELECT CAST('x' AS Enum8('a' = 1))",
+}
+"""A statement for every code that is a value's fault."""
+FAULTS = {
+    "60": "SELECT 1 FROM no_such_table",
+    "16": "INSERT INTO kept (no_such_column) VALUES (1)",
+    "62": "SELECT FROM WHERE",
+    "158": "SELECT number FROM numbers(1000000) SETTINGS max_rows_to_read = 10",
+    "164": "CREATE TABLE other (n UInt8) ENGINE = Memory SETTINGS readonly = 1",
+    "241": "SELECT groupArray(number) FROM numbers(10000000) SETTINGS max_memory_usage = 1000000",
+    "395": "SELECT throwIf(1)",
+}
+"""A statement for some of all the others."""
+
+
+def test_every_code_that_is_the_values_fault_is_provoked_here() -> None:
+    assert set(VALUES) == VALUE_CODES
+
+
+@pytest.mark.parametrize("code", VALUES)
+async def test_a_value_that_clickhouse_can_never_take_is_refused(kernel_settings: KernelSettings, code: str) -> None:
+    async with migrated(kernel_settings) as warehouse:
+        with pytest.raises(Rejected, match=f"Code: {code}\\."):
+            await warehouse.rows(VALUES[code], {"n": "x"})
+
+
+@pytest.mark.parametrize("code", FAULTS)
+async def test_every_other_fault_is_the_warehouses(kernel_settings: KernelSettings, code: str) -> None:
+    async with migrated(kernel_settings) as warehouse:
+        await warehouse.command("CREATE TABLE kept (n UInt8) ENGINE = MergeTree ORDER BY n")
+        with pytest.raises(WarehouseUnavailable, match=f"Code: {code}\\."):
+            await warehouse.command(FAULTS[code])
+
+
+async def test_rows_of_all_sizes_are_written_whole(kernel_settings: KernelSettings) -> None:
+    async with migrated(kernel_settings) as warehouse:
+        await warehouse.command("CREATE TABLE texts (n UInt32, body String) ENGINE = MergeTree ORDER BY n")
+        noise = os.urandom(20_000_000).hex()[:20_000_000]
+        sizes = [1_000] * 300 + [50_000] * 60 + [500_000] * 8 + [20_000_000]
+        rows = [{"n": n, "body": noise[:size]} for n, size in enumerate(sizes)]
+        await warehouse.insert("texts", rows, token="all sizes")
+        kept = await warehouse.rows("SELECT count() AS n, sum(length(body)) AS size FROM texts")
+        assert (kept[0]["n"], kept[0]["size"]) == (len(sizes), sum(sizes))
+
+
+async def test_a_server_that_wrote_fewer_rows_than_it_was_sent_is_at_fault(kernel_settings: KernelSettings) -> None:
+    """A null table with a materialized view that fails to write counts otherwise than what was sent."""
+    async with migrated(kernel_settings) as warehouse:
+        await warehouse.command("CREATE TABLE source (n UInt32) ENGINE = Null")
+        await warehouse.command("CREATE TABLE target (n UInt32) ENGINE = MergeTree ORDER BY n")
+        await warehouse.command("CREATE MATERIALIZED VIEW half TO target AS SELECT n FROM source WHERE n % 2 = 0")
+        with pytest.raises(WarehouseUnavailable, match="wrote .* of 10 rows"):
+            await warehouse.insert("source", [{"n": n} for n in range(10)], token="counted otherwise")

@@ -24,21 +24,24 @@ CONNECT_S = 5.0
 
 _STATEMENT_END = re.compile(r";\s*(?:\n|$)")
 _SERVER_SAYS = re.compile(r"Code: (\d+)")
-_PASSING_CODES = {"159", "202", "209", "210", "241", "243", "252", "425", "999"}
-"""Time-outs, too many queries or parts, memory or disk short for now: worth another try."""
+VALUE_CODES = frozenset({"6", "27", "38", "41", "53", "69", "70", "72", "131", "457", "691"})
+"""What ClickHouse says of a value that it cannot hold or read: text that is no number, date or enum, a value out of
+bounds, of a wrong type, or too large. Every other code is the warehouse's fault, also one that nobody has seen yet: a
+table that is detached or not migrated, a disk, a restart, a password, a body that was cut off on its way."""
 
 
 class Warehouse:
     """One connection pool to ClickHouse.
 
-    Raises `WarehouseUnavailable` for passing faults and `Rejected` for a query or a value that cannot work.
+    Raises `Rejected` for a value that ClickHouse can never take (`VALUE_CODES`), and `WarehouseUnavailable` for every
+    other fault: nothing that is the warehouse's fault may ever look like a message's.
     """
 
     def __init__(self, client: Any, database: str) -> None:
         # The asynchronous client is typed only in parts.
         self._client = client
         self._database = database
-        self._columns: dict[str, list[Any]] = {}
+        self._columns: dict[tuple[str, ...], list[Any]] = {}
 
     @classmethod
     async def connect(cls, settings: KernelSettings) -> Warehouse:
@@ -83,19 +86,25 @@ class Warehouse:
         with _classified():
             await self._client.command(sql)
 
-    async def insert(self, table: str, rows: Sequence[Row], *, token: str) -> None:
-        """Insert `rows` (equal keys) as one block. The same `token` twice inserts once, within the table's window."""
+    async def insert(self, table: str, rows: Sequence[Row], *, token: str | None) -> None:
+        """Insert `rows` (equal keys) as one block. The same `token` twice inserts once, within the table's window.
+
+        Without a token the block is written whatever was written before. Raises `WarehouseUnavailable` also when the
+        server wrote another number of rows than it was sent (it counts a repeated block as written).
+        """
         if not rows:
             return
         names = list(rows[0])
         with _classified():
-            await self._client.insert(
+            summary = await self._client.insert(
                 table,
                 [[row[name] for name in names] for row in rows],
                 column_names=names,
                 column_types=await self._types(table, names),
-                settings={"insert_deduplication_token": token, "async_insert": 0},
+                settings={**({"insert_deduplication_token": token} if token else {}), "async_insert": 0},
             )
+        if summary.written_rows != len(rows):
+            raise WarehouseUnavailable(f"ClickHouse wrote {summary.written_rows} of {len(rows)} rows into {table}")
 
     async def migrate(self, folder: Path) -> list[str]:
         """Run the numbered `*.sql` files of `folder` that have not run yet; returns their names."""
@@ -113,10 +122,11 @@ class Warehouse:
         return fresh
 
     async def _types(self, table: str, names: list[str]) -> list[Any]:
-        if table not in self._columns:
+        key = (table, *names)
+        if key not in self._columns:
             context = await self._client.create_insert_context(table, column_names=names)
-            self._columns[table] = list(context.column_types)
-        return self._columns[table]
+            self._columns[key] = list(context.column_types)
+        return self._columns[key]
 
 
 def _scripts(folder: Path) -> dict[str, str]:
@@ -137,7 +147,7 @@ def _classified() -> Iterator[None]:
         raise Rejected(f"ClickHouse cannot hold it: {error}") from error
     except DatabaseError as error:
         code = _SERVER_SAYS.search(str(error))
-        if code and code[1] not in _PASSING_CODES:
+        if code and code[1] in VALUE_CODES:
             raise Rejected(f"ClickHouse refused: {error}") from error
         raise WarehouseUnavailable(f"ClickHouse is not available: {error}") from error
     except (ClickHouseError, aiohttp.ClientError, OSError) as error:
