@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -37,7 +38,10 @@ def bus() -> Bus:
 
 def of_the_collector() -> Sequence[Subscription]:
     facts = Facts(Warehouse(NOTHING, "none"))
-    made = {stream: Collector(facts, collector._durable(stream), utc_now, 1) for stream in collector.STREAMS}
+    made = {
+        stream: Collector(facts, NOTHING, NOTHING, collector._durable(stream), utc_now, timedelta(minutes=1))
+        for stream in collector.STREAMS
+    }
     return [collector._consumer(bus(), one, stream, CollectorSettings())._subscription for stream, one in made.items()]
 
 

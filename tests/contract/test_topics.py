@@ -79,8 +79,9 @@ def test_jobs_are_a_work_queue_without_an_age():
     assert (jobs.retention, jobs.max_age_s) == ("workqueue", None)
 
 
-def test_trajectories_and_their_starts_are_refused_when_their_stream_is_full():
-    assert [s.name for s in CONTRACTS.streams.values() if s.discard == "new"] == ["RL_TRAJECTORIES", "RL_STARTS"]
+def test_what_agents_did_and_what_people_said_is_refused_when_its_stream_is_full_and_never_dropped():
+    refusing = [s.name for s in CONTRACTS.streams.values() if s.discard == "new"]
+    assert refusing == ["RL_TRAJECTORIES", "RL_STARTS", "RL_TURNS", "RL_FEEDBACK"]
 
 
 @pytest.mark.parametrize("stream", ["RL_TRAJECTORIES", "RL_STARTS", "RL_TURNS", "RL_FEEDBACK", "RL_DEADLETTERS"])

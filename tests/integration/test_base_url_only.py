@@ -128,8 +128,8 @@ async def test_an_end_after_the_silence_fills_the_row_and_revises_the_reward(ker
         assert (first["revision"], second["revision"], second["total"]) == (0, 1, 0.0)
         assert second["confidence"] > 0
         assert (await told(warehouse)).task_context.group_key == "group-ride"
-        (opinion,) = await stored(warehouse, "feedback")
-        assert opinion["source"] == "late outcome"
+        (update,) = await stored(warehouse, "feedback")
+        assert update["kind"] == "update"
         balance = await warehouse.rows("SELECT * FROM ledger_balance WHERE stream = 'RL_TRAJECTORIES'")
         assert (balance[0]["stored"], balance[0]["duplicate"], balance[0]["missing"]) == (1, 1, 0)
 

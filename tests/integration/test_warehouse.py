@@ -111,5 +111,5 @@ async def test_a_server_that_wrote_fewer_rows_than_it_was_sent_is_at_fault(kerne
         await warehouse.command("CREATE TABLE source (n UInt32) ENGINE = Null")
         await warehouse.command("CREATE TABLE target (n UInt32) ENGINE = MergeTree ORDER BY n")
         await warehouse.command("CREATE MATERIALIZED VIEW half TO target AS SELECT n FROM source WHERE n % 2 = 0")
-        with pytest.raises(WarehouseUnavailable, match="wrote .* of 10 rows"):
+        with pytest.raises(WarehouseUnavailable, match=r"wrote .* of 10 rows"):
             await warehouse.insert("source", [{"n": n} for n in range(10)], token="counted otherwise")

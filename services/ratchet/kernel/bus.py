@@ -73,7 +73,8 @@ class Bus:
         cls, settings: KernelSettings, *, name: str, contracts: Contracts, now: Callable[[], datetime] = utc_now
     ) -> Bus:
         """Connect, waiting for as long as the broker is away."""
-        bus = cls(Nats(), name=name, contracts=contracts, replicas=settings.replicas, now=now)
+        bounded = contracts.bounded(settings.stream_max_bytes)
+        bus = cls(Nats(), name=name, contracts=bounded, replicas=settings.replicas, now=now)
         while True:
             try:
                 await bus.reach(settings, settings.nats_url, reconnect_time_wait=RECONNECT_S, error_cb=_log_error)

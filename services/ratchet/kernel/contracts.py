@@ -7,11 +7,12 @@ reader survives a newer writer.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -77,6 +78,15 @@ class BucketSpec:
 
 
 @dataclass(frozen=True)
+class ConsumerSpec:
+    """A durable consumer that a service opens."""
+
+    name: str
+    service: str
+    stream: str
+
+
+@dataclass(frozen=True)
 class ProjectionSpec:
     """State that a service folds from a stream; it stands in `bucket` under `<name>.<key>`, its cursor beside it."""
 
@@ -112,6 +122,7 @@ class Contracts:
         self.topics = _specs(Topic, document["topics"])
         self.streams = _specs(Stream, document["streams"])
         self.buckets = _specs(BucketSpec, document["buckets"])
+        self.consumers = _specs(ConsumerSpec, document.get("consumers", {}))
         self.projections = _specs(ProjectionSpec, document.get("projections", {}))
         self._patterns = [
             (_subject_pattern(subject, document["parameters"]), topic)
@@ -133,6 +144,16 @@ class Contracts:
         document = json.loads((root / "topics.json").read_text())
         names = sorted({topic["schema"] for topic in document["topics"].values()})
         return cls(document, {name: load_schema(root, name) for name in names})
+
+    def bounded(self, max_bytes: Mapping[str, int]) -> Contracts:
+        """The same contracts with other bounds in bytes for some streams. Raises `ConfigError`."""
+        unknown = sorted(set(max_bytes) - set(self.streams))
+        if unknown:
+            raise ConfigError(f"RATCHET_STREAM_MAX_BYTES: there is no stream {', '.join(unknown)}")
+        other = copy.copy(self)
+        changed = {name: replace(self.streams[name], max_bytes=size) for name, size in max_bytes.items()}
+        other.streams = {**self.streams, **changed}
+        return other
 
     def topic_of(self, subject: str) -> Topic:
         """The topic published on `subject`. Raises `UnknownSubject`."""

@@ -37,6 +37,8 @@ class KernelSettings(BaseSettings):
     """File with this service's NKEY seed; none where the broker asks for no credentials."""
     replicas: int = 1
     """Copies of every stream and bucket: 1 on one machine, 3 in a cluster."""
+    stream_max_bytes: dict[str, int] = Field(default_factory=dict)
+    """JSON: stream -> bytes it may hold, where that differs from `contracts/topics.json`."""
     clickhouse_url: str = "http://127.0.0.1:8123"
     """ClickHouse's HTTP interface; user and password may stand in the url."""
     clickhouse_database: str = "ratchet"

@@ -76,6 +76,10 @@ class Reward(Message, frozen=True, kw_only=True, omit_defaults=True):
         return self.reward_id
 
 
+UPDATE = "update"
+"""Kind of the feedback that is no opinion: what was told late of a trajectory makes its reward's next revision."""
+
+
 class Feedback(Message, frozen=True, kw_only=True, omit_defaults=True):
     """What someone said about a trajectory."""
 
@@ -84,7 +88,7 @@ class Feedback(Message, frozen=True, kw_only=True, omit_defaults=True):
     feedback_id: str
     trajectory_id: str
     kind: str
-    """`thumbs`, `rating`, `correction`, `abandoned`, `comment` or `metric`."""
+    """`thumbs`, `rating`, `correction`, `abandoned`, `comment`, `metric` or `update`."""
     at: datetime
     role: str = DEFAULT_ROLE
     value: float | bool | str | None = None

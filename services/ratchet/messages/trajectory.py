@@ -125,6 +125,7 @@ class Trajectory(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def event_id(self) -> str:
+        """A trajectory may run in several roles: each has its own."""
         return named_id(self.TOPIC, self.role, self.trajectory_id)
 
 
@@ -154,4 +155,5 @@ class TrajectoryEnd(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def event_id(self) -> str:
+        """A trajectory may run in several roles: each has its own."""
         return named_id(self.TOPIC, self.role, self.trajectory_id)

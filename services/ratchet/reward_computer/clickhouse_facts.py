@@ -15,6 +15,14 @@ M = TypeVar("M", bound=Message)
 
 WAIT_S, POLL_S = 1.0, 0.05
 
+_DEAD = """
+SELECT DISTINCT sequence FROM ledger_entries
+WHERE stream = {stream:String} AND sequence IN {sequences:Array(UInt64)} AND outcome = 'dead' AND incarnation = (
+    SELECT argMax(concat(created, '/', toString(life)), at) FROM stream_lives WHERE stream = {stream:String}
+)
+"""
+"""In the present life of the stream: a broker that was restored gives sequences out again."""
+
 Key = tuple[str, str]
 """Role and trajectory id. Feedback under another role is not about this trajectory: permissions are given by role."""
 
@@ -25,33 +33,42 @@ class Facts:
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
 
-    async def wait_until_stored(self, table: str, event_ids: Collection[str]) -> None:
-        """Return once all of these events are stored, or after `WAIT_S`: the collector is usually that fast."""
+    async def wait_until_stored(self, table: str, events: Mapping[str, Key]) -> None:
+        """Return once all of these events are stored, or after `WAIT_S`: the collector is usually that fast.
+
+        `events`: the role and trajectory of each event, by which its row is found.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + WAIT_S
-        while len(await self.stored(table, event_ids)) < len(event_ids) and loop.time() < until:  # noqa: ASYNC110 - no event
+        while len(await self.stored(table, events)) < len(events) and loop.time() < until:  # noqa: ASYNC110 - no event
             await asyncio.sleep(POLL_S)
 
-    async def stored(self, table: str, event_ids: Iterable[str]) -> set[str]:
-        """Which of these events are stored in `table`."""
+    async def stored(self, table: str, events: Mapping[str, Key]) -> set[str]:
+        """Which of these events are stored in `table`. What is read does not grow with the table."""
         rows = await self._warehouse.rows(
-            f"SELECT DISTINCT event_id FROM {table} WHERE event_id IN {{ids:Array(String)}}",  # noqa: S608 - our own table names
-            {"ids": list(event_ids)},
+            f"SELECT DISTINCT event_id FROM {table} WHERE (role, trajectory_id) IN"  # noqa: S608 - our own table names
+            " {keys:Array(Tuple(String, String))} AND event_id IN {ids:Array(String)}",
+            {"keys": sorted(set(events.values())), "ids": sorted(events)},
         )
         return {row["event_id"] for row in rows}
 
     async def dead(self, stream: str, sequences: Collection[int]) -> set[int]:
         """Which of these messages will never be stored: the ledger says that they are dead."""
-        rows = await self._warehouse.rows(
-            "SELECT DISTINCT sequence FROM ledger"
-            " WHERE stream = {stream:String} AND sequence IN {sequences:Array(UInt64)} AND outcome = 'dead'",
-            {"stream": stream, "sequences": list(sequences)},
-        )
+        rows = await self._warehouse.rows(_DEAD, {"stream": stream, "sequences": list(sequences)})
         return {row["sequence"] for row in rows}
 
     async def trajectories(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Trajectory]]:
         """The stored trajectories."""
         return await self._messages("trajectories", Trajectory, keys)
+
+    async def places(self, keys: Iterable[Key]) -> Mapping[Key, int]:
+        """The sequences under which trajectories were first stored."""
+        rows = await self._warehouse.rows(
+            "SELECT role, trajectory_id, min(sequence) AS sequence FROM trajectories"
+            " WHERE (role, trajectory_id) IN {keys:Array(Tuple(String, String))} GROUP BY role, trajectory_id",
+            {"keys": sorted(set(keys))},
+        )
+        return {(row["role"], row["trajectory_id"]): row["sequence"] for row in rows}
 
     async def rewards(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Reward]]:
         """All revisions under all reward functions."""
@@ -62,15 +79,12 @@ class Facts:
         return await self._messages("feedback", Feedback, keys)
 
     async def _messages(self, table: str, kind: type[M], keys: Iterable[Key]) -> Mapping[Key, Sequence[M]]:
-        wanted = set(keys)
         rows = await self._warehouse.rows(
-            f"SELECT role, trajectory_id, body FROM {table} FINAL"  # noqa: S608 - our own table names
-            " WHERE role IN {roles:Array(String)} AND trajectory_id IN {ids:Array(String)} ORDER BY sequence",
-            {"roles": sorted({role for role, _ in wanted}), "ids": sorted({name for _, name in wanted})},
+            f"SELECT role, trajectory_id, body FROM {table} FINAL WHERE (role, trajectory_id) IN"  # noqa: S608 - our own table names
+            " {keys:Array(Tuple(String, String))} ORDER BY ingested_at, sequence",
+            {"keys": sorted(set(keys))},
         )
         found: defaultdict[Key, list[M]] = defaultdict(list)
         for row in rows:
-            key = (row["role"], row["trajectory_id"])
-            if key in wanted:
-                found[key].append(decode(row["body"].encode(), kind))
+            found[row["role"], row["trajectory_id"]].append(decode(row["body"].encode(), kind))
         return found

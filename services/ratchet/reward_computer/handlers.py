@@ -1,4 +1,4 @@
-"""Trajectory -> first reward; feedback -> next revision.
+"""Trajectory -> first reward; feedback, or what was told late of a trajectory (kind `update`) -> next revision.
 
 Both may come in any order, twice, and to several workers at once; no opinion is lost, without locks and without
 parking. Two rules make it so: a handler does nothing before ClickHouse holds its own message, and reads what the other
@@ -17,6 +17,7 @@ from typing import Protocol
 from ratchet.kernel.consumer import BatchHandler, Dead, Done, Outcome, Retry
 from ratchet.kernel.received import Received
 from ratchet.messages import Feedback, Message, Reward, Trajectory
+from ratchet.messages.reward import UPDATE
 from ratchet.reward_computer import metrics
 from ratchet.reward_computer.clickhouse_facts import Facts, Key
 from ratchet.reward_computer.components import Evidence
@@ -31,8 +32,9 @@ from ratchet.reward_computer.domain.reward import (
     revision_of,
     reward_of,
     says_something_new,
+    says_the_same,
 )
-from ratchet.reward_computer.domain.window import NOTHING_YET
+from ratchet.reward_computer.domain.window import NOTHING_YET, Stats
 
 
 class Histories(Protocol):
@@ -104,13 +106,18 @@ class RewardComputer:
         known = _Known(
             await self.facts.trajectories(keys), await self.facts.rewards(keys), await self.facts.feedback(keys)
         )
-        outcomes = _each_event_once([self._next(received, stored, known) for received in batch])
+        updated = {_key(received.message) for received in batch if received.message.kind == UPDATE}
+        places = await self.facts.places(updated) if updated else {}
+        outcomes = _each_event_once([self._next(received, stored, known, places) for received in batch])
         return await self._without_dead(batch, outcomes)
 
-    async def _stored(self, table: str, batch: Sequence[Received[Message]]) -> set[str]:
+    async def _stored(
+        self, table: str, batch: Sequence[Received[Trajectory]] | Sequence[Received[Feedback]]
+    ) -> set[str]:
         """Which events of the batch are stored. New ones are waited for; one that came before holds up nobody."""
-        await self.facts.wait_until_stored(table, {received.event_id for received in batch if received.delivered == 1})
-        return await self.facts.stored(table, {received.event_id for received in batch})
+        new = {received.event_id: _key(received.message) for received in batch if received.delivered == 1}
+        await self.facts.wait_until_stored(table, new)
+        return await self.facts.stored(table, {received.event_id: _key(received.message) for received in batch})
 
     async def _without_dead(self, batch: Sequence[Received[Message]], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """What the collector could not store is waited for no longer; its dead letter tells of it already."""
@@ -125,16 +132,17 @@ class RewardComputer:
             return _not_stored(received)
         if any(one.revision == 0 and one.reward_function == self.spec.function for one in known.rewards.get(key, ())):
             return Done()
-        history = self.histories.state(history_key(trajectory))
-        past = history.before(received.sequence, self.spec.window) if history else NOTHING_YET
+        past = self._history(trajectory, received.sequence)
         evidence = Evidence(trajectory, known.opinions.get(key, ()), past)
         reward = reward_of(self.spec, evidence, Circumstances(self.now(), 0, self._windows(trajectory)))
         metrics.REWARD.observe(reward.total_reward)
         return Done([reward])
 
-    def _next(self, received: Received[Feedback], stored: set[str], known: _Known) -> Outcome:
-        key = _key(received.message)
-        if score_of(received.message) is None:
+    def _next(
+        self, received: Received[Feedback], stored: set[str], known: _Known, places: Mapping[Key, int]
+    ) -> Outcome:
+        key, is_update = _key(received.message), received.message.kind == UPDATE
+        if score_of(received.message) is None and not is_update:
             return Done()
         if received.event_id not in stored:
             return _not_stored(received)
@@ -143,13 +151,24 @@ class RewardComputer:
         last = newest(known.rewards.get(key, ()), self.spec.function)
         if last is None:
             return self._not_rewarded(received)
-        opinions = known.opinions.get(key, ())
-        if not says_something_new(self.spec, opinions, last):
-            return Done()
-        trajectory = known.trajectories[key][0]
+        revised = self._revised(known.trajectories[key][0], known.opinions.get(key, ()), last, places.get(key))
+        news = (
+            not says_the_same(revised, last) if is_update else says_something_new(self.spec, known.opinions[key], last)
+        )
+        metrics.REVISIONS.inc(news)
+        return Done([revised] if news else [])
+
+    def _revised(
+        self, trajectory: Trajectory, opinions: Sequence[Feedback], last: Reward, sequence: int | None
+    ) -> Reward:
+        history = recorded_history(last) or self._history(trajectory, sequence)
         when = Circumstances(self.now(), revision_of(opinions), self._windows(trajectory), last)
-        metrics.REVISIONS.inc()
-        return Done([reward_of(self.spec, Evidence(trajectory, opinions, recorded_history(last)), when)])
+        return reward_of(self.spec, Evidence(trajectory, opinions, history), when)
+
+    def _history(self, trajectory: Trajectory, sequence: int | None) -> Stats:
+        """The past of a trajectory, as of its place in the stream."""
+        history = self.histories.state(history_key(trajectory))
+        return history.before(sequence, self.spec.window) if history and sequence is not None else NOTHING_YET
 
     def _windows(self, trajectory: Trajectory) -> ScoreWindows:
         return self.windows.state(windows_key(trajectory.role, self.spec.function)) or NO_PAST

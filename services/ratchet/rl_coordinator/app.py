@@ -14,6 +14,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from ratchet.kernel.bus import Bus
@@ -186,7 +187,7 @@ def _counting_preferences() -> Fold[int]:
 
 def _exporter(settings: Settings, stores: Stores) -> Exporter:
     drafts = Drafts(
-        Trajectories(stores.warehouse, settings.history_limit),
+        Trajectories(stores.warehouse, settings.history_limit, timedelta(days=settings.history_days), stores.bus.now),
         Preferences(stores.warehouse, settings.history_limit),
         minimum={PAIRS: settings.minimum_pairs, LABELS: settings.minimum_labels},
         pairs_per_group=settings.pairs_per_group,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ratchet.kernel.warehouse import Row, Warehouse
@@ -28,29 +28,40 @@ SELECT
     r.reward_function AS reward_function,
     u.arms AS arms,
     u.trainable_calls AS trainable_calls
-FROM (SELECT * EXCEPT body FROM trajectories FINAL WHERE role = {role:String}) AS t
+FROM (
+    SELECT trajectory_id, group_key, task_id, ended_at, source, domain, subordinate_profile, turn_count, arm
+    FROM trajectories WHERE role = {role:String} AND ingested_at > {since:DateTime64(3)}
+    ORDER BY ingested_at DESC LIMIT 1 BY trajectory_id
+) AS t
 INNER JOIN (
     SELECT
         w.trajectory_id AS trajectory_id,
         argMax(w.total, (w.at, w.revision)) AS reward,
         argMax(coalesce(w.confidence, 1), (w.at, w.revision)) AS confidence,
         argMax(concat(w.function_name, ' ', w.function_version), (w.at, w.revision)) AS reward_function
-    FROM rewards AS w WHERE w.role = {role:String} GROUP BY w.trajectory_id
+    FROM rewards AS w WHERE w.role = {role:String} AND w.ingested_at > {since:DateTime64(3)} GROUP BY w.trajectory_id
 ) AS r ON r.trajectory_id = t.trajectory_id
 LEFT JOIN (
     SELECT
         c.trajectory_id AS trajectory_id,
         groupUniqArray(toString(c.arm)) AS arms,
         uniqExactIf(c.event_id, c.trainable) AS trainable_calls
-    FROM turns AS c WHERE c.role = {role:String} GROUP BY c.trajectory_id
+    FROM turns AS c WHERE c.role = {role:String} AND c.ingested_at > {turns_since:DateTime64(3)}
+    GROUP BY c.trajectory_id
 ) AS u ON u.trajectory_id = t.trajectory_id
 ORDER BY ended_at DESC, trajectory_id DESC
 LIMIT {limit:UInt32}
 """
-"""Rewarded trajectories of a role, newest first. A reward computed again later replaces the earlier one."""
+"""Rewarded trajectories of a role that were stored since an instant, newest first; a reward computed again later
+replaces the earlier one. Read by the projections `by_time`: what is older costs nothing."""
 
 _BODIES = "SELECT body FROM {table} FINAL WHERE role = {{role:String}} AND trajectory_id IN {{ids:Array(String)}}"
-_WATERMARK = "SELECT max(sequence) AS sequence FROM {table} WHERE role = {{role:String}}"
+_WATERMARK = (
+    "SELECT max(sequence) AS sequence FROM {table}"
+    " WHERE role = {{role:String}} AND ingested_at > {{since:DateTime64(3)}}"
+)
+OPEN = timedelta(days=7)
+"""A trajectory is stored at most this long after its first turn: the stream keeps turns no longer."""
 _STREAM_TABLES = {"RL_TRAJECTORIES": "trajectories", "RL_REWARDS": "rewards", "RL_TURNS": "turns"}
 
 
@@ -68,14 +79,21 @@ class Catalogue:
 class Trajectories:
     """Queries over the facts of one role."""
 
-    def __init__(self, warehouse: Warehouse, history_limit: int) -> None:
+    def __init__(
+        self, warehouse: Warehouse, history_limit: int, history: timedelta, now: Callable[[], datetime]
+    ) -> None:
+        """Chosen from are the newest `history_limit` trajectories, none of them stored longer ago than `history`."""
         self._warehouse = warehouse
         self._history_limit = history_limit
+        self._history = history
+        self._now = now
 
     async def catalogue(self, role: str) -> Catalogue:
         """The newest rewarded trajectories of a role."""
-        watermarks = {stream: await self._watermark(table, role) for stream, table in _STREAM_TABLES.items()}
-        rows = await self._warehouse.rows(_CANDIDATES, {"role": role, "limit": self._history_limit})
+        since = self._now() - self._history
+        watermarks = {stream: await self._watermark(table, role, since) for stream, table in _STREAM_TABLES.items()}
+        bounds = {"role": role, "limit": self._history_limit, "since": since, "turns_since": since - OPEN}
+        rows = await self._warehouse.rows(_CANDIDATES, bounds)
         functions = sorted({str(row["reward_function"]) for row in rows})
         return Catalogue([_candidate(row) for row in rows], ", ".join(functions), watermarks)
 
@@ -96,8 +114,8 @@ class Trajectories:
         rows = await self._warehouse.rows(_BODIES.format(table=table), {"role": role, "ids": list(ids)})
         return [row["body"].encode() for row in rows]
 
-    async def _watermark(self, table: str, role: str) -> int:
-        rows = await self._warehouse.rows(_WATERMARK.format(table=table), {"role": role})
+    async def _watermark(self, table: str, role: str, since: datetime) -> int:
+        rows = await self._warehouse.rows(_WATERMARK.format(table=table), {"role": role, "since": since})
         return int(rows[0]["sequence"])
 
 

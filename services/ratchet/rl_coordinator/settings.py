@@ -55,6 +55,8 @@ class Settings(BaseSettings):
     """JSON file with more recipes; those in `recipes` come first."""
     history_limit: int = 200_000
     """Most recent trajectories of a role that a snapshot is selected from, and its baselines are computed over."""
+    history_days: float = Field(default=90, gt=0)
+    """Trajectories that were stored longer ago are not chosen from: a snapshot's cost does not grow with history."""
     minimum_pairs: int = 8
     """A job that learns from preference pairs and has fewer is refused. A floor against nothing at all: below some 500
     pairs, DPO shows little."""

@@ -1,11 +1,13 @@
 """Composition root of the collector.
 
-RL_TRAJECTORIES ┐
-RL_TURNS        │   one consumer   handlers.Collector ── Facts ── ClickHouse: facts, ledger
-RL_REWARDS      ├── per stream ──────────┘   └─ TrajectoryEnd -> Trajectory (published by the loop)
-RL_FEEDBACK     │
-RL_TRAINING     │   audit.Auditor: ledger against the broker's ack floor; restore.Restorer reads gaps again
-RL_DEPLOYMENTS  ┘   idle.IdleAssembler: silent trajectories -> Trajectory (published here)
+RL_TRAJECTORIES ┐                   handlers.Collector ─┬─ Facts ── ClickHouse: facts
+RL_STARTS       │   one consumer          │             └─ Ledger ─ ClickHouse: ledger
+RL_TURNS        ├── per stream ───────────┘   └─ TrajectoryEnd -> Trajectory (published by the loop)
+RL_REWARDS      │
+RL_FEEDBACK     │   incarnations.Incarnations: which life of a stream a sequence belongs to
+RL_TRAINING     │   audit.Auditor: ledger against the ack floor and the rows; restore.Restorer reads again
+RL_DEPLOYMENTS  ┘   trim.Trimmer: streams that fill, down to what every reader needs
+                    idle.IdleAssembler: silent trajectories -> Trajectory (published here)
 """
 
 from __future__ import annotations
@@ -20,15 +22,22 @@ from ratchet.kernel.consumer import Consumer, Subscription
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.runtime import App, Component, Periodic
 from ratchet.kernel.warehouse import Warehouse
-from ratchet.trajectory_collector.audit import Auditor
+from ratchet.trajectory_collector.alerts import Alerts
+from ratchet.trajectory_collector.audit import Auditor, AuditRules
 from ratchet.trajectory_collector.clickhouse_facts import Facts
+from ratchet.trajectory_collector.clickhouse_ledger import Ledger
+from ratchet.trajectory_collector.clickhouse_retention import RETENTION_INTERVAL_S, Retention
 from ratchet.trajectory_collector.handlers import Collector
 from ratchet.trajectory_collector.idle import IdleAssembler
+from ratchet.trajectory_collector.incarnations import Incarnations
+from ratchet.trajectory_collector.nats_readers import NatsReaders
 from ratchet.trajectory_collector.nats_streams import Streams
 from ratchet.trajectory_collector.restore import Restorer
+from ratchet.trajectory_collector.rows import TABLES
 from ratchet.trajectory_collector.settings import Settings
+from ratchet.trajectory_collector.trim import Trimmer, TrimRules
 
-STREAMS = ("RL_TRAJECTORIES", "RL_TURNS", "RL_REWARDS", "RL_FEEDBACK", "RL_TRAINING", "RL_DEPLOYMENTS")
+STREAMS = ("RL_TRAJECTORIES", "RL_STARTS", "RL_TURNS", "RL_REWARDS", "RL_FEEDBACK", "RL_TRAINING", "RL_DEPLOYMENTS")
 """Streams whose every message is stored and accounted for."""
 TELLING = ("RL_TURNS", "RL_TRAJECTORIES")
 """Streams that hold news of a trajectory: its turns and its end, and the trajectory itself."""
@@ -39,18 +48,33 @@ async def build(settings: Settings, now: Callable[[], datetime] = utc_now) -> As
     """Connect, and assemble one consumer per stream, the audit and the search for idle trajectories."""
     bus = await Bus.connect(settings.kernel, name="trajectory_collector", contracts=Contracts.load(), now=now)
     warehouse = await Warehouse.connect(settings.kernel)
-    facts = Facts(warehouse)
+    streams, facts, ledger = Streams(bus), Facts(warehouse), Ledger(warehouse, _tables(bus.contracts))
+    alerts = Alerts(bus)
+    incarnations = Incarnations(streams, ledger, alerts, now)
     durables = {stream: _durable(stream) for stream in STREAMS}
+    patience = timedelta(seconds=settings.assembly_patience_s)
     collectors = {
-        stream: Collector(facts, durable, now, settings.assembly_patience) for stream, durable in durables.items()
+        stream: Collector(facts, ledger, incarnations, durable, now, patience) for stream, durable in durables.items()
     }
-    restorer = Restorer(bus, facts, collectors, settings.batch, settings.restore_per_tick)
-    streams = Streams(bus)
-    auditor = Auditor(streams, facts, durables, restorer, settings.trim_above)
+    restorer = Restorer(bus, collectors, settings.batch, settings.restore_per_tick)
+    auditor = Auditor(
+        streams, ledger, incarnations, restorer, alerts, consumers=durables, now=now, rules=_audit_rules(settings)
+    )
+    trimmer = Trimmer(
+        streams,
+        NatsReaders(bus, streams, settings.absent_readers),
+        auditor.balanced_up_to,
+        alerts,
+        consumers=durables,
+        rules=_trim_rules(settings),
+        now=now,
+    )
     components: list[Component] = [
         *(_consumer(bus, collector, stream, settings) for stream, collector in collectors.items()),
         Periodic(settings.audit_interval_s, auditor.tick, "audit"),
+        Periodic(settings.audit_interval_s, trimmer.tick, "trim"),
         Periodic(settings.idle_interval_s, _idle(bus, facts, streams, settings).tick, "idle trajectories"),
+        Periodic(RETENTION_INTERVAL_S, Retention(warehouse, settings).tick, "retention"),
     ]
     try:
         yield App(
@@ -86,6 +110,28 @@ def _idle(bus: Bus, facts: Facts, streams: Streams, settings: Settings) -> IdleA
         idle=timedelta(seconds=settings.idle_s),
         lookback=timedelta(seconds=settings.idle_lookback_s),
     )
+
+
+def _audit_rules(settings: Settings) -> AuditRules:
+    return AuditRules(
+        settings.audit_window,
+        settings.audit_windows_per_tick,
+        timedelta(days=settings.facts_ttl_days) or None,
+        timedelta(days=settings.ledger_ttl_days) or None,
+    )
+
+
+def _trim_rules(settings: Settings) -> TrimRules:
+    keep = timedelta(seconds=settings.trim_keep_s)
+    return TrimRules(settings.trim_above, settings.trim_to, settings.fill_alarm_above, keep)
+
+
+def _tables(contracts: Contracts) -> dict[str, list[str]]:
+    """The fact tables that hold the messages of each stream."""
+    return {
+        stream: [table.name for topic, table in TABLES.items() if contracts.topics[topic].stream == stream]
+        for stream in STREAMS
+    }
 
 
 def _durable(stream: str) -> str:

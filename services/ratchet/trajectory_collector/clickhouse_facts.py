@@ -1,137 +1,123 @@
-"""Facts and ledger in ClickHouse."""
+"""Facts in ClickHouse. Rows are looked up by the columns that their table is ordered by: the cost of a lookup does not
+depend on how many there are."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
+from ratchet.kernel.received import Received
 from ratchet.kernel.warehouse import Warehouse
 from ratchet.messages import Turn, decode
-from ratchet.trajectory_collector.domain import ASSEMBLED, Told
-from ratchet.trajectory_collector.rows import Row
+from ratchet.trajectory_collector.domain import ASSEMBLED, Told, told_of_body
+from ratchet.trajectory_collector.rows import Row, Table
+
+BLOCK_BYTES = 16 * 1024 * 1024
+"""Bodies in one insert. One that is larger goes alone."""
 
 _IDLE = """
 WITH heard AS (
-    SELECT
-        trajectory_id,
-        argMin(role, at) AS first_role,
-        max(at) AS newest,
-        max(ingested_at) AS heard_at
+    SELECT role, trajectory_id, max(at) AS newest, max(ingested_at) AS heard_at
     FROM turns
     WHERE ingested_at >= {since:DateTime64(3)}
-    GROUP BY trajectory_id
-    HAVING heard_at <= {before:DateTime64(3)} AND max(answered)
+    GROUP BY role, trajectory_id
+    HAVING heard_at <= {before:DateTime64(3)}
+        AND (heard_at, role, trajectory_id) > ({since:DateTime64(3)}, {role:String}, {id:String})
+    ORDER BY heard_at, role, trajectory_id
+    LIMIT {limit:UInt32}
 )
-SELECT h.first_role AS role, h.trajectory_id AS trajectory_id
+SELECT h.role AS role, h.trajectory_id AS trajectory_id, h.heard_at AS heard_at,
+    t.trajectory_id = '' OR (NOT t.final AND h.newest > t.told_until) AS untold
 FROM heard AS h
 LEFT JOIN (
     SELECT
+        role,
         trajectory_id,
         max(ended_at) AS told_until,
         countIf(source != {assembled:String} OR isNotNull(outcome)) > 0 AS final
     FROM trajectories
-    WHERE trajectory_id IN (SELECT trajectory_id FROM heard)
-    GROUP BY trajectory_id
-) AS t ON t.trajectory_id = h.trajectory_id
-WHERE t.trajectory_id = '' OR (NOT t.final AND h.newest > t.told_until)
-ORDER BY h.heard_at, h.trajectory_id
-LIMIT {limit:UInt32}
+    WHERE (role, trajectory_id) IN (SELECT role, trajectory_id FROM heard)
+    GROUP BY role, trajectory_id
+) AS t ON t.role = h.role AND t.trajectory_id = h.trajectory_id
+ORDER BY h.heard_at, h.role, h.trajectory_id
 """
-"""Trajectories whose turns fell silent and that nobody told: no row yet, or one assembled from fewer turns."""
-
-_GAPS = """
-SELECT previous + 1 AS first, sequence - 1 AS last
-FROM (
-    SELECT sequence, lagInFrame(sequence, 1, toUInt64(0)) OVER (
-        ORDER BY sequence ROWS BETWEEN 1 PRECEDING AND CURRENT ROW
-    ) AS previous
-    FROM (
-        SELECT DISTINCT sequence FROM ledger
-        WHERE stream = {stream:String} AND consumer = {consumer:String} AND sequence <= {floor:UInt64}
-        UNION DISTINCT SELECT toUInt64({floor:UInt64} + 1)
-    )
-)
-WHERE sequence > previous + 1
-ORDER BY first
-LIMIT 1000
-"""
-"""What the ledger lacks up to the floor, as ranges."""
+"""Trajectories whose turns fell silent after a place in their order, and whether they were told: no row yet, or one
+assembled from fewer turns. Only turns are read that were stored after that place."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """Sequences that the ledger does not account for, both ends included."""
+class Place:
+    """Where a message stands: in which life of its stream, and at which sequence."""
 
-    first: int
-    last: int
+    incarnation: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Silence:
+    """The last turn of a trajectory in a role, as a place in the order of those that fell silent."""
+
+    heard_at: datetime
+    role: str = ""
+    trajectory_id: str = ""
 
 
 class Facts:
-    """Reads and writes the fact tables and the ledger."""
+    """Reads and writes the fact tables."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
 
-    async def known(self, table: str, event_ids: Sequence[str]) -> dict[str, int]:
-        """The stream sequence under which each already stored event id is known."""
+    async def known(self, table: Table, batch: Sequence[Received[Any]]) -> dict[str, Place]:
+        """By event id, the place under which each message of a batch that is stored was stored first."""
+        where, parameters = _where(table, batch)
         rows = await self._warehouse.rows(
-            f"SELECT event_id, min(sequence) AS sequence FROM {table}"  # noqa: S608 - a name from our own table map
-            " WHERE event_id IN {ids:Array(String)} GROUP BY event_id",
-            {"ids": list(event_ids)},
+            "SELECT event_id, argMin((incarnation, sequence), ingested_at) AS place"  # noqa: S608 - our own table map
+            f" FROM {table.name} WHERE {where} GROUP BY event_id",
+            parameters,
         )
-        return {row["event_id"]: row["sequence"] for row in rows}
+        return {row["event_id"]: Place(*row["place"]) for row in rows}
 
-    async def told(self, event_ids: Sequence[str]) -> dict[str, Told]:
+    async def told(self, table: Table, batch: Sequence[Received[Any]]) -> dict[str, Told]:
         """How the stored trajectories of these events were told."""
+        where, parameters = _where(table, batch)
         rows = await self._warehouse.rows(
-            "SELECT event_id, source, outcome, turn_count, retold_by FROM trajectories FINAL"
-            " WHERE event_id IN {ids:Array(String)}",
-            {"ids": list(event_ids)},
+            f"SELECT event_id, body, retold_by FROM {table.name} FINAL WHERE {where}",  # noqa: S608 - our own table map
+            parameters,
         )
-        return {
-            row["event_id"]: Told(row["source"], row["outcome"] is not None, row["turn_count"], row["retold_by"])
-            for row in rows
-        }
+        return {row["event_id"]: told_of_body(row["body"].encode(), row["retold_by"]) for row in rows}
 
-    async def insert(self, table: str, rows: Sequence[Row]) -> None:
-        """Insert one block; inserting the same messages again changes nothing."""
-        await self._warehouse.insert(table, rows, token=_token(table, [row["sequence"] for row in rows]))
+    async def insert(self, table: str, rows: Sequence[Row], *, again: bool = False) -> None:
+        """Insert rows in blocks of bounded size; inserting the same events again soon changes nothing.
+
+        `again`: their rows are gone although they were inserted, perhaps a moment ago. They are written in any case.
+        """
+        for block in _blocks(rows):
+            token = None if again else _token(table, [row["event_id"] for row in block])
+            await self._warehouse.insert(table, block, token=token)
 
     async def replace(self, table: str, row: Row, by: int) -> None:
         """Put a newer version of a row in the place of the stored one, because of the message `by`."""
-        await self._warehouse.insert(table, [row | {"retold_by": by}], token=_token(f"{table}/retold", [by]))
+        await self._warehouse.insert(table, [row | {"retold_by": by}], token=None)
 
-    async def account(self, stream: str, consumer: str, outcomes: Mapping[int, str], at: datetime) -> None:
-        """Write down what became of each sequence of a stream."""
-        rows = [
-            {"stream": stream, "consumer": consumer, "sequence": sequence, "outcome": outcome, "at": at}
-            for sequence, outcome in outcomes.items()
-        ]
-        await self._warehouse.insert("ledger", rows, token=_token(f"{stream}/{consumer}", sorted(outcomes)))
-
-    async def accounted_up_to(self, stream: str, consumer: str, sequence: int) -> int:
-        """How many sequences from 1 to `sequence` the ledger accounts for."""
-        rows = await self._warehouse.rows(
-            "SELECT uniqExact(sequence) AS n FROM ledger"
-            " WHERE stream = {stream:String} AND consumer = {consumer:String} AND sequence <= {sequence:UInt64}",
-            {"stream": stream, "consumer": consumer, "sequence": sequence},
-        )
-        return int(rows[0]["n"])
-
-    async def gaps(self, stream: str, consumer: str, floor: int) -> list[Gap]:
-        """The ranges up to `floor` that the ledger lacks, oldest first, the first thousand of them."""
-        rows = await self._warehouse.rows(_GAPS, {"stream": stream, "consumer": consumer, "floor": floor})
-        return [Gap(row["first"], row["last"]) for row in rows]
-
-    async def idle(self, *, since: datetime, before: datetime, limit: int) -> list[tuple[str, str]]:
-        """(role, trajectory id) of what has turns heard after `since`, none after `before`, and is not told yet."""
-        window = {"since": since, "before": before, "limit": limit, "assembled": ASSEMBLED}
-        return [(row["role"], row["trajectory_id"]) for row in await self._warehouse.rows(_IDLE, window)]
+    async def idle(self, after: Silence, before: datetime, limit: int) -> list[tuple[Silence, bool]]:
+        """What fell silent `after` a place and until `before`, oldest first, and whether it is still untold."""
+        window = {
+            "since": after.heard_at,
+            "role": after.role,
+            "id": after.trajectory_id,
+            "before": before,
+            "limit": limit,
+            "assembled": ASSEMBLED,
+        }
+        rows = await self._warehouse.rows(_IDLE, window)
+        return [(Silence(row["heard_at"], row["role"], row["trajectory_id"]), bool(row["untold"])) for row in rows]
 
     async def turns(self, role: str, trajectory_id: str) -> list[Turn]:
-        """The stored turns of a trajectory, oldest first."""
+        """The stored turns of a trajectory in a role, oldest first."""
         rows = await self._warehouse.rows(
             "SELECT body FROM turns FINAL WHERE role = {role:String} AND trajectory_id = {id:String}"
             " ORDER BY turn_index, attempt",
@@ -140,6 +126,27 @@ class Facts:
         return [decode(row["body"].encode(), Turn) for row in rows]
 
 
-def _token(what: str, sequences: Sequence[int]) -> str:
+def _where(table: Table, batch: Sequence[Received[Any]]) -> tuple[str, Mapping[str, Any]]:
+    """The condition that a row is one of the batch's, by primary key first."""
+    keys = sorted({table.key_of(received.message) for received in batch})
+    kind = f"Tuple({', '.join(['String'] * len(table.key))})"
+    where = f"({', '.join(table.key)},) IN {{keys:Array({kind})}} AND event_id IN {{ids:Array(String)}}"
+    return where, {"keys": keys, "ids": sorted({received.event_id for received in batch})}
+
+
+def _blocks(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    block: list[Row] = []
+    size = 0
+    for row in rows:
+        if block and size + len(row["body"]) > BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+        block.append(row)
+        size += len(row["body"])
+    if block:
+        yield block
+
+
+def _token(what: str, event_ids: Sequence[str]) -> str:
     """A hash of the ordered list: first and last alone would mistake one regrouped block for another."""
-    return hashlib.sha256(f"{what}:{','.join(map(str, sequences))}".encode()).hexdigest()
+    return hashlib.sha256(f"{what}:{','.join(event_ids)}".encode()).hexdigest()

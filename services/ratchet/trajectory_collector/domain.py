@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from ratchet.messages import Feedback, JsonObject, Outcome, PolicyClaim, Trajectory, TrajectoryEnd, Turn, named_id
+from ratchet.messages import Feedback, JsonObject, PolicyClaim, Trajectory, TrajectoryEnd, Turn, decode, named_id
 from ratchet.messages.chat import assembled_turns
+from ratchet.messages.reward import UPDATE
 from ratchet.messages.trajectory import TaskContext, TrajectoryMetadata
 
 ASSEMBLED = "assembled"
 """`metadata.source` of a trajectory that no client told, but its turns."""
-
-
-STARS = 5.0
-"""The highest rating."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +22,10 @@ class Told:
     """How a stored trajectory was told."""
 
     source: str
-    has_outcome: bool
     turns: int
+    said: str = ""
+    """Digest of what its agent said of it (outcome, quality, labels); empty when it said nothing."""
+    has_outcome: bool = False
     retold_by: int = 0
     """Sequence of the message that replaced the first telling, 0 when none did."""
 
@@ -83,45 +83,59 @@ def telling_id(trajectory: Trajectory) -> str:
     It differs from the event's own id, under which the agent may tell the trajectory a moment later: the broker must
     not take that for a repetition and drop it.
     """
-    return named_id("idle trajectory", trajectory.event_id, trajectory.end_timestamp.isoformat())
+    last = trajectory.end_timestamp.isoformat()
+    return named_id("idle trajectory", trajectory.role, trajectory.trajectory_id, last)
 
 
 def is_fuller(trajectory: Trajectory, stored: Told) -> bool:
     """Whether a telling of a stored trajectory takes its place: only one that was provisional is replaced."""
     told = told_of(trajectory)
-    return stored.is_provisional and (not told.is_provisional or told.turns > stored.turns)
+    adds = not told.is_provisional or told.turns > stored.turns or told.said not in {"", stored.said}
+    return stored.is_provisional and adds
 
 
 def told_of(trajectory: Trajectory, retold_by: int = 0) -> Told:
     """How a trajectory is told."""
-    source = trajectory.metadata.source or "client"
-    return Told(source, trajectory.outcome is not None, len(trajectory.turns), retold_by)
-
-
-def late_outcome(trajectory: Trajectory) -> Feedback | None:
-    """The outcome of a trajectory that was already rewarded without one, as an opinion: it makes the next revision.
-
-    None without an outcome. Always the same id: however often it is told, it counts once.
-    """
-    outcome = trajectory.outcome
-    if outcome is None:
-        return None
-    partial = outcome.status == "partial"
-    return Feedback(
-        feedback_id=named_id("late outcome", trajectory.event_id),
-        trajectory_id=trajectory.trajectory_id,
-        kind="rating" if partial else "thumbs",
-        at=trajectory.end_timestamp,
-        role=trajectory.role,
-        value=_partial_stars(outcome) if partial else outcome.status == "success",
-        source="late outcome",
-        rater=outcome.verified_by or trajectory.agent_id,
+    return Told(
+        trajectory.metadata.source or "client",
+        len(trajectory.turns),
+        _said(trajectory),
+        trajectory.outcome is not None,
+        retold_by,
     )
 
 
-def _partial_stars(outcome: Outcome) -> float:
-    """Half of the stars, and more with the share that was completed."""
-    return STARS * (0.5 + 0.5 * (outcome.completion_percentage or 0.0) / 100.0)
+def told_of_body(body: bytes, retold_by: int) -> Told:
+    """How a stored trajectory was told, by its JSON."""
+    return told_of(decode(body, Trajectory), retold_by)
+
+
+def update_of(trajectory: Trajectory) -> Feedback | None:
+    """Asks for the next revision of a reward that was computed before the agent said this of its trajectory.
+
+    It is no opinion: nobody rated anything. None when the agent said nothing that a reward could depend on. The same
+    words always have the same id: however often they are told, they count once.
+    """
+    said = _said(trajectory)
+    if not said:
+        return None
+    return Feedback(
+        feedback_id=named_id("update", trajectory.role, trajectory.trajectory_id, said),
+        trajectory_id=trajectory.trajectory_id,
+        kind=UPDATE,
+        at=trajectory.end_timestamp,
+        role=trajectory.role,
+        source="trajectory_collector",
+        rater=trajectory.agent_id,
+    )
+
+
+def _said(trajectory: Trajectory) -> str:
+    """Digest of what an agent said of its trajectory, beside what happened in it."""
+    said = [trajectory.outcome, trajectory.quality, trajectory.labels]
+    if not any(said):
+        return ""
+    return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
 
 
 def _task(end: TrajectoryEnd, instructions: str, turns: Sequence[Turn]) -> TaskContext:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 from ratchet.kernel.consumer import BatchHandler, Dead, Done, Outcome, Retry
+from ratchet.kernel.errors import Unavailable
 from ratchet.kernel.received import Received
 from ratchet.messages import Message, Trajectory, TrajectoryEnd
 from ratchet.messages.chat import ChatError
 from ratchet.trajectory_collector import metrics
-from ratchet.trajectory_collector.clickhouse_facts import Facts
-from ratchet.trajectory_collector.domain import assemble, is_complete, is_fuller, late_outcome, told_of
+from ratchet.trajectory_collector.clickhouse_facts import Facts, Place
+from ratchet.trajectory_collector.clickhouse_ledger import Ledger
+from ratchet.trajectory_collector.domain import assemble, is_complete, is_fuller, told_of, update_of
+from ratchet.trajectory_collector.incarnations import Incarnations
+from ratchet.trajectory_collector.ledger import DEAD, DUPLICATE, STORED, Account, Entry
 from ratchet.trajectory_collector.rows import TABLES, Table, row_of
 
 Batch = Sequence[Received[Any]]
@@ -22,15 +26,20 @@ Batch = Sequence[Received[Any]]
 
 @dataclass(frozen=True)
 class Collector:
-    """The handlers of one stream; `consumer` is the name its ledger rows carry."""
+    """The handlers of one stream; `consumer` is the name its ledger entries carry."""
 
     facts: Facts
+    ledger: Ledger
+    incarnations: Incarnations
     consumer: str
     now: Callable[[], datetime]
-    assembly_patience: int
+    patience: timedelta
+    """How long the end of a trajectory waits for its turns, from the first look that found the warehouse there."""
+    _first_looks: dict[int, datetime] = field(default_factory=dict[int, datetime])
+    """By sequence of an end that waits: when the warehouse first answered that turns are not there yet."""
 
     def table(self) -> Mapping[str, BatchHandler]:
-        """Topic -> handler, for every topic that is stored, and for the end of trajectories."""
+        """Topic -> handler, for every topic that is stored."""
         handlers: dict[str, BatchHandler] = {topic: self._storing(table) for topic, table in TABLES.items()}
         handlers[TrajectoryEnd.TOPIC] = self.end
         return handlers
@@ -41,70 +50,87 @@ class Collector:
 
         return handle
 
-    async def store(self, table: Table, batch: Batch) -> Sequence[Outcome]:
-        """Insert what is new, account for everything, count what is new."""
-        known = await self.facts.known(table.name, [received.event_id for received in batch])
-        first = {received.event_id: received.sequence for received in reversed(batch)} | known
-        duplicates = {received.sequence for received in batch if first[received.event_id] != received.sequence}
+    async def store(self, table: Table, batch: Batch, *, again: bool = False) -> Sequence[Outcome]:
+        """Insert what is new, account for everything, count what is new.
+
+        `again`: the batch was settled before, and its rows or entries are gone.
+        """
+        try:
+            return await self._store(table, batch, again)
+        except Unavailable:
+            self._first_looks.clear()  # turns wait for the warehouse now, not for their agent
+            raise
+
+    async def _store(self, table: Table, batch: Batch, again: bool) -> Sequence[Outcome]:
+        incarnation = await self.incarnations.of(self.consumer, batch)
+        places = {received.event_id: Place(incarnation, received.sequence) for received in reversed(batch)}
+        known = await self.facts.known(table, batch)
+        first = places | known
+        duplicates = {r.sequence for r in batch if first[r.event_id] != Place(incarnation, r.sequence)}
         fresh = [r for r in batch if r.event_id not in known and r.sequence not in duplicates]
         at = self.now()
-        await self.facts.insert(table.name, [row_of(table, received, at) for received in fresh])
-        again = [received for received in batch if received.sequence in duplicates]
-        late = await self._retell(table, again, first) if table.name == "trajectories" else {}
-        await self._account(batch, duplicates)
+        await self.facts.insert(table.name, [row_of(table, one, incarnation, at) for one in fresh], again=again)
+        repeated = [received for received in batch if received.sequence in duplicates]
+        late = await self._retell(table, repeated, first) if table.name == "trajectories" else {}
+        await self._account(incarnation, batch, duplicates)
         for received in fresh:
             if isinstance(received.message, Trajectory):
                 _count(received.message)
         return [Done(late.get(received.sequence, ())) for received in batch]
 
-    async def _retell(self, table: Table, batch: Batch, first: Mapping[str, int]) -> Mapping[int, Sequence[Message]]:
+    async def _retell(self, table: Table, batch: Batch, first: Mapping[str, Place]) -> Mapping[int, Sequence[Message]]:
         """Fuller tellings take the place of provisional ones; returns what follows from them, by sequence.
 
         The row remembers which message replaced it, so that a redelivery of that one has the same consequence.
         """
-        told = await self.facts.told([received.event_id for received in batch]) if batch else {}
+        told = await self.facts.told(table, batch) if batch else {}
         follows: dict[int, Sequence[Message]] = {}
         for received in batch:
             stored = told.get(received.event_id)
             if stored is not None and is_fuller(received.message, stored):
-                row = row_of(table, received, self.now())
+                place = first[received.event_id]
+                row = row_of(table, received, place.incarnation, self.now()) | {"sequence": place.sequence}
                 stored = told[received.event_id] = told_of(received.message, retold_by=received.sequence)
-                await self.facts.replace(table.name, row | {"sequence": first[received.event_id]}, received.sequence)
+                await self.facts.replace(table.name, row, received.sequence)
                 metrics.RETOLD.inc()
             if stored is not None and stored.retold_by == received.sequence:
-                outcome = late_outcome(received.message)
-                follows[received.sequence] = [outcome] if outcome else []
+                update = update_of(received.message)
+                follows[received.sequence] = [update] if update else []
         return follows
 
     async def end(self, batch: Batch) -> Sequence[Outcome]:
         """Assemble each ended trajectory once its turns are stored."""
         outcomes = [await self._end(received) for received in batch]
         settled = [r for r, outcome in zip(batch, outcomes, strict=True) if isinstance(outcome, Done)]
-        await self._account(settled, set())
+        if settled:
+            await self.store(TABLES[TrajectoryEnd.TOPIC], settled)
+        for received, outcome in zip(batch, outcomes, strict=True):
+            if not isinstance(outcome, Retry):
+                self._first_looks.pop(received.sequence, None)
         return outcomes
 
     async def restore(self, batch: Batch) -> Sequence[Message]:
         """Store settled messages again; returns the events to publish, each of which was published before.
 
-        The end of a trajectory is only accounted for: what it led to is a message of its own.
+        The end of a trajectory is stored only: what it led to is a message of its own.
         """
         outcomes: list[Outcome] = []
         for topic, table in TABLES.items():
             part = [received for received in batch if topic == received.message.TOPIC]
-            outcomes += await self.store(table, part) if part else []
-        await self._account([received for received in batch if isinstance(received.message, TrajectoryEnd)], set())
+            outcomes += await self.store(table, part, again=True) if part else []
         return [event for outcome in outcomes if isinstance(outcome, Done) for event in outcome.events]
 
     async def dead(self, stream: str, sequence: int) -> None:
         """Account for a dead letter."""
-        await self.facts.account(stream, self.consumer, {sequence: "dead"}, self.now())
-        metrics.STORED.labels(stream, "dead").inc()
+        incarnation = await self.incarnations.current(stream, self.consumer)
+        await self.ledger.write(Account(stream, self.consumer, incarnation), [Entry(sequence, DEAD)], self.now())
+        self._first_looks.pop(sequence, None)
+        metrics.STORED.labels(stream, DEAD).inc()
 
     async def _end(self, received: Received[TrajectoryEnd]) -> Outcome:
         end = received.message
-        turns = await self.facts.turns(end.role, end.trajectory_id)
-        patient = received.delivered < self.assembly_patience
-        if not is_complete(end, turns) and patient:
+        turns = await self._turns(end)
+        if not is_complete(end, turns) and self._is_patient(received.sequence):
             reason = f"{len(turns)} of {end.turns or 'some'} turns stored"
             return Retry(reason, delay_s=min(2.0, 0.1 * received.delivered))
         if not any(turn.response for turn in turns):
@@ -114,14 +140,24 @@ class Collector:
         except ChatError as error:
             return Dead("rejected", f"trajectory {end.trajectory_id} cannot be assembled: {error}")
 
-    async def _account(self, batch: Batch, duplicates: set[int]) -> None:
-        if not batch:
-            return
+    async def _turns(self, end: TrajectoryEnd) -> Sequence[Any]:
+        try:
+            return await self.facts.turns(end.role, end.trajectory_id)
+        except Unavailable:
+            self._first_looks.clear()
+            raise
+
+    def _is_patient(self, sequence: int) -> bool:
+        """Patience is time, and only time in which the warehouse was there to store what is waited for."""
+        now = self.now()
+        return now - self._first_looks.setdefault(sequence, now) < self.patience
+
+    async def _account(self, incarnation: str, batch: Batch, duplicates: set[int]) -> None:
         stream = batch[0].stream
-        outcomes = {r.sequence: "duplicate" if r.sequence in duplicates else "stored" for r in batch}
-        await self.facts.account(stream, self.consumer, outcomes, self.now())
-        for outcome in outcomes.values():
-            metrics.STORED.labels(stream, outcome).inc()
+        entries = [Entry(r.sequence, DUPLICATE if r.sequence in duplicates else STORED, r.time) for r in batch]
+        await self.ledger.write(Account(stream, self.consumer, incarnation), entries, self.now())
+        for entry in entries:
+            metrics.STORED.labels(stream, entry.outcome).inc()
 
 
 def _count(trajectory: Trajectory) -> None:

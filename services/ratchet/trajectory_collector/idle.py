@@ -9,24 +9,24 @@ from datetime import timedelta
 import structlog
 
 from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import ContractError
+from ratchet.kernel.errors import ContractError, Unavailable
 from ratchet.messages.chat import ChatError
 from ratchet.trajectory_collector import metrics
-from ratchet.trajectory_collector.clickhouse_facts import Facts
+from ratchet.trajectory_collector.clickhouse_facts import Facts, Silence
 from ratchet.trajectory_collector.domain import assemble_idle, telling_id
 from ratchet.trajectory_collector.nats_streams import Streams
 
 log = structlog.get_logger()
 
 AT_ONCE = 500
-"""Trajectories that one tick assembles; the next tick goes on."""
+"""Silent trajectories that one query returns."""
 
 
 class IdleAssembler:
-    """Keeps nothing: what is idle is asked of ClickHouse every time, so any number may do it at once.
+    """Goes through what fell silent in its order. A restart begins `lookback` ago; what was told by then is left alone.
 
     Silence counts only as far as the collector has settled what the broker holds (`settled_until`): an end that still
-    waits in a stream is not overtaken.
+    waits in a stream is not overtaken. Any number of collectors may do this at once: the message is the same.
     """
 
     def __init__(
@@ -46,30 +46,36 @@ class IdleAssembler:
         self._consumers = consumers
         self._idle = idle
         self._lookback = lookback
-        self._unfit: set[str] = set()
-        """Found, and not to be assembled; forgotten when it is found no longer: it was told, changed or is too old."""
+        self._done: Silence | None = None
+        """Everything that fell silent up to here was published, or cannot be assembled."""
 
     async def tick(self) -> None:
         """Publish what has been silent for long enough."""
         settled = [await self._streams.settled_until(stream, durable) for stream, durable in self._consumers.items()]
         before = min(settled) - self._idle
-        found = await self._facts.idle(since=before - self._lookback, before=before, limit=AT_ONCE + len(self._unfit))
-        self._unfit &= {name for _, name in found}
-        fitting = [(role, name) for role, name in found if name not in self._unfit]
-        await asyncio.gather(*(self._publish(role, name) for role, name in fitting))
-        if fitting:
-            log.info("idle trajectories", found=len(fitting), unfit=len(self._unfit))
+        done = self._done or Silence(before - self._lookback)
+        while True:
+            silent = await self._facts.idle(done, before, AT_ONCE)
+            await asyncio.gather(*(self._publish(one) for one, untold in silent if untold))
+            if not silent:
+                return
+            done = self._done = silent[-1][0]
 
-    async def _publish(self, role: str, trajectory_id: str) -> None:
-        """Turns that do not add up to a trajectory never will: they are counted once."""
-        turns = await self._facts.turns(role, trajectory_id)
+    async def _publish(self, silence: Silence) -> None:
+        """Whatever is wrong with the turns of one trajectory, it is counted, and the others go on."""
         try:
-            trajectory = assemble_idle(role, trajectory_id, turns)
+            turns = await self._facts.turns(silence.role, silence.trajectory_id)
+            if not any(turn.response for turn in turns):
+                return
+            trajectory = assemble_idle(silence.role, silence.trajectory_id, turns)
             subject, headers, body = self._bus.seal(trajectory)
-        except (ChatError, ContractError) as error:
-            self._unfit.add(trajectory_id)
+            await self._bus.publish_raw(subject, headers | {"Nats-Msg-Id": telling_id(trajectory)}, body)
+        except Unavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - the boundary: what one agent sent must not stop the service
             metrics.UNASSEMBLED.inc()
-            log.warning("idle trajectory cannot be assembled", trajectory=trajectory_id, reason=str(error))
+            known = isinstance(error, ChatError | ContractError)
+            tell = log.warning if known else log.error
+            tell("idle trajectory cannot be assembled", trajectory=silence.trajectory_id, reason=str(error)[:500])
             return
-        await self._bus.publish_raw(subject, headers | {"Nats-Msg-Id": telling_id(trajectory)}, body)
         metrics.IDLE.inc()

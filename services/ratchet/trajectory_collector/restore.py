@@ -1,6 +1,6 @@
-"""Reads settled messages again that the ledger lacks: ClickHouse lost them, or an older backup took its place.
+"""Reads settled messages again whose entry or row is gone: ClickHouse lost them, or an older backup took its place.
 
-What is read again goes the way it went the first time, into the same rows and ledger lines, so that several
+What is read again goes the way it went the first time, into the same rows and ledger entries, so that several
 collectors may do it at once and a crash in between changes nothing.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 
 import structlog
 from nats.aio.msg import Msg
@@ -19,49 +20,59 @@ from ratchet.kernel.received import Received
 from ratchet.kernel.replay import Replay
 from ratchet.messages import Message
 from ratchet.trajectory_collector import metrics
-from ratchet.trajectory_collector.clickhouse_facts import Facts, Gap
 from ratchet.trajectory_collector.handlers import Collector
-from ratchet.trajectory_collector.nats_streams import Progress
+from ratchet.trajectory_collector.ledger import Gap, ranges
 
 log = structlog.get_logger()
 
 
-class Restorer:
-    """Fills the gaps of the ledger from the streams."""
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What came of a restore."""
 
-    def __init__(self, bus: Bus, facts: Facts, collectors: Mapping[str, Collector], batch: int, limit: int) -> None:
+    messages: int = 0
+    unseen: tuple[Gap, ...] = ()
+    """What was looked for and the stream does not hold."""
+
+
+class Restorer:
+    """Fills gaps from the streams."""
+
+    def __init__(self, bus: Bus, collectors: Mapping[str, Collector], batch: int, limit: int) -> None:
         """`collectors` by stream; `limit`: most messages that one call reads."""
         self._bus = bus
-        self._facts = facts
         self._collectors = collectors
         self._batch = batch
         self._limit = limit
 
-    async def restore(self, stream: str, consumer: str, progress: Progress) -> None:
-        """Read again what the ledger lacks up to the floor and the stream still holds, up to the limit."""
-        gaps = await self._facts.gaps(stream, consumer, progress.floor)
-        held = [Gap(max(gap.first, progress.first), gap.last) for gap in gaps if gap.last >= progress.first]
-        restored = 0
-        for run in runs(held, self._batch):
-            restored += await self._fill(stream, run, self._limit - restored)
+    async def restore(self, stream: str, gaps: Sequence[Gap]) -> Restored:
+        """Read gaps, oldest first, again, up to the limit. Raises `Unavailable`; what was read by then is stored."""
+        restored, unseen = 0, list[Gap]()
+        for run in runs(gaps, self._batch):
+            seen, is_whole = await self._fill(stream, run, self._limit - restored)
+            restored += len(seen)
+            if is_whole:
+                every = (sequence for gap in run for sequence in range(gap.first, gap.last + 1))
+                unseen += ranges(sequence for sequence in every if sequence not in seen)
             if restored >= self._limit:
                 break
         metrics.RESTORED.labels(stream).inc(restored)
         log.warning("settled messages read again", stream=stream, messages=restored)
+        return Restored(restored, tuple(unseen))
 
-    async def _fill(self, stream: str, run: Sequence[Gap], limit: int) -> int:
-        """Restore a run of gaps with one reading of the stream."""
-        count = 0
+    async def _fill(self, stream: str, run: Sequence[Gap], limit: int) -> tuple[set[int], bool]:
+        """Restore a run of gaps with one reading of the stream; what was read, and whether it was read to the end."""
+        seen: set[int] = set()
         replay = Replay(self._bus, stream, (), run[0].first, run[-1].last)
         async with aclosing(replay.batches()) as batches:
             async for read in batches:
                 messages = [one for one in read if lies_in(run, one.metadata.sequence.stream)]
                 for at in range(0, len(messages), self._batch):
                     await self._store(stream, messages[at : at + self._batch])
-                count += len(messages)
-                if count >= limit:
-                    break
-        return count
+                seen |= {one.metadata.sequence.stream for one in messages}
+                if len(seen) >= limit:
+                    return seen, False
+        return seen, True
 
     async def _store(self, stream: str, messages: Sequence[Msg]) -> None:
         """Store what can be read. A settled message that cannot be read was a dead letter then, and is one now."""

@@ -15,9 +15,11 @@ from ratchet.messages import (
     ModelRollout,
     Preference,
     Reward,
+    Start,
     TrainingRequest,
     TrainingStatus,
     Trajectory,
+    TrajectoryEnd,
     Turn,
 )
 
@@ -31,13 +33,20 @@ class Table:
 
     name: str
     columns: Callable[[Any], Row]
+    key: tuple[str, ...] = ("role", "trajectory_id")
+    """The columns, all of them text, that the table is ordered by before the event id: rows are looked up by them."""
+
+    def key_of(self, message: Message) -> tuple[str, ...]:
+        """Where the message's row is."""
+        return tuple(str(getattr(message, name)) for name in self.key)
 
 
-def row_of(table: Table, received: Received[Message], ingested_at: datetime) -> Row:
-    """The whole row of one delivery."""
+def row_of(table: Table, received: Received[Message], incarnation: str, ingested_at: datetime) -> Row:
+    """The whole row of one delivery. `incarnation`: the life of the stream that its sequence belongs to."""
     return {
         "event_id": received.event_id,
         "sequence": received.sequence,
+        "incarnation": incarnation,
         **table.columns(received.message),
         "body": received.body.decode(),
         "ingested_at": ingested_at,
@@ -76,6 +85,30 @@ def _trajectory(m: Trajectory) -> Row:
         "started_at": m.start_timestamp,
         "ended_at": m.end_timestamp,
         "retold_by": 0,
+    }
+
+
+def _start(m: Start) -> Row:
+    return {
+        "trajectory_id": m.trajectory_id,
+        "role": m.role,
+        "rollout_id": m.rollout_id,
+        "policy_version": m.policy.version,
+        "policy_digest": m.policy.digest,
+        "arm": m.policy.arm,
+        "weight": m.policy.weight,
+        "latency_scale_ms": m.latency_scale_ms,
+        "at": m.timestamp,
+    }
+
+
+def _end(m: TrajectoryEnd) -> Row:
+    return {
+        "trajectory_id": m.trajectory_id,
+        "role": m.role,
+        "turn_count": m.turns,
+        "outcome": m.outcome.status if m.outcome else None,
+        "at": m.timestamp,
     }
 
 
@@ -195,13 +228,15 @@ def _rollout(m: ModelRollout) -> Row:
 
 TABLES: Mapping[str, Table] = {
     Trajectory.TOPIC: Table("trajectories", _trajectory),
+    Start.TOPIC: Table("starts", _start),
     Turn.TOPIC: Table("turns", _turn),
+    TrajectoryEnd.TOPIC: Table("trajectory_ends", _end),
     Reward.TOPIC: Table("rewards", _reward),
     Feedback.TOPIC: Table("feedback", _feedback),
-    Preference.TOPIC: Table("preferences", _preference),
-    TrainingRequest.TOPIC: Table("training_requests", _training_request),
-    TrainingStatus.TOPIC: Table("training_statuses", _training_status),
-    ModelDeployed.TOPIC: Table("deployments", _deployment),
-    ModelRollout.TOPIC: Table("rollouts", _rollout),
+    Preference.TOPIC: Table("preferences", _preference, ("role", "preference_id")),
+    TrainingRequest.TOPIC: Table("training_requests", _training_request, ("role", "training_job_id")),
+    TrainingStatus.TOPIC: Table("training_statuses", _training_status, ("training_job_id",)),
+    ModelDeployed.TOPIC: Table("deployments", _deployment, ("role",)),
+    ModelRollout.TOPIC: Table("rollouts", _rollout, ("role", "rollout_id")),
 }
 """Topic -> table. A new fact is one entry here and one table in deploy/clickhouse."""

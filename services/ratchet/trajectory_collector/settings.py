@@ -21,17 +21,37 @@ class Settings(BaseSettings):
     """How long an insert waits for more messages: ClickHouse likes few, large parts."""
     ack_wait_s: float = 30.0
     """The broker redelivers after this long without a sign of life."""
-    assembly_patience: int = 30
-    """After this many deliveries a trajectory is assembled from the turns that did arrive."""
+    assembly_patience_s: float = Field(default=60.0, ge=0)
+    """The end of a trajectory waits this long for its turns, from the first look on for which the warehouse was there;
+    then it is assembled from those that did arrive. A warehouse that is away stops the clock."""
     audit_interval_s: float = 5.0
-    """How often the ledger is compared with what the broker says was settled."""
-    trim_above: float = 0.8
-    """A stream filled beyond this share of its bound is trimmed of what every consumer has settled."""
+    """How often the ledger is compared with what the broker says was settled, and with the rows in ClickHouse."""
+    audit_window: int = Field(default=16_384, ge=1)
+    """Sequences that are compared at a time. An installation keeps its first value: windows are numbered by it."""
+    audit_windows_per_tick: int = Field(default=16, ge=1)
+    """Most windows of a stream that one audit looks at."""
+    restore_per_tick: int = 10_000
+    """Most messages of a stream that one audit reads again: a large restore must not hold up the others."""
+    trim_above: float = Field(default=0.8, gt=0, le=1)
+    """A stream that refuses when it is full is trimmed of what every reader has when it is fuller than this share of
+    its bound, in messages or in bytes."""
+    trim_to: float = Field(default=0.6, ge=0, le=1)
+    """The share that should be left."""
+    trim_keep_s: float = Field(default=3600.0, ge=0)
+    """Messages younger than this are never trimmed."""
+    fill_alarm_above: float = Field(default=0.85, gt=0, le=1)
+    """A stream that is fuller than this although it was trimmed is told to operators, with who holds it up."""
+    absent_readers: list[str] = Field(default_factory=list)
+    """JSON: services, consumers or projections that this installation does not run. A reader that `topics.json`
+    declares and that never began needs everything: without this, its streams are not trimmed."""
     idle_s: float = 600.0
     """A trajectory without an end is assembled after this long without a further turn."""
     idle_interval_s: float = 30.0
     """How often idle trajectories are looked for."""
     idle_lookback_s: float = 7 * 86400.0
-    """Turns that were stored longer ago are not looked at: the stream does not keep them longer either."""
-    restore_per_tick: int = 10_000
-    """Most messages of a stream that one audit reads again: a large restore must not hold up the others."""
+    """A collector that starts looks for idle trajectories this far back: the stream keeps turns no longer."""
+    facts_ttl_days: int = Field(default=1095, ge=0)
+    """Rows of the fact tables are removed this long after they were stored; 0 keeps them for ever."""
+    ledger_ttl_days: int = Field(default=400, ge=0)
+    """Entries of the ledger are removed after this long (their windows stay); 0 keeps them for ever. Longer than any
+    stream keeps messages."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -188,11 +187,21 @@ def test_the_id_is_that_of_trajectory_role_function_and_revision() -> None:
     assert made.reward_id == made.event_id == reward_id(trajectory(), FUNCTION, 0)
     others = {
         reward_id(trajectory("two"), FUNCTION, 0),
+        reward_id(trajectory(role="planner"), FUNCTION, 0),
         reward_id(trajectory(), FUNCTION, 1),
         reward_id(trajectory(), RewardFunction(name="standard", version="2"), 0),
-        reward_id(msgspec.structs.replace(trajectory(), role="planner"), FUNCTION, 0),
     }
     assert len(others | {made.reward_id}) == 5
+
+
+def test_safety_is_computed_wherever_it_is_labelled_and_weighs_nothing_by_default() -> None:
+    made = reward(labels={"scores": {"safety": 0.0}})
+    part = made.reward_components["safety"]
+    assert (part.score, part.weight, part.applicable) == (0.0, 0.0, True)
+    assert made.total_reward == reward().total_reward
+    assert "safety" not in reward().reward_components
+    alone = reward(outcome=None, labels={"scores": {"safety": 1.0}})
+    assert (alone.total_reward, alone.metadata.confidence) == (0.0, 0.0)
 
 
 def test_a_reward_knows_which_opinions_it_holds() -> None:
@@ -210,8 +219,9 @@ def test_a_function_without_the_opinion_component_is_never_revised() -> None:
 
 def test_the_baseline_of_a_reward_can_be_read_back() -> None:
     read = recorded_history(decode(encode(reward()), Reward))
+    assert read is not None
     assert (read.count, read.mean, read.std) == (50, 10.0, 2.0)
-    assert recorded_history(reward(outcome=None)) == Stats()
+    assert recorded_history(reward(outcome=None)) is None
 
 
 def test_a_revision_follows_the_last_reward_of_its_own_function() -> None:

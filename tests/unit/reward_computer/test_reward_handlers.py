@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ratchet.kernel.consumer import Dead, Done, Outcome, Retry
 from ratchet.messages import Message, Reward, Trajectory
+from ratchet.messages import Outcome as Claim
 from ratchet.messages.reward import RewardFunction
 from ratchet.messages.trajectory import TaskContext
 from ratchet.reward_computer.domain.reward import RewardSpec, newest
@@ -140,6 +141,32 @@ async def test_comments_and_feedback_of_other_roles_change_nothing() -> None:
         facts.store(message)
     outcomes = await computer(facts).revisions([received(comment), received(foreign)])
     assert [published(outcome) for outcome in outcomes] == [[], []]
+
+
+async def test_an_outcome_that_came_late_is_rewarded_as_if_it_had_come_in_time() -> None:
+    """It counts once, as the agent's own claim, and not as somebody's opinion."""
+    late, told = trajectory(outcome=None), trajectory(outcome=Claim(status="success"))
+    (initial,) = published(await first(holding(late), late))
+    update = feedback(kind="update", value=None)
+    facts = holding(told, initial, update)
+    (outcome,) = await computer(facts).revisions([received(update)])
+    (revised,) = published(outcome)
+    (in_time,) = published(await first(holding(told), told))
+    assert revised.revision == 1
+    assert (revised.total_reward, revised.metadata) == (in_time.total_reward, in_time.metadata)
+    assert not revised.reward_components["user_feedback"].applicable
+    facts.store(revised)
+    (again,) = await computer(facts).revisions([received(update, delivered=2)])
+    assert published(again) == []
+
+
+async def test_a_safety_label_that_came_late_makes_a_revision() -> None:
+    late, told = trajectory(), trajectory(labels={"scores": {"safety": 0.0}})
+    (initial,) = published(await first(holding(late), late))
+    update = feedback(kind="update", value=None)
+    (outcome,) = await computer(holding(told, initial, update)).revisions([received(update)])
+    (revised,) = published(outcome)
+    assert revised.reward_components["safety"].score == 0.0
 
 
 async def test_two_opinions_in_one_batch_make_one_revision_with_both() -> None:

@@ -1,84 +1,175 @@
-"""The audit of one stream does not depend on the others."""
+"""The audit of one stream does not depend on the others; what is wrong is red until mended or known to be lost."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
+
 import pytest
 
-from ratchet.kernel.errors import BusUnavailable, RatchetError, Rejected, WarehouseUnavailable
-from ratchet.trajectory_collector.audit import Auditor
-from ratchet.trajectory_collector.clickhouse_facts import Facts
+from ratchet.kernel.errors import BusUnavailable, RatchetError, WarehouseUnavailable
+from ratchet.trajectory_collector.alerts import Alerts
+from ratchet.trajectory_collector.audit import Auditor, AuditRules
+from ratchet.trajectory_collector.clickhouse_ledger import Audited, Ledger, Life
+from ratchet.trajectory_collector.incarnations import Incarnations
+from ratchet.trajectory_collector.ledger import LOST, Account, Balance, Entry, Gap, ranges
 from ratchet.trajectory_collector.nats_streams import Progress, Streams
-from ratchet.trajectory_collector.restore import Restorer
+from ratchet.trajectory_collector.restore import Restored, Restorer
+from tests.support.fake_bus import FakeBus
+from tests.support.fake_clock import FakeClock
 
 BEFORE, BROKEN, AFTER = "RL_TRAJECTORIES", "RL_TURNS", "RL_REWARDS"
+ALL = set(range(1, 41))
+"""What every stream gave out; all of it is settled."""
 
 
 class Broker(Streams):
-    """Every stream holds ten messages of at most ten, all settled; one may fail."""
+    """Every stream holds its messages from `first` on; one may fail."""
 
-    def __init__(self, fault: RatchetError | None = None) -> None:
+    def __init__(self, fault: RatchetError | None = None, first: int = 1) -> None:
         self._fault = fault
-        self.trimmed: list[str] = []
+        self.first = first
+        self.asked = 0
 
     async def progress(self, stream: str, consumer: str) -> Progress:
+        self.asked += 1
         if stream == BROKEN and self._fault:
             raise self._fault
-        return Progress(floor=10, first=1, last=10, messages=10, limit=10)
-
-    async def trim(self, stream: str) -> int:
-        self.trimmed.append(stream)
-        return 10
+        return Progress(40, self.first, 40, 41 - self.first, 0, None, None, "made", refuses=True)
 
 
-class Ledger(Facts):
-    """Accounts for so many messages of each stream; one may fail."""
+class OneLife(Incarnations):
+    """Streams that were never made anew."""
 
-    def __init__(self, accounted: dict[str, int], fault: RatchetError | None = None) -> None:
-        self.accounted = accounted
+    def __init__(self) -> None:
+        pass
+
+    async def verified(self, stream: str, consumer: str, progress: Progress) -> Life:
+        return Life(progress.created, 0, 1)
+
+
+class Books(Ledger):
+    """Entries and rows by stream; one stream may fail."""
+
+    def __init__(self, fault: RatchetError | None = None) -> None:
+        self.entries: dict[str, dict[int, str]] = {}
+        self.rows: dict[str, set[int]] = {}
+        for stream in (BEFORE, BROKEN, AFTER):
+            self.entries[stream] = dict.fromkeys(ALL, "stored")
+            self.rows[stream] = set(ALL)
+        self.looked_at: list[tuple[str, int]] = []
         self._fault = fault
 
-    async def accounted_up_to(self, stream: str, consumer: str, sequence: int) -> int:
-        if stream == BROKEN and self._fault:
+    async def write(self, account: Account, entries: Sequence[Entry], at: datetime) -> None:
+        self.entries[account.stream] |= {entry.sequence: entry.outcome for entry in entries}
+
+    async def balance(self, account: Account, window: int, span: Gap, since: datetime) -> Balance:
+        if account.stream == BROKEN and self._fault:
             raise self._fault
-        return min(sequence, self.accounted[stream])
+        self.looked_at.append((account.stream, window))
+        every = range(span.first, span.last + 1)
+        entries = self.entries[account.stream]
+        absent = [s for s in every if entries.get(s) == "stored" and s not in self.rows[account.stream]]
+        lost = sum(1 for s in every if entries.get(s) == LOST)
+        return Balance(
+            window, span, lost=lost, missing=ranges(s for s in every if s not in entries), absent=ranges(absent)
+        )
+
+    async def duplicates(self, account: Account, span: Gap) -> list[Gap]:
+        return []
+
+    async def fold(self, account: Account, balance: Balance, at: datetime) -> None:
+        pass
+
+    async def audited(self, account: Account) -> Audited:
+        return Audited()
+
+    async def oldest(self, account: Account, since: datetime) -> int | None:
+        return 0
 
 
 class Restoring(Restorer):
-    """Brings back what one ledger lacks, but for a stream that fails."""
+    """Brings back what the broker holds, but for a stream that fails."""
 
-    def __init__(self, ledger: Ledger, fault: RatchetError | None = None) -> None:
-        self._ledger = ledger
+    def __init__(self, books: Books, fault: RatchetError | None = None) -> None:
+        self._books = books
         self._fault = fault
 
-    async def restore(self, stream: str, consumer: str, progress: Progress) -> None:
+    async def restore(self, stream: str, gaps: Sequence[Gap]) -> Restored:
         if stream == BROKEN and self._fault:
             raise self._fault
-        self._ledger.accounted[stream] = progress.floor
+        back = {sequence for gap in gaps for sequence in range(gap.first, gap.last + 1)}
+        self._books.entries[stream] |= dict.fromkeys(back, "stored")
+        self._books.rows[stream] |= back
+        return Restored(len(back))
 
 
-def auditor(broker: Broker, ledger: Ledger, restorer: Restorer) -> Auditor:
-    consumers = {stream: f"collector-{stream}" for stream in (BEFORE, BROKEN, AFTER)}
-    return Auditor(broker, ledger, consumers, restorer, trim_above=0.8)
+def auditor(broker: Broker, books: Books, restorer: Restorer, bus: FakeBus | None = None) -> Auditor:
+    return Auditor(
+        broker,
+        books,
+        OneLife(),
+        restorer,
+        Alerts(bus or FakeBus()),  # pyright: ignore[reportArgumentType]
+        consumers={stream: f"collector-{stream}" for stream in (BEFORE, BROKEN, AFTER)},
+        now=FakeClock(),
+        rules=AuditRules(width=10, windows=4),
+    )
 
 
 @pytest.mark.parametrize("where", ["broker", "ledger", "restorer"])
-@pytest.mark.parametrize("fault", [BusUnavailable("away"), WarehouseUnavailable("away"), Rejected("no such table")])
-async def test_a_stream_that_cannot_be_audited_leaves_the_others_audited_restored_and_trimmed(
+@pytest.mark.parametrize("fault", [BusUnavailable("away"), WarehouseUnavailable("away")])
+async def test_a_stream_that_cannot_be_audited_leaves_the_others_audited_and_restored(
     where: str, fault: RatchetError
 ) -> None:
-    broker = Broker(fault if where == "broker" else None)
-    ledger = Ledger({BEFORE: 10, BROKEN: 3, AFTER: 7}, fault if where == "ledger" else None)
-    audit = auditor(broker, ledger, Restoring(ledger, fault if where == "restorer" else None))
+    books = Books(fault if where == "ledger" else None)
+    for stream in (BROKEN, AFTER):
+        del books.entries[stream][7]
+    restorer = Restoring(books, fault if where == "restorer" else None)
+    audit = auditor(Broker(fault if where == "broker" else None), books, restorer)
     await audit.tick()
-    assert ledger.accounted == {BEFORE: 10, BROKEN: 3, AFTER: 10}
-    assert broker.trimmed == [BEFORE, AFTER]
+    assert 7 not in books.entries[BROKEN]
+    assert books.entries[AFTER][7] == "stored"
+    assert (audit.balanced_up_to(BEFORE), audit.balanced_up_to(AFTER)) == (40, 40)
 
 
-async def test_a_stream_that_lacks_messages_turns_readiness_red_until_they_are_back() -> None:
-    ledger = Ledger({BEFORE: 10, BROKEN: 3, AFTER: 10})
-    stuck = auditor(Broker(), ledger, Restoring(ledger, BusUnavailable("away")))
+async def test_what_is_wrong_is_red_told_and_not_trimmed_until_it_is_mended() -> None:
+    books, bus = Books(), FakeBus()
+    books.rows[BROKEN] -= {15, 16}
+    stuck = auditor(Broker(), books, Restoring(books, BusUnavailable("away")), bus)
     await stuck.tick()
-    assert await stuck.check() == "ledger does not balance: RL_TURNS lacks 7"
-    ledger.accounted[BROKEN] = 10
+    assert await stuck.check() == "ledger does not balance: RL_TURNS lacks 0 entries and 2 rows"
+    assert stuck.balanced_up_to(BROKEN) <= 10
+    books.rows[BROKEN] |= {15, 16}
     await stuck.tick()
     assert await stuck.check() is None
+    assert stuck.balanced_up_to(BROKEN) == 40
+    assert [(alert.key, alert.cleared) for alert in bus.published()] == [
+        ("ledger:RL_TURNS", False),
+        ("ledger:RL_TURNS", True),
+    ]
+
+
+async def test_what_the_stream_does_not_hold_is_lost_and_balances_visibly() -> None:
+    books, bus = Books(), FakeBus()
+    del books.entries[BROKEN][3]
+    books.rows[BROKEN] -= {4}
+    audit = auditor(Broker(first=9), books, Restoring(books), bus)
+    await audit.tick()
+    assert {s: books.entries[BROKEN][s] for s in (3, 4)} == {3: LOST, 4: LOST}
+    assert await audit.check() is None
+    assert "lost:RL_TURNS:made/0:3:4" in [alert.key for alert in bus.published()]
+
+
+async def test_a_pass_looks_at_a_bounded_number_of_windows_and_in_turn_at_all_of_them() -> None:
+    books = Books()
+    audit = auditor(Broker(), books, Restoring(books))
+    await audit.tick()
+    for _ in range(4):
+        books.looked_at.clear()
+        await audit.tick()
+        assert len([one for one in books.looked_at if one[0] == AFTER]) <= 1
+    books.rows[AFTER] -= {12}
+    for _ in range(5):
+        await audit.tick()
+    assert 12 in books.rows[AFTER]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from ratchet.kernel.contracts import Contracts
 from ratchet.messages import MESSAGES, Message, Outcome
 from ratchet.messages.chat import chat_messages
-from ratchet.messages.trajectory import TaskContext
+from ratchet.messages.trajectory import Quality, TaskContext
+from ratchet.reward_computer.components.user_feedback import score_of
 from ratchet.trajectory_collector.app import STREAMS
 from ratchet.trajectory_collector.domain import (
     Told,
@@ -16,11 +19,12 @@ from ratchet.trajectory_collector.domain import (
     assemble_idle,
     is_complete,
     is_fuller,
-    late_outcome,
     telling_id,
     told_of,
+    update_of,
 )
 from ratchet.trajectory_collector.rows import TABLES
+from tests.support.contract_files import CONTRACTS
 from tests.support.messages import trajectory, trajectory_end, turn
 
 
@@ -67,7 +71,7 @@ def test_a_trajectory_is_complete_when_the_turns_that_the_gateway_saw_are_stored
 def test_every_message_of_a_collected_stream_has_a_handler() -> None:
     topics = Contracts.load().topics
     collected = {name for name, topic in topics.items() if topic.stream in STREAMS}
-    assert collected == {*TABLES, "agent.rl.trajectory.end.v1"}
+    assert collected == set(TABLES)
     kinds: list[type[Message]] = [MESSAGES[topic] for topic in TABLES]
     assert len(kinds) == len({table.name for table in TABLES.values()})
 
@@ -97,19 +101,39 @@ def test_only_a_provisional_telling_is_replaced_and_only_by_a_fuller_one() -> No
     tellings = (short, long, ended, client)
     fuller = [(tellings.index(a), tellings.index(b)) for a in tellings for b in tellings if is_fuller(a, told_of(b))]
     assert fuller == [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1)]
-    assert not Told("assembled", has_outcome=True, turns=1).is_provisional
+    assert not Told("assembled", 1, has_outcome=True).is_provisional
 
 
-@pytest.mark.parametrize(
-    ("outcome", "kind", "value"),
-    [
-        (Outcome(status="success"), "thumbs", True),
-        (Outcome(status="failure"), "thumbs", False),
-        (Outcome(status="partial", completion_percentage=60), "rating", 4.0),
-    ],
-)
-def test_a_late_outcome_is_an_opinion_of_whoever_verified_it(outcome: Outcome, kind: str, value: object) -> None:
-    said = late_outcome(trajectory("ride", outcome=outcome))
-    assert said is not None
-    assert (said.kind, said.value, said.rater) == (kind, value, "agent-zero-main")
-    assert late_outcome(trajectory("ride", outcome=None)) is None
+def test_what_an_agent_said_late_asks_for_a_revision_and_is_no_opinion() -> None:
+    """An outcome, a quality or a label alone is enough; the same words ask once, other words again."""
+    silent = trajectory("ride", outcome=None)
+    assert update_of(silent) is None
+    said = [
+        trajectory("ride", outcome=Outcome(status="failure")),
+        trajectory("ride", outcome=None, quality=Quality(lint_score=9.0)),
+        trajectory("ride", outcome=None, labels={"scores": {"safety": 0.0}}),
+    ]
+    updates = [update_of(one) for one in said]
+    assert [update.kind for update in updates if update] == ["update"] * 3
+    assert all(score_of(update) is None for update in updates if update)
+    assert len({update.feedback_id for update in updates if update}) == 3
+    assert update_of(said[0]) == updates[0]
+    CONTRACTS.check_strict(updates[0] or said[0])
+
+
+@pytest.mark.parametrize("adds", [{"quality": Quality(lint_score=9.0)}, {"labels": {"scores": {"safety": 0.0}}}])
+def test_a_telling_without_an_outcome_that_adds_quality_or_labels_is_fuller(adds: dict[str, Any]) -> None:
+    turns = [turn("ride", n) for n in range(2)]
+    silent = assemble_idle("support", turns[0].trajectory_id, turns)
+    ended = assemble(trajectory_end("ride", outcome=None, **adds), turns)
+    assert is_fuller(ended, told_of(silent))
+    assert not is_fuller(ended, told_of(ended))
+    assert not is_fuller(silent, told_of(ended))
+
+
+def test_a_trajectory_in_two_roles_is_two_events_and_two_tellings() -> None:
+    turns = [turn("ride", n) for n in range(2)]
+    one, other = (assemble_idle(role, turns[0].trajectory_id, turns) for role in ("planner", "support"))
+    assert one.event_id != other.event_id
+    assert telling_id(one) != telling_id(other)
+    assert trajectory_end("ride").event_id != trajectory_end("ride", role="planner").event_id

@@ -8,47 +8,75 @@ from nats.aio.client import Client as Nats
 
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.contracts import Contracts
-from ratchet.messages import Turn
-from ratchet.trajectory_collector.clickhouse_facts import Facts
-from ratchet.trajectory_collector.idle import AT_ONCE, IdleAssembler
+from ratchet.kernel.envelope import Headers
+from ratchet.messages import Turn, named_id
+from ratchet.trajectory_collector.clickhouse_facts import Facts, Silence
+from ratchet.trajectory_collector.idle import IdleAssembler
 from ratchet.trajectory_collector.nats_streams import Streams
 from tests.support.messages import AT, turn
+
+HOUR = timedelta(hours=1)
 
 
 class Settled(Streams):
     """Everything is settled."""
 
     def __init__(self) -> None:
-        pass
+        self.at = AT
 
     async def settled_until(self, stream: str, consumer: str) -> datetime:
-        return AT
+        return self.at
 
 
 class Silent(Facts):
-    """Trajectories of which only unanswered turns are stored."""
+    """Trajectories that fell silent one after the other, a second apart."""
 
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.limits: list[int] = []
+    def __init__(self, turns: dict[str, list[Turn]]) -> None:
+        self._turns = {named_id("trajectory", name): part for name, part in turns.items()}
         self.read: list[str] = []
 
-    async def idle(self, *, since: datetime, before: datetime, limit: int) -> list[tuple[str, str]]:
-        self.limits.append(limit)
-        return [("support", name) for name in self.names]
+    async def idle(self, after: Silence, before: datetime, limit: int) -> list[tuple[Silence, bool]]:
+        every = [Silence(AT - 2 * HOUR + timedelta(seconds=n), "support", name) for n, name in enumerate(self._turns)]
+        return [(one, True) for one in every if after < one and one.heard_at <= before][:limit]
 
     async def turns(self, role: str, trajectory_id: str) -> list[Turn]:
         self.read.append(trajectory_id)
-        return [turn(error="engine away", response=None)]
+        return self._turns[trajectory_id]
 
 
-async def test_what_does_not_fit_is_looked_at_once_and_forgotten_when_it_is_no_longer_found() -> None:
-    facts = Silent()
-    bus = Bus(Nats(), name="test", contracts=Contracts.load(), replicas=1)
-    hour = timedelta(hours=1)
-    idle = IdleAssembler(bus, facts, Settled(), {"RL_TURNS": "collector-turns"}, idle=hour, lookback=hour)
-    for found in (["one", "two"], ["one", "two"], ["two"], ["one", "two"]):
-        facts.names = found
+class Publishing(Bus):
+    """A bus that keeps what it publishes."""
+
+    def __init__(self) -> None:
+        super().__init__(Nats(), name="test", contracts=Contracts.load(), replicas=1)
+        self.published: list[str] = []
+
+    async def publish_raw(self, subject: str, headers: Headers, body: bytes) -> None:
+        self.published.append(subject)
+
+
+async def test_whatever_is_wrong_with_one_trajectory_the_others_go_on_and_none_is_looked_at_twice() -> None:
+    deep = turn("deep", response={"role": "assistant", "content": None, "tool_calls": [_call('{"a":' * 5000)]})
+    broken = turn("broken", messages=[{"role": "user"}], response={"tool_calls": 7})
+    facts = Silent({"unanswered": [turn(response=None)], "deep": [deep], "broken": [broken], "fine": [turn("fine")]})
+    bus = Publishing()
+    idle = IdleAssembler(bus, facts, Settled(), {"RL_TURNS": "collector-turns"}, idle=HOUR, lookback=3 * HOUR)
+    for _ in range(3):
         await idle.tick()
-    assert facts.read == ["one", "two", "one"]
-    assert facts.limits == [AT_ONCE, AT_ONCE + 2, AT_ONCE + 2, AT_ONCE + 1]
+    assert facts.read == [named_id("trajectory", name) for name in ("unanswered", "deep", "broken", "fine")]
+    assert "agent.rl.trajectory.v1.support" in bus.published
+
+
+async def test_what_is_not_silent_for_long_enough_waits() -> None:
+    settled, facts, bus = Settled(), Silent({"fine": [turn("fine")]}), Publishing()
+    idle = IdleAssembler(bus, facts, settled, {"RL_TURNS": "collector-turns"}, idle=HOUR, lookback=3 * HOUR)
+    settled.at = AT - 3 * HOUR / 2
+    await idle.tick()
+    assert bus.published == []
+    settled.at = AT
+    await idle.tick()
+    assert len(bus.published) == 1
+
+
+def _call(arguments: str) -> dict[str, object]:
+    return {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}

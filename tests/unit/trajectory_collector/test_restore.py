@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ratchet.trajectory_collector.clickhouse_facts import Gap
+from ratchet.trajectory_collector.ledger import Gap
 from ratchet.trajectory_collector.restore import lies_in, runs
 
 SCATTERED = [Gap(sequence, sequence) for sequence in range(1, 2000, 2)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ratchet.messages import DEFAULT_ROLE, Feedback, Reward, Trajectory, named_id
-from ratchet.messages.reward import RewardComponent, RewardFunction, RewardMetadata
+from ratchet.messages.reward import UPDATE, RewardComponent, RewardFunction, RewardMetadata
 from ratchet.reward_computer.components import COMPONENTS, Assessment, Component, Evidence
 from ratchet.reward_computer.components.user_feedback import scoring
 from ratchet.reward_computer.domain.dense import turn_rewards
@@ -24,7 +24,7 @@ from ratchet.reward_computer.domain.normalization import (
     of_total,
     parameters,
 )
-from ratchet.reward_computer.domain.window import NOTHING_YET, Stats
+from ratchet.reward_computer.domain.window import Stats
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {
     "task_completion": 0.40,
@@ -32,6 +32,9 @@ DEFAULT_WEIGHTS: Mapping[str, float] = {
     "code_quality": 0.15,
     "user_feedback": 0.25,
 }
+WATCHED = ("safety",)
+"""Components that are computed wherever they say something, without weight where a role gives them none: what they say
+is watched while a policy is rolled out."""
 _SILENT = RewardComponent(score=0.0, weight=0.0, source="automated", applicable=False)
 _OPINION, _HISTORY = "user_feedback", "efficiency"
 
@@ -68,7 +71,8 @@ def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Rewa
     """The reward of a trajectory. Its id follows from trajectory, function and revision."""
     trajectory, function = evidence.trajectory, spec.function
     weights = spec.weights_of(trajectory.role)
-    found = {name: spec.components[name](evidence) for name in weights}
+    watched = [name for name in WATCHED if name in spec.components and name not in weights]
+    found = {name: spec.components[name](evidence) for name in (*weights, *watched)}
     said = {name: assessment for name, assessment in found.items() if assessment is not None}
     shares = effective_weights(weights, said)
     total = _mean({name: assessment.score for name, assessment in said.items()}, shares)
@@ -78,13 +82,14 @@ def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Rewa
         session_id=trajectory.session_id,
         timestamp=when.at,
         reward_components={
-            name: _part(spec, name, said[name], shares[name], when) if name in said else _SILENT for name in weights
+            name: _part(spec, name, said[name], shares[name], when) if name in said else _SILENT
+            for name in dict.fromkeys((*weights, *said))
         },
         total_reward=total,
         reward_type="dense" if spec.dense else "sparse",
         metadata=RewardMetadata(
             evaluator=f"reward_computer {function.name}@{function.version}",
-            evaluation_method=_method(said),
+            evaluation_method=_method({name: said[name] for name in weights if name in said}),
             confidence=_mean({name: assessment.confidence for name, assessment in said.items()}, shares),
         ),
         normalization=of_total(when.windows.stats(TOTAL, spec.window), spec.method),
@@ -96,23 +101,23 @@ def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Rewa
 
 
 def reward_id(trajectory: Trajectory, function: RewardFunction, revision: int) -> str:
-    """The same trajectory of a role, function and revision always have the same id."""
+    """The same trajectory in the same role, function and revision always have the same id."""
     return named_id("reward", trajectory.role, trajectory.trajectory_id, function.name, function.version, revision)
 
 
 def effective_weights(weights: Mapping[str, float], said: Mapping[str, Assessment]) -> dict[str, float]:
     """The weights of the components that apply, renormalised to sum to 1 (all 0 where none of them has weight)."""
-    mass = math.fsum(weights[name] for name in said)
-    return {name: weights[name] / mass if mass > 0 else 0.0 for name in said}
+    mass = math.fsum(weights.get(name, 0.0) for name in said)
+    return {name: weights.get(name, 0.0) / mass if mass > 0 else 0.0 for name in said}
 
 
 def revision_of(feedback: Sequence[Feedback]) -> int:
-    """A revision is numbered by how many opinions it takes into account.
+    """A revision is numbered by how many opinions and updates it takes into account.
 
     Every worker reads a set of stored feedback that only grows, so two sets of one size are the same set: equal
     revisions have equal content, whoever computes them and however often.
     """
-    return len(scoring(feedback))
+    return len(scoring(feedback)) + len({one.feedback_id for one in feedback if one.kind == UPDATE})
 
 
 def says_something_new(spec: RewardSpec, feedback: Sequence[Feedback], last: Reward) -> bool:
@@ -124,6 +129,15 @@ def says_something_new(spec: RewardSpec, feedback: Sequence[Feedback], last: Rew
     return not {opinion.feedback_id for opinion in scoring(feedback)} <= known
 
 
+def says_the_same(reward: Reward, last: Reward) -> bool:
+    """Whether two rewards of a trajectory differ in no component."""
+    return reward.reward_function == last.reward_function and _scores(reward) == _scores(last)
+
+
+def _scores(reward: Reward) -> dict[str, float]:
+    return {name: part.score for name, part in reward.reward_components.items() if part.applicable}
+
+
 def newest(rewards: Sequence[Reward], function: RewardFunction) -> Reward | None:
     """The reward that a revision follows: the last one of this function, else the last one of any."""
     return max(
@@ -133,12 +147,12 @@ def newest(rewards: Sequence[Reward], function: RewardFunction) -> Reward | None
     )
 
 
-def recorded_history(last: Reward) -> Stats:
-    """The baseline that a reward was computed against: later revisions use the same."""
+def recorded_history(last: Reward) -> Stats | None:
+    """The baseline that a reward was computed against: later revisions use the same. None where it needed none."""
     part = last.reward_components.get(_HISTORY)
     raw = (part.raw_data or {}) if part else {}
     if "count" not in raw:
-        return NOTHING_YET
+        return None
     return Stats(count=int(raw["count"]), mean=float(raw["mean"]), std=float(raw["std"]))
 
 

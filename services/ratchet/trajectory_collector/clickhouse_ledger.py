@@ -1,0 +1,166 @@
+"""The ledger in ClickHouse. No query reads more than one window of entries, however long the history is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ratchet.kernel.warehouse import Warehouse
+from ratchet.trajectory_collector.ledger import Account, Balance, Entry, Gap, ranges, size
+
+FOREVER = datetime(1970, 1, 1, tzinfo=UTC)
+"""Before everything that was ever stored."""
+
+_MINE = "stream = {stream:String} AND consumer = {consumer:String} AND incarnation = {incarnation:String}"
+_ENTRIES = f"FROM ledger_entries WHERE {_MINE} AND sequence BETWEEN {{first:UInt64}} AND {{last:UInt64}}"
+_COUNTS = f"""
+SELECT outcome, count() AS n
+FROM (SELECT sequence, argMax(outcome, at) AS outcome {_ENTRIES} GROUP BY sequence)
+GROUP BY outcome
+"""  # noqa: S608 - our own conditions
+_MISSING = f"""
+SELECT number AS sequence FROM numbers({{first:UInt64}}, {{last:UInt64}} - {{first:UInt64}} + 1)
+WHERE number NOT IN (SELECT sequence {_ENTRIES}) ORDER BY sequence
+"""  # noqa: S608
+_ABSENT = f"""
+SELECT sequence
+FROM (SELECT sequence, argMax(outcome, at) AS outcome, max(at) AS newest {_ENTRIES} GROUP BY sequence)
+WHERE outcome = 'stored' AND newest > {{since:DateTime64(3)}} AND sequence NOT IN (<rows>)
+ORDER BY sequence
+"""  # noqa: S608
+"""`<rows>`: the sequences of the fact tables; `since`: entries that are older may have lost their row by its age."""
+_ROWS = (
+    "SELECT sequence FROM {table} WHERE incarnation = {{incarnation:String}}"
+    " AND sequence BETWEEN {{first:UInt64}} AND {{last:UInt64}}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life of a stream: since it was made, or since it was restored from an older copy."""
+
+    created: str
+    number: int
+    first: int
+    """The first sequence that it accounts for."""
+
+    @property
+    def incarnation(self) -> str:
+        """Its name in rows and entries."""
+        return f"{self.created}/{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """How far an account was audited, as of the last audit by anybody."""
+
+    up_to: int = 0
+    uneven: int | None = None
+    """The oldest window that did not balance."""
+
+
+class Ledger:
+    """Reads and writes entries, windows and lives."""
+
+    def __init__(self, warehouse: Warehouse, tables: Mapping[str, Sequence[str]]) -> None:
+        """`tables`: the fact tables that hold the messages of a stream."""
+        self._warehouse = warehouse
+        self._tables = tables
+
+    async def write(self, account: Account, entries: Sequence[Entry], at: datetime) -> None:
+        """Write down what became of messages. The newest word about one of them counts."""
+        rows = [
+            {**_mine(account), "sequence": one.sequence, "outcome": one.outcome, "sent_at": one.sent_at, "at": at}
+            for one in entries
+        ]
+        await self._warehouse.insert("ledger_entries", rows, token=None)
+
+    async def newest(self, account: Account) -> Entry | None:
+        """The entry with the highest sequence among those that know when their message was sent."""
+        rows = await self._warehouse.rows(
+            "SELECT sequence, toString(outcome) AS outcome, sent_at FROM ledger_entries"  # noqa: S608
+            f" WHERE {_MINE} AND sent_at IS NOT NULL ORDER BY sequence DESC LIMIT 1",
+            _mine(account),
+        )
+        return Entry(rows[0]["sequence"], rows[0]["outcome"], rows[0]["sent_at"]) if rows else None
+
+    async def balance(self, account: Account, window: int, span: Gap, since: datetime) -> Balance:
+        """Hold a window's entries against the sequences of `span`, and against the rows of the fact tables.
+
+        Rows are looked for only for entries newer than `since`: older ones may have outlived their rows.
+        """
+        bounds = {**_mine(account), "first": span.first, "last": span.last}
+        counts = {row["outcome"]: row["n"] for row in await self._warehouse.rows(_COUNTS, bounds)}
+        missing = await self._warehouse.rows(_MISSING, bounds) if sum(counts.values()) < len(span) else []
+        union = " UNION ALL ".join(_ROWS.format(table=table) for table in self._tables[account.stream])
+        absent = await self._warehouse.rows(_ABSENT.replace("<rows>", union), {**bounds, "since": since})
+        return Balance(
+            window,
+            span,
+            **{str(outcome): int(number) for outcome, number in counts.items()},
+            missing=ranges(row["sequence"] for row in missing),
+            absent=ranges(row["sequence"] for row in absent),
+        )
+
+    async def duplicates(self, account: Account, span: Gap) -> list[Gap]:
+        """Messages that another one had told before: they may have replaced its row."""
+        rows = await self._warehouse.rows(
+            f"SELECT DISTINCT sequence {_ENTRIES} AND outcome = 'duplicate' ORDER BY sequence LIMIT 10000",
+            {**_mine(account), "first": span.first, "last": span.last},
+        )
+        return ranges(row["sequence"] for row in rows)
+
+    async def fold(self, account: Account, balance: Balance, at: datetime) -> None:
+        """Write down a window's balance."""
+        row = {
+            **_mine(account),
+            "window": balance.window,
+            "up_to": balance.span.last,
+            "stored": balance.stored,
+            "dead": balance.dead,
+            "duplicate": balance.duplicate,
+            "erased": balance.erased,
+            "lost": balance.lost,
+            "missing": size(balance.missing),
+            "absent": size(balance.absent),
+            "at": at,
+        }
+        await self._warehouse.insert("ledger_windows", [row], token=None)
+
+    async def audited(self, account: Account) -> Audited:
+        """Where an audit goes on."""
+        rows = await self._warehouse.rows(
+            "SELECT max(up_to) AS up_to, minIf(window, missing > 0 OR absent > 0) AS uneven,"  # noqa: S608
+            f" countIf(missing > 0 OR absent > 0) AS number FROM ledger_windows FINAL WHERE {_MINE}",
+            _mine(account),
+        )
+        return Audited(rows[0]["up_to"], rows[0]["uneven"] if rows[0]["number"] else None)
+
+    async def oldest(self, account: Account, since: datetime) -> int | None:
+        """The oldest window whose entries are all newer than `since`."""
+        rows = await self._warehouse.rows(
+            f"SELECT min(window) AS window, count() AS number FROM ledger_windows FINAL WHERE {_MINE}"  # noqa: S608
+            " AND at > {since:DateTime64(3)}",
+            {**_mine(account), "since": since},
+        )
+        return rows[0]["window"] if rows[0]["number"] else None
+
+    async def life(self, stream: str, created: str) -> Life | None:
+        """The newest life of a stream that was made at `created`."""
+        rows = await self._warehouse.rows(
+            "SELECT life, first_sequence FROM stream_lives FINAL"
+            " WHERE stream = {stream:String} AND created = {created:String} ORDER BY life DESC LIMIT 1",
+            {"stream": stream, "created": created},
+        )
+        return Life(created, rows[0]["life"], rows[0]["first_sequence"]) if rows else None
+
+    async def begin(self, stream: str, life: Life, at: datetime) -> None:
+        """Write down that a life began. Whoever notices it too writes the same."""
+        row = {"stream": stream, "created": life.created, "life": life.number, "first_sequence": life.first, "at": at}
+        await self._warehouse.insert("stream_lives", [row], token=None)
+
+
+def _mine(account: Account) -> dict[str, Any]:
+    return {"stream": account.stream, "consumer": account.consumer, "incarnation": account.incarnation}

@@ -1,0 +1,51 @@
+"""How long ClickHouse keeps rows: by age, as the settings say."""
+
+from __future__ import annotations
+
+import re
+
+import structlog
+
+from ratchet.kernel.warehouse import Warehouse
+from ratchet.trajectory_collector.rows import TABLES
+from ratchet.trajectory_collector.settings import Settings
+
+log = structlog.get_logger()
+
+RETENTION_INTERVAL_S = 3600.0
+"""How often the tables' age is compared with the settings: a table may have been restored from a backup."""
+
+
+class Retention:
+    """Gives every table the age that the settings say; what is right already is left alone."""
+
+    def __init__(self, warehouse: Warehouse, settings: Settings) -> None:
+        self._warehouse = warehouse
+        self._ages = {
+            **{table.name: ("ingested_at", settings.facts_ttl_days) for table in TABLES.values()},
+            "ledger_entries": ("at", settings.ledger_ttl_days),
+        }
+
+    async def tick(self) -> None:
+        """Compare and change. Raises `Unavailable`."""
+        rows = await self._warehouse.rows(
+            "SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()"
+            " AND name IN {names:Array(String)}",
+            {"names": list(self._ages)},
+        )
+        for row in rows:
+            column, days = self._ages[row["name"]]
+            if _days_of(row["engine_full"]) == days:
+                continue
+            change = f"MODIFY TTL toDateTime({column}) + toIntervalDay({days})" if days else "REMOVE TTL"
+            # Rows that are too old already go with the next merges, not all at once.
+            await self._warehouse.command(
+                f"ALTER TABLE {row['name']} {change} SETTINGS materialize_ttl_after_modify = 0"
+            )
+            log.info("retention changed", table=row["name"], days=days or None)
+
+
+def _days_of(engine: str) -> int:
+    """The days of a table's TTL, 0 for none."""
+    found = re.search(r"TTL toDateTime\(\w+\) \+ toIntervalDay\((\d+)\)", engine)
+    return int(found[1]) if found else 0

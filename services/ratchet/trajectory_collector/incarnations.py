@@ -1,0 +1,114 @@
+"""Which life of a stream a sequence belongs to.
+
+A stream that was made anew, or restored from an older copy, gives its sequences out again. Rows and ledger entries
+carry the life's name, so that one life never stands for another. A life ends when
+
+- the stream was made at another time than it says, or
+- it ends before the newest message that the ledger knows, or holds another message in that one's place.
+
+It is looked at when the service starts, when the connection was lost in between, when a sequence comes for the first
+time that is not above all others before it, and at every audit. No broker can be replaced without one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from ratchet.kernel.received import Received
+from ratchet.trajectory_collector import metrics
+from ratchet.trajectory_collector.alerts import Alerts
+from ratchet.trajectory_collector.clickhouse_ledger import Ledger, Life
+from ratchet.trajectory_collector.ledger import Account, Entry
+from ratchet.trajectory_collector.nats_streams import Progress, Streams
+
+log = structlog.get_logger()
+
+SAME = timedelta(milliseconds=2)
+"""Instants of one message are this close: the ledger keeps milliseconds."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of a stream's life."""
+
+    life: Life | None = None
+    connections: int = -1
+    highest: dict[str, int] = field(default_factory=dict[str, int])
+    """By topic, the highest sequence that came for the first time."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Incarnations:
+    """Names the lives of streams; whoever asks in the same life gets the same name."""
+
+    def __init__(self, streams: Streams, ledger: Ledger, alerts: Alerts, now: Callable[[], datetime]) -> None:
+        self._streams = streams
+        self._ledger = ledger
+        self._alerts = alerts
+        self._now = now
+        self._known: defaultdict[str, _Known] = defaultdict(_Known)
+
+    async def of(self, consumer: str, batch: Sequence[Received[Any]]) -> str:
+        """The life that a batch of messages of one topic belongs to. Raises `Unavailable`."""
+        stream, topic = batch[0].stream, batch[0].message.TOPIC
+        known = self._known[stream]
+        new = [received.sequence for received in batch if received.delivered == 1]
+        highest = known.highest.get(topic, 0)
+        life = known.life
+        if life is None or known.connections != self._streams.connections or min(new, default=highest + 1) <= highest:
+            life = await self.verified(stream, consumer, await self._streams.progress(stream, consumer))
+            highest = 0
+        known.highest[topic] = max([highest, *new])
+        return life.incarnation
+
+    async def current(self, stream: str, consumer: str) -> str:
+        """The life that the stream is in, by what is known of it. Raises `Unavailable`."""
+        known = self._known[stream]
+        if known.life is None or known.connections != self._streams.connections:
+            return (await self.verified(stream, consumer, await self._streams.progress(stream, consumer))).incarnation
+        return known.life.incarnation
+
+    async def verified(self, stream: str, consumer: str, progress: Progress) -> Life:
+        """The life that the stream is in, held against what it holds now. Raises `Unavailable`."""
+        known = self._known[stream]
+        async with known.lock:
+            connections = self._streams.connections
+            life = await self._ledger.life(stream, progress.created)
+            if life is None:
+                life = await self._begin(stream, Life(progress.created, 0, 1))
+            newest = await self._ledger.newest(Account(stream, consumer, life.incarnation))
+            if newest is not None and await self._is_rewound(stream, consumer, newest):
+                progress = await self._streams.progress(stream, consumer)
+                await self._tell(stream, progress, newest.sequence)
+                life = await self._begin(stream, Life(progress.created, life.number + 1, progress.floor + 1))
+            known.life, known.connections = life, connections
+            return life
+
+    async def _is_rewound(self, stream: str, consumer: str, newest: Entry) -> bool:
+        """Whether the stream holds another message than the ledger knows, or never gave out so high a sequence."""
+        held = await self._streams.sent_at(stream, newest.sequence)
+        if held is not None:
+            return newest.sent_at is not None and abs(held - newest.sent_at) > SAME
+        return (await self._streams.progress(stream, consumer)).last < newest.sequence
+
+    async def _begin(self, stream: str, life: Life) -> Life:
+        await self._ledger.begin(stream, life, self._now())
+        log.info("stream life begins", stream=stream, life=life.incarnation, first=life.first)
+        return life
+
+    async def _tell(self, stream: str, progress: Progress, newest: int) -> None:
+        metrics.REWOUND.labels(stream).inc()
+        log.error("the broker holds an older copy", stream=stream, ends=progress.last, ledger=newest)
+        await self._alerts.tell(
+            f"rewound:{stream}:{progress.created}:{newest}",
+            f"{stream} was restored from an older copy: it ends at {progress.last} and its consumer at"
+            f" {progress.floor}, while messages up to {newest} are stored. What had been acknowledged to producers and"
+            " was not stored yet is gone with the old broker.",
+        )

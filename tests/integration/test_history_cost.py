@@ -1,0 +1,26 @@
+"""What a batch, an audit and a snapshot read does not grow with history: counted in granules, not in seconds."""
+
+from __future__ import annotations
+
+from ratchet.kernel.settings import KernelSettings
+from tests.bench.bench_history import explaining, fill, measure
+from tests.support.running import migrated
+
+SHORT, LONG = 60_000, 600_000
+SLACK = 10
+"""Granules: every table has one more for each part, and parts are merged when ClickHouse likes."""
+
+
+async def test_no_query_of_the_event_plane_reads_more_of_a_longer_history(kernel_settings: KernelSettings) -> None:
+    """Ten times the rows: a column read whole would be ten times the granules."""
+    async with migrated(kernel_settings) as plain:
+        warehouse = await explaining(kernel_settings)
+        try:
+            found: list[dict[str, int]] = []
+            for rows in (SHORT, LONG):
+                await fill(plain, rows)
+                found.append({name: one.granules for name, one in (await measure(warehouse, rows)).items()})
+        finally:
+            await warehouse.close()
+    short, long = found
+    assert {name: (short[name], long[name]) for name in short if long[name] > 2 * short[name] + SLACK} == {}
