@@ -6,7 +6,7 @@ from ratchet.kernel.settings import KernelSettings
 from tests.bench.bench_history import explaining, fill, measure
 from tests.support.running import migrated
 
-SHORT, LONG = 60_000, 600_000
+SHORT, LONG = 25_000, 250_000
 SLACK = 10
 """Granules: every table has one more for each part, and parts are merged when ClickHouse likes."""
 
