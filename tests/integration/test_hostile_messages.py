@@ -126,7 +126,7 @@ def legal(topic: str) -> Iterator[tuple[str, bytes]]:
 
 async def test_the_collector_accounts_for_every_legal_message_however_extreme(kernel_settings: KernelSettings) -> None:
     messages = [message for topic in TABLES for message in legal(topic)]
-    settings = Settings(kernel=kernel_settings, linger_s=0.05, audit_interval_s=0.2)
+    settings = Settings(kernel=kernel_settings, linger_s=0.05, audit_interval_s=0.2, assembly_patience_s=0.5)
     async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
         for number, (subject, body) in enumerate(messages):
             await bus.nc.publish(subject, body, headers={"ce-id": f"event-{number}"})

@@ -53,8 +53,8 @@ class _Position:
     """Windows that did not balance when they were looked at last; all lie up to `up_to`."""
     again: int | None = None
     """The older window that is looked at next; None: begin with the oldest."""
-    floor: int = 0
-    """The broker's ack floor at the last pass."""
+    seen: Progress | None = None
+    """The stream as of the last pass: while it is the same, its life is."""
 
 
 class Auditor:
@@ -106,10 +106,12 @@ class Auditor:
 
     async def _audit(self, stream: str, consumer: str) -> None:
         progress = await self._streams.progress(stream, consumer)
-        life = await self._incarnations.verified(stream, consumer, progress)
-        account = Account(stream, consumer, life.incarnation)
-        position = await self._position(account, life)
-        position.floor = progress.floor
+        position = self._positions.get(stream)
+        if position is None or position.seen != progress:
+            life = await self._incarnations.verified(stream, consumer, progress)
+            position = await self._position(Account(stream, consumer, life.incarnation), life)
+            position.seen = progress
+        account = Account(stream, consumer, position.life.incarnation)
         for window in sorted(position.uneven)[: self._rules.windows]:
             await self._look(account, position, window, progress)
         await self._go_on(account, position, progress)
@@ -236,6 +238,6 @@ def _complaint(stream: str, position: _Position) -> str | None:
     if missing or absent:
         rows = f" and {absent} rows" if absent else ""
         return f"{stream} lacks {missing} entries{rows}"
-    if position.up_to < position.floor:
-        return f"{stream} is audited up to {position.up_to} of {position.floor}"
+    if position.seen is not None and position.up_to < position.seen.floor:
+        return f"{stream} is audited up to {position.up_to} of {position.seen.floor}"
     return None

@@ -62,9 +62,14 @@ class Incarnations:
         new = [received.sequence for received in batch if received.delivered == 1]
         highest = known.highest.get(topic, 0)
         life = known.life
-        if life is None or known.connections != self._streams.connections or min(new, default=highest + 1) <= highest:
+        if life is None or known.connections != self._streams.connections:
             life = await self.verified(stream, consumer, await self._streams.progress(stream, consumer))
             highest = 0
+        elif min(new, default=highest + 1) <= highest:
+            progress = await self._streams.progress(stream, consumer)
+            if progress.created != life.created:  # removed and made again; an older copy would need a new connection
+                life = await self.verified(stream, consumer, progress)
+                highest = 0
         known.highest[topic] = max([highest, *new])
         return life.incarnation
 
