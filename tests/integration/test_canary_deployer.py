@@ -279,7 +279,7 @@ async def test_a_killed_deployer_resumes_the_same_stage_and_the_same_statistics(
 
             await eventually(renewed)
             async with http_client(base_url=f"http://127.0.0.1:{test.settings.port}") as client:
-                done = await client.post(f"/v1/rollouts/{ROLE}/promote", json={"actor": "ann", "reason": "seen enough"})
+                done = await client.post(f"/v1/rollouts/{ROLE}/promote", json={"actor": "ann", "reason": "seen enough", "override": True})
             assert done.json()["state"] == "promoted"
         assert first_break(await test.published(ModelRollout)) is None
 

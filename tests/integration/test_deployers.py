@@ -187,7 +187,7 @@ async def test_a_standby_takes_over_from_a_frozen_leader_which_writes_nothing_wh
         lease = await both.lease()
         os.kill(both.first.process.pid, signal.SIGSTOP)
         assert await both.renewed_after(lease) < TAKEN_OVER_S
-        assert (await both.second.order("abort")).status_code == 200
+        assert (await both.second.order("rollback")).status_code == 200
         ended = await both.route()
         assert ended.canary is None
         os.kill(both.first.process.pid, signal.SIGCONT)
@@ -196,7 +196,7 @@ async def test_a_standby_takes_over_from_a_frozen_leader_which_writes_nothing_wh
         assert both.second.url in refused.json()["error"]["message"]
         shown = await both.first.get(f"/v1/rollouts/{ROLE}")
         assert shown is not None
-        assert shown.json()["state"] == "aborted"
+        assert shown.json()["state"] == "rolled_back"
         assert (await both.route()).canary is None
         assert first_break(await both.decisions()) is None
 
@@ -210,7 +210,7 @@ async def test_a_standby_shows_what_is_true_and_sends_orders_to_the_leader(
         shown = await both.second.get(f"/v1/rollouts/{ROLE}")
         assert shown is not None
         assert (shown.json()["state"], shown.json()["candidate"]["version"]) == ("running", 2)
-        for verb in ("pause", "abort", "promote", "resume"):
+        for verb in ("pause", "rollback", "revert", "promote", "resume"):
             refused = await both.second.order(verb)
             assert refused.status_code == 503
             assert refused.json()["error"]["message"].endswith(both.first.url)

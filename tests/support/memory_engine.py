@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ratchet.canary_deployer.gates.base import Answer
+from ratchet.canary_deployer.gates.base import Answer, Loaded
 from ratchet.kernel.errors import Rejected
 from ratchet.messages.state import PolicyVersion
 
@@ -19,13 +19,14 @@ class MemoryEngine:
     loads: int = 0
     """Loads that had to be done."""
 
-    async def load(self, policy: PolicyVersion) -> None:
+    async def load(self, policy: PolicyVersion) -> Loaded:
         if self.resident.get(policy.name) == policy.digest:
-            return
+            return Loaded(compared=True)
         if policy.digest in self.broken:
             raise Rejected(f"sha256 of {policy.uri} differs")
         self.loads += 1
         self.resident[policy.name] = policy.digest
+        return Loaded(compared=True)
 
     async def ask(self, policy: PolicyVersion, prompt: str) -> Answer:
         if policy.name not in self.resident:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import httpx
+from pydantic import SecretStr
 
 from ratchet.canary_deployer.deployments import Deployments
 from ratchet.canary_deployer.domain.announcements import Facts
@@ -67,7 +68,8 @@ async def build(settings: Settings, now: Callable[[], datetime] = utc_now) -> As
     bus = await Bus.connect(settings.kernel, name=NAME, contracts=Contracts.load())
     try:
         await bus.ensure_streams()
-        async with httpx.AsyncClient(base_url=settings.engine_url, trust_env=False) as client:
+        headers = _bearer(settings.engine_api_key)
+        async with httpx.AsyncClient(base_url=settings.engine_url, headers=headers, trust_env=False) as client:
             yield _assembled(settings, bus, HttpEngine(client, settings.load_timeout_s), now)
     finally:
         await bus.close()
@@ -106,6 +108,10 @@ def _assembled(settings: Settings, bus: Bus, engine: HttpEngine, now: Callable[[
     )
 
 
+def _bearer(key: SecretStr | None) -> dict[str, str]:
+    return {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+
+
 def _subscription(handlers: Handlers) -> Subscription:
     return Subscription(
         stream="RL_TRAINING", durable=NAME, handlers={TrainingStatus.TOPIC: each(handlers.on_training_status)}
@@ -120,6 +126,7 @@ def _gate_tools(settings: Settings, engine: HttpEngine) -> GateTools:
             tasks=settings.heldout_tasks,
             seed=settings.heldout_seed,
             gateway_url=settings.gateway_url,
+            gateway_api_key=settings.gateway_api_key.get_secret_value() if settings.gateway_api_key else None,
             deadline_s=settings.heldout_deadline_s,
             cache=settings.kernel.data_dir / "heldout",
         )

@@ -12,16 +12,18 @@ import msgspec
 import structlog
 
 from ratchet.canary_deployer import metrics
-from ratchet.canary_deployer.domain import decisions, gating
+from ratchet.canary_deployer.domain import decisions, gating, operators
+from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.outcomes import Watch, expire, fold, overdue
-from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, GateResult, Rollout, State, Verdict
+from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, GateResult, IllegalMove, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.serving import REGISTERED
+from ratchet.canary_deployer.domain.strategies import immediate
 from ratchet.canary_deployer.domain.trip_wires import look
-from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, decide, proven
+from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, decide
 from ratchet.canary_deployer.gates.base import Gate
 from ratchet.canary_deployer.keeper import Office, RolloutKeeper
 from ratchet.canary_deployer.nats_events import Batch, Events
-from ratchet.kernel.errors import Conflict, NotFound, RatchetError
+from ratchet.kernel.errors import Conflict, NotFound, RatchetError, Rejected
 from ratchet.kernel.tasks import end
 from ratchet.messages.state import PolicyVersion
 
@@ -52,25 +54,8 @@ class Work:
     gates: Mapping[str, Gate]
     source: EventSource
     strategy: str
-    """`canary`, `blue_green`, `immediate` or `auto`."""
+    """`canary`, `blue_green` or `auto`."""
     tick_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class StartOrder:
-    """An operator's wish to start a rollout, or to approve the one that waits."""
-
-    actor: str
-    reason: str
-    override: bool = False
-    """Waive the gates that can be waived."""
-    strategy: str | None = None
-    """How traffic is to move; None: as the setting says."""
-
-    def decision(self) -> Decision:
-        """As the domain takes it."""
-        approval = "emergency_override" if self.override else "manual_approved"
-        return Decision(Verdict.START, self.reason, self.actor, approval)
 
 
 class RoleDriver:
@@ -87,6 +72,8 @@ class RoleDriver:
         self._events: Events | None = None
         self._reading: tuple[str, int] | None = None
         self._gate: asyncio.Task[GateResult] | None = None
+        self._called = True
+        self._looked_at = 0.0
         self.fault: str | None = None
         """Why the last step failed; None when it did not."""
 
@@ -112,6 +99,7 @@ class RoleDriver:
 
     def wake(self) -> None:
         """There may be something to do."""
+        self._called = True
         self._wake.set()
 
     async def current(self) -> Rollout | None:
@@ -128,6 +116,8 @@ class RoleDriver:
                 return
         if rollout is None or not rollout.active:
             await self._begin_next()
+        elif await self._superseded(rollout):
+            return
         elif rollout.state is State.GATING:
             await self._pass_gates(rollout)
         elif rollout.state in WITH_TRAFFIC:
@@ -135,24 +125,24 @@ class RoleDriver:
         else:
             await self._pause(LOOK_AGAIN_S)
 
-    async def act(self, verdict: Verdict, actor: str, reason: str) -> Rollout:
-        """An operator's pause, resume, promote or abort. Raises `NotFound` or `IllegalMove`."""
+    async def act(self, act: Act, order: Order) -> Rollout:
+        """An operator's act. Raises `NotFound`, `Conflict` or `IllegalMove`; the message names the next step."""
         try:
             async with self._lock:
-                rollout, decision = self._judged(await self._settled(), verdict, actor, reason)
+                rollout, decision = await self._judged(await self._settled(), act, order)
                 done = await self._keeper.take(self._keeper.aged(rollout), decision)
                 await end(self._gate)
                 return done
         finally:
             self.wake()
 
-    async def would_act(self, verdict: Verdict, actor: str, reason: str) -> Rollout:
+    async def would_act(self, act: Act, order: Order) -> Rollout:
         """The rollout as `act` would leave it; nothing changes. Raises what `act` raises."""
         async with self._lock:
-            rollout, decision = self._judged(await self._keeper.load(), verdict, actor, reason)
+            rollout, decision = await self._judged(await self._keeper.load(), act, order)
             return await self._keeper.foreseen(rollout, decision)
 
-    async def start(self, policy: PolicyVersion, order: StartOrder) -> Rollout:
+    async def start(self, policy: PolicyVersion, order: Order) -> Rollout:
         """Start a rollout of `policy`, or approve it if it waits for that. Raises `Conflict`."""
         try:
             async with self._lock:
@@ -164,7 +154,7 @@ class RoleDriver:
         finally:
             self.wake()
 
-    async def would_start(self, policy: PolicyVersion, order: StartOrder) -> Rollout:
+    async def would_start(self, policy: PolicyVersion, order: Order) -> Rollout:
         """The rollout as `start` would leave it; nothing changes. Raises what `start` raises."""
         async with self._lock:
             rollout, decision = await self._ordered(await self._keeper.load(), policy, order)
@@ -175,41 +165,91 @@ class RoleDriver:
         rollout = await self._keeper.load()
         return await self._keeper.make_true(rollout) if rollout is not None and rollout.outbox else rollout
 
-    def _judged(self, rollout: Rollout | None, verdict: Verdict, actor: str, reason: str) -> tuple[Rollout, Decision]:
+    async def _judged(self, rollout: Rollout | None, act: Act, order: Order) -> tuple[Rollout, Decision]:
+        """The rollout that an act is about, and the decision that it stands for."""
+        if act is Act.REVERT:
+            return await self._reverted(rollout, order)
         if rollout is None:
             raise NotFound(f"there was no rollout of {self.role} yet")
-        approval = None
-        if verdict is Verdict.PROMOTE:
-            shown = rollout.state is State.SOAKING or proven(rollout, self._office.rules)
-            approval = "manual_approved" if shown else "emergency_override"
-        return rollout, Decision(verdict, reason, actor, approval)
+        if act is Act.APPROVE:
+            return await self._approved(rollout, order)
+        return rollout, operators.decision(rollout, act, order, self._office.rules)
+
+    async def _approved(self, rollout: Rollout, order: Order) -> tuple[Rollout, Decision]:
+        """Start the canary of what waits."""
+        if rollout.state is not State.AWAITING_APPROVAL:
+            raise IllegalMove(rollout.state, Act.APPROVE)
+        return await self._concluded(rollout, order.approval())
+
+    async def _reverted(self, rollout: Rollout | None, order: Order) -> tuple[Rollout, Decision]:
+        """Back to the policy that served before the last promotion, whatever runs; the queue is parked."""
+        if rollout is not None and rollout.state is State.SOAKING:
+            parked = msgspec.structs.replace(rollout, parked=True)
+            return parked, Decision(Verdict.ROLL_BACK, order.reason, order.actor)
+        route = await self._office.policies.route(self.role)
+        if route is None or route.previous is None or route.stable is None:
+            raise Conflict(operators.nothing_to_revert(self.role, route))
+        decision = Decision(Verdict.REVERT, order.reason, order.actor, "manual_approved")
+        previous = await self._office.policies.version(self.role, route.previous.version)
+        return decisions.reverting(previous, route, rollout, decision, self._office.now()), decision
 
     async def _ordered(
-        self, rollout: Rollout | None, policy: PolicyVersion, order: StartOrder
+        self, rollout: Rollout | None, policy: PolicyVersion, order: Order
     ) -> tuple[Rollout, Decision | None]:
         """The new rollout that an order opens, or the waiting one with the decision that approves it."""
+        if order.strategy == immediate.NAME and not order.override:
+            raise Rejected("strategy immediate is a full roll-out that nobody watches: it takes override as well")
         if rollout is None or not rollout.active:
-            return await self._opened(policy, order.decision(), order), None
+            return await self._opened(policy, order.approval(), order), None
         if rollout.state is not State.AWAITING_APPROVAL or rollout.candidate.version != policy.version:
-            raise Conflict(f"{self.role} has a rollout of {rollout.candidate.name} that is {rollout.state}")
+            raise Conflict(operators.occupied(rollout))
         if order.strategy is not None:
             rollout = msgspec.structs.replace(rollout, asked_strategy=order.strategy)
-        return await self._concluded(rollout, order.decision())
+        return await self._concluded(rollout, order.approval())
 
     async def _begin_next(self) -> None:
-        """Open a rollout of the oldest registered candidate, or wait to be called."""
+        """Open a rollout of the newest registered candidate, or wait to be called. Older ones are superseded."""
         await self._close_events()
-        waiting = [p for p in await self._office.policies.versions(self.role) if p.stage == REGISTERED]
+        waiting = await self._candidates()
         if not waiting:
             await self._pause(LOOK_AGAIN_S)
             return
         async with self._lock:
             rollout = await self._keeper.load()
-            if rollout is None or not rollout.active:
-                opened = await self._opened(waiting[0], Decision(Verdict.START, "registered", ITSELF))
-                await self._keeper.open(opened)
+            if rollout is not None and (rollout.active or rollout.parked):
+                return
+            *older, newest = waiting
+            for policy in older:
+                await self._keeper.supersede(policy, newest)
+            opened = await self._opened(newest, Decision(Verdict.START, "registered", ITSELF))
+            await self._keeper.open(opened)
 
-    async def _opened(self, policy: PolicyVersion, decision: Decision, order: StartOrder | None = None) -> Rollout:
+    async def _candidates(self) -> list[PolicyVersion]:
+        """Registered policies that have not begun, oldest first; none while the queue is parked."""
+        rollout = self._keeper.rollout
+        if rollout is not None and rollout.parked:
+            return []
+        return [one for one in await self._office.policies.versions(self.role) if one.stage == REGISTERED]
+
+    async def _superseded(self, rollout: Rollout) -> bool:
+        """End a rollout in whose place a newer candidate may step; looked at when called, and now and then."""
+        now = self._office.monotonic()
+        due = self._called or now - self._looked_at >= LOOK_AGAIN_S
+        if not due or not decisions.may_be_superseded(rollout, self._office.rules):
+            return False
+        self._called, self._looked_at = False, now
+        newer = [one for one in await self._candidates() if one.version > rollout.candidate.version]
+        if not newer:
+            return False
+        async with self._lock:
+            current = await self._keeper.load()
+            if current is None or (current.rollout_id, current.state) != (rollout.rollout_id, rollout.state):
+                return True
+            reason = f"superseded by {newer[-1].name} {decisions.WHY_SUPERSEDED[current.state]}"
+            await self._keeper.take(current, Decision(Verdict.SUPERSEDE, reason, ITSELF))
+        return True
+
+    async def _opened(self, policy: PolicyVersion, decision: Decision, order: Order | None = None) -> Rollout:
         route = await self._office.policies.route(self.role)
         stable = route.stable if route else None
         if stable is not None and stable.version == policy.version:

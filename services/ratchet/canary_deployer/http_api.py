@@ -5,12 +5,15 @@
     GET  /v1/rollouts/{role}/audit         whether the role's log of decisions is whole, and where it is not
     GET  /v1/policies                      every role's route and policies
     GET  /v1/policies/{role}               one role's
+    POST /v1/rollouts/{role}/approve       {"actor", "reason"}: start the canary of what waits
     POST /v1/rollouts/{role}/pause         {"actor", "reason"}: freeze the stage; a rollback is still possible
-    POST /v1/rollouts/{role}/resume        {"actor", "reason"}: go on, with a new deadline
-    POST /v1/rollouts/{role}/promote       {"actor", "reason"}: stable now, whatever the evidence
-    POST /v1/rollouts/{role}/abort         {"actor", "reason"}: take the candidate back
+    POST /v1/rollouts/{role}/resume        {"actor", "reason"}: go on, with a new deadline; or unpark the queue
+    POST /v1/rollouts/{role}/promote       {"actor", "reason", "override"}: stable now; undecided: only with override
+    POST /v1/rollouts/{role}/rollback      {"actor", "reason"}: end the canary at once; `abort` is its older name
+    POST /v1/rollouts/{role}/revert        {"actor", "reason"}: undo the last promotion, whatever runs; parks the queue
     POST /v1/rollouts/{role}/start         {"version", "actor", "reason", "override", "strategy"}: roll out or approve
-                                           this version; strategy is canary, blue_green, immediate or auto
+                                           this version; strategy is canary, blue_green, auto, or, with override,
+                                           immediate
 
 With `"dry_run": true` in its body a POST answers as it would, with the rollout as it would be, and changes nothing. It
 stands in the body, where a field that is not known is refused: a misspelt one must not act.
@@ -34,10 +37,10 @@ from starlette.routing import Route
 
 from ratchet.canary_deployer.deployments import Deployments
 from ratchet.canary_deployer.domain.audit import Audit, audited
-from ratchet.canary_deployer.domain.rollout import BY_OPERATORS, IllegalMove, Rollout, Verdict
+from ratchet.canary_deployer.domain.operators import Act, Order
+from ratchet.canary_deployer.domain.rollout import IllegalMove, Rollout
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.summary import summary
-from ratchet.canary_deployer.driver import StartOrder
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.kernel.errors import Conflict, NotFound, RatchetError, Unavailable
 from ratchet.messages import ModelRollout, decode
@@ -46,13 +49,19 @@ from ratchet.messages.base import JsonObject
 T = TypeVar("T")
 
 
-class Act(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Acting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who acts, and why: both are part of the audit log."""
 
     actor: str
     reason: str
     dry_run: bool = False
     """Answer with the rollout as the act would leave it, and change nothing."""
+
+
+class Promoting(Acting, frozen=True, forbid_unknown_fields=True):
+    """A promotion, perhaps past an undecided canary."""
+
+    override: bool = False
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,7 +111,7 @@ class Api:
             Route("/v1/policies", self.all_policies),
             Route("/v1/policies/{role}", self.policies),
             Route("/v1/rollouts/{role}/start", self.start, methods=["POST"]),
-            *(Route(f"/v1/rollouts/{{role}}/{act}", self._act(act), methods=["POST"]) for act in BY_OPERATORS),
+            *(Route(f"/v1/rollouts/{{role}}/{act}", self._act(act), methods=["POST"]) for act in Act),
         ]
         return Starlette(routes=routes, exception_handlers={RatchetError: _problem, HTTPException: _no_route})
 
@@ -155,19 +164,20 @@ class Api:
         role: str = request.path_params["role"]
         driver = self._deployments.driver(role)
         policy = await self._policies.version(role, wanted.version)
-        order = StartOrder(wanted.actor, wanted.reason, wanted.override, wanted.strategy)
+        order = Order(wanted.actor, wanted.reason, wanted.override, wanted.strategy)
         start = driver.would_start if wanted.dry_run else driver.start
         return _json(self._shown(role, await start(policy, order)))
 
-    def _act(self, verdict: Verdict) -> Callable[[Request], Awaitable[Response]]:
-        async def act(request: Request) -> Response:
-            wanted = await _body(request, Act)
+    def _act(self, act: Act) -> Callable[[Request], Awaitable[Response]]:
+        async def taken(request: Request) -> Response:
+            wanted = await _body(request, Promoting if act is Act.PROMOTE else Acting)
             role: str = request.path_params["role"]
             driver = self._deployments.driver(role)
+            order = Order(wanted.actor, wanted.reason, isinstance(wanted, Promoting) and wanted.override)
             take = driver.would_act if wanted.dry_run else driver.act
-            return _json(self._shown(role, await take(verdict, wanted.actor, wanted.reason)))
+            return _json(self._shown(role, await take(act, order)))
 
-        return act
+        return taken
 
     async def _role(self, role: str) -> JsonObject:
         route = await self._policies.route(role)
@@ -206,7 +216,7 @@ async def _body(request: Request, kind: type[T]) -> T:
         wanted = msgspec.json.decode(await request.body(), type=kind)
     except msgspec.DecodeError as error:
         raise InvalidBody(f"bad request: {error}") from error
-    if isinstance(wanted, Act | Start) and not (wanted.actor.strip() and wanted.reason.strip()):
+    if isinstance(wanted, Acting | Start) and not (wanted.actor.strip() and wanted.reason.strip()):
         raise InvalidBody("bad request: actor and reason must say something")
     return wanted
 

@@ -6,12 +6,15 @@ from typing import Any, cast
 
 import httpx
 
-from ratchet.canary_deployer.gates.base import Answer
+from ratchet.canary_deployer.gates.base import Answer, Loaded
 from ratchet.kernel.errors import Rejected, Unavailable
 from ratchet.messages.state import PolicyVersion
 
 PASSING = frozenset({408, 425, 429, 502, 503, 504})
 """Statuses that say nothing about the policy."""
+
+MATCHED = "matched"
+"""What an engine that compared the probe says of it: engine_local does, vLLM does not."""
 
 ANSWER_TOKENS = 16
 """Enough to see whether output is broken."""
@@ -24,13 +27,15 @@ class HttpEngine:
         self._client = client
         self._load_timeout_s = load_timeout_s
 
-    async def load(self, policy: PolicyVersion) -> None:
+    async def load(self, policy: PolicyVersion) -> Loaded:
         """Make the policy resident unless it is. Raises `Rejected` or `Unavailable`."""
         known: Any = await self._send("GET", "/v1/models")
-        if policy.name in {model.get("id") for model in known.get("data", [])}:
-            return
+        resident = [model for model in known.get("data", []) if model.get("id") == policy.name]
+        if resident:
+            return Loaded(resident[0].get("probe") == MATCHED)
         wanted = {"lora_name": policy.name, "lora_path": policy.uri}
-        await self._send("POST", "/v1/load_lora_adapter", wanted, timeout_s=self._load_timeout_s)
+        answer = await self._send("POST", "/v1/load_lora_adapter", wanted, timeout_s=self._load_timeout_s)
+        return Loaded(answer.get("probe") == MATCHED)
 
     async def ask(self, policy: PolicyVersion, prompt: str) -> Answer:
         """The log-probabilities of a short answer to `prompt`. Raises `Rejected` or `Unavailable`."""

@@ -32,10 +32,10 @@ import structlog
 
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain import decisions
-from ratchet.canary_deployer.domain.announcements import Facts
-from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout
+from ratchet.canary_deployer.domain.announcements import Facts, registered, superseded
+from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.serving import renewed, restaged, settled
+from ratchet.canary_deployer.domain.serving import SUPERSEDED, renewed, restaged, settled
 from ratchet.canary_deployer.domain.statistics import e_values
 from ratchet.canary_deployer.domain.verdicts import Decision
 from ratchet.canary_deployer.kv_policies import KvPolicies
@@ -44,6 +44,7 @@ from ratchet.kernel.errors import Conflict, Unavailable
 from ratchet.kernel.kv import Bucket
 from ratchet.messages import MESSAGES, Message, ModelDeployed
 from ratchet.messages.base import Cause
+from ratchet.messages.state import PolicyVersion
 
 log = structlog.get_logger()
 
@@ -124,6 +125,18 @@ class RolloutKeeper:
         await self._save(rollout)
         log.info("rollout opened", role=self._role, policy=rollout.candidate.name, actor=rollout.actor)
 
+    async def supersede(self, older: PolicyVersion, newer: PolicyVersion) -> None:
+        """A candidate that never began makes room for a newer one. Announced first: the stage says that it is done."""
+        office, reason = self._office, f"superseded by {newer.name} before it met traffic"
+        facts = Facts(older, office.endpoint, office.serving_platform)
+        await office.publish([superseded(facts, reason, office.now())], cause=registered(older))
+        await office.policies.change_version(
+            self._role,
+            older.version,
+            lambda policy: msgspec.structs.replace(policy, stage=SUPERSEDED, reason=reason),
+        )
+        log.info("superseded", role=self._role, policy=older.name, by=newer.name)
+
     async def note(self, rollout: Rollout) -> None:
         """Save the record between decisions."""
         await self._save(rollout)
@@ -168,8 +181,15 @@ class RolloutKeeper:
     async def foreseen(self, rollout: Rollout, decision: Decision) -> Rollout:
         """The rollout as `decision` leaves it; nothing is written. Raises `IllegalMove`."""
         policy = await self._office.policies.version(self._role, rollout.candidate.version)
-        facts = Facts(policy, self._office.endpoint, self._office.serving_platform)
+        taken_back = await self._taken_back(rollout) if decision.verdict is Verdict.REVERT else ()
+        facts = Facts(policy, self._office.endpoint, self._office.serving_platform, taken_back)
         return decisions.taken(rollout, decision, self._office.rules, facts, self._office.now())
+
+    async def _taken_back(self, rollout: Rollout) -> tuple[PolicyVersion, ...]:
+        """The policies that a revert ends: the promoted one, and a canary that had traffic."""
+        canary = rollout.ended.candidate if rollout.ended and rollout.ended.had_traffic else None
+        taken = [policy for policy in (rollout.stable, canary) if policy is not None]
+        return tuple([await self._office.policies.version(self._role, policy.version) for policy in taken])
 
     async def make_true(self, rollout: Rollout) -> Rollout:
         """Steps 2 to 5; harmless when some of them were done before."""
@@ -197,7 +217,8 @@ class RolloutKeeper:
             metrics.LEASE.labels(self._role).set(route.canary.lease)
 
     async def _restage(self, rollout: Rollout) -> None:
-        for policy in (rollout.candidate, rollout.stable):
+        ended = rollout.ended.candidate if rollout.ended else None
+        for policy in (rollout.candidate, rollout.stable, ended):
             if policy is not None:
                 await self._office.policies.change_version(
                     self._role, policy.version, lambda known: restaged(known, rollout)

@@ -19,7 +19,7 @@ LEASE = Gauge("ratchet_rollout_lease", "Lease number of the running canary.", ["
 LEADING = Gauge("ratchet_deployer_leading", "1 while this deployer leads, 0 while it is a standby.")
 
 # From 0 on, so that the first event already shows as an increase.
-for _state in ("registered", "canary", "promoted", "rolled_back", "aborted"):
+for _state in ("registered", "canary", "promoted", "rolled_back", "aborted", "superseded"):
     DEPLOYMENTS.labels(_state)
 
 

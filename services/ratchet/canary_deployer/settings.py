@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ratchet.canary_deployer.domain.rules import Rules, Stage, TripLimits
@@ -46,7 +46,15 @@ class Settings(BaseSettings):
     )
     """Where the held-out command plays its tasks, and what `model.deployed` names as the endpoint."""
 
-    strategy: Literal["canary", "blue_green", "immediate", "auto"] = "canary"
+    engine_api_key: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("RATCHET_CANARY_ENGINE_API_KEY", "RATCHET_ENGINE_API_KEY", "engine_api_key"),
+    )
+    """Key of the engine, vLLM's `--api-key`; absent where it asks for none."""
+    gateway_api_key: SecretStr | None = None
+    """Key of the gateway, handed to the held-out command as `RATCHET_GATEWAY_API_KEY`."""
+
+    strategy: Literal["canary", "blue_green", "auto"] = "canary"
     """How a policy that passed its gates gets traffic; `auto` chooses by the held-out improvement."""
     stages: Numbers = (10, 25, 50)
     """Canary weight of each stage before the promotion decision, in percent; 100 may follow and is implied."""

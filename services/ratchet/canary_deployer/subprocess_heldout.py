@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -37,6 +37,8 @@ class HeldoutPlan:
     gateway_url: str
     deadline_s: float
     cache: Path
+    gateway_api_key: str | None = field(default=None, repr=False)
+    """Of a gateway that asks for one; the command gets it in its environment."""
 
 
 class SubprocessHeldout:
@@ -90,7 +92,9 @@ class SubprocessHeldout:
             return f"cannot run {self._plan.command!r}: {error}"
 
     def _environment(self, policy: PolicyVersion) -> Mapping[str, str]:
+        key = self._plan.gateway_api_key
         return {
+            **({"RATCHET_GATEWAY_API_KEY": key, "RATCHET_CLIENT_API_KEY": key} if key else {}),
             "RATCHET_GATEWAY_URL": self._plan.gateway_url,
             "RATCHET_POLICY": f"{policy.role}@{policy.version}",
             "RATCHET_HELDOUT_TASKS": str(self._plan.tasks),

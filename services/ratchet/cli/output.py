@@ -90,6 +90,9 @@ STYLES = {
     "failed": "red",
     "refused": "red",
     "rolled_back": "red",
+    "reverted": "red",
+    "superseded": "dim",
+    "awaiting_approval": "yellow",
     "stopped": "dim",
     "cancelled": "dim",
 }

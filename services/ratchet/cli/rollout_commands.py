@@ -44,7 +44,9 @@ def status(
 def start(
     role: RoleArgument,
     version: Version,
-    override: Annotated[bool, typer.Option("--override", help="Even though a gate refused it.")] = False,
+    override: Annotated[
+        bool, typer.Option("--override", help="Even though a gate refused it; recorded as an emergency override.")
+    ] = False,
     strategy: Strategy = None,
     reason: Reason = "started by hand",
     actor: Actor = None,
@@ -52,9 +54,22 @@ def start(
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Start a rollout of a registered policy."""
+    """Start a rollout of a registered policy; `immediate` moves everything unwatched and takes `--override`."""
     wanted = {"version": version, "override": override, **({"strategy": strategy} if strategy else {})}
     _act(directory, f"{role}/start", _order(actor, reason, **wanted), dry_run, as_json)
+
+
+@app.command()
+def approve(
+    role: RoleArgument,
+    reason: Reason = "approved by hand",
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Start the canary of the candidate that waits for approval."""
+    _act(directory, f"{role}/approve", _order(actor, reason), dry_run, as_json)
 
 
 @app.command()
@@ -79,13 +94,14 @@ def resume(
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Let a paused or held rollout go on."""
+    """Let a paused or held rollout go on, or a queue that a revert has parked."""
     _act(directory, f"{role}/resume", _order(actor, reason), dry_run, as_json)
 
 
 @app.command()
 def promote(
     role: RoleArgument,
+    override: Annotated[bool, typer.Option("--override", help="Although the canary is undecided.")] = False,
     reason: Reason = "promoted by hand",
     actor: Actor = None,
     dry_run: DryRun = False,
@@ -93,20 +109,52 @@ def promote(
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Make the canary the stable policy now."""
-    _act(directory, f"{role}/promote", _order(actor, reason), dry_run, as_json)
+    _act(
+        directory,
+        f"{role}/promote",
+        _order(actor, reason, **({"override": True} if override else {})),
+        dry_run,
+        as_json,
+    )
 
 
 @app.command()
-def abort(
+def rollback(
     role: RoleArgument,
-    reason: Reason = "aborted by hand",
+    reason: Reason = "rolled back by hand",
     actor: Actor = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Take the canary's traffic back now."""
-    _act(directory, f"{role}/abort", _order(actor, reason), dry_run, as_json)
+    """End a canary at once, or withdraw a candidate that waits."""
+    _act(directory, f"{role}/rollback", _order(actor, reason), dry_run, as_json)
+
+
+@app.command()
+def revert(
+    role: RoleArgument,
+    reason: Reason = "reverted by hand",
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Undo the last promotion at once, whatever runs; candidates wait until `resume`."""
+    _act(directory, f"{role}/revert", _order(actor, reason), dry_run, as_json)
+
+
+@app.command()
+def abort(
+    role: RoleArgument,
+    reason: Reason = "rolled back by hand",
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """The older name of `rollback`."""
+    _act(directory, f"{role}/rollback", _order(actor, reason), dry_run, as_json)
 
 
 @app.command()

@@ -41,7 +41,9 @@ def _require_object(endpoints: Endpoints, order: str, body: Json) -> None:
     """The deployer knows only roles with a policy: say what an order lacks. Raises `NotFound`."""
     role, _, verb = order.partition("/")
     require_role(endpoints, role)
-    if verb != "start":
+    if verb not in ("start", "revert"):
         read(endpoints, role)
-    elif body["version"] not in [policy["version"] for policy in read_role(endpoints, role)["policies"]]:
+    elif verb == "start" and body["version"] not in [
+        policy["version"] for policy in read_role(endpoints, role)["policies"]
+    ]:
         raise NotFound(f"{role} has no policy of version {body['version']}")

@@ -122,7 +122,7 @@ class Engine:
             if entry is None:
                 entry = await self._loaded(name, uri)
         entry.pinned = entry.pinned or body.get("pin") is True
-        return json_response({"lora_name": name, "digest": entry.digest})
+        return json_response({"lora_name": name, "digest": entry.digest, "probe": _probe(entry)})
 
     async def unload_policy(self, request: Request) -> Response:
         """`POST /v1/unload_lora_adapter {lora_name}`."""
@@ -136,7 +136,14 @@ class Engine:
     async def models(self, _: Request) -> Response:
         """`GET /v1/models`: the policies in memory."""
         listed = [
-            {"id": one.name, "object": "model", "created": int(one.loaded_at), "owned_by": "ratchet", "root": one.uri}
+            {
+                "id": one.name,
+                "object": "model",
+                "created": int(one.loaded_at),
+                "owned_by": "ratchet",
+                "root": one.uri,
+                "probe": _probe(one),
+            }
             for one in self._registry
         ]
         return json_response({"object": "list", "data": listed})
@@ -229,6 +236,11 @@ class Engine:
 
     def _stamp(self, kind: str, model: str) -> Stamp:
         return Stamp(f"{kind}-{uuid.uuid4().hex}", int(self._now().timestamp()), model)
+
+
+def _probe(entry: Entry[Served]) -> str:
+    """Whether the policy's log-probabilities were compared with the trainer's; one that differs is never resident."""
+    return "matched" if entry.served.probed else "none"
 
 
 def _deliver(loop: asyncio.AbstractEventLoop, how: Callable[..., None], *args: object) -> None:

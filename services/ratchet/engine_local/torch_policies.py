@@ -45,6 +45,8 @@ class Served:
     text: ChatText
     context: int
     """Most tokens of prompt and answer together."""
+    probed: bool = False
+    """Its log-probabilities were compared with the trainer's; a manifest without a probe gives nothing to compare."""
 
 
 def load_weights(directory: Path) -> Weights:
@@ -91,7 +93,7 @@ def serve(weights: Weights, probe: Probe | None) -> Served:
             raise Rejected("the policy produces NaN or infinite log-probabilities")
     else:
         refuse_unless_equal(probe, logprobs_of(network, probe.prompt_token_ids, probe.output_token_ids))
-    return Served(network, weights.text, int(weights.model.config.max_position_embeddings))
+    return Served(network, weights.text, int(weights.model.config.max_position_embeddings), probe is not None)
 
 
 @torch.inference_mode()

@@ -34,7 +34,10 @@ class DeploymentConfig(Value, frozen=True, kw_only=True, omit_defaults=True):
 class ValidationResults(Value, frozen=True, kw_only=True, omit_defaults=True):
     benchmark_passed: bool
     safety_checks_passed: bool
+    """Whether a safety suite ran and passed; false when none ran."""
     performance_regression: bool
+    checks: dict[str, str] | None = None
+    """By name: `passed`, `failed`, `needs_approval`, `waived` or `not_run`."""
     human_eval_score: float | None = None
     benchmark_scores: dict[str, float] | None = None
 
@@ -47,7 +50,7 @@ class DeploymentMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ModelDeployed(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """A policy changed its state: registered, canary, promoted, rolled_back or aborted."""
+    """A policy changed its state: registered, canary, promoted, rolled_back, aborted or superseded."""
 
     TOPIC: ClassVar[str] = "agent.rl.model.deployed.v1"
 
@@ -89,7 +92,8 @@ class ModelRollout(Message, frozen=True, kw_only=True, omit_defaults=True):
     to_version: int
     stage: RolloutStage
     verdict: str
-    """`start`, `advance`, `hold`, `promote`, `roll_back`, `refuse`, `pause`, `resume` or `abort`."""
+    """`start`, `advance`, `hold`, `promote`, `roll_back`, `refuse`, `pause`, `resume`, `abort`, `supersede` or
+    `revert`."""
     reason: str
     actor: str
     from_version: int | None = None

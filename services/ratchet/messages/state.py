@@ -30,6 +30,7 @@ _STATUS = {
     "archived": READY,
     "refused": FAILED,
     "rolled_back": FAILED,
+    "superseded": FAILED,
 }
 _JOB_STATUS = {"queued": PENDING, "dispatched": TRAINING, "running": TRAINING, "failed": FAILED, "cancelled": FAILED}
 
@@ -50,7 +51,7 @@ class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
     base_model: str
     created_at: datetime
     stage: str
-    """`registered`, `refused`, `canary`, `stable`, `archived` or `rolled_back`."""
+    """`registered`, `refused`, `canary`, `stable`, `archived`, `rolled_back` or `superseded`."""
     parent: int | None = None
     training_job_id: str | None = None
     dataset_digest: str | None = None

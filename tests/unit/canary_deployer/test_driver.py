@@ -8,9 +8,10 @@ import pytest
 
 from ratchet.canary_deployer.domain.announcements import Facts, registration
 from ratchet.canary_deployer.domain.audit import first_break
-from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, GateResult, IllegalMove, Verdict
+from ratchet.canary_deployer.domain.operators import Act, Order
+from ratchet.canary_deployer.domain.outcomes import Watch
+from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, GateResult, IllegalMove
 from ratchet.canary_deployer.domain.rules import Stage
-from ratchet.canary_deployer.driver import StartOrder
 from ratchet.kernel.errors import BusUnavailable, Conflict, NotFound, Unavailable
 from ratchet.messages import Alert, ModelDeployed, ModelRollout, named_id
 from ratchet.messages.base import Cause
@@ -123,15 +124,179 @@ async def test_the_first_policy_of_a_role_is_stable_after_load_and_warmup():
     assert (deployed.state, deployed.deployment_config.rollout_strategy) == ("promoted", "immediate")
 
 
-async def test_candidates_queue_and_roll_out_one_after_the_other():
-    world = await CanaryWorld().with_policies(1, 2, 3)
-    world.gates["heldout_tasks"].outcome = FAILED
-    await world.until("refused")
-    assert await world.stage_of(3) == "registered"
-    world.gates["heldout_tasks"].outcome = "passed"
+async def register(world: CanaryWorld, version: int) -> None:
+    """One more candidate."""
+    await world.bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.{version}", policy(version))
+    world.driver.wake()
+
+
+async def test_the_newest_candidate_begins_and_older_ones_are_superseded_and_announced():
+    world = await CanaryWorld().with_policies(1, 2, 3, 4)
     rollout = await world.until("running")
-    assert rollout.candidate == served(3)
+    assert rollout.candidate == served(4)
+    assert [await world.stage_of(version) for version in (2, 3)] == ["superseded", "superseded"]
+    gone = [one for one in world.bus.published(ModelDeployed) if one.state == "superseded"]
+    assert [(one.policy_version, one.reason) for one in gone] == [
+        (version, f"superseded by {served(4).name} before it met traffic") for version in (2, 3)
+    ]
+
+
+async def test_a_candidate_that_waits_for_approval_is_superseded_with_a_new_salt_and_no_evidence():
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["heldout_tasks"].outcome = NEEDS_APPROVAL
+    before = await world.until("awaiting_approval")
+    await register(world, 3)
+    await world.driver.step()
+    assert (await world.rollout()).state == "superseded"
+    assert await world.stage_of(2) == "superseded"
+    world.gates["heldout_tasks"].outcome = "passed"
+    after = await world.until("running")
+    assert after.candidate == served(3)
+    assert after.salt != before.salt
+    assert after.watch == before.watch == Watch()
+    decisions = world.bus.published(ModelRollout)
+    assert [d.verdict for d in decisions] == ["hold", "supersede", "start"]
+    assert first_break(decisions) is None
+
+
+async def test_a_canary_with_traffic_is_superseded_only_after_its_deadline():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    await register(world, 3)
+    await world.driver.step()
+    assert (await world.rollout()).candidate == served(2)
+    world.clock.advance(3601)
+    await world.driver.step()
+    assert (await world.rollout()).state == "held"
+    world.clock.advance(31)
+    await world.driver.step()
+    assert (await world.rollout()).reason == f"superseded by {served(3).name} after its deadline"
+    assert (await world.route()).canary is None
+    assert (await world.until("running")).candidate == served(3)
+
+
+async def test_what_an_operator_started_is_not_superseded():
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["approval"].outcome = NEEDS_APPROVAL
+    await world.driver.start(policy(2), Order("ann", "this one"))
+    await world.until("awaiting_approval")
+    await register(world, 3)
+    await world.driver.act(Act.APPROVE, Order("ann", "yes"))
+    assert (await world.rollout()).candidate == served(2)
+
+
+async def test_approve_starts_the_canary_of_what_waits_and_promote_does_not():
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["heldout_tasks"].outcome = NEEDS_APPROVAL
+    await world.until("awaiting_approval")
+    for override in (False, True):
+        with pytest.raises(IllegalMove, match="that is awaiting_approval: approve it first; possible: approve"):
+            await world.driver.act(Act.PROMOTE, Order("ann", "now", override=override))
+    await world.driver.act(Act.APPROVE, Order("ann", "looked at it"))
+    rollout = await world.rollout()
+    assert (rollout.state, rollout.approval, rollout.weight) == ("running", "manual_approved", 0.1)
+    with pytest.raises(IllegalMove, match="cannot approve a rollout that is running"):
+        await world.driver.act(Act.APPROVE, Order("ann", "again"))
+
+
+async def test_an_undecided_canary_is_promoted_by_override_only():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    with pytest.raises(Conflict, match=r"is undecided .* `ratchet rollout promote support --override`"):
+        await world.driver.act(Act.PROMOTE, Order("ann", "we need it"))
+    assert (await world.route()).stable == served(1)
+
+
+async def promoted(*versions: int) -> CanaryWorld:
+    """A world in which the second of two policies was just promoted."""
+    world = await CanaryWorld().with_policies(*versions)
+    await world.until("running")
+    await world.driver.act(Act.PROMOTE, Order("ann", "looks fine", override=True))
+    return world
+
+
+async def test_revert_undoes_a_promotion_in_one_write_without_gates_and_parks_the_queue():
+    world = await promoted(1, 2)
+    asked = {name: len(gate.asked) for name, gate in world.gates.items()}
+    for gate in world.gates.values():
+        gate.outcome = FAILED
+    before = world.bus.faults.log.count(f"policies/{ROLE}")
+    await world.driver.act(Act.REVERT, Order("ann", "it answers nonsense"))
+    route = await world.route()
+    assert (route.stable, route.previous, route.canary) == (served(1), None, None)
+    assert world.bus.faults.log.count(f"policies/{ROLE}") == before + 1
+    assert [await world.stage_of(version) for version in (1, 2)] == ["stable", "rolled_back"]
+    assert {name: len(gate.asked) for name, gate in world.gates.items()} == asked
+    decision = world.bus.published(ModelRollout)[-1]
+    assert (decision.verdict, decision.from_version, decision.to_version) == ("revert", 2, 1)
+    assert decision.stage.weight == 1.0
+    deployed = world.bus.published(ModelDeployed)[-2:]
+    assert [(one.policy_version, one.state) for one in deployed] == [(1, "promoted"), (2, "rolled_back")]
+    await register(world, 3)
+    await world.driver.step()
+    assert (await world.rollout()).state == "reverted"
+    assert await world.stage_of(3) == "registered"
+    for gate in world.gates.values():
+        gate.outcome = "passed"
+    await world.driver.act(Act.RESUME, Order("ann", "go on"))
+    assert (await world.until("running")).candidate == served(3)
     assert first_break(world.bus.published(ModelRollout)) is None
+
+
+@pytest.mark.parametrize("state", ["gating", "awaiting_approval", "running", "paused", "held"])
+async def test_revert_wins_whatever_runs_and_ends_it_in_the_same_decision(state: str):
+    world = await promoted(1, 2)
+    world.gates["heldout_tasks"].outcome = NEEDS_APPROVAL if state == "awaiting_approval" else "passed"
+    await register(world, 3)
+    await world.until("gating" if state == "held" else state if state != "paused" else "running")
+    if state == "paused":
+        await world.driver.act(Act.PAUSE, Order("ann", "wait"))
+    if state == "held":
+        await world.until("running")
+        world.clock.advance(3601)
+        await world.driver.step()
+    assert (await world.rollout()).state == state
+    decisions = len(world.bus.published(ModelRollout))
+    await world.driver.act(Act.REVERT, Order("ann", "back"))
+    assert len(world.bus.published(ModelRollout)) == decisions + 1
+    route = await world.route()
+    assert (route.stable, route.canary) == (served(1), None)
+    ended = "registered" if state in ("gating", "awaiting_approval") else "rolled_back"
+    assert [await world.stage_of(version) for version in (1, 2, 3)] == ["stable", "rolled_back", ended]
+
+
+async def test_a_revert_during_the_soak_ends_the_promotion_that_is_under_way():
+    world = await CanaryWorld(strategy="blue_green").with_policies(1, 2)
+    await world.until("soaking")
+    done = await world.driver.act(Act.REVERT, Order("ann", "no"))
+    assert (done.state, done.parked) == ("rolled_back", True)
+    assert ((await world.route()).stable, await world.stage_of(2)) == (served(1), "rolled_back")
+
+
+async def test_there_is_nothing_to_revert_twice():
+    world = await promoted(1, 2)
+    await world.driver.act(Act.REVERT, Order("ann", "back"))
+    with pytest.raises(Conflict, match="no predecessor to go back to: roll out another version with"):
+        await world.driver.act(Act.REVERT, Order("ann", "and forth"))
+
+
+@pytest.mark.parametrize("after_effect", [False, True])
+async def test_a_kill_at_any_write_of_a_revert_changes_nothing_in_the_end(after_effect: bool):
+    plain = await promoted(1, 2)
+    first = plain.bus.faults.writes
+    await plain.driver.act(Act.REVERT, Order("ann", "back"))
+    for at in range(first + 1, plain.bus.faults.writes + 1):
+        world = await promoted(1, 2)
+        world.bus.faults.at, world.bus.faults.after_effect = at, after_effect
+        with pytest.raises(Killed):
+            await world.driver.act(Act.REVERT, Order("ann", "back"))
+        world.restart()
+        await world.driver.step()
+        if (await world.rollout()).state != "reverted":
+            await world.driver.act(Act.REVERT, Order("ann", "back"))
+        assert ((await world.route()).stable, (await world.rollout()).outbox) == (served(1), ())
+        assert [await world.stage_of(version) for version in (1, 2)] == ["stable", "rolled_back"]
+        assert first_break(world.bus.published(ModelRollout)) is None
 
 
 async def test_a_refused_policy_can_be_started_by_override_and_is_marked_so():
@@ -140,7 +305,7 @@ async def test_a_refused_policy_can_be_started_by_override_and_is_marked_so():
     world.gates["heldout_tasks"].evidence = {"regression": True}
     await world.until("refused")
     await world.driver.start(
-        await world.policies.version("support", 2), StartOrder("ann", "rehearse a rollback", override=True)
+        await world.policies.version("support", 2), Order("ann", "rehearse a rollback", override=True)
     )
     rollout = await world.until("running")
     assert rollout.approval == "emergency_override"
@@ -156,7 +321,7 @@ async def test_an_override_does_not_waive_the_probe():
     world = await CanaryWorld().with_policies(1, 2)
     world.gates["probe"].outcome = FAILED
     await world.until("refused")
-    await world.driver.start(await world.policies.version("support", 2), StartOrder("ann", "try", override=True))
+    await world.driver.start(await world.policies.version("support", 2), Order("ann", "try", override=True))
     rollout = await world.until("refused")
     assert rollout.override
     assert rollout.reason.startswith("gate probe")
@@ -167,7 +332,7 @@ async def test_a_candidate_without_heldout_evidence_waits_for_approval():
     world.gates["heldout_tasks"].outcome = NEEDS_APPROVAL
     await world.until("awaiting_approval")
     assert (await world.route()).canary is None
-    await world.driver.start(await world.policies.version("support", 2), StartOrder("ann", "looked at it"))
+    await world.driver.start(await world.policies.version("support", 2), Order("ann", "looked at it"))
     rollout = await world.until("running")
     assert rollout.approval == "manual_approved"
     assert [d.verdict for d in world.bus.published(ModelRollout)] == ["hold", "start"]
@@ -176,7 +341,7 @@ async def test_a_candidate_without_heldout_evidence_waits_for_approval():
 async def test_pause_freezes_the_stage_but_not_the_alarm():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
-    await world.driver.act(Verdict.PAUSE, "ann", "lunch")
+    await world.driver.act(Act.PAUSE, Order("ann", "lunch"))
     world.clock.advance(500)
     await world.play(100, 0.9, 0.9)
     assert (await world.rollout()).stage == 0
@@ -187,9 +352,9 @@ async def test_pause_freezes_the_stage_but_not_the_alarm():
 async def test_resume_goes_on_with_a_new_deadline():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
-    await world.driver.act(Verdict.PAUSE, "ann", "lunch")
+    await world.driver.act(Act.PAUSE, Order("ann", "lunch"))
     world.clock.advance(3000)
-    resumed = await world.driver.act(Verdict.RESUME, "ann", "back")
+    resumed = await world.driver.act(Act.RESUME, Order("ann", "back"))
     assert resumed.age_s == 0
     world.clock.advance(3000)
     await world.driver.step()
@@ -214,35 +379,37 @@ async def test_undecided_at_the_deadline_holds_and_asks():
 async def test_operators_may_promote_against_the_evidence_and_that_is_recorded():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
-    await world.driver.act(Verdict.PROMOTE, "ann", "we need it now")
+    await world.driver.act(Act.PROMOTE, Order("ann", "we need it now", override=True))
     assert (await world.route()).stable == served(2)
     deployed = world.bus.published(ModelDeployed)[-1]
     assert deployed.metadata.approval_status == "emergency_override"
     assert (deployed.metadata.deployed_by, deployed.reason) == ("ann", "we need it now")
 
 
-async def test_abort_takes_the_candidate_back():
+@pytest.mark.parametrize("act", [Act.ROLLBACK, Act.ABORT])
+async def test_a_rollback_ends_the_canary_at_once(act: Act):
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
-    await world.driver.act(Verdict.ABORT, "ann", "wrong data")
+    await world.driver.act(act, Order("ann", "wrong data"))
     assert (await world.route()).canary is None
     assert await world.stage_of(2) == "rolled_back"
-    with pytest.raises(IllegalMove, match="cannot pause a rollout that is aborted"):
-        await world.driver.act(Verdict.PAUSE, "ann", "too late")
+    assert world.bus.published(ModelDeployed)[-1].state == "rolled_back"
+    with pytest.raises(IllegalMove, match="cannot pause a rollout that is rolled_back: possible: start, revert"):
+        await world.driver.act(Act.PAUSE, Order("ann", "too late"))
 
 
 async def test_acts_in_the_wrong_state_are_refused():
     world = await CanaryWorld().with_policies(1, 2, 3)
     with pytest.raises(NotFound, match="no rollout of support yet"):
-        await world.driver.act(Verdict.PAUSE, "ann", "early")
+        await world.driver.act(Act.PAUSE, Order("ann", "early"))
     await world.until("running")
     with pytest.raises(IllegalMove, match="cannot resume a rollout that is running"):
-        await world.driver.act(Verdict.RESUME, "ann", "eager")
-    with pytest.raises(Conflict, match="has a rollout of support@2-22222222 that is running"):
-        await world.driver.start(await world.policies.version("support", 3), StartOrder("ann", "next"))
-    await world.driver.act(Verdict.ABORT, "ann", "stop")
+        await world.driver.act(Act.RESUME, Order("ann", "eager"))
+    with pytest.raises(Conflict, match="has a rollout of support@3-33333333 that is running: end it with `ratchet"):
+        await world.driver.start(await world.policies.version("support", 2), Order("ann", "next"))
+    await world.driver.act(Act.ABORT, Order("ann", "stop"))
     with pytest.raises(Conflict, match="already the stable policy"):
-        await world.driver.start(await world.policies.version("support", 1), StartOrder("ann", "again"))
+        await world.driver.start(await world.policies.version("support", 1), Order("ann", "again"))
 
 
 @pytest.mark.parametrize("state", ["running", "paused", "held"])
@@ -250,7 +417,7 @@ async def test_the_lease_grows_in_every_state_with_traffic(state: str):
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     if state == "paused":
-        await world.driver.act(Verdict.PAUSE, "ann", "wait")
+        await world.driver.act(Act.PAUSE, Order("ann", "wait"))
     if state == "held":
         world.clock.advance(3601)
         await world.driver.step()
@@ -326,7 +493,7 @@ async def scenario(world: CanaryWorld) -> None:
             world.clock.advance(61)
             await world.driver.step()
     if (await world.rollout()).active:
-        await world.driver.act(Verdict.PROMOTE, "ann", "fine")
+        await world.driver.act(Act.PROMOTE, Order("ann", "fine", override=True))
     await world.until("promoted")
 
 
@@ -374,11 +541,11 @@ async def test_an_act_after_a_fault_does_not_lose_the_decision_before_it():
     await world.until("running")
     world.bus.unavailable_at(world.bus.faults.writes + 2)
     with pytest.raises(BusUnavailable):
-        await world.driver.act(Verdict.PAUSE, "ann", "lunch")
+        await world.driver.act(Act.PAUSE, Order("ann", "lunch"))
     assert (await world.rollout()).outbox
-    await world.driver.act(Verdict.ABORT, "ann", "better not")
+    await world.driver.act(Act.ABORT, Order("ann", "better not"))
     decisions = world.bus.published(ModelRollout)
-    assert [d.verdict for d in decisions] == ["start", "pause", "abort"]
+    assert [d.verdict for d in decisions] == ["start", "pause", "roll_back"]
     assert first_break(decisions) is None
 
 
@@ -386,12 +553,12 @@ async def test_a_second_deployer_on_the_same_role_reads_again_instead_of_overwri
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     other = world.new_driver()
-    await other.act(Verdict.ABORT, "bob", "from the other one")
+    await other.act(Act.ABORT, Order("bob", "from the other one"))
     with pytest.raises(Conflict):
-        await world.driver.act(Verdict.PROMOTE, "ann", "at the same time")
+        await world.driver.act(Act.PROMOTE, Order("ann", "at the same time", override=True))
     current = await world.driver.current()
     assert current is not None
-    assert (current.state, (await world.route()).stable) == ("aborted", served(1))
+    assert (current.state, (await world.route()).stable) == ("rolled_back", served(1))
 
 
 async def test_a_running_driver_stops_at_once_and_names_its_fault():
@@ -414,7 +581,7 @@ async def test_an_abort_ends_a_gate_that_is_still_running():
     gate = world.gates["probe"] = EndlessGate()
     working = asyncio.create_task(world.driver.run())
     await gate.entered.wait()
-    await world.driver.act(Verdict.ABORT, "ann", "never mind")
+    await world.driver.act(Act.ABORT, Order("ann", "never mind"))
     await gate.left.wait()
     assert (await world.rollout()).state == "aborted"
     await world.driver.stop()
@@ -506,3 +673,18 @@ async def test_what_a_stage_has_lasted_survives_a_kill_up_to_the_last_lease():
         world.clock.advance(6)
     await world.driver.step()
     assert (await world.rollout()).stage_age_s == 30 + 12
+
+
+async def test_the_event_names_every_check_and_claims_no_safety_suite_that_never_ran():
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["approval"].outcome = NOT_RUN
+    await world.until("running")
+    told = world.bus.published(ModelDeployed)[-1].validation_results
+    assert told.checks == {
+        "probe": "passed",
+        "warmup": "passed",
+        "heldout_tasks": "passed",
+        "approval": "not_run",
+        "safety_suite": "not_run",
+    }
+    assert (told.benchmark_passed, told.safety_checks_passed) == (True, False)

@@ -10,10 +10,19 @@ import pytest
 
 from ratchet.canary_deployer.domain import decisions, gating
 from ratchet.canary_deployer.domain.heldout import Played
-from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, PASSED, WAIVED, GateResult, Rollout, Verdict
+from ratchet.canary_deployer.domain.rollout import (
+    FAILED,
+    NEEDS_APPROVAL,
+    NOT_RUN,
+    PASSED,
+    WAIVED,
+    GateResult,
+    Rollout,
+    Verdict,
+)
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
 from ratchet.canary_deployer.gates import GATES
-from ratchet.canary_deployer.gates.base import Answer, GateTools, HeldoutRun
+from ratchet.canary_deployer.gates.base import Answer, GateTools, HeldoutRun, Loaded
 from ratchet.kernel.errors import Rejected, Unavailable
 from ratchet.messages.state import PolicyVersion
 from tests.support.canary_world import policy, quick_rules, served
@@ -29,11 +38,13 @@ class FakeEngine:
     refusal: Exception | None = None
     answers: list[Answer | Exception] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
+    compares: bool = True
 
-    async def load(self, one: PolicyVersion) -> None:
+    async def load(self, one: PolicyVersion) -> Loaded:
         if self.refusal is not None:
             raise self.refusal
         self.loaded.append(one.name)
+        return Loaded(self.compares)
 
     async def ask(self, one: PolicyVersion, prompt: str) -> Answer:
         answer = self.answers.pop(0) if self.answers else Answer([-0.1, -2.0])
@@ -79,6 +90,18 @@ async def test_the_probe_loads_the_candidate_and_keeps_stable_resident():
     engine = FakeEngine()
     result = await asked("probe", engine=engine)
     assert (result.outcome, engine.loaded) == (PASSED, [policy(2).name, policy(1).name])
+
+
+@pytest.mark.parametrize(
+    ("compares", "reason"),
+    [
+        (True, "loaded; its log-probabilities on the probe match"),
+        (False, "loaded; log-probabilities were not compared"),
+    ],
+)
+async def test_the_probe_reports_no_comparison_that_did_not_happen(compares: bool, reason: str):
+    result = await asked("probe", engine=FakeEngine(compares=compares))
+    assert (result.outcome, result.reason, result.evidence["compared"]) == (PASSED, reason, compares)
 
 
 async def test_a_policy_that_the_engine_refuses_fails_the_probe():
@@ -160,7 +183,7 @@ async def test_without_a_command_a_person_is_asked():
 
 
 async def test_approval_is_asked_for_only_where_it_is_wanted():
-    assert (await asked("approval")).outcome == PASSED
+    assert (await asked("approval")).outcome == NOT_RUN
     assert (await asked("approval", approval=True)).outcome == NEEDS_APPROVAL
 
 
@@ -198,10 +221,10 @@ def test_an_open_question_holds_until_an_operator_answers_it():
     assert (decision.verdict, decision.actor, decision.approval) == (Verdict.START, "ann", "manual_approved")
 
 
-def test_auto_aborts_on_a_negative_improvement_and_promotes_on_a_large_one():
+def test_auto_aborts_on_a_negative_improvement_and_watches_a_large_one():
     assert gating.concluded(gated(heldout(-0.01)), "auto", quick_rules())[0].verdict is Verdict.REFUSE
     decision, strategy = gating.concluded(gated(heldout(0.2)), "auto", quick_rules())
-    assert (decision.verdict, strategy) == (Verdict.PROMOTE, "immediate")
+    assert (decision.verdict, strategy) == (Verdict.START, "blue_green")
     decision, strategy = gating.concluded(gated(heldout(0.1)), "auto", quick_rules())
     assert (decision.verdict, strategy) == (Verdict.START, "blue_green")
 

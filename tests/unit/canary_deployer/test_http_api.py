@@ -13,8 +13,8 @@ from ratchet.canary_deployer.deployments import Deployments
 from ratchet.canary_deployer.domain.rollout import PendingEvent, Rollout
 from ratchet.canary_deployer.http_api import Api, Ledger
 from ratchet.messages import ModelRollout, encode
-from ratchet.messages.state import ROLLOUTS
-from tests.support.canary_world import ROLE, CanaryWorld
+from ratchet.messages.state import POLICIES, ROLLOUTS, PolicyVersion
+from tests.support.canary_world import ROLE, CanaryWorld, policy
 
 
 class Desk:
@@ -39,6 +39,11 @@ class Desk:
         assert answer.status_code == status, answer.text
         return answer.json()
 
+    async def register(self, version: int) -> None:
+        """One more candidate."""
+        bucket = self.world.bus.bucket(POLICIES, PolicyVersion)
+        await bucket.put(f"{ROLE}.{version}", policy(version))
+
     async def get(self, path: str, status: int = 200) -> dict:
         answer = await self.client.get(path)
         assert answer.status_code == status, answer.text
@@ -47,7 +52,7 @@ class Desk:
 
 @pytest_asyncio.fixture
 async def desk() -> AsyncIterator[Desk]:
-    one = Desk(await CanaryWorld().with_policies(1, 2, 3))
+    one = Desk(await CanaryWorld().with_policies(1, 2))
     yield one
     await one.client.aclose()
 
@@ -64,7 +69,7 @@ async def test_rollouts_and_policies_are_shown(desk: Desk):
     assert shown["fault"] is None
     assert len((await desk.get("/v1/rollouts"))["rollouts"]) == 1
     role = await desk.get(f"/v1/policies/{ROLE}")
-    assert [policy["stage"] for policy in role["policies"]] == ["stable", "canary", "registered"]
+    assert [policy["stage"] for policy in role["policies"]] == ["stable", "canary"]
     assert role["route"]["canary"]["policy"]["version"] == 2
     assert [one["role"] for one in (await desk.get("/v1/policies"))["roles"]] == [ROLE]
 
@@ -73,12 +78,14 @@ async def test_acts_change_the_rollout_and_are_audited(desk: Desk):
     await desk.world.until("running")
     assert (await desk.post(f"/v1/rollouts/{ROLE}/pause", ACT))["state"] == "paused"
     assert (await desk.post(f"/v1/rollouts/{ROLE}/resume", ACT))["state"] == "running"
-    assert (await desk.post(f"/v1/rollouts/{ROLE}/abort", ACT))["state"] == "aborted"
+    assert (await desk.post(f"/v1/rollouts/{ROLE}/rollback", ACT))["state"] == "rolled_back"
     audited = [(d.verdict, d.actor, d.reason) for d in desk.world.bus.published(ModelRollout)]
-    assert audited[1:] == [(verdict, "ann", "because") for verdict in ("pause", "resume", "abort")]
+    assert audited[1:] == [(verdict, "ann", "because") for verdict in ("pause", "resume", "roll_back")]
 
 
 async def test_a_version_can_be_started_out_of_order_and_with_override(desk: Desk):
+    await desk.register(3)
+    await desk.register(4)
     started = await desk.post(f"/v1/rollouts/{ROLE}/start", {**ACT, "version": 3, "override": True})
     assert (started["state"], started["candidate"]["version"]) == ("gating", 3)
     assert started["approval"] == "emergency_override"
@@ -112,7 +119,10 @@ async def test_errors_are_one_clear_line(desk: Desk, path: str, body: object, st
 async def test_acts_in_the_wrong_state_are_conflicts(desk: Desk):
     await desk.world.until("running")
     error = await desk.post(f"/v1/rollouts/{ROLE}/resume", ACT, 409)
-    assert error["error"]["message"] == "cannot resume a rollout that is running; possible: abort, pause, promote"
+    assert error["error"]["message"] == (
+        "cannot resume a rollout that is running: possible: pause, promote, rollback, revert"
+    )
+    await desk.register(3)
     await desk.post(f"/v1/rollouts/{ROLE}/start", {**ACT, "version": 3}, 409)
 
 
@@ -126,10 +136,13 @@ async def test_a_dry_run_is_refused_as_the_act_itself_is(
 async def test_a_dry_run_answers_what_an_act_would_lead_to_and_changes_nothing(desk: Desk):
     await desk.world.until("running")
     before = (desk.world.bus.faults.writes, await desk.world.rollout(), await desk.world.route())
-    for act, state in (("pause", "paused"), ("promote", "promoted"), ("abort", "aborted")):
+    for act, state in (("pause", "paused"), ("rollback", "rolled_back"), ("abort", "rolled_back")):
         assert (await desk.post(f"/v1/rollouts/{ROLE}/{act}", {**ACT, "dry_run": True}))["state"] == state
-    await desk.post(f"/v1/rollouts/{ROLE}/resume", {**ACT, "dry_run": True}, 409)
-    await desk.post(f"/v1/rollouts/{ROLE}/start", {**ACT, "version": 3, "dry_run": True}, 409)
+    promotion = {**ACT, "override": True, "dry_run": True}
+    assert (await desk.post(f"/v1/rollouts/{ROLE}/promote", promotion))["state"] == "promoted"
+    for refused in ("promote", "resume", "approve", "revert"):
+        await desk.post(f"/v1/rollouts/{ROLE}/{refused}", {**ACT, "dry_run": True}, 409)
+    await desk.post(f"/v1/rollouts/{ROLE}/start", {**ACT, "version": 2, "dry_run": True}, 409)
     assert (desk.world.bus.faults.writes, await desk.world.rollout(), await desk.world.route()) == before
     assert (await desk.get(f"/v1/rollouts/{ROLE}"))["state"] == "running"
 
@@ -141,7 +154,7 @@ async def test_a_dry_run_of_a_start_opens_and_approves_nothing(desk: Desk):
     desk.world.gates["heldout_tasks"].outcome = "needs_approval"
     waiting = await desk.world.until("awaiting_approval")
     assert (await desk.post(f"/v1/rollouts/{ROLE}/start", start))["state"] == "running"
-    await desk.post(f"/v1/rollouts/{ROLE}/start", {**start, "version": 3}, 409)
+    assert (await desk.post(f"/v1/rollouts/{ROLE}/approve", {**ACT, "dry_run": True}))["state"] == "running"
     assert await desk.world.rollout() == waiting
 
 

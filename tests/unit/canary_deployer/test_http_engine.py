@@ -28,8 +28,18 @@ def models(*names: str) -> httpx.Response:
 
 async def test_a_policy_is_loaded_by_its_immutable_name_and_uri():
     sent: list[httpx.Request] = []
-    await engine({"/v1/models": models(), "/v1/load_lora_adapter": httpx.Response(200)}, sent).load(policy(2))
+    loaded = await engine({"/v1/models": models(), "/v1/load_lora_adapter": httpx.Response(200)}, sent).load(policy(2))
+    assert not loaded.compared
     assert sent[1].read() == b'{"lora_name":"%b","lora_path":"%b"}' % (NAME.encode(), policy(2).uri.encode())
+
+
+async def test_an_engine_that_compared_the_probe_says_so_at_the_load_and_later():
+    answer = httpx.Response(200, json={"lora_name": NAME, "probe": "matched"})
+    assert (await engine({"/v1/models": models(), "/v1/load_lora_adapter": answer}).load(policy(2))).compared
+    resident = httpx.Response(200, json={"data": [{"id": NAME, "probe": "matched"}]})
+    assert (await engine({"/v1/models": resident}).load(policy(2))).compared
+    text = httpx.Response(200, text="Success: LoRA adapter added")
+    assert not (await engine({"/v1/models": models(), "/v1/load_lora_adapter": text}).load(policy(2))).compared
 
 
 async def test_a_resident_policy_is_not_loaded_again():

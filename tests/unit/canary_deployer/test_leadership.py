@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from ratchet.canary_deployer.domain.rollout import Rollout, Verdict
+from ratchet.canary_deployer.domain.operators import Act, Order
+from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.driver import RoleDriver, Work
 from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
@@ -193,13 +194,13 @@ async def test_a_new_leader_claims_the_record_before_it_acts_and_renews_the_leas
 async def test_a_frozen_leader_that_wakes_up_writes_nothing():
     both = await pair()
     await both.take_over()
-    await both.drivers[1].act(Verdict.ABORT, "bob", "from the new leader")
+    await both.drivers[1].act(Act.ABORT, Order("bob", "from the new leader"))
     writes = both.world.bus.faults.writes
     for _ in range(3):
         with pytest.raises(NotLeading):
             await both.drivers[0].step()
         with pytest.raises(NotLeading):
-            await both.drivers[0].act(Verdict.PROMOTE, "ann", "to the old one")
+            await both.drivers[0].act(Act.PROMOTE, Order("ann", "to the old one", override=True))
     assert both.world.bus.faults.writes == writes
     assert (await both.world.route()).stable == served(1)
     assert (await both.world.route()).canary is None
@@ -219,7 +220,7 @@ async def test_a_write_that_was_held_up_beyond_the_takeover_changes_nothing_in_t
         confirmed += 1
         if confirmed == held_up:
             await both.take_over()
-            await both.drivers[1].act(Verdict.ABORT, "bob", "the new leader's")
+            await both.drivers[1].act(Act.ABORT, Order("bob", "the new leader's"))
 
     frozen.confirm = freezing  # type: ignore[method-assign]
     with pytest.raises((NotLeading, Conflict)):
@@ -228,17 +229,17 @@ async def test_a_write_that_was_held_up_beyond_the_takeover_changes_nothing_in_t
     assert (route.stable, route.canary) == (served(1), None)
     assert await both.world.stage_of(2) == "rolled_back"
     record = await both.world.rollout()
-    assert (record.state, record.term, record.last_hash) == ("aborted", 2, route.audit_hash)
+    assert (record.state, record.term, record.last_hash) == ("rolled_back", 2, route.audit_hash)
     verdicts = [one.verdict for one in both.world.bus.published(ModelRollout)]
-    assert verdicts[-1] == "abort"
+    assert verdicts[-1] == "roll_back"
     assert len({one.sequence for one in both.world.bus.published(ModelRollout)}) == len(verdicts)
 
 
 async def four_pauses(driver: RoleDriver) -> None:
     """Enough decisions for every write that there is."""
     for _ in range(4):
-        await driver.act(Verdict.PAUSE, "ann", "the old leader's")
-        await driver.act(Verdict.RESUME, "ann", "the old leader's")
+        await driver.act(Act.PAUSE, Order("ann", "the old leader's"))
+        await driver.act(Act.RESUME, Order("ann", "the old leader's"))
 
 
 async def test_a_policy_is_registered_by_the_leader_only():

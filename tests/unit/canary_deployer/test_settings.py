@@ -35,6 +35,7 @@ def test_defaults_are_the_documented_schedule():
         ("metrics", "failure,taste"),
         ("promotion_metrics", ""),
         ("strategy", "hope"),
+        ("strategy", "immediate"),
         ("tick_s", 2),
     ],
 )
@@ -47,3 +48,14 @@ def test_without_a_soak_promotion_is_immediate():
     assert not Settings(soak_s=0).rules().soaks
     assert not Settings(hold_back_weight=0).rules().soaks
     assert Settings().rules().soaks
+
+
+def test_keys_are_read_from_the_environment_and_never_printed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RATCHET_ENGINE_API_KEY", "sk-engine")
+    monkeypatch.setenv("RATCHET_CANARY_GATEWAY_API_KEY", "sk-gateway")
+    settings = Settings()
+    assert [one.get_secret_value() for one in (settings.engine_api_key, settings.gateway_api_key) if one] == [
+        "sk-engine",
+        "sk-gateway",
+    ]
+    assert "sk-" not in repr(settings)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.canary_deployer.driver import StartOrder
+from ratchet.canary_deployer.domain.operators import Order
+from ratchet.kernel.errors import Rejected
 from ratchet.messages import ModelDeployed, ModelRollout
 from tests.support.canary_world import CanaryWorld, policy, quick_rules, served
 
@@ -59,15 +60,31 @@ async def test_an_equal_blue_green_policy_is_not_taken_back():
 
 
 async def test_immediate_promotes_as_soon_as_the_gates_are_passed():
-    world = await CanaryWorld(strategy="immediate").with_policies(1, 2)
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.driver.start(policy(2), Order("ann", "now", override=True, strategy="immediate"))
     await world.until("promoted")
     assert [d.verdict for d in world.bus.published(ModelRollout)] == ["promote"]
     route = await world.route()
     assert (route.stable, route.previous) == (served(2), served(1))
-    assert world.gates["heldout_tasks"].asked == [policy(2).name]
+    assert world.gates["probe"].asked == [policy(2).name]
+    assert world.bus.published(ModelDeployed)[-1].metadata.approval_status == "emergency_override"
 
 
-@pytest.mark.parametrize("strategy", ["canary", "blue_green", "immediate", "auto"])
+async def test_immediate_takes_an_override():
+    world = await CanaryWorld().with_policies(1, 2)
+    with pytest.raises(Rejected, match="a full roll-out that nobody watches: it takes override as well"):
+        await world.driver.start(policy(2), Order("ann", "now", strategy="immediate"))
+
+
+@pytest.mark.parametrize("strategy", ["blue_green", "auto"])
+async def test_without_a_hold_back_a_candidate_goes_stage_by_stage(strategy: str):
+    world = await CanaryWorld(quick_rules(soak_s=0.0), strategy=strategy).with_policies(1, 2)
+    world.gates["heldout_tasks"].evidence = {"difference": 0.2}
+    rollout = await world.until("running")
+    assert (rollout.strategy, rollout.weight) == ("canary", 0.1)
+
+
+@pytest.mark.parametrize("strategy", ["canary", "blue_green", "auto"])
 async def test_no_strategy_passes_a_gate_that_fails(strategy: str):
     world = await CanaryWorld(strategy=strategy).with_policies(1, 2)
     world.gates["probe"].outcome = "failed"
@@ -81,7 +98,7 @@ async def test_no_strategy_passes_a_gate_that_fails(strategy: str):
         (-0.01, "refused", "canary"),
         (0.0, "running", "canary"),
         (0.06, "soaking", "blue_green"),
-        (0.2, "promoted", "immediate"),
+        (0.2, "soaking", "blue_green"),
     ],
 )
 async def test_auto_applies_the_rule(difference: float, state: str, strategy: str):
@@ -93,7 +110,7 @@ async def test_auto_applies_the_rule(difference: float, state: str, strategy: st
 
 async def test_a_strategy_chosen_at_the_start_survives_a_restart_during_the_gates():
     world = await CanaryWorld().with_policies(1, 2)
-    order = StartOrder("ann", "in a hurry", strategy="blue_green")
+    order = Order("ann", "in a hurry", strategy="blue_green")
     await world.driver.start(policy(2), order)
     world.restart()
     rollout = await world.until("soaking")
@@ -104,5 +121,5 @@ async def test_an_approval_may_choose_the_strategy():
     world = await CanaryWorld().with_policies(1, 2)
     world.gates["approval"].outcome = "needs_approval"
     await world.until("awaiting_approval")
-    await world.driver.start(policy(2), StartOrder("ann", "fine by me", strategy="immediate"))
-    assert (await world.until("promoted")).strategy == "immediate"
+    await world.driver.start(policy(2), Order("ann", "fine by me", strategy="blue_green"))
+    assert (await world.until("soaking")).strategy == "blue_green"

@@ -32,6 +32,14 @@ async def test_the_command_is_told_policy_tasks_and_seed(tmp_path: Path):
     assert (run.played.malformed, run.problem) == (1, None)
 
 
+async def test_the_command_gets_the_gateways_key_in_its_environment_and_no_log_shows_it(tmp_path: Path):
+    script = 'import json, os; print(json.dumps({"task": os.environ["RATCHET_GATEWAY_API_KEY"], "success": True}))'
+    command = shlex.join([sys.executable, "-c", script])
+    plan = HeldoutPlan(command, 1, 0, "http://gateway", 30, tmp_path, gateway_api_key="sk-planted")
+    assert list((await SubprocessHeldout(plan).play(policy(2))).played.scores) == ["sk-planted"]
+    assert "sk-planted" not in repr(plan)
+
+
 async def test_a_failing_command_is_reported_with_its_last_words(tmp_path: Path):
     run = await heldout(tmp_path, "import sys; sys.exit('no gateway')").play(policy(2))
     assert run.problem == "the command ended with 1: no gateway"

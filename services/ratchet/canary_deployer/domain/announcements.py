@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ratchet.canary_deployer.domain.audit import sealed
-from ratchet.canary_deployer.domain.rollout import PASSED, GateResult, Rollout, State, Verdict
+from ratchet.canary_deployer.domain.rollout import NOT_RUN, PASSED, GateResult, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.statistics import ArmCounts, Statistics, e_values
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
@@ -26,8 +26,10 @@ from ratchet.messages.deployment import (
 from ratchet.messages.state import PolicyVersion
 
 HELDOUT = "heldout_tasks"
-SAFETY_GATES = ("probe", "warmup")
-"""Gates behind `safety_checks_passed`: the right weights are loaded and their output is not broken."""
+SAFETY_SUITE = "safety_suite"
+"""The gate behind `safety_checks_passed`. None ships: without one the event says false, and `checks` says why."""
+CHECKS = ("probe", "warmup", HELDOUT, "approval", SAFETY_SUITE)
+"""What every event names among its checks, whether it ran or not."""
 
 DEPLOYED_STATE: dict[Verdict, str] = {
     Verdict.START: "canary",
@@ -36,10 +38,17 @@ DEPLOYED_STATE: dict[Verdict, str] = {
     Verdict.ROLL_BACK: "rolled_back",
     Verdict.REFUSE: "aborted",
     Verdict.ABORT: "aborted",
+    Verdict.SUPERSEDE: "superseded",
+    Verdict.REVERT: "promoted",
 }
 """State of the policy after a verdict; a promotion that is complete says `promoted`. Others change no policy."""
 
-SEVERITY = {Verdict.ROLL_BACK: "critical", Verdict.REFUSE: "warning", Verdict.HOLD: "warning"}
+SEVERITY = {
+    Verdict.ROLL_BACK: "critical",
+    Verdict.REFUSE: "warning",
+    Verdict.HOLD: "warning",
+    Verdict.REVERT: "warning",
+}
 """Verdicts that a person should hear of."""
 
 
@@ -50,6 +59,8 @@ class Facts:
     policy: PolicyVersion
     endpoint: str
     serving_platform: str = "engine_local"
+    taken_back: tuple[PolicyVersion, ...] = ()
+    """Of a revert: the policy whose promotion is undone, and the canary that ends with it."""
 
 
 def announcements(
@@ -60,7 +71,9 @@ def announcements(
     extra: list[ModelDeployed | Alert] = []
     if decision.verdict in DEPLOYED_STATE:
         extra.append(_deployed(rollout, decision, rules, facts, now))
-    if decision.verdict in SEVERITY:
+    if rollout.state is State.REVERTED and decision.verdict is Verdict.REVERT:
+        extra += [_taken_back(rollout, policy, facts, now) for policy in facts.taken_back]
+    if decision.verdict in SEVERITY and (decision.verdict is not Verdict.ROLL_BACK or decision.actor == ITSELF):
         extra.append(_alert(rollout, decision, now))
     return (told, *extra)
 
@@ -83,6 +96,11 @@ def registration(policy: PolicyVersion, facts: Facts, now: datetime) -> ModelDep
     )
 
 
+def superseded(facts: Facts, reason: str, now: datetime) -> ModelDeployed:
+    """A candidate that never began makes room for a newer one."""
+    return msgspec.structs.replace(registration(facts.policy, facts, now), state="superseded", reason=reason)
+
+
 def registered(policy: PolicyVersion) -> Cause | None:
     """The event of `registration` as a cause; None for a policy that no job made."""
     if policy.cause is None:
@@ -95,11 +113,13 @@ def validation(gates: tuple[GateResult, ...]) -> ValidationResults:
     """The gates' results in the words of `model.deployed`; a gate that did not run has not passed."""
     found = {result.gate: result for result in gates}
     passed = {name for name, result in found.items() if result.outcome == PASSED}
+    checks = {name: found[name].outcome if name in found else NOT_RUN for name in (*CHECKS, *found)}
     heldout: dict[str, Any] = dict(found[HELDOUT].evidence) if HELDOUT in found else {}
     scores = {name: heldout[name] for name in ("candidate_score", "stable_score", "difference") if name in heldout}
     return ValidationResults(
         benchmark_passed=HELDOUT in passed,
-        safety_checks_passed=all(name in passed for name in SAFETY_GATES),
+        safety_checks_passed=SAFETY_SUITE in passed,
+        checks=checks,
         performance_regression=bool(heldout.get("regression", False)),
         benchmark_scores=scores or None,
     )
@@ -204,12 +224,23 @@ def _deployed(rollout: Rollout, decision: Decision, rules: Rules, facts: Facts, 
     )
 
 
+def _taken_back(rollout: Rollout, policy: PolicyVersion, facts: Facts, now: datetime) -> ModelDeployed:
+    """A policy that ends with a revert: the one that was promoted, or a canary."""
+    about = Facts(policy, facts.endpoint, facts.serving_platform)
+    told = msgspec.structs.replace(registration(policy, about, now), state="rolled_back", reason=rollout.reason)
+    metadata = DeploymentMetadata(deployed_by=rollout.actor, approval_status=rollout.approval)
+    return msgspec.structs.replace(
+        told, deployment_id=named_id("reverted", rollout.rollout_id, policy.version), metadata=metadata
+    )
+
+
 def _alert(rollout: Rollout, decision: Decision, now: datetime) -> Alert:
     name = rollout.candidate.name
     summary = {
         Verdict.ROLL_BACK: f"{name} was rolled back",
         Verdict.REFUSE: f"{name} was refused by a gate",
         Verdict.HOLD: f"{name} needs a decision",
+        Verdict.REVERT: f"the promotion of {rollout.stable.name if rollout.stable else name} was undone",
     }[decision.verdict]
     return Alert(
         alert_id=named_id("alert", rollout.rollout_id, rollout.decisions - 1),
@@ -225,7 +256,7 @@ def _alert(rollout: Rollout, decision: Decision, now: datetime) -> Alert:
 
 def _traffic(rollout: Rollout) -> float:
     """Share of new trajectories that meet the candidate after the decision."""
-    return 1.0 if rollout.state is State.PROMOTED else rollout.weight
+    return 1.0 if rollout.state in (State.PROMOTED, State.REVERTED) else rollout.weight
 
 
 def _model_info(policy: PolicyVersion) -> ModelInfo:

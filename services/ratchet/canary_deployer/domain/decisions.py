@@ -10,6 +10,8 @@ import msgspec
 from ratchet.canary_deployer.domain.announcements import Facts, announcements, registered
 from ratchet.canary_deployer.domain.rollout import (
     TERMINAL,
+    WITH_TRAFFIC,
+    Ended,
     GateResult,
     PendingEvent,
     Rollout,
@@ -22,7 +24,28 @@ from ratchet.canary_deployer.domain.strategies import STRATEGIES
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
 from ratchet.messages import Message, encode, named_id
 from ratchet.messages.base import Cause
-from ratchet.messages.state import PolicyVersion, ServedPolicy, WeightStep
+from ratchet.messages.state import PolicyVersion, Route, ServedPolicy, WeightStep
+
+WHY_SUPERSEDED = {
+    State.GATING: "before it met traffic",
+    State.AWAITING_APPROVAL: "before it met traffic",
+    State.HELD: "after its deadline",
+    State.RUNNING: "because it would have taken too long",
+}
+"""The states in which a newer candidate may step in the place of an older one."""
+
+
+def may_be_superseded(rollout: Rollout, rules: Rules) -> bool:
+    """Whether a newer candidate may take this one's place: never one that an operator started."""
+    if rollout.actor != ITSELF:
+        return False
+    match rollout.state:
+        case State.GATING | State.AWAITING_APPROVAL:
+            return True
+        case State.HELD:
+            return rollout.age_s >= rules.deadline_s
+        case _:
+            return False
 
 
 def served(policy: PolicyVersion) -> ServedPolicy:
@@ -52,6 +75,17 @@ def opened(
     )
 
 
+def reverting(
+    policy: PolicyVersion, route: Route, before: Rollout | None, decision: Decision, now: datetime
+) -> Rollout:
+    """A rollout back to `policy`, which served before the role's stable one. It ends the one that is active."""
+    ended = None
+    if before is not None and before.active:
+        ended = Ended(before.rollout_id, before.candidate, before.state in WITH_TRAFFIC)
+    back = opened(policy, route.stable, before, decision, now)
+    return msgspec.structs.replace(back, strategy="immediate", ended=ended, parked=True)
+
+
 def gated(rollout: Rollout, result: GateResult) -> Rollout:
     """The rollout with what one more gate said."""
     kept = tuple(known for known in rollout.gates if known.gate != result.gate)
@@ -67,7 +101,8 @@ def taken(rollout: Rollout, decision: Decision, rules: Rules, facts: Facts, now:
         reason=decision.reason,
         approval=decision.approval or rollout.approval,
         decisions=rollout.decisions + 1,
-        finished_at=now if target in TERMINAL else None,
+        finished_at=(rollout.finished_at or now) if target in TERMINAL else None,
+        parked=rollout.parked and decision.verdict is not Verdict.RESUME,
     )
     moved = _staged(moved, decision.verdict, rules, now)
     messages = announcements(moved, decision, rules, facts, now)
@@ -94,6 +129,8 @@ def _target(rollout: Rollout, decision: Decision, rules: Rules) -> State:
         case Verdict.PROMOTE:
             watched = rollout.state is State.RUNNING and decision.actor == ITSELF and rules.soaks
             return State.SOAKING if watched else State.PROMOTED
+        case Verdict.RESUME if rollout.parked and not rollout.active:
+            return rollout.state
         case Verdict.HOLD:
             return State.AWAITING_APPROVAL if rollout.state is State.GATING else State.HELD
         case _:
@@ -107,12 +144,14 @@ _PLAIN_TARGET = {
     Verdict.ROLL_BACK: State.ROLLED_BACK,
     Verdict.REFUSE: State.REFUSED,
     Verdict.ABORT: State.ABORTED,
+    Verdict.SUPERSEDE: State.SUPERSEDED,
+    Verdict.REVERT: State.REVERTED,
 }
 
 
 def _staged(rollout: Rollout, verdict: Verdict, rules: Rules, now: datetime) -> Rollout:
     """The rollout with the stage, weight and age that its new state brings."""
-    if verdict is Verdict.RESUME:
+    if verdict is Verdict.RESUME and rollout.active:
         return msgspec.structs.replace(rollout, age_s=0.0)
     if rollout.state is State.SOAKING:
         return _entered(rollout, len(rules.stages), rules.full_weight, rules, now)

@@ -72,7 +72,9 @@ def improvement(rollout: Rollout) -> float | None:
 
 
 def _started(strategy: str, start: Decision, rules: Rules) -> tuple[Decision, str]:
-    """A strategy that has nothing to watch promotes at once."""
+    """`immediate` promotes at once. Any other is watched: without a hold-back, stage by stage."""
+    if strategy != immediate.NAME and STRATEGIES[strategy].enters(rules.soaks) is State.PROMOTED:
+        return start, DEFAULT
     if STRATEGIES[strategy].enters(rules.soaks) is not State.PROMOTED:
         return start, strategy
     return Decision(Verdict.PROMOTE, f"{start.reason}; strategy {strategy}", start.actor, start.approval), strategy

@@ -32,6 +32,11 @@ class State(StrEnum):
     ROLLED_BACK = "rolled_back"
     REFUSED = "refused"
     ABORTED = "aborted"
+    """An operator took the candidate back before it met traffic."""
+    SUPERSEDED = "superseded"
+    """A newer candidate took its place; nothing was decided about it."""
+    REVERTED = "reverted"
+    """An operator undid a promotion: the candidate is the policy that served before, and serves again."""
 
 
 class Verdict(StrEnum):
@@ -46,10 +51,19 @@ class Verdict(StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     ABORT = "abort"
+    SUPERSEDE = "supersede"
+    REVERT = "revert"
 
 
-BY_OPERATORS = (Verdict.PAUSE, Verdict.RESUME, Verdict.PROMOTE, Verdict.ABORT)
-"""What an operator may decide about a rollout that goes on."""
+OPERATORS_MAY: dict[State, tuple[str, ...]] = {
+    State.GATING: ("rollback", "revert"),
+    State.AWAITING_APPROVAL: ("approve", "rollback", "revert"),
+    State.RUNNING: ("pause", "promote", "rollback", "revert"),
+    State.PAUSED: ("resume", "promote", "rollback", "revert"),
+    State.HELD: ("resume", "promote", "rollback", "revert"),
+    State.SOAKING: ("promote", "rollback", "revert"),
+}
+"""The verbs of `ratchet rollout` by state. Once a rollout has ended: `start`, and `revert` of the last promotion."""
 
 MOVES: dict[tuple[State, Verdict], frozenset[State]] = {
     (State.GATING, Verdict.START): frozenset({State.RUNNING, State.SOAKING}),
@@ -57,30 +71,35 @@ MOVES: dict[tuple[State, Verdict], frozenset[State]] = {
     (State.GATING, Verdict.HOLD): frozenset({State.AWAITING_APPROVAL}),
     (State.GATING, Verdict.REFUSE): frozenset({State.REFUSED}),
     (State.GATING, Verdict.ABORT): frozenset({State.ABORTED}),
+    (State.GATING, Verdict.SUPERSEDE): frozenset({State.SUPERSEDED}),
+    (State.GATING, Verdict.REVERT): frozenset({State.REVERTED}),
     (State.AWAITING_APPROVAL, Verdict.START): frozenset({State.RUNNING, State.SOAKING}),
     (State.AWAITING_APPROVAL, Verdict.PROMOTE): frozenset({State.PROMOTED}),
     (State.AWAITING_APPROVAL, Verdict.ABORT): frozenset({State.ABORTED}),
+    (State.AWAITING_APPROVAL, Verdict.SUPERSEDE): frozenset({State.SUPERSEDED}),
     (State.RUNNING, Verdict.ADVANCE): frozenset({State.RUNNING}),
     (State.RUNNING, Verdict.PAUSE): frozenset({State.PAUSED}),
     (State.RUNNING, Verdict.HOLD): frozenset({State.HELD}),
     (State.RUNNING, Verdict.PROMOTE): frozenset({State.SOAKING, State.PROMOTED}),
     (State.RUNNING, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
-    (State.RUNNING, Verdict.ABORT): frozenset({State.ABORTED}),
+    (State.RUNNING, Verdict.SUPERSEDE): frozenset({State.SUPERSEDED}),
     (State.PAUSED, Verdict.RESUME): frozenset({State.RUNNING}),
     (State.PAUSED, Verdict.PROMOTE): frozenset({State.PROMOTED}),
     (State.PAUSED, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
-    (State.PAUSED, Verdict.ABORT): frozenset({State.ABORTED}),
     (State.HELD, Verdict.RESUME): frozenset({State.RUNNING}),
     (State.HELD, Verdict.PROMOTE): frozenset({State.PROMOTED}),
     (State.HELD, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
-    (State.HELD, Verdict.ABORT): frozenset({State.ABORTED}),
+    (State.HELD, Verdict.SUPERSEDE): frozenset({State.SUPERSEDED}),
     (State.SOAKING, Verdict.PROMOTE): frozenset({State.PROMOTED}),
     (State.SOAKING, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
-    (State.SOAKING, Verdict.ABORT): frozenset({State.ABORTED}),
+    (State.REVERTED, Verdict.RESUME): frozenset({State.REVERTED}),
+    (State.ROLLED_BACK, Verdict.RESUME): frozenset({State.ROLLED_BACK}),
 }
-"""Every legal move: in this state, this verdict leads to one of these."""
+"""Every legal move: in this state, this verdict leads to one of these. What has ended can only be unparked."""
 
-TERMINAL = frozenset({State.PROMOTED, State.ROLLED_BACK, State.REFUSED, State.ABORTED})
+TERMINAL = frozenset(
+    {State.PROMOTED, State.ROLLED_BACK, State.REFUSED, State.ABORTED, State.SUPERSEDED, State.REVERTED}
+)
 """No verdict leads out of these."""
 
 WITH_TRAFFIC = frozenset({State.RUNNING, State.PAUSED, State.HELD, State.SOAKING})
@@ -88,12 +107,12 @@ WITH_TRAFFIC = frozenset({State.RUNNING, State.PAUSED, State.HELD, State.SOAKING
 
 
 class IllegalMove(Rejected):
-    """The verdict is not possible in this state."""
+    """The act is not possible in this state; the message names those that are."""
 
-    def __init__(self, state: State, verdict: Verdict) -> None:
-        possible = sorted(str(v) for s, v in MOVES if s is state and v in BY_OPERATORS)
-        options = f"; possible: {', '.join(possible)}" if possible else ""
-        super().__init__(f"cannot {verdict} a rollout that is {state}{options}")
+    def __init__(self, state: State, act: str) -> None:
+        possible = OPERATORS_MAY.get(state, ("start", "revert"))
+        first = "approve it first; " if act == Verdict.PROMOTE and State.AWAITING_APPROVAL is state else ""
+        super().__init__(f"cannot {act} a rollout that is {state}: {first}possible: {', '.join(possible)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +121,22 @@ class GateResult:
 
     gate: str
     outcome: str
-    """`passed`, `failed`, `needs_approval` or (by an operator) `waived`."""
+    """`passed`, `failed`, `needs_approval`, (by an operator) `waived`, or `not_run`."""
     reason: str
     evidence: JsonObject = field(default_factory=dict[str, object])
 
 
-PASSED, FAILED, NEEDS_APPROVAL, WAIVED = "passed", "failed", "needs_approval", "waived"
+PASSED, FAILED, NEEDS_APPROVAL, WAIVED, NOT_RUN = "passed", "failed", "needs_approval", "waived", "not_run"
 """Outcomes of a gate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The rollout that a revert has ended."""
+
+    rollout_id: str
+    candidate: ServedPolicy
+    had_traffic: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +201,10 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     outbox: tuple[PendingEvent, ...] = ()
     """Announcements of the last decision that may not be published yet."""
     finished_at: datetime | None = None
+    ended: Ended | None = None
+    """What a revert has ended besides the promotion."""
+    parked: bool = False
+    """No candidate begins until an operator resumes the queue or starts one."""
     term: int = 0
     """Of the leader that wrote the record."""
     cause: Cause | None = None

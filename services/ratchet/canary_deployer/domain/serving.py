@@ -11,15 +11,16 @@ import msgspec
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, State
 from ratchet.messages.state import CanaryRoute, PolicyVersion, Route
 
-REGISTERED, REFUSED, CANARY, STABLE, ARCHIVED, ROLLED_BACK = (
+REGISTERED, REFUSED, CANARY, STABLE, ARCHIVED, ROLLED_BACK, SUPERSEDED = (
     "registered",
     "refused",
     "canary",
     "stable",
     "archived",
     "rolled_back",
+    "superseded",
 )
-"""Stages of a policy. The coordinator releases the data of `refused` and `rolled_back` ones."""
+"""Stages of a policy. The coordinator releases the data of `refused`, `rolled_back` and `superseded` ones."""
 
 CANDIDATE_STAGE: dict[State, str] = {
     State.GATING: REGISTERED,
@@ -32,6 +33,8 @@ CANDIDATE_STAGE: dict[State, str] = {
     State.ROLLED_BACK: ROLLED_BACK,
     State.REFUSED: REFUSED,
     State.ABORTED: ROLLED_BACK,
+    State.SUPERSEDED: SUPERSEDED,
+    State.REVERTED: STABLE,
 }
 
 
@@ -42,6 +45,8 @@ def settled(route: Route, rollout: Rollout) -> Route:
         return msgspec.structs.replace(audited, canary=_canary_route(route, rollout))
     if rollout.state is State.PROMOTED and route.stable != rollout.candidate:
         return msgspec.structs.replace(audited, stable=rollout.candidate, previous=route.stable, canary=None)
+    if rollout.state is State.REVERTED:
+        return msgspec.structs.replace(audited, stable=rollout.candidate, previous=None, canary=None)
     return msgspec.structs.replace(audited, canary=None)
 
 
@@ -59,6 +64,11 @@ def restaged(policy: PolicyVersion, rollout: Rollout) -> PolicyVersion:
         stage = CANDIDATE_STAGE[rollout.state]
         gate = {**(policy.gate or {}), **{result.gate: msgspec.to_builtins(result) for result in rollout.gates}}
         return msgspec.structs.replace(policy, stage=stage, reason=rollout.reason, gate=gate or None)
+    if rollout.ended is not None and policy.version == rollout.ended.candidate.version:
+        stage = ROLLED_BACK if rollout.ended.had_traffic else REGISTERED
+        return msgspec.structs.replace(policy, stage=stage, reason=rollout.reason)
+    if rollout.state is State.REVERTED:
+        return msgspec.structs.replace(policy, stage=ROLLED_BACK, reason=rollout.reason)
     stage = ARCHIVED if rollout.state is State.PROMOTED else STABLE
     return msgspec.structs.replace(policy, stage=stage)
 

@@ -20,6 +20,7 @@ def summary(rollout: Rollout, rules: Rules) -> JsonObject:
         "role": rollout.role,
         "state": str(rollout.state),
         "strategy": rollout.strategy,
+        "parked": rollout.parked,
         "candidate": msgspec.to_builtins(rollout.candidate),
         "stable": msgspec.to_builtins(rollout.stable),
         "stage": rollout.stage,

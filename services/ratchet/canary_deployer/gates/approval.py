@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ratchet.canary_deployer.domain.rollout import NEEDS_APPROVAL, PASSED, GateResult
+from ratchet.canary_deployer.domain.rollout import NEEDS_APPROVAL, NOT_RUN, GateResult
 from ratchet.canary_deployer.gates.base import GateTools
 from ratchet.messages.state import PolicyVersion
 
@@ -22,7 +22,7 @@ class ApprovalGate:
         del stable
         if self.required:
             return GateResult(NAME, NEEDS_APPROVAL, f"an operator has to approve {candidate.name}")
-        return GateResult(NAME, PASSED, "no approval asked for")
+        return GateResult(NAME, NOT_RUN, "this installation asks nobody")
 
 
 def build(tools: GateTools) -> ApprovalGate:

@@ -27,11 +27,19 @@ class Answer:
     """Of the output's tokens; None or not finite where the engine could not say."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the engine said about a policy that it holds."""
+
+    compared: bool
+    """It compared its log-probabilities on the manifest's probe with the trainer's, and they match."""
+
+
 class Engine(Protocol):
     """The part of an inference engine that gates need."""
 
-    async def load(self, policy: PolicyVersion) -> None:
-        """Make the policy resident and probe it. Raises `Rejected` when it cannot be, `Unavailable` for now."""
+    async def load(self, policy: PolicyVersion) -> Loaded:
+        """Make the policy resident. Raises `Rejected` when it cannot be, `Unavailable` for now."""
         ...
 
     async def ask(self, policy: PolicyVersion, prompt: str) -> Answer:

@@ -1,4 +1,8 @@
-"""Gate `probe`: the engine loads the policy by digest and finds the trainer's own log-probabilities on the probe."""
+"""Gate `probe`: the engine loads the policy, and compares log-probabilities on the probe with the trainer's if it can.
+
+An engine that compares nothing (vLLM), or a manifest without a probe, passes as loaded: reason and evidence say that
+nothing was compared.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ NAME = "probe"
 
 @dataclass(frozen=True, slots=True)
 class ProbeGate:
-    """The engine checks checksum, base and probe while it loads; the gate reports what it said."""
+    """The gate reports what the engine said while it loaded."""
 
     engine: Engine
 
@@ -22,12 +26,15 @@ class ProbeGate:
         """Load the candidate, and stable too, so that both are resident before traffic moves."""
         evidence = {"policy": candidate.name, "digest": candidate.digest, "uri": candidate.uri}
         try:
-            await self.engine.load(candidate)
+            loaded = await self.engine.load(candidate)
         except Rejected as error:
             return GateResult(NAME, FAILED, f"the engine cannot serve it: {error}", evidence)
         if stable is not None:
             await self.engine.load(stable)
-        return GateResult(NAME, PASSED, "loaded, and its probe log-probabilities match", evidence)
+        compared = (
+            "its log-probabilities on the probe match" if loaded.compared else "log-probabilities were not compared"
+        )
+        return GateResult(NAME, PASSED, f"loaded; {compared}", {**evidence, "compared": loaded.compared})
 
 
 def build(tools: GateTools) -> ProbeGate:

@@ -14,15 +14,15 @@ DEFAULT = canary.NAME
 AUTO = "auto"
 """Setting that leaves the choice to `chosen`."""
 
-LARGE, MODERATE = 0.15, 0.05
-"""Held-out improvements from which a bolder strategy is chosen."""
+MODERATE = 0.05
+"""Held-out improvement from which a bolder strategy is chosen."""
 
 
 def chosen(setting: str, improvement: float | None) -> str | None:
     """Name of the strategy for a candidate with this held-out improvement; None means: do not deploy it.
 
-    Only `auto` looks at the improvement: at least .15 goes out at once, at least .05 as blue_green, anything else
-    from 0 up (or unknown) as a canary, and a negative improvement aborts.
+    Only `auto` looks at the improvement: at least .05 goes out as blue_green, anything else from 0 up (or unknown) as a
+    canary, and a negative improvement is refused. It never chooses `immediate`: nobody watches that.
     """
     if setting != AUTO:
         return setting
@@ -30,8 +30,6 @@ def chosen(setting: str, improvement: float | None) -> str | None:
         return canary.NAME
     if improvement < 0:
         return None
-    if improvement >= LARGE:
-        return immediate.NAME
     return blue_green.NAME if improvement >= MODERATE else canary.NAME
 
 

@@ -1,4 +1,7 @@
-"""Strategy `immediate`: all new trajectories at once, unwatched; the previous policy stays resident for an operator."""
+"""Strategy `immediate`: all new trajectories at once, unwatched; the previous policy stays resident for a revert.
+
+For the first policy of a role, which has nothing to be compared with, and for an operator who says so and overrides.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,100 @@
+"""What operators may order, what it means in each state, and what they are advised to do when it is not possible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, IllegalMove, Rollout, State, Verdict
+from ratchet.canary_deployer.domain.rules import Rules
+from ratchet.canary_deployer.domain.strategies import canary
+from ratchet.canary_deployer.domain.verdicts import Decision, proven, waiting_for
+from ratchet.kernel.errors import Conflict
+from ratchet.messages.state import Route
+
+
+class Act(StrEnum):
+    """The verbs of the control API and of `ratchet rollout`."""
+
+    APPROVE = "approve"
+    """Start the canary of what waits."""
+    PAUSE = "pause"
+    RESUME = "resume"
+    """Go on after a pause or at a deadline; or let a parked queue go on."""
+    PROMOTE = "promote"
+    """Make the canary stable now; past an undecided canary only with override."""
+    ROLLBACK = "rollback"
+    """End a canary at once, or withdraw a candidate that has not met traffic."""
+    ABORT = "abort"
+    """The older name of `rollback`."""
+    REVERT = "revert"
+    """Undo the last promotion, whatever runs, and park the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Who wants it and why."""
+
+    actor: str
+    reason: str
+    override: bool = False
+    """A start: waive the gates that can be waived. A promotion: past an undecided canary."""
+    strategy: str | None = None
+    """A start: how traffic is to move; None: as the setting says."""
+
+    def approval(self) -> Decision:
+        """The start of a rollout by this order."""
+        approval = "emergency_override" if self.override else "manual_approved"
+        return Decision(Verdict.START, self.reason, self.actor, approval)
+
+
+def decision(rollout: Rollout, act: Act, order: Order, rules: Rules) -> Decision:
+    """The decision that an act on this rollout stands for. Raises `IllegalMove`, or `Conflict` for an undecided one."""
+    approval = None
+    match act:
+        case Act.ROLLBACK | Act.ABORT:
+            if not rollout.active:
+                raise IllegalMove(rollout.state, act)
+            verdict = Verdict.ROLL_BACK if rollout.state in WITH_TRAFFIC else Verdict.ABORT
+        case Act.PROMOTE:
+            verdict, approval = Verdict.PROMOTE, _promotion(rollout, order, rules)
+        case Act.PAUSE:
+            verdict = Verdict.PAUSE
+        case _:
+            verdict = Verdict.RESUME
+            if not rollout.active and not rollout.parked:
+                raise IllegalMove(rollout.state, act)
+    return Decision(verdict, order.reason, order.actor, approval)
+
+
+def nothing_to_revert(role: str, route: Route | None) -> str:
+    """Why no promotion can be undone, and what to do instead."""
+    serving = f"{route.stable.name} serves and has" if route and route.stable else f"{role} has"
+    way = f"roll out another version with `ratchet rollout start {role} VERSION`"
+    return f"{serving} no predecessor to go back to: {way}"
+
+
+def occupied(rollout: Rollout) -> str:
+    """Why another rollout cannot start, and what ends the one that is in its way."""
+    name, role = rollout.candidate.name, rollout.role
+    ways = [f"end it with `ratchet rollout rollback {role}`"]
+    if rollout.state is State.AWAITING_APPROVAL:
+        ways.insert(0, f"start it with `ratchet rollout approve {role}`")
+    ways.append(f"or undo the last promotion at once with `ratchet rollout revert {role}`")
+    return f"{role} has a rollout of {name} that is {rollout.state}: {', '.join(ways)}"
+
+
+def _promotion(rollout: Rollout, order: Order, rules: Rules) -> str:
+    """How an operator's promotion is recorded. Raises `IllegalMove` before traffic, `Conflict` when it is undecided."""
+    if rollout.state not in WITH_TRAFFIC:
+        raise IllegalMove(rollout.state, Verdict.PROMOTE)
+    decided = rollout.state is State.SOAKING and rollout.strategy == canary.NAME
+    if decided or proven(rollout, rules):
+        return "manual_approved"
+    if order.override:
+        return "emergency_override"
+    lacks = "; ".join(waiting_for(rollout, rules)) if rollout.state is not State.SOAKING else "its soak is not over"
+    raise Conflict(
+        f"{rollout.candidate.name} is undecided ({lacks}): wait, or promote it past the evidence with override, "
+        f"`ratchet rollout promote {rollout.role} --override`"
+    )
