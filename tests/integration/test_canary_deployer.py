@@ -20,14 +20,15 @@ import pytest
 from ratchet.canary_deployer.app import build
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.rollout import Rollout
+from ratchet.canary_deployer.nats_traffic import NatsTraffic
 from ratchet.canary_deployer.settings import Settings
 from ratchet.embedded.ports import free_ports
-from ratchet.kernel.bus import Bus
+from ratchet.kernel.bus import Bus, utc_now
 from ratchet.kernel.errors import Unavailable
 from ratchet.kernel.http import HttpServer
 from ratchet.kernel.objects import Objects
 from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import ModelDeployed, ModelRollout, decode
+from ratchet.messages import ModelDeployed, ModelRollout, PolicyClaim, Start, decode, named_id
 from ratchet.messages.state import POLICIES, ROLLOUTS, PolicyVersion, Route
 from tests.support.canary_traffic import SmallEngine, Traffic, finished_job
 from tests.support.canary_world import ROLE
@@ -219,6 +220,22 @@ async def test_a_decision_that_somebody_slipped_into_the_log_is_found(
         assert found["first_break"]["event_id"] == forged.event_id
 
 
+async def test_the_starts_of_one_role_are_counted_by_the_broker(nats: RunningServer, s3: RunningServer, tmp_path: Path):
+    async with stage(nats, s3, tmp_path) as test:
+        traffic = NatsTraffic(test.bus)
+        assert await traffic.starts(ROLE, utc_now()) == (0, 86400.0)
+        await test.bus.publish_all([start_of(f"{role}-{n}", role) for role in (ROLE, "other") for n in range(7)])
+        count, seconds = await traffic.starts(ROLE, utc_now())
+        assert count == 7
+        assert 0 <= seconds < 60
+
+
+def start_of(trajectory_id: str, role: str) -> Start:
+    """A trajectory that met the stable policy."""
+    claim = PolicyClaim(role=role, version=1, digest="1" * 64, arm="stable", weight=0.0)
+    return Start(trajectory_id=named_id(trajectory_id), timestamp=utc_now(), policy=claim, role=role)
+
+
 async def test_a_policy_that_the_engine_cannot_verify_is_refused(
     nats: RunningServer, s3: RunningServer, tmp_path: Path
 ):
@@ -279,7 +296,9 @@ async def test_a_killed_deployer_resumes_the_same_stage_and_the_same_statistics(
 
             await eventually(renewed)
             async with http_client(base_url=f"http://127.0.0.1:{test.settings.port}") as client:
-                done = await client.post(f"/v1/rollouts/{ROLE}/promote", json={"actor": "ann", "reason": "seen enough", "override": True})
+                done = await client.post(
+                    f"/v1/rollouts/{ROLE}/promote", json={"actor": "ann", "reason": "seen enough", "override": True}
+                )
             assert done.json()["state"] == "promoted"
         assert first_break(await test.published(ModelRollout)) is None
 

@@ -136,8 +136,11 @@ async def pair(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> AsyncI
     )
     objects = await asyncio.to_thread(prepared_objects, kernel)
     async with running(engine), connected(kernel) as bus:
-        started = [await started_deployer(kernel, engine.port, tmp_path / name) for name in ("one", "two")]
+        started: list[Deployer] = []
         try:
+            for name in ("one", "two"):
+                started.append(await started_deployer(kernel, engine.port, tmp_path / name))
+                await eventually(started[-1].answers)
             yield Pair(bus, objects, started)
         finally:
             for one in started:
@@ -149,7 +152,7 @@ async def pair(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> AsyncI
 
 
 async def started_deployer(kernel: KernelSettings, engine_port: int, data_dir: Path) -> Deployer:
-    """A deployer that answers."""
+    """A deployer of its own port and folder."""
     port = free_ports(1)[0]
     shared = {f"RATCHET_{name.upper()}": str(value) for name, value in kernel.model_dump(exclude_none=True).items()}
     own = {
@@ -159,9 +162,7 @@ async def started_deployer(kernel: KernelSettings, engine_port: int, data_dir: P
     }
     command = [sys.executable, "-m", "ratchet.canary_deployer"]
     process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **shared, **own})
-    deployer = Deployer(process, port)
-    await eventually(deployer.answers)
-    return deployer
+    return Deployer(process, port)
 
 
 @pytest.mark.timeout(180)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from ratchet.canary_deployer.domain.outcomes import call_of, score_of
@@ -107,6 +108,16 @@ class FakeLead:
 
 
 @dataclass
+class FakeTraffic:
+    """So many trajectories have started in the last day."""
+
+    per_day: int = 0
+
+    async def starts(self, role: str, now: datetime) -> tuple[int, float]:
+        return self.per_day, 86400.0
+
+
+@dataclass
 class FakeGate:
     """Says what it is told to, and remembers whom it was asked about."""
 
@@ -171,6 +182,7 @@ class CanaryWorld:
         self.policies = KvPolicies(
             self.bus.bucket(POLICIES, Route), self.bus.bucket(POLICIES, PolicyVersion), self.lead
         )
+        self.traffic = FakeTraffic()
         self.longest_tick_s = math.inf
         """Tests let minutes pass between two looks."""
         self.random = random.Random(7)
@@ -181,7 +193,7 @@ class CanaryWorld:
         return RoleDriver(ROLE, self.office(), self.work())
 
     def work(self) -> Work:
-        return Work(self.gates, FakeSource(self.bus), self.strategy, tick_s=0.01)
+        return Work(self.gates, FakeSource(self.bus), self.traffic, self.strategy, tick_s=0.01)
 
     def office(self) -> Office:
         return Office(

@@ -33,6 +33,7 @@ from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Leader, Leadership, WhileLeading
 from ratchet.canary_deployer.nats_decisions import NatsDecisions
 from ratchet.canary_deployer.nats_events import REWARDS, TURNS, NatsEvents
+from ratchet.canary_deployer.nats_traffic import NatsTraffic
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_heldout import HeldoutPlan, SubprocessHeldout
 from ratchet.kernel.bus import Bus, utc_now
@@ -91,7 +92,7 @@ def _assembled(settings: Settings, bus: Bus, engine: HttpEngine, now: Callable[[
     )
     tools = _gate_tools(settings, engine)
     gates = {name: make(tools) for name, make in GATES.items()}
-    deployments = Deployments(office, Work(gates, BusSource(bus), settings.strategy, settings.tick_s))
+    deployments = Deployments(office, Work(gates, BusSource(bus), NatsTraffic(bus), settings.strategy, settings.tick_s))
     facts = functools.partial(Facts, endpoint=office.endpoint, serving_platform=office.serving_platform)
     jobs, objects = bus.bucket(JOBS, Job), Objects(settings.kernel)
     handlers = Handlers(policies, jobs, objects, deployments.registered, facts, now)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
@@ -13,6 +14,7 @@ import structlog
 
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain import decisions, gating, operators
+from ratchet.canary_deployer.domain.forecast import Forecast, forecast
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.outcomes import Watch, expire, fold, overdue
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, GateResult, IllegalMove, Rollout, State, Verdict
@@ -47,12 +49,21 @@ class EventSource(Protocol):
         ...
 
 
+class Traffic(Protocol):
+    """How many trajectories of a role have started lately."""
+
+    async def starts(self, role: str, now: datetime) -> tuple[int, float]:
+        """How many, and in how many seconds."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a driver works with besides its keeper."""
 
     gates: Mapping[str, Gate]
     source: EventSource
+    traffic: Traffic
     strategy: str
     """`canary`, `blue_green` or `auto`."""
     tick_s: float
@@ -295,12 +306,20 @@ class RoleDriver:
 
     async def _concluded(self, rollout: Rollout, approved: Decision | None = None) -> tuple[Rollout, Decision]:
         """The decision that the gates lead to. Statistics begin with the messages after this moment."""
-        decision, strategy = gating.concluded(rollout, self._work.strategy, self._office.rules, approved)
+        rules = self._office.rules
+        decision, strategy = gating.concluded(rollout, self._work.strategy, rules, approved)
+        rollout = msgspec.structs.replace(rollout, forecast=await self._expected())
+        decision = gating.in_time(rollout, decision, rules, approved)
         turn_seq, reward_seq = await self._work.source.places()
         begun = msgspec.structs.replace(
             rollout, strategy=strategy, watch=Watch(), turn_seq=turn_seq, reward_seq=reward_seq
         )
         return begun, decision
+
+    async def _expected(self) -> Forecast | None:
+        """How long a rollout would take at the role's traffic."""
+        starts, span_s = await self._work.traffic.starts(self.role, self._office.now())
+        return forecast(starts, span_s, self._office.rules)
 
     async def _watch(self, rollout: Rollout) -> None:
         """Renew the lease, wait for trajectories, fold them, decide."""

@@ -71,6 +71,9 @@ class Settings(BaseSettings):
     deadline_s: float = Field(default=7 * 86400, gt=0)
     """A rollout that is undecided for this long is held for an operator; every resume grants this long again."""
 
+    longest_days: float = Field(default=14, gt=0)
+    """Where a rollout is expected to take longer at the role's traffic, a person is asked before it begins."""
+
     metrics: Names = ("failure", "reward", "latency")
     """Tests that may roll back; each one's e-value enters the average."""
     promotion_metrics: Names = ("failure", "reward")
@@ -186,6 +189,7 @@ _SAME_IN_RULES = (
     "promotion_threshold",
     "caution_threshold",
     "lead_s",
+    "longest_days",
     "keep_seen",
 )
 """Settings that the rules take over under the same name."""

@@ -19,6 +19,16 @@ def show(rollouts: list[Rollout]) -> None:
 def show_one(rollout: Rollout) -> None:
     """A rollout with its evidence."""
     show([rollout])
+    expected = rollout.get("forecast")
+    if expected:
+        stages = ", ".join(f"{days:g}" for days in expected["expected_days_by_stage"])
+        rate, total = expected["trajectories_per_day"], expected["expected_days"]
+        line = (
+            f"expected: {total:g} days for a policy equal to stable, at {rate:g} trajectories a day ({stages} by stage)"
+        )
+        console.print(line, markup=False)
+    if rollout.get("parked"):
+        console.print(f"the queue is parked: `ratchet rollout resume {rollout['role']}` lets it go on", markup=False)
     _section(("gate", "outcome", "reason"), [(one["gate"], one["outcome"], one["reason"]) for one in rollout["gates"]])
     arms = {name: arm for name, arm in rollout["arms"].items() if isinstance(arm, dict)}
     measured = list(next(iter(arms.values()), {}))

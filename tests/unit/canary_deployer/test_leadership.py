@@ -159,7 +159,9 @@ class Pair:
             lead=lead,
             monotonic=plain.monotonic,
         )
-        return RoleDriver(ROLE, office, Work(self.world.gates, FakeSource(bus), "canary", tick_s=0.01))
+        return RoleDriver(
+            ROLE, office, Work(self.world.gates, FakeSource(bus), self.world.traffic, "canary", tick_s=0.01)
+        )
 
     async def take_over(self) -> None:
         """The first is frozen, the second takes over."""

@@ -130,6 +130,8 @@ def evidence(rollout: Rollout, rules: Rules) -> JsonObject:
     shown: JsonObject = {"state": str(rollout.state), "strategy": rollout.strategy, "approval": rollout.approval}
     if rollout.gates:
         shown["gates"] = [msgspec.to_builtins(result) for result in rollout.gates]
+    if rollout.forecast is not None:
+        shown["forecast"] = rollout.forecast.shown()
     if rollout.schedule:
         shown |= {"arms": arms(rollout.watch.statistics), "differences": differences(rollout.watch.statistics, rules)}
         shown["thresholds"] = {"rollback": rules.rollback_threshold, "promotion": rules.promotion_threshold}

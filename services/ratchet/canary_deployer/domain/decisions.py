@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from ratchet.canary_deployer.domain.announcements import Facts, announcements, registered
+from ratchet.canary_deployer.domain.forecast import too_long
 from ratchet.canary_deployer.domain.rollout import (
     TERMINAL,
     WITH_TRAFFIC,
@@ -44,6 +45,8 @@ def may_be_superseded(rollout: Rollout, rules: Rules) -> bool:
             return True
         case State.HELD:
             return rollout.age_s >= rules.deadline_s
+        case State.RUNNING:
+            return too_long(rollout.forecast, rules)
         case _:
             return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ratchet.canary_deployer.domain.announcements import HELDOUT
+from ratchet.canary_deployer.domain.forecast import told, too_long
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, WAIVED, GateResult, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.strategies import DEFAULT, STRATEGIES, chosen, immediate
@@ -61,6 +62,16 @@ def concluded(rollout: Rollout, setting: str, rules: Rules, approved: Decision |
     if rollout.override:
         reason, actor = rollout.reason, rollout.actor
     return _started(strategy or DEFAULT, Decision(Verdict.START, reason, actor, approval), rules)
+
+
+def in_time(rollout: Rollout, decision: Decision, rules: Rules, approved: Decision | None) -> Decision:
+    """The decision, or a question to a person where a start without one would take too long."""
+    asked = approved is not None or rollout.override
+    if decision.verdict is not Verdict.START or asked or rollout.forecast is None:
+        return decision
+    if not too_long(rollout.forecast, rules):
+        return decision
+    return Decision(Verdict.HOLD, f"needs approval: {told(rollout.forecast, rules)}", ITSELF)
 
 
 def improvement(rollout: Rollout) -> float | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from ratchet.canary_deployer.domain.forecast import Forecast
 from ratchet.canary_deployer.domain.outcomes import Compared, Watch
 from ratchet.canary_deployer.domain.trip_wires import NO_LOOKS, Looks
 from ratchet.kernel.errors import Rejected
@@ -190,6 +191,8 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     """For how long the rollout has been watched since it began, or was last resumed."""
     watch: Watch = Watch()
     looks: Looks = NO_LOOKS
+    forecast: Forecast | None = None
+    """How long it was expected to take when it began; None when too little traffic was seen to say."""
     turn_seq: int = 0
     """Last message of RL_TURNS that is in `watch`."""
     reward_seq: int = 0

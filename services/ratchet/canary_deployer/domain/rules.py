@@ -49,6 +49,8 @@ class Rules:
     promotion_threshold: float = 20.0
     caution_threshold: float = 4.0
     trips: TripLimits = TripLimits()
+    longest_days: float = 14.0
+    """A person is asked before a rollout that is expected to take longer."""
     lead_s: float = 2.0
     """A new weight holds from this long after the decision, when every gateway has read it."""
     keep_seen: int = 2000

@@ -21,6 +21,7 @@ def summary(rollout: Rollout, rules: Rules) -> JsonObject:
         "state": str(rollout.state),
         "strategy": rollout.strategy,
         "parked": rollout.parked,
+        "forecast": rollout.forecast.shown() if rollout.forecast else None,
         "candidate": msgspec.to_builtins(rollout.candidate),
         "stable": msgspec.to_builtins(rollout.stable),
         "stage": rollout.stage,

@@ -1,0 +1,83 @@
+"""How long a rollout will take at the role's traffic: a rule of thumb, said before it begins.
+
+A stage lasts for its shortest time, or until its canary trajectories have come. The last one lasts until a policy that
+equals stable is proven: its promotion e-value grows about as exp(n w (1 - w) margin^2 / (2 v)) over n trajectories at
+weight w, where v is the variance of one harm, at most 1/4 for a failure. So
+
+    sum over stages of n w (1 - w) = 2 v ln(threshold) / margin^2
+
+trajectories are needed, of both arms together: 599 weighted ones at the default margin and threshold, that is 2,400 at
+half of the traffic. It is a rule of thumb: of rollouts of an equal policy at 20 trajectories a day (where this says 127
+days) the median took 118 days, the shortest 48 and the longest 300. A better policy takes less, a worse one is rolled
+back sooner.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ratchet.canary_deployer.domain.rules import Rules
+from ratchet.messages.base import JsonObject, Value
+
+DAY_S = 86400.0
+LARGEST_VARIANCE = 0.25
+FEWEST_STARTS = 5
+"""Fewer starts say nothing about a role's traffic."""
+
+
+class Forecast(Value, frozen=True, kw_only=True):
+    """What is expected of a rollout of a policy that equals stable."""
+
+    per_day: float
+    """Trajectories of the role that start in a day."""
+    stages: tuple[float, ...]
+    """Days in each stage."""
+    soak: float
+    """Days of the soak."""
+
+    @property
+    def days(self) -> float:
+        """From the first traffic to the promotion."""
+        return sum(self.stages) + self.soak
+
+    def shown(self) -> JsonObject:
+        """For events, and for people."""
+        return {
+            "trajectories_per_day": round(self.per_day, 1),
+            "expected_days": round(self.days, 2),
+            "expected_days_by_stage": [round(days, 2) for days in self.stages],
+        }
+
+
+def forecast(starts: int, span_s: float, rules: Rules, first_stage: int = 0) -> Forecast | None:
+    """From so many starts in `span_s` seconds; None when they are too few to say anything."""
+    if starts < FEWEST_STARTS or span_s <= 0:
+        return None
+    per_s = starts / span_s
+    wanted = 2 * LARGEST_VARIANCE * math.log(rules.promotion_threshold) / max(rules.margin, 1e-3) ** 2
+    lasting: list[float] = []
+    for index, stage in enumerate(rules.stages):
+        if index < first_stage:
+            lasting.append(0.0)
+            continue
+        informative = stage.weight * (1 - stage.weight)
+        seconds = max(stage.min_s, stage.min_trajectories / (stage.weight * per_s))
+        if index == len(rules.stages) - 1:
+            seconds = max(seconds, wanted / (informative * per_s))
+        wanted = max(0.0, wanted - informative * per_s * seconds)
+        lasting.append(seconds / DAY_S)
+    return Forecast(per_day=per_s * DAY_S, stages=tuple(lasting), soak=rules.soak_s / DAY_S if rules.soaks else 0.0)
+
+
+def too_long(expected: Forecast | None, rules: Rules) -> bool:
+    """Whether a person should decide instead of waiting."""
+    return expected is not None and expected.days > rules.longest_days
+
+
+def told(expected: Forecast, rules: Rules) -> str:
+    """One line with the numbers."""
+    stages = ", ".join(f"{days:.1f}" for days in expected.stages)
+    return (
+        f"at {expected.per_day:.0f} trajectories a day a policy equal to stable takes about {expected.days:.0f} days "
+        f"({stages} by stage), the bound is {rules.longest_days:g}"
+    )
