@@ -140,7 +140,7 @@ async def pair(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> AsyncI
         try:
             for name in ("one", "two"):
                 started.append(await started_deployer(kernel, engine.port, tmp_path / name))
-                await eventually(started[-1].answers)
+                await eventually(started[-1].answers, 120)
             yield Pair(bus, objects, started)
         finally:
             for one in started:
@@ -165,7 +165,7 @@ async def started_deployer(kernel: KernelSettings, engine_port: int, data_dir: P
     return Deployer(process, port)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_a_standby_takes_over_from_a_killed_leader_before_the_canary_lapses(
     nats: RunningServer, s3: RunningServer, tmp_path: Path
 ):
@@ -179,7 +179,7 @@ async def test_a_standby_takes_over_from_a_killed_leader_before_the_canary_lapse
         assert first_break(await both.decisions()) is None
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_a_standby_takes_over_from_a_frozen_leader_which_writes_nothing_when_it_wakes_up(
     nats: RunningServer, s3: RunningServer, tmp_path: Path
 ):
@@ -202,7 +202,7 @@ async def test_a_standby_takes_over_from_a_frozen_leader_which_writes_nothing_wh
         assert first_break(await both.decisions()) is None
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_a_standby_shows_what_is_true_and_sends_orders_to_the_leader(
     nats: RunningServer, s3: RunningServer, tmp_path: Path
 ):

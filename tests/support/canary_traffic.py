@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as HttpRoute
 
 from ratchet.kernel.artifacts import PolicyManifest, publish_policy
-from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.bus import Bus
 from ratchet.kernel.objects import Objects
 from ratchet.messages import TrainingStatus, named_id
 from ratchet.messages.routing import arm_of
@@ -90,7 +90,7 @@ class Traffic:
         rewards: list[Any] = []
         for _ in range(count):
             trajectory_id = str(uuid_utils.uuid7())
-            given = arm_of(entry.value, trajectory_id, utc_now())
+            given = arm_of(entry.value, trajectory_id)
             assert given is not None
             success = self._random.random() < self._success[given.policy.version]
             calls.append(turn_of(trajectory_id, given.arm, given.policy.version, given.weight))

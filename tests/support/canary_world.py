@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import uuid
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -80,6 +81,11 @@ def reward_of(trajectory_id: str, *, success: bool, total: float | None = None, 
         "role": ROLE,
     }
     return Reward(**(plain | changes))
+
+
+def started_id(at: datetime, number: int) -> str:
+    """The `number`-th trajectory's UUIDv7: it started at `at`."""
+    return str(uuid.UUID(int=(int(at.timestamp() * 1000) << 80) | (7 << 76) | (2 << 62) | number))
 
 
 def turn_of(trajectory_id: str, arm: str, version: int, weight: float, **changes: Any) -> Turn:
@@ -255,8 +261,8 @@ class CanaryWorld:
         messages: list[Any] = []
         for _ in range(count):
             self.played += 1
-            trajectory_id = named_id("trajectory", self.played)
-            given = arm_of(route, trajectory_id, self.clock())
+            trajectory_id = started_id(self.clock(), self.played)
+            given = arm_of(route, trajectory_id)
             assert given is not None
             success = self.random.random() < (canary_success if given.arm == "canary" else stable_success)
             messages.append(turn_of(trajectory_id, given.arm, given.policy.version, given.weight))

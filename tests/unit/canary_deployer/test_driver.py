@@ -616,7 +616,7 @@ async def test_a_clock_that_is_set_changes_no_stage_no_lease_no_deadline_and_no_
     worlds = [await CanaryWorld().with_policies(1, 2) for _ in range(2)]
     for number, world in enumerate(worlds):
         await world.until("running")
-        await world.play(20, 0.5, 0.9)
+        await world.play(100, 0.5, 0.5)
         for _ in range(3):
             world.clock.set_by(jump_s * number)
             world.clock.advance(15)
