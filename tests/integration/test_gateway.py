@@ -18,6 +18,8 @@ from tests.support.http import http_client
 from tests.support.servers import RunningServer
 from tests.support.waiting import eventually
 
+HUGE = b'{"model": "support", "messages": [{"role": "user", "content": "x"}], %s}'
+
 
 async def test_a_conversation_becomes_turns_whose_deltas_give_back_every_prompt(
     nats: RunningServer, tmp_path: Any
@@ -171,6 +173,10 @@ async def test_feedback_is_checked_at_the_edge(nats: RunningServer, tmp_path: An
         ("/v1/chat/completions", b'{"model": "support@9", "messages": [{"role": "user", "content": "x"}]}', 404),
         ("/v1/chat/completions", b" " * 3000, 413),
         ("/v1/nothing", b"{}", 404),
+        ("/v1/chat/completions", HUGE % b'"temperature": %s' % (b"9" * 400), 400),
+        ("/v1/chat/completions", HUGE % b'"seed": %s' % (b"9" * 400), 400),
+        ("/v1/chat/completions", HUGE % b'"metadata": {"x": %s}' % (b"9" * 400), 400),
+        (f"/v1/trajectories/{uuid.UUID(int=7)}/end", b'{"role": "support", "labels": {"x": %s}}' % (b"9" * 400), 400),
         ("/t/not-a-uuid/v1/chat/completions", b'{"model":"support","messages":[{"role":"user","content":"x"}]}', 400),
     ],
 )
@@ -178,7 +184,7 @@ async def test_bad_input_gets_a_clear_error_in_openais_shape(
     nats: RunningServer, tmp_path: Any, path: str, body: bytes, status: int
 ) -> None:
     async with scene(nats, tmp_path, body_limit=2000) as here, http_client(base_url=here.url) as http:
-        answer = await http.post(path, content=body)
+        answer = await http.post(path, content=body, headers={"content-type": "application/json"})
         assert answer.status_code == status
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 

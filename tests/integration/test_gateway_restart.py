@@ -56,7 +56,7 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
         await asyncio.to_thread(nats.kill)
         engine.resident.clear()
         async with gateway(settings) as (client, app):
-            assert await app.checks["broker"]() == "broker is not connected"
+            assert await app.notes["broker"]() == "broker is not connected"
             answer = await said(client, "during")
             assert answer.headers["x-ratchet-arm"] == "stable"
             assert answer.headers["x-ratchet-policy"] == version(1).name
@@ -71,7 +71,7 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
             assert [turn.policy.arm for turn in turns] == ["canary", "stable", "stable"]
 
             async def healed() -> bool:
-                return await app.checks["broker"]() is None
+                return await app.notes["broker"]() is None
 
             await eventually(healed)
             await eventually(lambda: listed(client, f"{ROLE}@2"))
@@ -101,7 +101,7 @@ async def test_entries_that_cannot_be_read_are_told_and_everything_else_is_serve
             assert (refused.value.status_code, refused.value.code) == (503, "unavailable")
 
             async def told() -> bool:
-                fault = await app.checks["routes"]() or ""
+                fault = await app.notes["canaries"]() or ""
                 return "other cannot be read" in fault and f"{ROLE}.2 cannot be read" in fault
 
             await eventually(told)
@@ -111,7 +111,7 @@ async def test_entries_that_cannot_be_read_are_told_and_everything_else_is_serve
             await bucket.delete(f"{ROLE}.2")
             await put_routes(bus, other=1)
             await eventually(lambda: listed(client, "other"))
-            assert await app.checks["routes"]() is None
+            assert await app.notes["canaries"]() is None
 
 
 async def offer_canary(bus: Bus, lease: int) -> None:

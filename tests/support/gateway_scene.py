@@ -97,7 +97,7 @@ async def scene(nats: RunningServer, folder: Path, **options: Any) -> AsyncItera
         for number in (1, 2):
             await bus.bucket("policies", PolicyVersion).put(f"{ROLE}.{number}", version(number))
         await bus.bucket("policies", Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=3))
-        settings = Settings(kernel=kernel, port=0, **{"engine_url": engine_url, **options})
+        settings = Settings(kernel=kernel, port=0, **{"engine_url": engine_url, "grace_s": 0.0, **options})
         async with running_app(build(settings)) as app:
             port: int = app.components[-1].port  # type: ignore[attr-defined]
             here = Scene(f"http://127.0.0.1:{port}", engine, bus, app)

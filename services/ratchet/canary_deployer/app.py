@@ -103,7 +103,7 @@ def _assembled(settings: Settings, bus: Bus, engine: HttpEngine, now: Callable[[
             leadership,
             WhileLeading(leadership, lambda: deployments),
             WhileLeading(leadership, lambda: Consumer(bus, _subscription(handlers))),
-            HttpServer(api.app(), settings.kernel.http_host, settings.port),
+            HttpServer(api.app(), settings.kernel.http_host, settings.port, hosts=settings.kernel.allowed_hosts),
         ],
         checks={"bus": bus.check, "leader": leadership.check, "rollouts": deployments.check},
     )

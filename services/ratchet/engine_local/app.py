@@ -45,7 +45,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         with ThreadPoolExecutor(1, thread_name_prefix="loader") as loading:
             engine = Engine(settings, worker, registry, loader.load, loading, utc_now)
             api = JsonApi(engine.find, settings.body_limit, cancel_on_disconnect=True)
-            server = HttpServer(api, settings.kernel.http_host, settings.port)
+            server = HttpServer(api, settings.kernel.http_host, settings.port, hosts=settings.kernel.allowed_hosts)
             yield App("engine_local", [server], {"torch_thread": worker.check})
     finally:
         await asyncio.to_thread(worker.close)

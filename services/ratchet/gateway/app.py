@@ -35,14 +35,14 @@ from ratchet.gateway.guard import Guard
 from ratchet.gateway.handlers import Gateway
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
-from ratchet.gateway.recorders import Recorders
+from ratchet.gateway.recorders import FINISH_S, Recorders
 from ratchet.gateway.recording import Sealer
 from ratchet.gateway.settings import Settings
 from ratchet.kernel.asgi import Answer, Handler, HttpError, JsonApi, Request
 from ratchet.kernel.bus import Bus, utc_now
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import ConfigError
-from ratchet.kernel.http import HttpServer
+from ratchet.kernel.http import Bounds, HttpServer
 from ratchet.kernel.outbox import Outbox
 from ratchet.kernel.runtime import App, Periodic
 from ratchet.kernel.spool import Spool
@@ -123,17 +123,33 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     publishing = Publishing(outbox, broker.bus, settings.close_s)
     per_minute = settings.requests_per_minute
     api = JsonApi(paths(gateway, coordinator), settings.body_limit, cancel_on_disconnect=True)
-    guard = Guard(api, api_keys(settings), RateLimit(per_minute, time.monotonic) if per_minute else None)
-    server = HttpServer(guard, settings.kernel.http_host, settings.port)
+    limit = RateLimit(per_minute, time.monotonic) if per_minute else None
+    guard = Guard(api, api_keys(settings), limit, settings.trusted_proxies)
+    kernel = settings.kernel
+    server = HttpServer(guard, kernel.http_host, settings.port, hosts=kernel.allowed_hosts, bounds=bounds(settings))
     try:
         yield App(
             "gateway",
             [broker, publishing, recorders, routes, Periodic(LOOK_S, look, "observation"), server],
-            {"broker": broker.check, "routes": routes.check, "spool": publishing.check},
+            {"routes": routes.ready},
+            notes={"broker": broker.check, "canaries": routes.check, "spool": publishing.check},
+            drain_s=settings.grace_s + settings.drain_s + FINISH_S,
         )
     finally:
         await session.close()
         spool.close()
+
+
+def bounds(settings: Settings) -> Bounds:
+    """What connections may cost, and how a stop goes."""
+    return Bounds(
+        connections=settings.connections,
+        per_address=settings.connections_per_address,
+        grace_s=settings.grace_s,
+        drain_s=settings.drain_s,
+        header_s=settings.header_s,
+        body_s=settings.body_s,
+    )
 
 
 def policy_engine(settings: Settings, session: ClientSession, routes: Routes) -> PolicyEngine:

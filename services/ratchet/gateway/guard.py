@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import ip_address
+
+from pydantic import IPvAnyNetwork
 
 from ratchet.gateway.domain.rate_limit import RateLimit
 from ratchet.kernel.asgi import (
@@ -24,8 +27,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 class Guard:
     """API keys and a rate limit in front of an ASGI application, where the gateway has some."""
 
-    def __init__(self, app: App, keys: frozenset[str], limit: RateLimit | None) -> None:
+    def __init__(
+        self, app: App, keys: frozenset[str], limit: RateLimit | None, proxies: Sequence[IPvAnyNetwork] = ()
+    ) -> None:
+        """`proxies`: whose word counts for the address of a caller."""
         self._app = app
+        self._proxies = proxies
         self._keys = keys
         self._limit = limit
 
@@ -54,7 +61,28 @@ class Guard:
         Every key is compared: the time tells nothing of them.
         """
         if not self._keys:
-            return client_of(scope)
+            return address_of(scope, self._proxies)
         given = dict(scope["headers"]).get(b"authorization", b"").removeprefix(b"Bearer ")
         matches = [key for key in self._keys if hmac.compare_digest(key.encode(), given)]
         return matches[0] if matches else None
+
+
+def address_of(scope: Scope, proxies: Sequence[IPvAnyNetwork]) -> str:
+    """The address of a caller: of the connection, or what the nearest proxies that are trusted say of it.
+
+    Each proxy adds at the right whom it saw; everything further left a caller can make up.
+    """
+    address = client_of(scope)
+    said = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    forwarded = [part.strip() for part in b",".join(said).decode("latin-1").split(",") if part.strip()]
+    while forwarded and _is_in(address, proxies):
+        address = forwarded.pop()
+    return address
+
+
+def _is_in(address: str, networks: Sequence[IPvAnyNetwork]) -> bool:
+    try:
+        known = ip_address(address)
+    except ValueError:
+        return False
+    return any(known in network for network in networks)

@@ -72,16 +72,19 @@ class Routes:
         route = self._routes.get(role)
         return route is not None and has_lapsed(self._leases.get(role), route, self._monotonic(), self._lease_s)
 
+    async def ready(self) -> str | None:
+        """Readiness: None once the routes were looked at, or are known from an earlier run; else the reason."""
+        return None if self._looked or self._routes else "the routes were not looked at yet, and none were kept"
+
     async def check(self) -> str | None:
-        """Readiness detail: no look taken yet, entries that cannot be read, roles whose canary lease has lapsed.
+        """What is wrong with the routes, though calls are answered: entries that cannot be read, lapsed leases.
 
         Not in the time that a lease may take to grow after a start: the deployer may wait for this gateway.
         """
         for key in [key for key in self._unreadable if "." in key]:
             with suppress(Unavailable):  # nobody watches versions: perhaps it was put right
                 await self._look_up(key)
-        told = [] if self._looked else ["not looked at yet"]
-        told += [f"{key} cannot be read: {reason}" for key, reason in self._unreadable.items()]
+        told = [f"{key} cannot be read: {reason}" for key, reason in self._unreadable.items()]
         now = self._monotonic()
         gone = [role for role, lease in self._leases.items() if lease and is_overdue(lease, now, self._lease_s)]
         if gone:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ratchet.kernel.settings import KernelSettings
@@ -72,6 +72,23 @@ class Settings(BaseSettings):
     """File with further bearer tokens, one in a line."""
     requests_per_minute: int = Field(default=0, ge=0)
     """Most requests of one API key, or of one address where no key is asked for; 0: no limit."""
+    trusted_proxies: list[IPvAnyNetwork] = Field(default_factory=list[IPvAnyNetwork])
+    """Addresses or networks of proxies in front of the gateway: what they say in `X-Forwarded-For` is believed. A JSON
+    list."""
+    connections: int = Field(default=0, ge=0)
+    """Most open connections; 0: half of the files that the process may open, so that each call finds one at the
+    engine."""
+    connections_per_address: int = Field(default=0, ge=0)
+    """Most open connections of one address, also of a proxy; 0: half of all."""
+    header_s: float = Field(default=10.0, gt=0)
+    """How long a client may take to send its request's headers."""
+    body_s: float = Field(default=60.0, gt=0)
+    """How long a client may take to send its request's body."""
+    grace_s: float = Field(default=1.0, ge=0)
+    """How long a stop still lets calls in, while readiness already says that it stops."""
+    drain_s: float = Field(default=120.0, ge=1)
+    """How long calls under way may go on at a stop: as long as the longest answer, and no longer than whoever stops the
+    process waits before killing it (`stop_grace_period` of compose)."""
     user_key: SecretStr | None = None
     """Key of the hash that turns `user` into `user_ref`; without it user ids are dropped."""
     body_limit: int = 8 * 1024 * 1024

@@ -17,7 +17,7 @@ from ratchet.kernel.errors import RatchetError
 Check = Callable[[], Awaitable[str | None]]
 """Returns None when all is well, else the reason why not."""
 
-FAILING = Gauge("ratchet_check_failing", "1 while a check of /readyz fails.", ["check"])
+FAILING = Gauge("ratchet_check_failing", "1 while a check of /readyz fails, or notes something.", ["check"])
 
 CHECK_DEADLINE_S = 2.0
 """A check that takes longer counts as failed: whoever asks is waiting."""
@@ -30,13 +30,25 @@ class Health:
     service: str
     starting: str | None = "starting"
     checks: Mapping[str, Check] = field(default_factory=dict[str, Check])
+    notes: Mapping[str, Check] = field(default_factory=dict[str, Check])
+    """What is wrong, but does not keep the service from its work."""
+
+    def stop(self) -> None:
+        """Not ready any more: before anything is stopped, so that callers go elsewhere."""
+        self.starting = "stopping"
 
     async def reasons(self) -> dict[str, str]:
         """Why the service is not ready, by check; empty when it is."""
-        if self.starting is not None:
-            return {"start": self.starting}
-        found = await asyncio.gather(*(_ask(check) for check in self.checks.values()))
-        return {name: reason for name, reason in zip(self.checks, found, strict=True) if reason is not None}
+        return {"start": self.starting} if self.starting is not None else await _failing(self.checks)
+
+    async def noted(self) -> dict[str, str]:
+        """What else is wrong, by check."""
+        return await _failing(self.notes)
+
+
+async def _failing(checks: Mapping[str, Check]) -> dict[str, str]:
+    found = await asyncio.gather(*(_ask(check) for check in checks.values()))
+    return {name: reason for name, reason in zip(checks, found, strict=True) if reason is not None}
 
 
 async def _ask(check: Check) -> str | None:
@@ -57,12 +69,12 @@ def health_app(health: Health) -> Starlette:
 
     async def ready(_: Request) -> Response:
         reasons = await health.reasons()
-        status = {"service": health.service, "ready": not reasons, "reasons": reasons}
+        status = {"service": health.service, "ready": not reasons, "reasons": reasons, "notes": await health.noted()}
         return JSONResponse(status, status_code=503 if reasons else 200)
 
     async def metrics(_: Request) -> Response:
-        reasons = await health.reasons()
-        for name in (*health.checks, "start"):
+        reasons = await health.reasons() | await health.noted()
+        for name in (*health.checks, *health.notes, "start"):
             FAILING.labels(name).set(name in reasons)
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 

@@ -54,6 +54,10 @@ class App:
     name: str
     components: Sequence[Component]
     checks: Mapping[str, Check] = field(default_factory=dict[str, Check])
+    notes: Mapping[str, Check] = field(default_factory=dict[str, Check])
+    """What is told with readiness, and alarmed, but does not keep the service from its work."""
+    drain_s: float = 0.0
+    """How much longer than `shutdown_s` a stop may take: for calls that are under way."""
 
 
 class Periodic:
@@ -110,6 +114,7 @@ async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: K
     serving = asyncio.create_task(server.run())
     entering = asyncio.create_task(build.__aenter__())
     asked = asyncio.create_task(stopping.wait())
+    asked.add_done_callback(lambda _: health.stop())
     try:
         await asyncio.wait({entering, asked}, return_when=asyncio.FIRST_COMPLETED)
         if not entering.done():
@@ -119,12 +124,12 @@ async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: K
             return True
         app = entering.result()
         try:
-            health.checks = app.checks
+            health.checks, health.notes = app.checks, app.notes
             health.starting = None
             log.info("running", health_port=server.port)
-            return await supervise(app, stopping, settings.shutdown_s)
+            return await supervise(app, stopping, settings.shutdown_s + app.drain_s)
         finally:
-            health.starting = "stopping"
+            health.stop()
             await build.__aexit__(None, None, None)
     finally:
         asked.cancel()

@@ -57,6 +57,9 @@ class KernelSettings(BaseSettings):
     """Local files of this process: caches and spools, nothing that cannot be rebuilt."""
     http_host: str = "127.0.0.1"
     """Address that HTTP servers listen on."""
+    allowed_hosts: list[str] = Field(default_factory=list[str])
+    """Names, with a dot, under which agents and pages know our HTTP servers. A JSON list. Any IP address and any name
+    without a dot is accepted anyway: no other site can have it."""
     health_port: int = 0
     """Port of /healthz, /readyz and /metrics; 0 picks a free one."""
     log_level: LogLevel = "info"

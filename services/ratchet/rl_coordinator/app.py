@@ -141,7 +141,7 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
         Periodic(settings.tick_s, keeper.tick, "keeper"),
         Periodic(settings.tick_s, dispatcher.tick, "dispatcher"),
         *(Periodic(settings.trigger_tick_s, one.tick, "triggers") for one in triggers if settings.training_enabled),
-        HttpServer(http_app(parts), settings.kernel.http_host, settings.port),
+        HttpServer(http_app(parts), settings.kernel.http_host, settings.port, hosts=settings.kernel.allowed_hosts),
     ]
     checks = {**stores.checks(), "rewarded": counter.check, "preferences": preferring.check}
     return App(NAME, components, checks)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import Any
 
 import msgspec
 import pytest
 
 from ratchet.gateway.domain.rate_limit import RateLimit
-from ratchet.gateway.guard import Guard
+from ratchet.gateway.guard import Guard, address_of
 from ratchet.kernel.asgi import Receive, Response, Scope, Send, send_response
 
 
@@ -72,3 +73,19 @@ async def test_where_keys_are_asked_for_a_limit_is_the_keys_wherever_it_is_used(
 async def test_a_wrong_key_uses_up_nobodys_limit() -> None:
     caller = Caller(Guard(inside, frozenset({"good"}), RateLimit(1, lambda: 0.0)))
     assert [await caller.call(b"Bearer bad"), await caller.call(b"Bearer good")] == [401, 200]
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "address"),
+    [
+        ("203.0.113.9", b"198.51.100.1", "203.0.113.9"),
+        ("127.0.0.1", b"198.51.100.1", "127.0.0.1"),
+        ("10.0.0.1", b"198.51.100.1", "198.51.100.1"),
+        ("10.0.0.1", b"1.1.1.1, 198.51.100.1", "198.51.100.1"),
+        ("10.0.0.1", b"198.51.100.1, 10.0.0.2", "198.51.100.1"),
+        ("10.0.0.1", b"", "10.0.0.1"),
+    ],
+)
+def test_only_a_trusted_proxy_says_whose_call_it_is(peer: str, forwarded: bytes, address: str) -> None:
+    scope = {"client": (peer, 1), "headers": [(b"x-forwarded-for", forwarded)]}
+    assert address_of(scope, [ip_network("10.0.0.0/8")]) == address

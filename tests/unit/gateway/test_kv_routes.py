@@ -50,10 +50,10 @@ async def until_served(routes: Routes, role: str, number: int) -> None:
 async def test_routes_are_not_ready_before_they_were_looked_at_even_if_there_are_none(tmp_path: Path) -> None:
     bus: Any = FakeBus()
     async with following(bus, tmp_path) as routes:
-        assert await routes.check() == "not looked at yet"
+        assert await routes.ready() == "the routes were not looked at yet, and none were kept"
 
         async def ready() -> bool:
-            return await routes.check() is None
+            return await routes.ready() is None
 
         await eventually(ready)
 

@@ -1,0 +1,131 @@
+"""What connections may cost, and what a stop does with those that are open: on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from ratchet.kernel.asgi import JsonApi, Request, Response, json_response
+from ratchet.kernel.http import Bounds, HttpServer
+from tests.support.http import http_client
+from tests.support.running import running
+from tests.support.waiting import eventually
+
+HEAD = b"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 2\r\n"
+
+
+class Api:
+    """Answers when a test says so."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.may_answer = asyncio.Event()
+
+    async def handle(self, _: Request) -> Response:
+        self.asked.set()
+        await self.may_answer.wait()
+        return json_response({"ok": True})
+
+
+@asynccontextmanager
+async def served(api: Api, **bounds: Any) -> AsyncIterator[HttpServer]:
+    server = HttpServer(JsonApi(lambda _, __: api.handle, 1000), "127.0.0.1", 0, bounds=Bounds(**bounds))
+    async with running(server):
+        await eventually(lambda: _listens(server))
+        yield server
+
+
+async def _listens(server: HttpServer) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    except ConnectionError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /x HT", HEAD, HEAD + b"\r\n{"], ids=["nothing", "line", "head", "body"])
+async def test_a_request_that_never_ends_is_cut_off_and_its_place_is_free_again(sent: bytes) -> None:
+    api = Api()
+    api.may_answer.set()
+    async with served(api, header_s=0.2, body_s=0.2, connections=2, per_address=2) as server:
+        half_open = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        for _, writer in half_open:
+            writer.write(sent)
+        for reader, writer in half_open:
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await reader.readexactly(1)
+            writer.close()
+        async with http_client() as http:
+            answer = await http.post(f"http://127.0.0.1:{server.port}/x", json={})
+            assert answer.status_code == 200
+
+
+async def test_connections_beyond_the_bound_of_an_address_are_told_so() -> None:
+    api = Api()
+    api.may_answer.set()
+    async with served(api, connections=10, per_address=3) as server:
+        idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        said = await reader.read()
+        assert said.startswith(b"HTTP/1.1 503 ")
+        assert msgspec.json.decode(said.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_many_connections"
+        writer.close()
+        idle[0][1].close()
+        async with http_client() as http:
+            url = f"http://127.0.0.1:{server.port}/x"
+
+            async def taken() -> bool:
+                return (await http.post(url, json={})).status_code == 200
+
+            await eventually(taken)
+        for _, one in idle[1:]:
+            one.close()
+
+
+async def test_a_stop_lets_calls_end_that_are_under_way() -> None:
+    api = Api()
+    server = HttpServer(JsonApi(lambda _, __: api.handle, 1000), "127.0.0.1", 0, bounds=Bounds(drain_s=60))
+    serving = asyncio.create_task(server.run())
+    async with http_client() as http:
+        url = f"http://127.0.0.1:{server.port}/x"
+        await eventually(lambda: _listens(server))
+        calling = asyncio.create_task(http.post(url, json={}))
+        await api.asked.wait()
+        await server.stop()
+        async with http_client() as other:
+            while True:  # a stop is noticed within a tenth of a second
+                try:
+                    await asyncio.wait_for(other.get(url), 0.2)
+                except httpx.ConnectError:
+                    break
+                except (TimeoutError, httpx.HTTPError):
+                    continue
+        assert not calling.done()
+        api.may_answer.set()
+        assert (await calling).status_code == 200
+    await serving
+
+
+async def test_a_stop_lets_calls_in_within_its_grace_and_breaks_off_the_last_ones_in_words() -> None:
+    api = Api()
+    bounds = Bounds(grace_s=0.5, drain_s=1)
+    server = HttpServer(JsonApi(lambda _, __: api.handle, 1000), "127.0.0.1", 0, bounds=bounds)
+    serving = asyncio.create_task(server.run())
+    async with http_client() as http:
+        url = f"http://127.0.0.1:{server.port}/x"
+        await eventually(lambda: _listens(server))
+        stopping = asyncio.create_task(server.stop())
+        calling = asyncio.create_task(http.post(url, json={}))
+        await api.asked.wait()
+        await stopping
+        answer = await calling
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "stopping")
+    await serving
