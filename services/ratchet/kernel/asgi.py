@@ -74,7 +74,7 @@ class Request:
         try:
             value = msgspec.json.decode(self.body)
             if _LONG_NUMBER.search(self.body):
-                msgspec.json.encode(value)
+                msgspec.msgpack.encode(value)
         except (msgspec.DecodeError, RecursionError) as error:
             raise HttpError(400, f"the body is not JSON: {error}", code="invalid_json") from error
         except OverflowError as error:
