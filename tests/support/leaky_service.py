@@ -43,6 +43,7 @@ SECRETS = {
     "password": "hunter2-correct-horse",
     "prompt": "my daughter is ill and cannot sleep",
 }
+JSON = {"content-type": "application/json"}
 SAID = "; ".join(SECRETS.values())
 SECRET_TRAJECTORY = trajectory("secret", task_context=TaskContext(task_id="t", instructions=SAID))
 
@@ -141,7 +142,7 @@ async def http() -> None:
         answered = None
         while answered is None:
             with suppress(httpx.ConnectError):
-                answered = await client.post(f"http://127.0.0.1:{server.port}/", content=SAID)
+                answered = await client.post(f"http://127.0.0.1:{server.port}/", content=SAID, headers=JSON)
     await server.stop()
     await serving
 
