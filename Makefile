@@ -15,7 +15,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 PYTEST := $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prometheus check lint type imports generated format test test-unit test-contract test-integration test-e2e \
+.PHONY: help setup simulate prometheus check lint type imports generated format test test-unit test-contract test-integration test-e2e \
 	unit-with-torch unit-without-torch demo up down env constraints docs
 
 help: ## this list
@@ -63,6 +63,9 @@ format: $(STAMP)
 	@$(BIN)/ruff format .
 
 test: test-unit test-contract test-integration test-e2e ## all tests
+
+simulate: $(STAMP) ## How often the canary errs and how soon it is rolled back: 5,000 rollouts a scene, hours
+	$(BIN)/python -m tests.bench.simulate_canary
 
 test-unit: $(STAMP) ## domains and pure parts, without sockets
 	@$(MAKE) --no-print-directory -j2 --output-sync=target unit-with-torch unit-without-torch

@@ -37,7 +37,14 @@ from tests.support.running import connected, prepared_objects, running, running_
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
 from tests.support.waiting import eventually
 
-UNDECIDED = {"rollback_threshold": 1e9, "promotion_threshold": 1e9}
+UNDECIDED = {
+    "share_evidence": 1e-9,
+    "share_first_call": 1e-9,
+    "share_run": 1e-9,
+    "share_safety": 1e-9,
+    "ratio_error": 1e-9,
+    "promotion_threshold": 1e9,
+}
 """No chance in the draw of arms may end a rollout that the test wants to see running."""
 
 HELDOUT = """
@@ -336,8 +343,8 @@ def counted(test: Stage, trajectories: int) -> Any:
     """Whether the stored statistics hold so many trajectories, neither more nor less."""
 
     async def probe() -> bool:
-        statistics = (await test.rollout()).watch.statistics
-        found = statistics.stable.trajectories + statistics.canary.trajectories
+        watch = (await test.rollout()).watch
+        found = watch.stable.trajectories + watch.canary.trajectories
         assert found <= trajectories
         return found == trajectories
 

@@ -1,205 +1,342 @@
-"""Many simulated rollouts at once: the product's e-processes in numpy, checked against them by a unit test.
+"""Many simulated rollouts at once, through the product's tests and verdicts: trajectories that take time.
 
-Shape suffixes: _R rollouts, _K stakes. One step of the loop finishes one trajectory in every rollout.
+A scene draws both potential outcomes of every trajectory, whatever its arm, and how long each takes to be known. At
+each look every rollout is weighed by the product's `Court` and judged by its `decide`, and the weight of the
+trajectories that start until the next look follows from that. What the fold of messages makes of a history is what
+`cohorts` makes of it here: a unit test compares the two.
+
+Arrays are [R, n] (R rollouts, n trajectories in the order of their starts) or [R, n, 2] (arm: stable, canary).
 """
-
-# ruff: noqa: N803, N815 - names of arrays end in their shape
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from ratchet.canary_deployer.domain import e_processes as product
+from ratchet.canary_deployer.domain.cohorts import Cohort
+from ratchet.canary_deployer.domain.e_processes import Flags, Floats
+from ratchet.canary_deployer.domain.evidence import Court, Standing, Weighed
+from ratchet.canary_deployer.domain.prefixes import BLOCK
+from ratchet.canary_deployer.domain.rollout import Rollout, State, Verdict
+from ratchet.canary_deployer.domain.rules import Rules, Stage
+from ratchet.canary_deployer.domain.trajectories import (
+    FAILED,
+    MISSING,
+    MOVED,
+    PENDING,
+    SUCCESS,
+    ArmCounts,
+    Call,
+    Event,
+    Score,
+    Started,
+    Terms,
+)
+from ratchet.canary_deployer.domain.verdicts import decide
+from ratchet.canary_deployer.domain.watch import Watch
+from ratchet.messages.state import ServedPolicy
+from tests.support.fake_clock import START
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-METRICS = ("failure", "reward", "latency")
-LARGEST = 1e100
-"""Wealth is multiplied here, not added up in logarithms: that is faster, and beyond this it decides nothing."""
+NEVER = math.inf
 
 
 @dataclass(frozen=True)
-class World:
-    """What the two policies do: failure rates, rewards of successes, and how slow the canary is."""
+class Lives:
+    """What would become of every trajectory on either arm, [R, n, 2]; times are seconds after its start."""
 
-    stable_failure: float
-    canary_failure: float
-    reward_low: float = 0.75
-    reward_high: float = 0.92
-    canary_reward_loss: float = 0.0
-    """Taken from every reward of the canary; keep `reward_floor` at least as large."""
-    reward_floor: float = 0.0
-    """Reward of a failure."""
-    slowdown: float = 1.0
+    failed: Flags
+    known_s: Floats
+    """When its outcome is reported; `NEVER` for one that is not."""
+    reward: Floats
+    latency_ms: Floats
+    first_failed: Flags
+    first_s: Floats
+    """When its first call ends; `NEVER` for one that does not."""
+    moved: Flags
+    """Whether a lapsed lease moves it, if it is the canary's."""
 
 
 @dataclass(frozen=True)
-class Design:
-    """How a rollout is run: the defaults of the deployer's settings."""
+class Scene:
+    """Traffic, both policies, and how the rollout is run."""
 
-    weights: tuple[float, ...] = (0.1, 0.25, 0.5)
-    min_canary: tuple[int, ...] = (20, 20, 20)
-    margin: float = 0.05
-    latency_margin: float = 0.1
-    threshold: float = 20.0
-    caution: float = 4.0
-    metrics: tuple[str, ...] = METRICS
-    promotion_metrics: tuple[str, ...] = ("failure", "reward")
-    longest: int = 3000
+    draw: Callable[[np.random.Generator, int, Floats], Lives]
+    """Of a generator, R, and the start times [n]."""
+    rate: float = 1.0
+    """Trajectories a second."""
+    seconds: float = 1800.0
+    look_s: float = 300.0
+    stages: tuple[Stage, ...] = (Stage(0.1, 300, 20), Stage(0.25, 300, 20), Stage(0.5, 300, 20))
+    horizon_s: float = 600.0
+    rules: dict[str, object] = field(default_factory=dict[str, object])
+
+    def made_rules(self) -> Rules:
+        """The rules of the rollout."""
+        plain: dict[str, object] = {"horizon_s": self.horizon_s, "lead_s": 0.0, "soak_s": 0.0}
+        return Rules(stages=self.stages, **(plain | self.rules))  # pyright: ignore[reportArgumentType] - by name
 
 
-@dataclass
-class Outcome:
-    """Per rollout: the trajectory that decided it, 0 for none."""
+@dataclass(frozen=True)
+class Ends:
+    """How and when each rollout was decided, [R]; NaN: not."""
 
-    rolled_back_at: NDArray[np.int64]
-    promoted_at: NDArray[np.int64]
+    rolled_back_s: Floats
+    promoted_s: Floats
+    held_s: Floats
+    reasons: list[str]
 
     @property
-    def rolled_back(self) -> float:
-        return float((self.rolled_back_at > 0).mean())
+    def rolled_back(self) -> int:
+        return int((~np.isnan(self.rolled_back_s)).sum())
 
     @property
-    def promoted(self) -> float:
-        return float((self.promoted_at > 0).mean())
-
-    def median_rollback(self) -> float:
-        return float(np.median(self.rolled_back_at[self.rolled_back_at > 0])) if self.rolled_back else float("nan")
-
-    def mean_rollback(self) -> float:
-        return float(self.rolled_back_at[self.rolled_back_at > 0].mean()) if self.rolled_back else float("nan")
-
-    def median_promotion(self) -> float:
-        return float(np.median(self.promoted_at[self.promoted_at > 0])) if self.promoted else float("nan")
+    def promoted(self) -> int:
+        return int((~np.isnan(self.promoted_s)).sum())
 
 
-@dataclass
-class MetricWealth:
-    """Both e-processes of one metric in all rollouts."""
+def lives(
+    rng: np.random.Generator,
+    failure: tuple[Floats | float, Floats | float],
+    seconds: tuple[Floats, Floats],
+    *,
+    shape: tuple[int, int],
+    reported: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0),
+    latency_ms: tuple[float, float] = (1000.0, 1000.0),
+    first_failure: tuple[float, float] = (0.0, 0.0),
+    dies_at_first: bool = False,
+) -> Lives:
+    """Lives with these failure rates and durations. The two arms' outcomes are drawn independently.
 
-    rollback_KR: Floats
-    promotion_KR: Floats
-    count_2R: Floats = field(repr=False)
-    total_2R: Floats = field(repr=False)
+    `reported`: share of successes and of failures that anybody reports, of stable and then of the canary.
+    `dies_at_first`: an agent whose first call failed reports nothing, and its trajectory is a failure.
+    """
+    chance = np.stack([np.broadcast_to(np.asarray(p, dtype=np.float64), shape) for p in failure], axis=-1)
+    failed = rng.random((*shape, 2)) < chance
+    first_failed = rng.random((*shape, 2)) < np.array(first_failure)
+    told = np.where(failed, np.array([reported[1], reported[3]]), np.array([reported[0], reported[2]]))
+    silent = rng.random((*shape, 2)) >= told
+    if dies_at_first:
+        silent |= first_failed
+    latency = rng.lognormal(0.0, 0.5, (*shape, 2)) * np.array(latency_ms)
+    return Lives(
+        failed=failed,
+        known_s=np.where(silent, NEVER, np.stack(seconds, axis=-1)),
+        reward=np.where(failed, 0.0, rng.uniform(0.75, 0.92, (*shape, 2))),
+        latency_ms=latency,
+        first_failed=first_failed,
+        first_s=latency / 1000,
+        moved=np.zeros((*shape, 2), dtype=np.bool_),
+    )
+
+
+def play(scene: Scene, *, rollouts: int, seed: int) -> Ends:
+    """Run the scene's rollouts until each is decided or time is up; the last look is when all is known."""
+    return _Play(scene, rollouts, seed).ends()
+
+
+class _Play:
+    def __init__(self, scene: Scene, rollouts: int, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        count = int(scene.rate * scene.seconds)
+        self.scene, self.rules, self.rollouts = scene, scene.made_rules(), rollouts
+        self.court = Court(self.rules)
+        self.start_s = np.arange(count) / scene.rate
+        self.lives = scene.draw(rng, rollouts, self.start_s)
+        self.draws = rng.random((rollouts, count))
+        self.weight = np.full((rollouts, count), np.nan)
+        self.canary = np.zeros((rollouts, count), dtype=np.bool_)
+        self.centres = {name: np.full((rollouts, count), 0.5) for name in ("reward", "loss", "failure", "latency")}
+        self.scale_ms = np.full((rollouts, count), np.nan)
+        self.records = [_record() for _ in range(rollouts)]
+        self.stage_s = np.zeros(rollouts)
+        self.result = Ends(*(np.full(rollouts, np.nan) for _ in range(3)), reasons=[""] * rollouts)
+        self.standing: Standing = self.court.fresh(rollouts)
+
+    def ends(self) -> Ends:
+        """Look after look."""
+        scene, begun = self.scene, 0
+        known = {name: np.full(self.rollouts, 0.5) for name in self.centres}
+        scale = np.full(self.rollouts, np.nan)
+        times = [
+            *np.arange(scene.look_s, scene.seconds, scene.look_s),
+            scene.seconds,
+            scene.seconds + scene.horizon_s + 1,
+        ]
+        for now in times:
+            upto = int(np.searchsorted(self.start_s, now))
+            self._begin(slice(begun, upto), known, scale)
+            begun = upto
+            weighed = self._weigh(begun, now)
+            known = weighed.centres(self._weights())
+            scale = self._scale(begun, now)
+            self._judge(weighed, begun, now)
+            if not np.isnan(self._decided()).any():
+                break
+        return self.result
+
+    def _begin(self, rows: slice, centres: dict[str, Floats], scale: Floats) -> None:
+        """Trajectories start under the weights, centres and scales of this moment."""
+        self.weight[:, rows] = self._weights()[:, None]
+        self.canary[:, rows] = self.draws[:, rows] < self.weight[:, rows]
+        self.scale_ms[:, rows] = scale[:, None]
+        for name, values in centres.items():
+            self.centres[name][:, rows] = values[:, None]
+
+    def _weights(self) -> Floats:
+        return np.array([self.rules.stages[record.stage].weight for record in self.records])
+
+    def _weigh(self, begun: int, now: float) -> Weighed:
+        """Close what is known in every rollout, weigh the rest."""
+        while (self.standing.block + 1) * BLOCK <= begun:
+            cohort = self._cohort(self.standing.block * BLOCK, (self.standing.block + 1) * BLOCK, now)
+            if not (cohort.settled & ~np.isnan(cohort.first)).all():
+                break
+            self.standing = self.court.closed(self.standing, cohort, self.court.products(cohort))
+        cuts = range(self.standing.block * BLOCK, begun, BLOCK)
+        cohorts = [self._cohort(cut, min(cut + BLOCK, begun), now) for cut in cuts]
+        return self.court.weigh(self.standing, cohorts, [self.court.products(cohort) for cohort in cohorts])
+
+    def _cohort(self, first: int, after: int, now: float) -> Cohort:
+        """What is known at `now` of trajectories `first` to `after`."""
+        rows = slice(first, after)
+        canary, horizon = self.canary[:, rows], self.scene.horizon_s
+        own = {name: self._own(name, rows) for name in Lives.__dataclass_fields__}
+        passed = now - self.start_s[rows]
+        late = passed > horizon
+        told = (own["known_s"] <= passed) & (own["known_s"] <= horizon)
+        outcome = np.where(told, np.where(own["failed"], FAILED, SUCCESS), np.where(late, MISSING, PENDING))
+        outcome = np.where(own["moved"] & canary, MOVED, outcome)
+        called = (own["first_s"] <= passed) & (own["first_s"] <= horizon)
+        first_call = np.where(called, own["first_failed"].astype(float), np.where(late, 1.0, np.nan))
+        scale = self.scale_ms[:, rows]
+        timely = called & (own["first_s"] <= own["known_s"]) & ~own["first_failed"]
+        unanswered = np.where((outcome == MISSING) & ~called, 1.0, np.nan)
+        latency = np.where(timely, own["latency_ms"] / (own["latency_ms"] + scale), unanswered)
+        return Cohort(
+            canary=canary,
+            weight=self.weight[:, rows],
+            outcome=outcome,
+            first=np.where(outcome == MOVED, np.where(np.isnan(first_call), 0.0, first_call), first_call),
+            reward=np.where(told, own["reward"], np.nan),
+            latency=np.where(outcome == PENDING, np.nan, latency),
+            timed=~np.isnan(scale),
+            violation=np.zeros(canary.shape),
+            centres={name: values[:, rows] for name, values in self.centres.items()},
+        )
+
+    def _own(self, name: str, rows: slice) -> np.ndarray:
+        """What happens on the arm that was drawn."""
+        both = getattr(self.lives, name)[:, rows]
+        return np.where(self.canary[:, rows], both[..., 1], both[..., 0])
+
+    def _scale(self, begun: int, now: float) -> Floats:
+        """Typical latency of what is known, whichever arm finished sooner: as biased as in the product."""
+        rows = slice(0, begun)
+        told = self._own("known_s", rows) <= now - self.start_s[rows]
+        logs = np.log(self._own("latency_ms", rows))
+        count = told.sum(axis=1)
+        return np.where(count > 0, np.exp((logs * told).sum(axis=1) / np.maximum(count, 1)), np.nan)
+
+    def _judge(self, weighed: Weighed, begun: int, now: float) -> None:
+        done = (self._cohort(0, begun, now).settled & self.canary[:, :begun]).sum(axis=1)
+        for place in np.flatnonzero(np.isnan(self._decided())).tolist():
+            watch = Watch(evidence=weighed.evidence((place,)), canary=ArmCounts(trajectories=int(done[place])))
+            age_s = now - self.stage_s[place]
+            record = msgspec.structs.replace(self.records[place], watch=watch, stage_age_s=age_s)
+            decision = decide(record, self.rules)
+            self.records[place] = record
+            if decision is None:
+                continue
+            self.result.reasons[place] = decision.reason
+            if decision.verdict is Verdict.ADVANCE:
+                stage = record.stage + 1
+                self.records[place] = msgspec.structs.replace(record, stage=stage, stage_base=int(done[place]))
+                self.stage_s[place] = now
+            elif decision.verdict is Verdict.HOLD:
+                self.result.held_s[place] = now
+                self.records[place] = msgspec.structs.replace(record, noticed=("sample_ratio",))
+            else:
+                ended = decision.verdict is Verdict.ROLL_BACK
+                (self.result.rolled_back_s if ended else self.result.promoted_s)[place] = now
+
+    def _decided(self) -> Floats:
+        ends = np.stack([self.result.rolled_back_s, self.result.promoted_s])
+        return np.where(np.isnan(ends).all(axis=0), np.nan, np.nansum(ends, axis=0))
+
+
+@dataclass(frozen=True)
+class Played:
+    """One rollout of a scene at one weight until some moment: as messages, and as arrays."""
+
+    events: list[Event]
+    cohort: Callable[[int], Cohort]
+    """Of its first n trajectories."""
 
     @classmethod
-    def fresh(cls, metric: str, rollouts: int) -> MetricWealth:
-        one = product.fresh_failure_test() if metric == "failure" else product.fresh_harm_test()
-        wealth = (np.ones((len(stakes), rollouts)) for stakes in (one.rollback, one.promotion))
-        return cls(*wealth, np.zeros((2, rollouts)), np.zeros((2, rollouts)))
-
-    def observe(self, metric: str, canary: Bools, weight: Floats, harm: Floats, margin: float) -> None:
-        """One more trajectory in every rollout."""
-        shrunk = (self.total_2R + 0.5) / (self.count_2R + 1)
-        centre = (1 - weight) * shrunk[1] + weight * shrunk[0]
-        thinning = metric == "failure"
-        self._grow(product.ROLLBACK, np.zeros_like(centre) if thinning else centre, (canary, weight, harm), margin)
-        self._grow(product.PROMOTION, centre, (canary, weight, harm), margin)
-        for arm, chosen in enumerate((~canary, canary)):
-            self.count_2R[arm] += chosen
-            self.total_2R[arm] += np.where(chosen, harm, 0.0)
-
-    def _grow(self, family: str, centre: Floats, look: tuple[Bools, Floats, Floats], margin: float) -> None:
-        canary, weight, harm = look
-        z = np.where(canary, (harm - centre) / weight, -(harm - centre) / (1 - weight))
-        rollback = family == product.ROLLBACK
-        wealth = self.rollback_KR if rollback else self.promotion_KR
-        stakes = np.minimum(_stakes(wealth, weight), _largest(family, weight, centre, margin))
-        wealth *= 1 + stakes * (z - margin if rollback else margin - z)
-        np.clip(wealth, 1 / LARGEST, LARGEST, out=wealth)
-
-    def e_rollback(self) -> Floats:
-        return self.rollback_KR.mean(0)
-
-    def e_promotion(self) -> Floats:
-        return self.promotion_KR.mean(0)
-
-    def difference(self) -> Floats:
-        mean = self.total_2R / np.maximum(self.count_2R, 1)
-        return np.where((self.count_2R > 0).all(0), mean[1] - mean[0], 0.0)
+    def until(cls, scene: Scene, now: float) -> Played:
+        """Everything that was stored before `now`."""
+        play, count = _Play(scene, 1, 3), int(np.searchsorted(np.arange(scene.rate * scene.seconds) / scene.rate, now))
+        rows = slice(0, count)
+        play._begin(rows, {name: np.array([0.5]) for name in play.centres}, np.array([900.0]))
+        own = {name: play._own(name, rows)[0] for name in Lives.__dataclass_fields__}
+        events: list[Event] = []
+        for place, at in enumerate(play.start_s[rows].tolist()):
+            name, canary, weight = f"t{place}", bool(play.canary[0, place]), float(play.weight[0, place])
+            arm, version = ("canary", 2) if canary else ("stable", 1)
+            mine = {field: values[place].item() for field, values in own.items()}
+            called, told = at + mine["first_s"], at + mine["known_s"]
+            failed = bool(mine["first_failed"])
+            ms = None if failed else mine["latency_ms"]
+            call = Call(name, called, True, arm, version, failed, ms, False, called, called)
+            score = Score(name, told, not mine["failed"], mine["reward"], None, False)
+            later = sorted((one for one in (call, score) if one.at <= now), key=lambda one: one.at)
+            events += [Started(name, at, arm, version, weight, "r", Terms(scale_ms=900.0)), *later]
+        return cls(events, lambda n: play._cohort(0, n, now))
 
 
-def simulate(world: World, design: Design, *, rollouts: int, seed: int) -> Outcome:
-    """Run `rollouts` independent rollouts of `design` in `world` until promotion, rollback or `longest`."""
-    rng = np.random.default_rng(seed)
-    wealth = {metric: MetricWealth.fresh(metric, rollouts) for metric in METRICS}
-    stage = np.zeros(rollouts, dtype=np.int64)
-    in_stage = np.zeros(rollouts, dtype=np.int64)
-    outcome = Outcome(np.zeros(rollouts, dtype=np.int64), np.zeros(rollouts, dtype=np.int64))
-    weights, minimum = np.array(design.weights), np.array(design.min_canary)
-    for step in range(1, design.longest + 1):
-        open_ = (outcome.rolled_back_at == 0) & (outcome.promoted_at == 0)
-        if not open_.any():
-            break
-        weight = weights[stage]
-        canary = rng.random(rollouts) < weight
-        _observe_all(wealth, world, design, canary, weight, rng)
-        in_stage += canary
-        rollback = np.mean([wealth[m].e_rollback() for m in design.metrics], axis=0)
-        outcome.rolled_back_at[open_ & (rollback >= design.threshold)] = step
-        ready = open_ & (outcome.rolled_back_at == 0) & (in_stage >= minimum[stage]) & (rollback < design.caution)
-        last = stage == len(weights) - 1
-        proven = np.all([wealth[m].e_promotion() >= design.threshold for m in design.promotion_metrics], axis=0)
-        within = np.all([wealth[m].difference() <= _margin(design, m) for m in design.metrics], axis=0)
-        outcome.promoted_at[ready & last & proven & within] = step
-        advance = ready & ~last
-        stage = np.where(advance, stage + 1, stage)
-        in_stage = np.where(advance, 0, in_stage)
-    return outcome
+def _record() -> Rollout:
+    return Rollout(
+        rollout_id="r",
+        role="support",
+        state=State.RUNNING,
+        candidate=ServedPolicy(version=2, name="support@2", digest="2"),
+        stable=ServedPolicy(version=1, name="support@1", digest="1"),
+        created_at=START,
+        actor="test",
+        stage_since=START,
+    )
 
 
-def at_weight(design: Design, weight: float) -> Design:
-    """The design with one stage of one weight."""
-    return replace(design, weights=(weight,), min_canary=(0,))
+def exact_interval(hits: int, runs: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Clopper & Pearson's interval for a share."""
+    tail = (1 - confidence) / 2
+    low = 0.0 if hits == 0 else _solved(lambda p: 1 - _at_most(hits - 1, runs, p), tail, rising=True)
+    high = 1.0 if hits == runs else _solved(lambda p: _at_most(hits, runs, p), tail, rising=False)
+    return low, high
 
 
-def _observe_all(
-    wealth: dict[str, MetricWealth],
-    world: World,
-    design: Design,
-    canary: Bools,
-    weight: Floats,
-    rng: np.random.Generator,
-) -> None:
-    size = len(canary)
-    failed = rng.random(size) < np.where(canary, world.canary_failure, world.stable_failure)
-    reward = np.where(failed, world.reward_floor, rng.uniform(world.reward_low, world.reward_high, size))
-    reward -= np.where(canary, world.canary_reward_loss, 0.0)
-    latency = rng.lognormal(0.0, 0.4, size) * np.where(canary, world.slowdown, 1.0)
-    harms = {"failure": failed.astype(float), "reward": 1 - reward, "latency": latency / (latency + 1.083)}
-    for metric, test in wealth.items():
-        if metric in design.metrics or metric in design.promotion_metrics:
-            test.observe(metric, canary, weight, harms[metric], _margin(design, metric))
+def _solved(function: Callable[[float], float], value: float, *, rising: bool) -> float:
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (function(middle) < value) is rising else (low, middle)
+    return (low + high) / 2
 
 
-def _margin(design: Design, metric: str) -> float:
-    return design.latency_margin if metric == "latency" else design.margin
-
-
-def _stakes(wealth_KR: Floats, weight: Floats) -> Floats:
-    spread = weight * (1 - weight)
-    if len(wealth_KR) == len(product.RISK_RATIOS):
-        theta = np.array(product.RISK_RATIOS)[:, None]
-        return spread * (theta - 1) / (1 + weight * (theta - 1))
-    return np.array(product.SHARPNESS)[:, None] * spread
-
-
-def _largest(family: str, weight: Floats, centre: Floats, margin: float) -> Floats:
-    if family == product.ROLLBACK:
-        worst = np.maximum(centre / weight, (1 - centre) / (1 - weight)) + margin
-    else:
-        worst = np.maximum((1 - centre) / weight, centre / (1 - weight)) - margin
-    return product.LARGEST_STAKE / worst
-
-
-def flags(value: bool) -> Bools:
-    """One rollout's flag."""
-    return np.array([value])
-
-
-def numbers(value: float) -> Floats:
-    """One rollout's number."""
-    return np.array([value])
+def _at_most(hits: int, runs: int, chance: float) -> float:
+    """P(Binomial(runs, chance) <= hits)."""
+    if chance <= 0 or chance >= 1:
+        return 1.0 if chance <= 0 or hits >= runs else 0.0
+    logs = [
+        math.lgamma(runs + 1)
+        - math.lgamma(k + 1)
+        - math.lgamma(runs - k + 1)
+        + k * math.log(chance)
+        + (runs - k) * math.log1p(-chance)
+        for k in range(hits + 1)
+    ]
+    return min(1.0, math.fsum(math.exp(one) for one in logs))

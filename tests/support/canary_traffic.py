@@ -18,7 +18,7 @@ from ratchet.messages import TrainingStatus, named_id
 from ratchet.messages.routing import arm_of
 from ratchet.messages.state import POLICIES, Route
 from ratchet.messages.training import Artifacts
-from tests.support.canary_world import ROLE, reward_of, turn_of
+from tests.support.canary_world import ROLE, reward_of, start_of, turn_of
 from tests.support.fake_clock import START
 
 
@@ -86,6 +86,7 @@ class Traffic:
         """`count` trajectories, each with one call and its reward, under the route of this moment."""
         entry = await self._routes.get(ROLE)
         assert entry is not None
+        starts: list[Any] = []
         calls: list[Any] = []
         rewards: list[Any] = []
         for _ in range(count):
@@ -93,8 +94,10 @@ class Traffic:
             given = arm_of(entry.value, trajectory_id)
             assert given is not None
             success = self._random.random() < self._success[given.policy.version]
+            starts.append(start_of(trajectory_id, given.arm, given.policy.version, given.weight, entry.value))
             calls.append(turn_of(trajectory_id, given.arm, given.policy.version, given.weight))
             rewards.append(reward_of(trajectory_id, success=success))
             self.compared += given.weight > 0
+        await self._bus.publish_all(starts)
         await self._bus.publish_all(calls)
         await self._bus.publish_all(rewards)

@@ -9,18 +9,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from ratchet.canary_deployer.domain.outcomes import call_of, score_of
+import msgspec
+
 from ratchet.canary_deployer.domain.rollout import PASSED, GateResult, Rollout
 from ratchet.canary_deployer.domain.rules import Rules, Stage
+from ratchet.canary_deployer.domain.trajectories import Batch, Chunk, Event, call_of, score_of, started_of
 from ratchet.canary_deployer.driver import RoleDriver, Work
 from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import NotLeading
-from ratchet.canary_deployer.nats_events import Batch
-from ratchet.messages import PolicyClaim, Reward, Turn, named_id
+from ratchet.canary_deployer.nats_events import Places, Read
+from ratchet.messages import PolicyClaim, Reward, Start, Turn, named_id
 from ratchet.messages.reward import RewardComponent, RewardMetadata
 from ratchet.messages.routing import arm_of
-from ratchet.messages.state import POLICIES, ROLLOUTS, PolicyVersion, Route, ServedPolicy
+from ratchet.messages.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route, ServedPolicy
 from tests.support.fake_bus import FakeBus
 from tests.support.fake_clock import START, FakeClock
 from tests.support.messages import turn
@@ -101,6 +103,21 @@ def turn_of(trajectory_id: str, arm: str, version: int, weight: float, **changes
     return turn("any", index, **(plain | changes))
 
 
+def start_of(trajectory_id: str, arm: str, version: int, weight: float, route: Route, **changes: Any) -> Start:
+    """The announcement of a trajectory's arm, as a gateway makes it from a route."""
+    canary = route.canary
+    plain: dict[str, Any] = {
+        "trajectory_id": trajectory_id,
+        "timestamp": START,
+        "policy": PolicyClaim(role=ROLE, version=version, digest=policy(version).digest, arm=arm, weight=weight),
+        "role": ROLE,
+        "rollout_id": canary.rollout_id if canary else None,
+        "centres": canary.centres if canary else None,
+        "latency_scale_ms": canary.latency_scale_ms if canary else None,
+    }
+    return Start(**(plain | changes))
+
+
 @dataclass
 class FakeLead:
     """Leads until a test takes the lead away."""
@@ -137,26 +154,30 @@ class FakeGate:
         return GateResult(self.name, self.outcome, f"{self.name} {self.outcome}", self.evidence)
 
 
+STREAMS = ("RL_STARTS", "RL_TURNS", "RL_REWARDS")
+
+
 @dataclass
 class FakeEvents:
     """Reads the fake bus from a place on."""
 
     bus: FakeBus
-    role: str
-    turn_seq: int
-    reward_seq: int
+    places: Places
 
-    async def next(self, wait_s: float) -> Batch:
-        turns = self.bus.streams.get("RL_TURNS", [])[self.turn_seq :]
-        rewards = self.bus.streams.get("RL_REWARDS", [])[self.reward_seq :]
-        self.turn_seq += len(turns)
-        self.reward_seq += len(rewards)
-        calls = [call_of(one.message, one.time.timestamp()) for one in turns if isinstance(one.message, Turn)]
-        scores = [score_of(one.message, one.time.timestamp()) for one in rewards]
-        return Batch([*calls, *scores], self.turn_seq, self.reward_seq)
-
-    async def caught_up(self) -> bool:
-        return self.reward_seq == len(self.bus.streams.get("RL_REWARDS", []))
+    async def next(self, wait_s: float) -> Read:
+        starts, turns, rewards = (
+            self.bus.streams.get(stream, [])[after:]
+            for stream, after in zip(STREAMS, msgspec.structs.astuple(self.places), strict=True)
+        )
+        events: list[Event] = []
+        events += [started_of(one.message, one.time.timestamp()) for one in starts]
+        events += [call_of(one.message, one.time.timestamp()) for one in turns if isinstance(one.message, Turn)]
+        events += [score_of(one.message, one.time.timestamp()) for one in rewards]
+        before = self.places
+        self.places = Places(
+            before.start_seq + len(starts), before.turn_seq + len(turns), before.reward_seq + len(rewards)
+        )
+        return Read(Batch(events, self.bus.now().timestamp()), self.places)
 
     async def close(self) -> None:
         return None
@@ -168,11 +189,11 @@ class FakeSource:
 
     bus: FakeBus
 
-    async def places(self) -> tuple[int, int]:
-        return await self.bus.last_sequence("RL_TURNS"), await self.bus.last_sequence("RL_REWARDS")
+    async def places(self) -> Places:
+        return Places(*[await self.bus.last_sequence(stream) for stream in STREAMS])
 
-    async def open(self, role: str, turn_seq: int, reward_seq: int) -> FakeEvents:
-        return FakeEvents(self.bus, role, turn_seq, reward_seq)
+    async def open(self, role: str, places: Places) -> FakeEvents:
+        return FakeEvents(self.bus, places)
 
 
 class CanaryWorld:
@@ -205,6 +226,7 @@ class CanaryWorld:
         return Office(
             policies=self.policies,
             rollouts=self.bus.bucket(ROLLOUTS, Rollout),
+            chunks=self.bus.bucket(ROLLOUT_CHUNKS, Chunk),
             publish=self.bus.publish_all,
             now=self.clock,
             rules=self.rules,
@@ -265,6 +287,7 @@ class CanaryWorld:
             given = arm_of(route, trajectory_id)
             assert given is not None
             success = self.random.random() < (canary_success if given.arm == "canary" else stable_success)
+            messages.append(start_of(trajectory_id, given.arm, given.policy.version, given.weight, route))
             messages.append(turn_of(trajectory_id, given.arm, given.policy.version, given.weight))
             messages.append(reward_of(trajectory_id, success=success))
         self.bus.arrive(messages)

@@ -4,7 +4,7 @@ Leadership: one of several deployers leads; the others serve what can be read, a
 RL_TRAINING --training.status--> Handlers --> policies KV (next version) --> Deployments.registered   (while leading)
 Deployments, while leading: one RoleDriver per role
     gates (engine, held-out command, people) --> RolloutKeeper --> rollouts KV, policies KV, RL_DEPLOYMENTS, RL_ALERTS
-    RL_TURNS, RL_REWARDS --> NatsEvents --> domain (fold, decide) --> RolloutKeeper
+    RL_STARTS, RL_TURNS, RL_REWARDS --> NatsEvents --> domain (fold, decide) --> RolloutKeeper
 Api on `port`: what there is, and operators' acts
 """
 
@@ -22,6 +22,7 @@ from pydantic import SecretStr
 from ratchet.canary_deployer.deployments import Deployments
 from ratchet.canary_deployer.domain.announcements import Facts
 from ratchet.canary_deployer.domain.rollout import Rollout
+from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.driver import Work
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import GateTools
@@ -32,7 +33,7 @@ from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Leader, Leadership, WhileLeading
 from ratchet.canary_deployer.nats_decisions import NatsDecisions
-from ratchet.canary_deployer.nats_events import REWARDS, TURNS, NatsEvents
+from ratchet.canary_deployer.nats_events import REWARDS, STARTS, TURNS, NatsEvents, Places
 from ratchet.canary_deployer.nats_traffic import NatsTraffic
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_heldout import HeldoutPlan, SubprocessHeldout
@@ -43,24 +44,24 @@ from ratchet.kernel.http import HttpServer
 from ratchet.kernel.objects import Objects
 from ratchet.kernel.runtime import App
 from ratchet.messages import TrainingStatus
-from ratchet.messages.state import JOBS, POLICIES, ROLLOUTS, Job, PolicyVersion, Route
+from ratchet.messages.state import JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, Job, PolicyVersion, Route
 
 NAME = "canary_deployer"
 
 
 @dataclass(frozen=True, slots=True)
 class BusSource:
-    """Turns and rewards from the broker."""
+    """Starts, turns and rewards from the broker."""
 
     bus: Bus
 
-    async def places(self) -> tuple[int, int]:
-        """Newest sequence of turns and of rewards."""
-        return await self.bus.last_sequence(TURNS), await self.bus.last_sequence(REWARDS)
+    async def places(self) -> Places:
+        """The newest message of each stream."""
+        return Places(*[await self.bus.last_sequence(stream) for stream in (STARTS, TURNS, REWARDS)])
 
-    async def open(self, role: str, turn_seq: int, reward_seq: int) -> NatsEvents:
+    async def open(self, role: str, places: Places) -> NatsEvents:
         """Read on after these places."""
-        return await NatsEvents.open(self.bus, role, turn_seq, reward_seq)
+        return await NatsEvents.open(self.bus, role, places)
 
 
 @asynccontextmanager
@@ -82,6 +83,7 @@ def _assembled(settings: Settings, bus: Bus, engine: HttpEngine, now: Callable[[
     office = Office(
         policies=policies,
         rollouts=bus.bucket(ROLLOUTS, Rollout),
+        chunks=bus.bucket(ROLLOUT_CHUNKS, Chunk),
         publish=bus.publish_all,
         now=now,
         rules=settings.rules(),

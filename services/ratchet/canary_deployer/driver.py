@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,15 +17,14 @@ from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain import decisions, gating, operators
 from ratchet.canary_deployer.domain.forecast import Forecast, forecast
 from ratchet.canary_deployer.domain.operators import Act, Order
-from ratchet.canary_deployer.domain.outcomes import Watch, expire, fold, overdue
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, GateResult, IllegalMove, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.serving import REGISTERED
 from ratchet.canary_deployer.domain.strategies import immediate
-from ratchet.canary_deployer.domain.trip_wires import look
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, decide
+from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.canary_deployer.gates.base import Gate
 from ratchet.canary_deployer.keeper import Office, RolloutKeeper
-from ratchet.canary_deployer.nats_events import Batch, Events
+from ratchet.canary_deployer.nats_events import Events, Places, Read
 from ratchet.kernel.errors import Conflict, NotFound, RatchetError, Rejected
 from ratchet.kernel.tasks import end
 from ratchet.messages.state import PolicyVersion
@@ -38,13 +38,13 @@ AFTER_FAULT_S = 1.0
 
 
 class EventSource(Protocol):
-    """Where turns and rewards come from."""
+    """Where starts, turns and rewards come from."""
 
-    async def places(self) -> tuple[int, int]:
-        """Newest sequence of turns and of rewards."""
+    async def places(self) -> Places:
+        """The newest message of each stream."""
         ...
 
-    async def open(self, role: str, turn_seq: int, reward_seq: int) -> Events:
+    async def open(self, role: str, places: Places) -> Events:
         """Read on after these places."""
         ...
 
@@ -74,7 +74,7 @@ class RoleDriver:
 
     def __init__(self, role: str, office: Office, work: Work) -> None:
         self.role = role
-        self._office = office
+        self._office = office = dataclasses.replace(office, rules=office.rules.for_role(role))
         self._work = work
         self._keeper = RolloutKeeper(role, office)
         self._lock = asyncio.Lock()
@@ -310,11 +310,8 @@ class RoleDriver:
         decision, strategy = gating.concluded(rollout, self._work.strategy, rules, approved)
         rollout = msgspec.structs.replace(rollout, forecast=await self._expected())
         decision = gating.in_time(rollout, decision, rules, approved)
-        turn_seq, reward_seq = await self._work.source.places()
-        begun = msgspec.structs.replace(
-            rollout, strategy=strategy, watch=Watch(), turn_seq=turn_seq, reward_seq=reward_seq
-        )
-        return begun, decision
+        places = msgspec.structs.asdict(await self._work.source.places())
+        return msgspec.structs.replace(rollout, strategy=strategy, watch=Watch(), **places), decision
 
     async def _expected(self) -> Forecast | None:
         """How long a rollout would take at the role's traffic."""
@@ -326,36 +323,30 @@ class RoleDriver:
         async with self._lock:
             await self._keeper.renew(rollout)
         events = await self._opened_events(rollout)
-        batch = await events.next(self._work.tick_s)
+        read = await events.next(self._work.tick_s)
         async with self._lock:
             current = await self._keeper.load()
             if current is None or self._reading != (current.rollout_id, self._keeper.generation):
                 return
             if current.state in WITH_TRAFFIC:
-                await self._fold(current, batch, events)
+                await self._fold(current, read)
 
-    async def _fold(self, rollout: Rollout, batch: Batch, events: Events) -> None:
-        rules, now = self._office.rules, self._office.now()
-        rollout = self._keeper.aged(rollout)
-        watch = fold(rollout.watch, batch.messages, rollout.compared, rules)
-        if overdue(watch, now.timestamp(), rules) and await events.caught_up():
-            watch = expire(watch, now.timestamp(), rollout.compared, rules)
-        looks, tripped = look(rollout.looks, watch.statistics, rules.trips)
-        rollout = msgspec.structs.replace(
-            rollout, watch=watch, looks=looks, turn_seq=batch.turn_seq, reward_seq=batch.reward_seq
-        )
-        decision = decide(rollout, tripped, rules)
+    async def _fold(self, rollout: Rollout, read: Read) -> None:
+        rules = self._office.rules
+        rollout = self._keeper.folded(self._keeper.aged(rollout), read)
+        decision = decide(rollout, rules)
         if decision is not None:
             await self._keeper.take(rollout, decision)
         else:
             await self._keeper.observe(rollout)
 
     async def _opened_events(self, rollout: Rollout) -> Events:
-        """Turns and rewards after what the record has; opened anew for another rollout and after every fault."""
+        """Messages after what the record has; opened anew for another rollout and after every fault."""
         reading = (rollout.rollout_id, self._keeper.generation)
         if self._events is None or self._reading != reading:
             await self._close_events()
-            self._events = await self._work.source.open(self.role, rollout.turn_seq, rollout.reward_seq)
+            places = Places(rollout.start_seq, rollout.turn_seq, rollout.reward_seq)
+            self._events = await self._work.source.open(self.role, places)
             self._reading = reading
         return self._events
 

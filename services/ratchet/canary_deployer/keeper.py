@@ -9,7 +9,8 @@ A decision becomes true in five steps, and each may be repeated:
 5. the record with an empty outbox.
 
 A record that is found with a full outbox goes through 2 to 5 before anything else. Statistics are saved together with
-their place in both streams, so what was folded after the last save is simply folded again.
+their places in the streams, so what was folded after the last save is simply folded again. Trajectories are too many
+for the record: `chunk_store.py` keeps them beside it, and each record names the chunks that belong to it.
 
 Only the leader writes (`leadership.py`). It writes a record that another term has left with its own term first.
 
@@ -31,15 +32,18 @@ import msgspec
 import structlog
 
 from ratchet.canary_deployer import metrics
+from ratchet.canary_deployer.chunk_store import ChunkStore
 from ratchet.canary_deployer.domain import decisions
-from ratchet.canary_deployer.domain.announcements import Facts, registered, superseded
-from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, Verdict
+from ratchet.canary_deployer.domain.announcements import Facts, e_values, registered, superseded
+from ratchet.canary_deployer.domain.rollout import TERMINAL, WITH_TRAFFIC, Rollout, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.serving import SUPERSEDED, renewed, restaged, settled
-from ratchet.canary_deployer.domain.statistics import e_values
+from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.domain.verdicts import Decision
+from ratchet.canary_deployer.domain.watch import Watching
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Lead
+from ratchet.canary_deployer.nats_events import Read
 from ratchet.kernel.errors import Conflict, Unavailable
 from ratchet.kernel.kv import Bucket
 from ratchet.messages import MESSAGES, Message, ModelDeployed
@@ -49,7 +53,11 @@ from ratchet.messages.state import PolicyVersion
 log = structlog.get_logger()
 
 SAVE_S = 1.0
-"""Statistics are saved at most this often between decisions."""
+"""Statistics are saved at most this often between decisions, and less often ..."""
+SAVE_CHUNK_S = 0.02
+"""... by this much for each chunk that is open, ..."""
+LONGEST_SAVE_S = 5.0
+"""... but at least this often: what was folded since is folded again after a crash."""
 LONGEST_TICK_S = 15.0
 """A longer pause between two looks was no watching: this much of it counts. Gateways drop the canary after 20 s."""
 
@@ -66,6 +74,7 @@ class Office:
 
     policies: KvPolicies
     rollouts: Bucket[Rollout]
+    chunks: Bucket[Chunk]
     publish: Publish
     now: Callable[[], datetime]
     rules: Rules
@@ -90,6 +99,8 @@ class RolloutKeeper:
         self._saved_at: float | None = None
         self._leased_at: float | None = None
         self._ticked_at: float | None = None
+        self._chunks = ChunkStore(role, office.chunks)
+        self._watching: tuple[str, Watching] | None = None
         self.generation = 0
         """Grows whenever the record is read again: what was folded since the last save is gone."""
 
@@ -103,9 +114,10 @@ class RolloutKeeper:
         if not self._loaded:
             entry = await self._office.rollouts.get(self._role)
             self._rollout, self._revision = (entry.value, entry.revision) if entry else (None, None)
-            self._unsaved, self._leased_at = False, None
+            self._unsaved, self._leased_at, self._watching = False, None, None
             self.generation += 1
             await self._claim()
+            self._watching = await self._watched(self._rollout)
             self._loaded = True
         return self._rollout
 
@@ -152,6 +164,16 @@ class RolloutKeeper:
             rollout, stage_age_s=rollout.stage_age_s + passed_s, age_s=rollout.age_s + passed_s
         )
 
+    def folded(self, rollout: Rollout, read: Read) -> Rollout:
+        """The rollout with what was read. The trajectories change in place; they are saved with the record."""
+        if self._watching is None or self._watching[0] != rollout.rollout_id:
+            self._watching = (rollout.rollout_id, Watching(rollout.watch, [], self._office.rules))
+            self._chunks.begin()
+        watching = self._watching[1]
+        watching.fold(read.batch, rollout.compared, self._office.rules)
+        watch = watching.watch(rollout.weight, rollout.watch.chunks)
+        return msgspec.structs.replace(rollout, watch=watch, **msgspec.structs.asdict(read.places))
+
     async def observe(self, rollout: Rollout) -> None:
         """Take over new statistics; they are saved when the last save is a while ago, time alone with every lease."""
         before = self._rollout
@@ -163,9 +185,10 @@ class RolloutKeeper:
             )
             self._rollout, self._unsaved = rollout, self._unsaved or folded
             metrics.count_errors(rollout, before)
-            metrics.show_rollout(rollout, e_values(rollout.watch.statistics, self._office.rules))
+            metrics.show_rollout(rollout, e_values(rollout.watch, self._office.rules))
         since_s = self._office.monotonic() - self._saved_at if self._saved_at is not None else math.inf
-        if since_s >= (SAVE_S if self._unsaved else self._office.lease_s):
+        pause_s = min(LONGEST_SAVE_S, SAVE_S + SAVE_CHUNK_S * len(rollout.watch.chunks))
+        if since_s >= (pause_s if self._unsaved else self._office.lease_s):
             await self._save(rollout)
 
     async def take(self, rollout: Rollout, decision: Decision) -> Rollout:
@@ -200,7 +223,7 @@ class RolloutKeeper:
         except (Unavailable, Conflict):
             self.forget()
             raise
-        metrics.show_rollout(rollout, e_values(rollout.watch.statistics, self._office.rules))
+        metrics.show_rollout(rollout, e_values(rollout.watch, self._office.rules))
         announced = msgspec.structs.replace(rollout, outbox=())
         await self._save(announced)
         return announced
@@ -232,10 +255,21 @@ class RolloutKeeper:
                 if isinstance(message, ModelDeployed) and message.state is not None:
                     metrics.DEPLOYMENTS.labels(message.state).inc()
 
+    async def _watched(self, rollout: Rollout | None) -> tuple[str, Watching] | None:
+        """The trajectories of a record that was just read."""
+        if rollout is None or rollout.state not in WITH_TRAFFIC:
+            return None
+        chunks = await self._chunks.load(rollout.watch.chunks)
+        return rollout.rollout_id, Watching(rollout.watch, chunks, self._office.rules)
+
     async def _save(self, rollout: Rollout) -> None:
-        """Write the record by compare-and-set. A lost one means that another deployer leads now."""
+        """Write chunks that have changed, then the record by compare-and-set; only then older chunks may go.
+
+        A lost compare-and-set means that another deployer leads now.
+        """
         try:
             await self._office.lead.confirm()
+            rollout = await self._with_chunks(rollout)
             if self._revision is None:
                 self._revision = await self._office.rollouts.create(self._role, rollout)
             else:
@@ -245,3 +279,15 @@ class RolloutKeeper:
             raise
         self._rollout, self._unsaved = rollout, False
         self._saved_at = self._office.monotonic()
+        await self._chunks.drop_all_but(rollout.watch.chunks)
+
+    async def _with_chunks(self, rollout: Rollout) -> Rollout:
+        """The record with the names of its chunks; a rollout that has ended keeps none."""
+        names = rollout.watch.chunks
+        if rollout.state in TERMINAL:
+            names = ()
+        elif self._watching is not None and self._watching[0] == rollout.rollout_id:
+            window = self._watching[1].window
+            names = await self._chunks.save(window.chunks, window.changed)
+            window.changed.clear()
+        return msgspec.structs.replace(rollout, watch=msgspec.structs.replace(rollout.watch, chunks=names))

@@ -6,7 +6,7 @@ from prometheus_client import Counter, Gauge
 
 from ratchet.canary_deployer.domain.announcements import HELDOUT
 from ratchet.canary_deployer.domain.rollout import Rollout, State
-from ratchet.canary_deployer.domain.statistics import ArmCounts
+from ratchet.canary_deployer.domain.trajectories import ArmCounts
 
 DEPLOYMENTS = Counter("agent_rl_model_deployments_total", "Changes of a policy's state.", ["status"])
 TRAFFIC = Gauge("agent_rl_model_traffic_percentage", "Share of new trajectories, 0..100.", ["model_version"])
@@ -28,20 +28,22 @@ def show_rollout(rollout: Rollout, e_values: dict[str, dict[str, float]]) -> Non
     done = rollout.state is State.PROMOTED
     weight = 1.0 if done else rollout.weight
     TRAFFIC.labels(rollout.candidate.name).set(100 * weight)
-    _show_arm(rollout.candidate.name, rollout.watch.statistics.canary)
+    _show_arm(rollout.candidate.name, rollout.watch.canary)
     if rollout.stable is not None:
         TRAFFIC.labels(rollout.stable.name).set(100 * (1 - weight))
-        _show_arm(rollout.stable.name, rollout.watch.statistics.stable)
-    for test, values in e_values.items():
-        E_VALUE.labels(rollout.role, test).set(values["combined"])
+        _show_arm(rollout.stable.name, rollout.watch.stable)
+    for test in ("rollback", "promotion"):
+        E_VALUE.labels(rollout.role, test).set(e_values[test]["combined"])
+    for test, value in e_values["tests"].items():
+        E_VALUE.labels(rollout.role, test).set(value)
 
 
 def count_errors(rollout: Rollout, before: Rollout) -> None:
     """Add the errors that were seen since `before`."""
     pairs = ((rollout.candidate, "canary"), (rollout.stable, "stable"))
     for policy, arm in pairs:
-        now: ArmCounts = getattr(rollout.watch.statistics, arm)
-        then: ArmCounts = getattr(before.watch.statistics, arm)
+        now: ArmCounts = getattr(rollout.watch, arm)
+        then: ArmCounts = getattr(before.watch, arm)
         if policy is not None and now.errors > then.errors:
             ERRORS.labels(policy.name).inc(now.errors - then.errors)
 

@@ -1,51 +1,62 @@
-"""What happens to a role's trajectories: its turns and rewards, read in order from where a rollout has got to."""
+"""What happens to a role's trajectories: starts, turns and rewards, in order from where a rollout has got to."""
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
+import msgspec
 import nats.errors
 import structlog
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
-from ratchet.canary_deployer.domain.outcomes import Call, Score, call_of, score_of
+from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, score_of, started_of
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.errors import BusUnavailable, ContractError
 from ratchet.kernel.puller import Puller
 from ratchet.kernel.received import Received
-from ratchet.messages import Message, Reward, Turn
+from ratchet.messages import Message, Reward, Start, Turn
 from ratchet.messages.base import role_subject
 
 log = structlog.get_logger()
 
-TURNS, REWARDS = "RL_TURNS", "RL_REWARDS"
+STARTS, TURNS, REWARDS = "RL_STARTS", "RL_TURNS", "RL_REWARDS"
 INACTIVE_S = 30.0
 """The server forgets the consumer of a deployer that died after this long."""
+ANSWER_S = 5.0
+"""Longest wait for what the broker knows of a consumer."""
+
+
+class Places(msgspec.Struct, frozen=True):
+    """A place in each stream: the last message before it."""
+
+    start_seq: int = 0
+    turn_seq: int = 0
+    reward_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Some messages, and the place in both streams after them."""
+class Read:
+    """Some messages, and the places after them."""
 
-    messages: Sequence[Call | Score]
-    turn_seq: int
-    reward_seq: int
+    batch: Batch
+    places: Places
 
 
 class Events(Protocol):
-    """Turns and rewards of one role from a place on. Turns of a batch come first: a reward follows its calls."""
+    """Starts, turns and rewards of one role from a place on.
 
-    async def next(self, wait_s: float) -> Batch:
+    Everything that was stored before a reward of a batch is in that batch or an earlier one: rewards are read first,
+    then turns, then starts, each to its end, and handed out the other way round.
+    """
+
+    async def next(self, wait_s: float) -> Read:
         """What has arrived; waits up to `wait_s` for a reward. Raises `Unavailable` when the place is lost."""
-        ...
-
-    async def caught_up(self) -> bool:
-        """Whether every reward that the stream holds has been handed out."""
         ...
 
     async def close(self) -> None:
@@ -54,40 +65,50 @@ class Events(Protocol):
 
 
 class NatsEvents:
-    """Two ordered consumers, recreated by the caller (from its own place) when a message is missing."""
+    """Three ordered consumers, recreated by the caller (from its own places) when a message is missing."""
 
-    def __init__(self, bus: Bus, turns: _Tail, rewards: _Tail) -> None:
-        self._bus = bus
-        self._turns = turns
-        self._rewards = rewards
+    def __init__(self, bus: Bus, role: str, places: Places) -> None:
+        self._starts = _Tail(bus, STARTS, role_subject(Start.TOPIC, role), places.start_seq)
+        self._turns = _Tail(bus, TURNS, role_subject(Turn.TOPIC, role), places.turn_seq)
+        self._rewards = _Tail(bus, REWARDS, role_subject(Reward.TOPIC, role), places.reward_seq)
 
     @classmethod
-    async def open(cls, bus: Bus, role: str, turn_seq: int, reward_seq: int) -> NatsEvents:
+    async def open(cls, bus: Bus, role: str, places: Places) -> NatsEvents:
         """Read on after these places."""
-        turns = _Tail(bus, TURNS, role_subject(Turn.TOPIC, role), turn_seq)
-        rewards = _Tail(bus, REWARDS, role_subject(Reward.TOPIC, role), reward_seq)
-        await turns.open()
-        await rewards.open()
-        return cls(bus, turns, rewards)
+        events = cls(bus, role, places)
+        for tail in (events._starts, events._turns, events._rewards):
+            await tail.open()
+        return events
 
-    async def next(self, wait_s: float) -> Batch:
+    async def next(self, wait_s: float) -> Read:
         """See `Events`."""
         scored = await self._rewards.next(wait_s)
-        called: list[Received[Message]] = []
-        while part := await self._turns.next(0):
-            called += part
-        calls = [call_of(one.message, one.time.timestamp()) for one in called if isinstance(one.message, Turn)]
-        scores = [score_of(one.message, one.time.timestamp()) for one in scored if isinstance(one.message, Reward)]
-        return Batch([*calls, *scores], self._turns.applied_seq, self._rewards.applied_seq)
-
-    async def caught_up(self) -> bool:
-        """See `Events`."""
-        return await self._rewards.caught_up()
+        as_of = await self._rewards.read_until()
+        called = await self._turns.to_the_end()
+        started = await self._starts.to_the_end()
+        events: list[Event] = []
+        events += [started_of(one.message, _at(one)) for one in started if isinstance(one.message, Start)]
+        events += [call_of(one.message, _at(one)) for one in called if isinstance(one.message, Turn)]
+        events += [score_of(one.message, _at(one)) for one in scored if isinstance(one.message, Reward)]
+        places = Places(self._starts.applied_seq, self._turns.applied_seq, self._rewards.applied_seq)
+        return Read(Batch(events, as_of), places)
 
     async def close(self) -> None:
         """See `Events`."""
-        await self._turns.close()
-        await self._rewards.close()
+        for tail in (self._starts, self._turns, self._rewards):
+            await tail.close()
+
+
+def _at(received: Received[Message]) -> float:
+    return received.time.timestamp()
+
+
+class _State(msgspec.Struct):
+    """What the broker says of a consumer, and when by its own clock: the one that stamps messages."""
+
+    ts: datetime
+    num_pending: int
+    delivered: dict[str, int | str]
 
 
 class _Tail:
@@ -98,6 +119,7 @@ class _Tail:
         self._stream = stream
         self._name = f"canary_deployer-{uuid.uuid4().hex[:12]}"
         self._handed_out = 0
+        self._last_at = 0.0
         self.applied_seq = applied_seq
         config = ConsumerConfig(
             name=self._name,
@@ -132,20 +154,45 @@ class _Tail:
                 log.warning("message skipped", stream=self._stream, sequence=self.applied_seq, reason=str(error))
         return found
 
-    async def caught_up(self) -> bool:
-        try:
-            info = await self._bus.nc.jetstream().consumer_info(self._stream, self._name)
-        except (nats.errors.Error, JetStreamError, TimeoutError) as error:
-            raise BusUnavailable(f"cannot ask for {self._stream}: {error!r}") from error
-        delivered = info.delivered.consumer_seq if info.delivered else 0
-        return info.num_pending == 0 and delivered == self._handed_out
+    async def to_the_end(self) -> list[Received[Message]]:
+        """Everything that the stream held when this was called."""
+        found: list[Received[Message]] = []
+        state = await self._state()
+        goal = _delivered(state) + state.num_pending
+        while self._handed_out < goal:
+            more = await self.next(ANSWER_S)
+            if not more and self._handed_out < goal:
+                raise BusUnavailable(f"{self._stream} holds messages that do not come: reading again")
+            found += more
+        return found
+
+    async def read_until(self) -> float:
+        """An instant by the broker's clock: every message that was stored before it has been handed out."""
+        state = await self._state()
+        if state.num_pending == 0 and _delivered(state) == self._handed_out:
+            return state.ts.timestamp()
+        return self._last_at
 
     async def close(self) -> None:
         await self._puller.close()
 
+    async def _state(self) -> _State:
+        subject = f"$JS.API.CONSUMER.INFO.{self._stream}.{self._name}"
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                answer = await self._bus.nc.request(subject, timeout=ANSWER_S)
+            return msgspec.json.decode(answer.data, type=_State)
+        except (nats.errors.Error, TimeoutError, msgspec.MsgspecError) as error:
+            raise BusUnavailable(f"cannot ask for {self._stream}: {error!r}") from error
+
     def _advance(self, message: Msg) -> None:
-        place = message.metadata.sequence
-        if place.consumer != self._handed_out + 1:
+        metadata = message.metadata
+        if metadata.sequence.consumer != self._handed_out + 1:
             raise BusUnavailable(f"a message of {self._stream} is missing: reading again")
-        self._handed_out = place.consumer
-        self.applied_seq = place.stream
+        self._handed_out = metadata.sequence.consumer
+        self.applied_seq = metadata.sequence.stream
+        self._last_at = metadata.timestamp.timestamp()
+
+
+def _delivered(state: _State) -> int:
+    return int(state.delivered["consumer_seq"])

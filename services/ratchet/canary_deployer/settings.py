@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from ratchet.canary_deployer.domain.rules import Rules, Stage, TripLimits
+from ratchet.canary_deployer.domain.budget import FULL_BUDGET, LARGEST_BUDGET, Budget
+from ratchet.canary_deployer.domain.rules import METRICS, PROMOTION_METRICS, Rules, Stage
 from ratchet.kernel.settings import KernelSettings
 
 T = TypeVar("T")
@@ -74,33 +75,38 @@ class Settings(BaseSettings):
     longest_days: float = Field(default=14, gt=0)
     """Where a rollout is expected to take longer at the role's traffic, a person is asked before it begins."""
 
-    metrics: Names = ("failure", "reward", "latency")
-    """Tests that may roll back; each one's e-value enters the average."""
+    metrics: Names = METRICS
+    """What the rollback test compares: `failure` (known ones), `missing` (outcomes), `reward`, `latency`."""
     promotion_metrics: Names = ("failure", "reward")
-    """Tests that must each show that the new policy is not worse than the margin."""
+    """What must each be shown to be not worse than the margin; a missing outcome is a failure and a loss here."""
+    roles_without_outcomes: Names = ()
+    """Roles without outcomes: compared on reward, latency and first calls; a person promotes."""
     margin: float = Field(default=0.05, ge=0, lt=0.5)
     """How much worse in failure rate and in mean reward (both 0..1) still counts as not worse."""
     latency_margin: float = Field(default=0.1, ge=0, lt=0.5)
     """The same for relative latency x/(x + typical), where .5 is typical and .6 half as slow again."""
-    rollback_threshold: float = Field(default=20, gt=1)
-    """Average e-value that rolls back: at most 1/this false rollbacks."""
+    share_evidence: float = Field(default=FULL_BUDGET.evidence, gt=0)
+    """Part of the 5 % of false rollbacks that the e-process over all metrics may use; it fires at 1 / this."""
+    share_first_call: float = Field(default=FULL_BUDGET.first_call, gt=0)
+    """The same for first calls that fail, are cancelled or never come."""
+    share_run: float = Field(default=FULL_BUDGET.run, gt=0)
+    """The same for canary trajectories that fail one after the other."""
+    share_safety: float = Field(default=FULL_BUDGET.safety, gt=0)
+    """The same for safety violations. The four shares add up to at most .05."""
     promotion_threshold: float = Field(default=20, gt=1)
     """E-value that promotion needs: at most 1/this false promotions."""
     caution_threshold: float = Field(default=4, gt=1)
     """No stage advances while the rollback e-value is at least this."""
     horizon_s: float = Field(default=1800, gt=0)
-    """A trajectory without reward this long after its first call has failed."""
-
-    error_rate_limit: float = Field(default=0.05, ge=0, le=1)
-    """Trip wire: share of canary calls that ended in an error."""
-    error_min_calls: int = Field(default=40, ge=1)
-    """Calls before the error rate counts."""
+    """An outcome that has not come this long after a trajectory's start is missing."""
+    min_coverage: float = Field(default=0.8, ge=0, le=1)
+    """Share of outcomes that must be known on both arms before a stage is left and before promotion."""
+    ratio_error: float = Field(default=0.005, gt=0, lt=1)
+    """How often arms that do get their shares may hold a rollout and ask a person."""
     feedback_ratio_limit: float = Field(default=2.0, ge=1)
-    """Trip wire: share of negative feedback against that of the stable policy."""
+    """Share of negative feedback, against that of the stable policy, above which a person is asked."""
     feedback_min_ratings: int = Field(default=20, ge=1)
     """Rated trajectories of each arm before feedback counts."""
-    sustained_checks: int = Field(default=2, ge=1)
-    """A trip wire on rates must hold in this many looks at new data, one after the other."""
 
     heldout_command: str | None = None
     """Plays the held-out tasks; without one every candidate waits for an operator's approval."""
@@ -131,8 +137,8 @@ class Settings(BaseSettings):
     """Longest pause between two looks at new trajectories."""
     lead_s: float = Field(default=2, ge=0)
     """A new weight holds from this long after it is decided: gateways look for a new route every 2 s."""
-    keep_seen: int = Field(default=2000, ge=100)
-    """Finished trajectories that are remembered, so that none counts twice and late feedback finds its arm."""
+    keep_seen: int = Field(default=20_000, ge=100)
+    """Settled trajectories that are remembered, so that none counts twice and late feedback finds its arm."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
@@ -142,9 +148,14 @@ class Settings(BaseSettings):
         for name, given in (("stage_min_s", self.stage_min_s), ("stage_min_trajectories", self.stage_min_trajectories)):
             if len(given) not in (1, len(weights)):
                 raise ValueError(f"{name} needs one value, or one for each of the {len(weights)} stages below 100 %")
-        unknown = {*self.metrics, *self.promotion_metrics} - {"failure", "reward", "latency"}
-        if unknown or not self.metrics or not self.promotion_metrics:
-            raise ValueError("metrics are chosen from failure, reward and latency")
+        if not self.metrics or {*self.metrics} - {*METRICS}:
+            raise ValueError(f"metrics are chosen from {', '.join(METRICS)}")
+        if not self.promotion_metrics or {*self.promotion_metrics} - {*PROMOTION_METRICS}:
+            raise ValueError(f"promotion_metrics are chosen from {', '.join(PROMOTION_METRICS)}")
+        if self.budget.total > LARGEST_BUDGET + 1e-12:
+            raise ValueError(
+                f"the shares of false rollbacks add up to {self.budget.total:g}, at most {LARGEST_BUDGET:g}"
+            )
         return self
 
     @property
@@ -158,6 +169,11 @@ class Settings(BaseSettings):
         local = self.kernel.http_host in ("127.0.0.1", "::1", "localhost")
         return self.advertised_url or f"http://{'127.0.0.1' if local else socket.gethostname()}:{self.port}"
 
+    @property
+    def budget(self) -> Budget:
+        """How the false rollbacks are shared."""
+        return Budget(self.share_evidence, self.share_first_call, self.share_run, self.share_safety)
+
     def rules(self) -> Rules:
         """The part that the domain works by."""
         count = len(self.stage_weights)
@@ -165,13 +181,9 @@ class Settings(BaseSettings):
         plain = {name: getattr(self, name) for name in _SAME_IN_RULES}
         return Rules(
             stages=tuple(Stage(*one) for one in zip(self.stage_weights, times, minima, strict=True)),
-            trips=TripLimits(
-                error_rate=self.error_rate_limit,
-                error_min_calls=self.error_min_calls,
-                feedback_ratio=self.feedback_ratio_limit,
-                feedback_min_ratings=self.feedback_min_ratings,
-                sustained_checks=self.sustained_checks,
-            ),
+            budget=self.budget,
+            roles_without_outcomes=frozenset(self.roles_without_outcomes),
+            feedback_ratio=self.feedback_ratio_limit,
             **plain,
         )
 
@@ -185,9 +197,11 @@ _SAME_IN_RULES = (
     "latency_margin",
     "metrics",
     "promotion_metrics",
-    "rollback_threshold",
     "promotion_threshold",
     "caution_threshold",
+    "min_coverage",
+    "ratio_error",
+    "feedback_min_ratings",
     "lead_s",
     "longest_days",
     "keep_seen",

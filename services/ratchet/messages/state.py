@@ -14,7 +14,7 @@ from ratchet.messages.training import (
     TrainingRequest,
 )
 
-POLICIES, ROLLOUTS, JOBS, BASELINES = "policies", "rollouts", "jobs", "baselines"
+POLICIES, ROLLOUTS, ROLLOUT_CHUNKS, JOBS, BASELINES = "policies", "rollouts", "rollout_chunks", "jobs", "baselines"
 """Bucket names."""
 
 STAGING, PRODUCTION, ARCHIVED = "staging", "production", "archived"

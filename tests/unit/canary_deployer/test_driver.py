@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from ratchet.canary_deployer.domain.announcements import Facts, registration
 from ratchet.canary_deployer.domain.audit import first_break
+from ratchet.canary_deployer.domain.budget import Budget
 from ratchet.canary_deployer.domain.operators import Act, Order
-from ratchet.canary_deployer.domain.outcomes import Watch
-from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, GateResult, IllegalMove
+from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, GateResult, IllegalMove, Rollout
 from ratchet.canary_deployer.domain.rules import Stage
+from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.kernel.errors import BusUnavailable, Conflict, NotFound, Unavailable
 from ratchet.messages import Alert, ModelDeployed, ModelRollout, named_id
 from ratchet.messages.base import Cause
 from ratchet.messages.routing import weight_at
 from ratchet.messages.state import POLICIES, PolicyVersion
-from tests.support.canary_world import ROLE, CanaryWorld, policy, quick_rules, reward_of, served, turn_of
+from tests.support.canary_world import ROLE, CanaryWorld, policy, quick_rules, reward_of, served, start_of, turn_of
 from tests.support.fake_bus import Killed
 from tests.support.waiting import eventually
+
+
+def shown(rollout: Rollout) -> Watch:
+    """The statistics, whatever the chunks are called in which the trajectories are stored."""
+    return msgspec.structs.replace(rollout.watch, chunks=())
 
 
 async def advanced(world: CanaryWorld, stable: float, canary: float, rounds: int = 60) -> str:
@@ -59,15 +66,17 @@ async def test_a_worse_policy_is_rolled_back_and_its_data_released():
     assert (await world.stage_of(1), await world.stage_of(2)) == ("stable", "rolled_back")
     last = world.bus.published(ModelRollout)[-1]
     assert last.verdict == "roll_back"
-    assert last.e_values["rollback"]["combined"] >= 20
+    assert last.e_values["rollback"]["combined"] >= 33
     assert world.bus.published(ModelDeployed)[-1].state == "rolled_back"
     assert [alert.severity for alert in world.bus.published(Alert)] == ["critical"]
 
 
 async def test_a_rollback_takes_one_step_and_writes_the_route_right_after_the_decision():
-    world = await CanaryWorld(quick_rules(rollback_threshold=2.0)).with_policies(1, 2)
+    world = await CanaryWorld(quick_rules(budget=Budget(evidence=0.5))).with_policies(1, 2)
     await world.until("running")
     ids = [named_id("failing", number) for number in range(6)]
+    route = await world.route()
+    world.bus.arrive([start_of(one, "canary", 2, 0.1, route) for one in ids])
     world.bus.arrive([turn_of(one, "canary", 2, 0.1) for one in ids])
     world.bus.arrive([reward_of(one, success=False) for one in ids])
     await world.driver.step()
@@ -432,8 +441,9 @@ async def test_the_lease_grows_in_every_state_with_traffic(state: str):
     assert leases == sorted(set(leases))
 
 
-async def test_a_restart_resumes_the_stage_and_the_statistics():
-    worlds = [await CanaryWorld().with_policies(1, 2) for _ in range(2)]
+async def test_a_restart_resumes_the_statistics():
+    rules = quick_rules(stages=(Stage(0.4, 1e9, 5),))  # one weight: a restart makes a stage longer, never the order
+    worlds = [await CanaryWorld(rules).with_policies(1, 2) for _ in range(2)]
     for number, world in enumerate(worlds):
         await world.until("running")
         for round_ in range(6):
@@ -443,9 +453,9 @@ async def test_a_restart_resumes_the_stage_and_the_statistics():
                 world.restart()
         await world.driver.step()
     plain, restarted = [await world.rollout() for world in worlds]
-    assert restarted.stage == plain.stage > 0
-    assert restarted.watch == plain.watch
-    assert restarted.watch.statistics.stable.trajectories > 50
+    assert restarted.stage == plain.stage
+    assert shown(restarted) == shown(plain)
+    assert restarted.watch.stable.trajectories > 50
 
 
 async def test_statistics_folded_after_the_last_save_are_folded_again_after_a_kill():
@@ -461,18 +471,18 @@ async def test_statistics_folded_after_the_last_save_are_folded_again_after_a_ki
     world.clock.advance(2)
     await world.driver.step()
     again = await world.rollout()
-    assert (again.watch, again.reward_seq) == (seen.watch, seen.reward_seq)
+    assert (shown(again), again.reward_seq) == (shown(seen), seen.reward_seq)
 
 
 async def test_the_last_statistics_are_saved_although_nothing_follows():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     await world.play(10, 0.8, 0.8)
-    assert (await world.rollout()).watch.statistics.stable.trajectories == 0
+    assert (await world.rollout()).watch.stable.trajectories == 0
     world.clock.advance(2)
     await world.driver.step()
     saved = await world.rollout()
-    assert saved.watch.statistics.stable.trajectories > 0
+    assert saved.watch.stable.trajectories > 0
     writes = world.bus.faults.writes
     world.clock.advance(2)
     await world.driver.step()
@@ -512,7 +522,7 @@ async def test_a_kill_at_any_write_changes_nothing_in_the_end(after_effect: bool
         world.restart()
         await scenario(world)
         rollout, expected = await world.rollout(), await plain.rollout()
-        assert (rollout.state, rollout.outbox, rollout.watch) == (expected.state, (), expected.watch)
+        assert (rollout.state, rollout.outbox, shown(rollout)) == (expected.state, (), shown(expected))
         assert (await world.route()).stable == served(2)
         assert [await world.stage_of(v) for v in (1, 2)] == ["archived", "stable"]
         decisions = world.bus.published(ModelRollout)
@@ -525,7 +535,8 @@ async def test_a_broker_that_does_not_answer_is_a_passing_fault():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     world.clock.advance(61)
-    world.bus.unavailable_at(world.bus.faults.writes + 2)
+    chunks = 2  # 200 trajectories
+    world.bus.unavailable_at(world.bus.faults.writes + chunks + 2)
     world.bus.faults.after_effect = True
     with pytest.raises(BusUnavailable):
         await world.play(200, 0.8, 0.8)

@@ -1,107 +1,171 @@
-"""The tests themselves: fair under their nulls, whatever the weight, the margin and the history."""
+"""The factors, prefixes and wires by themselves: what the proof says of them, checked by sums over all cases."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from ratchet.canary_deployer.domain import prefixes, run_wire
 from ratchet.canary_deployer.domain.e_processes import (
-    LARGEST_STAKE,
-    PROMOTION,
+    MIN_WEIGHT,
     RISK_RATIOS,
-    ROLLBACK,
-    ArmMean,
-    Look,
-    MetricTest,
-    average,
-    best_centre,
-    fresh_failure_test,
-    fresh_harm_test,
-    harm_stakes,
-    mixture,
-    observe_failure,
-    observe_harm,
-    thinning_stakes,
+    Floats,
+    promotion_factors,
+    ratio_factors,
+    rollback_factors,
+    thinning_factors,
 )
+from ratchet.canary_deployer.domain.run_wire import Run
 
-weights = st.floats(0.01, 0.99)
-rates = st.floats(0.0, 1.0)
-margins = st.floats(0.0, 0.4)
-
-
-def history(stable: tuple[int, float], canary: tuple[int, float]) -> MetricTest:
-    """A test whose arms have seen so many trajectories with such a mean harm."""
-    fresh = fresh_harm_test()
-    arms = [ArmMean(count, count * mean) for count, mean in (stable, canary)]
-    return MetricTest(fresh.rollback, fresh.promotion, *arms)
+WEIGHTS = (MIN_WEIGHT, 0.1, 0.25, 0.5, 0.95, 1 - MIN_WEIGHT)
+BOTH = np.array([False, True])
 
 
-@given(weights, st.sampled_from(RISK_RATIOS))
-def test_without_a_margin_a_failure_counts_with_the_likelihood_ratio_of_its_arm(weight: float, theta: float):
-    place = RISK_RATIOS.index(theta)
-    for canary, ratio in ((True, theta), (False, 1.0)):
-        after = observe_failure(fresh_failure_test(), Look(canary, weight, 1.0), margin=0.0)
-        assert math.exp(after.rollback[place]) == pytest.approx(ratio / (weight * theta + 1 - weight))
-    assert observe_failure(fresh_failure_test(), Look(True, weight, 0.0), 0.0).rollback[place] == 0.0
+def expected(factors: Floats, weight: float) -> Floats:
+    """The mean over the arm, [stakes], of factors [arm, stakes]."""
+    return (1 - weight) * factors[0] + weight * factors[1]
 
 
-@given(weights, rates, rates, margins)
-def test_failures_are_a_fair_bet_exactly_at_the_margin(weight: float, stable: float, canary: float, margin: float):
-    """Expected wealth after one trajectory is 1 + stake (D - margin): at most 1 under the null, above it otherwise."""
-    gain = 0.0
-    for arm, chance, rate in ((True, weight, canary), (False, 1 - weight, stable)):
-        for harm, share in ((1.0, rate), (0.0, 1 - rate)):
-            after = observe_failure(fresh_failure_test(), Look(arm, weight, harm), margin)
-            gain += chance * share * math.exp(after.rollback[3])
-    stake = thinning_stakes(weight, margin)[3]
-    assert gain == pytest.approx(1 + stake * (canary - stable - margin), abs=1e-9)
-
-
-@given(weights, rates, rates, margins, st.tuples(st.integers(0, 50), rates), st.tuples(st.integers(0, 50), rates))
-def test_harms_are_a_fair_bet_whatever_was_seen_before(
-    weight: float, stable: float, canary: float, margin: float, seen_stable: tuple[int, float], seen: tuple[int, float]
+@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize("margin", [0.0, 0.05, 0.3])
+@pytest.mark.parametrize("centre", [0.0, 0.2, 1.0])
+def test_factors_are_positive_and_their_mean_is_at_most_1_under_their_null_whatever_the_centre(
+    weight: float, margin: float, centre: float
 ):
-    test = history(seen_stable, seen)
-    rollback = promotion = 0.0
-    for arm, chance, harm in ((True, weight, canary), (False, 1 - weight, stable)):
-        after = observe_harm(test, Look(arm, weight, harm), margin)
-        rollback += chance * math.exp(after.rollback[2])
-        promotion += chance * math.exp(after.promotion[2])
-    centre = best_centre(test, weight)
-    beyond = canary - stable - margin
-    assert rollback == pytest.approx(1 + harm_stakes(ROLLBACK, weight, centre, margin)[2] * beyond, abs=1e-9)
-    assert promotion == pytest.approx(1 - harm_stakes(PROMOTION, weight, centre, margin)[2] * beyond, abs=1e-9)
+    """Rollback: the canary is worse by the margin and no more. Promotion: by the margin and no less."""
+    w, m = np.full(2, weight), np.full(2, centre)
+    for stable in (0.0, 0.4, 1 - margin):
+        harm = np.array([stable, stable + margin])
+        for factors in (rollback_factors(BOTH, w, harm, m, margin), promotion_factors(BOTH, w, harm, m, margin)):
+            assert (factors > 0).all()
+            assert expected(factors, weight) == pytest.approx(np.ones(factors.shape[-1]), abs=1e-9)
+        thinned = thinning_factors(BOTH, w, harm, margin)
+        assert (thinned > 0).all()
+        assert (expected(thinned, weight) <= 1 + 1e-9).all()
 
 
-@given(weights, rates, margins, st.booleans(), st.tuples(st.integers(0, 50), rates))
-def test_no_trajectory_takes_more_than_the_allowed_share_of_the_wealth(
-    weight: float, harm: float, margin: float, canary: bool, seen: tuple[int, float]
-):
-    for observe, test in ((observe_harm, history(seen, seen)), (observe_failure, fresh_failure_test())):
-        after = observe(test, Look(canary, weight, round(harm)), margin)
-        assert min(*after.rollback, *after.promotion) >= math.log(1 - LARGEST_STAKE) - 1e-9
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_the_worst_trajectory_leaves_a_part_of_the_wealth(weight: float):
+    w = np.full(2, weight)
+    for centre, harms in itertools.product((0.0, 0.5, 1.0), itertools.product((0.0, 1.0), repeat=2)):
+        m, harm = np.full(2, centre), np.array(harms)
+        assert rollback_factors(BOTH, w, harm, m, 0.05).min() >= 0.05 - 1e-9
+        assert promotion_factors(BOTH, w, harm, m, 0.05).min() >= 0.05 - 1e-9
+        assert thinning_factors(BOTH, w, harm, 0.05).min() >= 0.05 - 1e-9
 
 
-def test_evidence_grows_in_the_right_direction():
-    worse = better = fresh_failure_test()
-    for number in range(200):
-        canary = number % 2 == 0
-        worse = observe_failure(worse, Look(canary, 0.5, float(canary and number % 4 == 0)), 0.05)
-        better = observe_failure(better, Look(canary, 0.5, float(not canary and number % 4 == 1)), 0.05)
-    assert worse.e_rollback > 20 > worse.e_promotion
-    assert better.e_promotion > 20 > better.e_rollback
-    assert worse.difference == pytest.approx(0.5)
+def test_rollback_factors_rise_with_the_canarys_harm_and_fall_with_stables():
+    """The bounds of pending trajectories rest on this."""
+    for weight, margin in itertools.product(WEIGHTS, (0.0, 0.1)):
+        w, m = np.full(2, weight), np.full(2, 0.3)
+        for make in (
+            lambda h, w=w, m=m, d=margin: rollback_factors(BOTH, w, h, m, d),
+            lambda h, w=w, d=margin: thinning_factors(BOTH, w, h, d),
+        ):
+            low, high = make(np.zeros(2)), make(np.ones(2))
+            assert (low[1] < high[1]).all()
+            assert (low[0] > high[0]).all()
 
 
-def test_a_mixture_is_the_mean_wealth_and_survives_extremes():
-    assert mixture([0.0, math.log(3.0)]) == pytest.approx(2.0)
-    assert mixture([-1e6, 0.0]) == pytest.approx(0.5)
-    assert math.isfinite(mixture([1e6, 0.0]))
+def test_without_a_margin_thinning_is_the_likelihood_ratio_of_the_arm():
+    w = np.full(2, 0.25)
+    assert thinning_factors(BOTH, w, np.ones(2), 0.0)[1] == pytest.approx(RISK_RATIOS / (0.25 * RISK_RATIOS + 0.75))
+    assert thinning_factors(BOTH, w, np.ones(2), 0.0)[0] == pytest.approx(1 / (0.25 * RISK_RATIOS + 0.75))
+    assert thinning_factors(BOTH, w, np.zeros(2), 0.0) == pytest.approx(np.ones((2, len(RISK_RATIOS))))
 
 
-def test_an_average_of_nothing_is_no_evidence():
-    assert average({}) == 1.0
-    assert average({"failure": 1.0, "reward": 3.0}) == 2.0
+def test_the_sample_ratio_test_has_mean_1_when_arms_get_their_weights():
+    for weight in WEIGHTS:
+        assert expected(ratio_factors(BOTH, np.full(2, weight)), weight) == pytest.approx(np.ones(6))
+
+
+def test_all_capital_is_put_in_and_no_more():
+    total = prefixes.first_capital() + sum(prefixes.put_in(block) for block in range(1, 5000))
+    assert total == pytest.approx(1.0, abs=1e-3)
+    assert all(
+        prefixes.reserve(block) + prefixes.first_capital() + sum(prefixes.put_in(m) for m in range(1, block + 1))
+        == pytest.approx(1.0)
+        for block in (0, 1, 7, 100)
+    )
+
+
+def test_a_canary_that_turns_bad_late_is_not_protected_by_what_the_test_lost_before():
+    """After 70 quiet blocks a stake has lost all; what was put in since needs 2 m (m + 1) times as much, no more."""
+    capital = np.array([prefixes.first_capital()])
+    for block in range(70):
+        capital = prefixes.grown(capital, np.array([1e-6]), block)
+    gained = np.array([[1e4], [1e5]])
+    values = prefixes.prefix_values(gained, capital, np.ones((1, 1)), 70)
+    assert values[1, 0] > 10 > values[0, 0]
+
+
+def test_promotions_wealth_is_cut_after_every_trajectory():
+    factors = np.array([[2.0], [3.0], [2.0], [0.5], [0.5]])
+    wealth, cut = np.array([1.0]), 1.0
+    for factor in factors[:, 0]:
+        cut = min(cut * factor, 10.0)
+    assert prefixes.capped(wealth, factors, 10.0) == pytest.approx([cut])
+    assert cut == 2.5
+
+
+def walked(canary: list[int], failed: list[int], cuts: list[int]) -> tuple[float, Run]:
+    """The wire over the same trajectories, in parts."""
+    smallest, run = 1.0, Run()
+    for first, after in itertools.pairwise([0, *cuts, len(canary)]):
+        arm, bad = np.array(canary[first:after], dtype=bool), np.array(failed[first:after], dtype=bool)
+        spent, run = run_wire.runs(run, arm, bad, ~bad, 0.05)
+        smallest = min(smallest, spent)
+    return smallest, run
+
+
+def test_a_run_of_failures_counts_stable_trajectories_between_its_first_and_last():
+    canary = [0, 1, 0, 0, 1, 0, 1, 0, 1, 0, 0]
+    failed = [1, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1]
+    smallest, run = walked(canary, failed, [])
+    assert run == Run(begun=4, length=4, stable=6, failed=2)
+    assert smallest == run_wire.spent(Run(4, 4, 4, 1), 0.05)
+
+
+@pytest.mark.parametrize("cut", range(12))
+def test_the_wire_sees_the_same_in_parts(cut: int):
+    canary = [0, 1, 0, 0, 1, 0, 1, 0, 1, 0, 0, 1]
+    failed = [1, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1, 1]
+    assert walked(canary, failed, [cut])[1] == walked(canary, failed, [])[1]
+    assert walked(canary, failed, [cut])[0] <= 1.0
+
+
+def test_a_success_or_a_pending_trajectory_of_the_canary_ends_the_run():
+    assert walked([1, 1, 1, 1, 1], [1, 1, 0, 1, 1], [])[1].length == 2
+    assert walked([1, 1, 1, 1, 0], [1, 1, 1, 0, 0], [])[1].length == 0
+
+
+@pytest.mark.parametrize(("length", "stable", "failed"), [(3, 20, 0), (5, 40, 2), (4, 10, 5), (6, 0, 0)])
+def test_the_bound_is_above_the_chance_for_every_rate_of_stable(length: int, stable: int, failed: int):
+    bound = math.exp(run_wire.log_bound(Run(length, length, stable, failed), 0.05))
+    for rate in np.linspace(0, 1, 501):
+        tail = sum(math.comb(stable, f) * rate**f * (1 - rate) ** (stable - f) for f in range(failed + 1))
+        assert min(1.0, rate + 0.05) ** length * tail <= bound + 1e-12
+
+
+def test_the_shares_of_all_runs_add_up_to_at_most_1():
+    total = sum(
+        1 / (2**octave * (octave + 1) * (octave + 2) * length * (length + 1)) * 2**octave
+        for octave in range(200)
+        for length in range(1, 200)
+    )
+    assert total <= 1.0
+
+
+def test_an_outage_of_both_arms_does_not_touch_the_wire():
+    rng = np.random.default_rng(1)
+    canary = rng.random(2000) < 0.5
+    failed = (rng.random(2000) < 0.05) | (np.arange(2000) // 100 == 7)
+    assert run_wire.runs(Run(), canary, failed, ~failed, 0.05)[0] == 1.0
+
+
+def test_canary_trajectories_that_all_fail_touch_the_wire_within_a_few():
+    lengths = [k for k in range(4, 40) if run_wire.spent(Run(10 + k, k, 9 * k, int(0.05 * 9 * k)), 0.05) <= 0.005]
+    assert lengths[0] <= 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import REGISTRY
 
-from tests.support.canary_world import CanaryWorld, policy, turn_of
+from tests.support.canary_world import CanaryWorld, policy, start_of, turn_of
 
 
 def value(name: str, **labels: str) -> float | None:
@@ -18,7 +18,9 @@ async def test_a_rollout_shows_traffic_reward_and_errors_of_both_policies():
     await world.until("running")
     stable, canary = policy(1).name, policy(2).name
     errors = value("agent_rl_model_errors_total", model_version=canary) or 0.0
-    world.bus.arrive([turn_of("0190a4f0-0000-7000-8000-000000000001", "canary", 2, 0.1, error="engine away")])
+    one = "0190a4f0-0000-7000-8000-000000000001"
+    world.bus.arrive([start_of(one, "canary", 2, 0.1, await world.route())])
+    world.bus.arrive([turn_of(one, "canary", 2, 0.1, error="engine away")])
     await world.play(100, 1.0, 1.0)
     assert value("agent_rl_model_deployments_total", status="canary") == canaries + 1
     assert value("agent_rl_model_traffic_percentage", model_version=canary) == 10
@@ -27,4 +29,5 @@ async def test_a_rollout_shows_traffic_reward_and_errors_of_both_policies():
     assert (value("agent_rl_model_error_rate", model_version=canary) or 0) > 0
     assert value("agent_rl_model_errors_total", model_version=canary) == errors + 1
     assert value("agent_rl_model_benchmark_score", model_version=canary, task_type="heldout") == 0.75
-    assert value("ratchet_rollout_e_value", role="support", test="promotion") is not None
+    for test in ("rollback", "promotion", "first_call", "safety", "sample_ratio"):
+        assert value("ratchet_rollout_e_value", role="support", test=test) is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
@@ -10,8 +9,7 @@ import pytest
 
 from ratchet.canary_deployer.domain import decisions
 from ratchet.canary_deployer.domain.announcements import Facts
-from ratchet.canary_deployer.domain.e_processes import ArmMean
-from ratchet.canary_deployer.domain.outcomes import Watch
+from ratchet.canary_deployer.domain.evidence import Evidence
 from ratchet.canary_deployer.domain.rollout import (
     MOVES,
     TERMINAL,
@@ -22,11 +20,11 @@ from ratchet.canary_deployer.domain.rollout import (
     checked_move,
 )
 from ratchet.canary_deployer.domain.serving import CANDIDATE_STAGE, renewed, settled
-from ratchet.canary_deployer.domain.statistics import ArmCounts, Statistics
 from ratchet.canary_deployer.domain.strategies import STRATEGIES, chosen
 from ratchet.canary_deployer.domain.summary import summary
-from ratchet.canary_deployer.domain.trip_wires import Tripped
+from ratchet.canary_deployer.domain.trajectories import ArmCounts
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, decide, waiting_for
+from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.canary_deployer.settings import Settings
 from ratchet.messages.state import Route
 from tests.support.canary_world import policy, quick_rules, served
@@ -50,9 +48,10 @@ def running() -> Rollout:
 
 
 def with_canary(rollout: Rollout, trajectories: int, **changes: object) -> Rollout:
-    """The rollout when so many canary trajectories have finished."""
-    statistics = replace(Statistics(canary=ArmCounts(trajectories=trajectories)), **changes)
-    return msgspec.structs.replace(rollout, watch=Watch(statistics))
+    """The rollout when so many canary trajectories have settled, all with known outcomes."""
+    evidence = Evidence(**({"coverage": {"stable": 1.0, "canary": 1.0}} | changes))
+    watch = Watch(canary=ArmCounts(trajectories=trajectories), evidence=evidence)
+    return msgspec.structs.replace(rollout, watch=watch)
 
 
 def aged(rollout: Rollout, seconds: float) -> Rollout:
@@ -61,9 +60,8 @@ def aged(rollout: Rollout, seconds: float) -> Rollout:
     return msgspec.structs.replace(rollout, **passed)
 
 
-def proven_tests() -> dict[str, object]:
-    """Tests that have all the evidence for promotion."""
-    return {name: replace(test, promotion=(5.0,) * 6) for name, test in Statistics().tests.items()}
+PROVEN = {"promotion": {"failure": 50.0, "reward": 40.0}, "varies": True}
+"""All the evidence for promotion."""
 
 
 @pytest.mark.parametrize("state", list(State))
@@ -90,9 +88,8 @@ def test_default_schedule_is_10_25_50_100_at_0_60_120_240_minutes():
     rollout = decisions.taken(gating(), Decision(Verdict.START, "go", ITSELF), rules, FACTS, clock())
     for minute in range(1, 300):
         clock.advance(60)
-        statistics = replace(Statistics(canary=ArmCounts(trajectories=20 * minute)), tests=proven_tests())
-        rollout = aged(msgspec.structs.replace(rollout, watch=Watch(statistics)), 60)
-        decision = decide(aged(rollout, rules.lead_s), None, rules)
+        rollout = aged(with_canary(rollout, 20 * minute, **PROVEN), 60)
+        decision = decide(aged(rollout, rules.lead_s), rules)
         if decision is not None and rollout.state is State.RUNNING:
             rollout = decisions.taken(rollout, decision, rules, FACTS, clock())
             reached[minute] = rollout.weight
@@ -103,7 +100,7 @@ def test_a_stage_lasts_for_its_time_and_its_trajectories():
     early, late = aged(running(), 59), aged(running(), 61)
     assert waiting_for(with_canary(early, 5), RULES) == ["59 of 60 s in this stage"]
     assert waiting_for(with_canary(late, 4), RULES) == ["4 of 5 canary trajectories in this stage"]
-    decision = decide(with_canary(late, 5), None, RULES)
+    decision = decide(with_canary(late, 5), RULES)
     assert decision is not None
     assert decision.verdict is Verdict.ADVANCE
 
@@ -115,58 +112,120 @@ def test_trajectories_of_an_earlier_stage_do_not_count_for_the_next():
 
 
 def test_no_stage_is_left_while_evidence_leans_towards_rollback():
-    worried = {name: replace(test, rollback=(2.0,) * len(test.rollback)) for name, test in Statistics().tests.items()}
-    rollout = with_canary(running(), 50, tests=worried)
+    rollout = with_canary(running(), 50, caution=7.39)
     assert waiting_for(aged(rollout, 61), RULES) == ["rollback e-value 7.39 below 4"]
+
+
+@pytest.mark.parametrize("arm", ["stable", "canary"])
+def test_too_few_known_outcomes_on_either_arm_block_the_next_stage_and_promotion_but_no_rollback(arm: str):
+    coverage = {"stable": 0.9, "canary": 0.9, arm: 0.79}
+    lacks = [f"79% of the 80% of outcomes that must be known on the {arm} arm"]
+    for rollout in (running(), last_stage()):
+        thin = aged(with_canary(rollout, 300, **PROVEN, coverage=coverage), 500)
+        assert waiting_for(thin, RULES) == lacks
+        assert decide(thin, RULES) is None
+    worse = with_canary(running(), 300, coverage=coverage, rollback={"combined": 34.0})
+    assert decide(worse, RULES).verdict is Verdict.ROLL_BACK
+
+
+def test_nothing_known_on_an_arm_is_no_coverage():
+    unknown = with_canary(running(), 300, coverage={})
+    assert waiting_for(aged(unknown, 500), RULES) == ["outcomes on both arms"]
 
 
 def last_stage() -> Rollout:
     second = take(with_canary(running(), 50), Verdict.ADVANCE, 61)
     third = take(with_canary(second, 100), Verdict.ADVANCE, 122)
-    return with_canary(third, 200, tests=proven_tests())
+    return with_canary(third, 200, **PROVEN)
 
 
 def test_promotion_is_decided_in_the_last_stage_only_and_then_soaks():
-    first = aged(with_canary(running(), 200, tests=proven_tests()), 60)
-    assert decide(first, None, RULES).verdict is Verdict.ADVANCE
+    first = aged(with_canary(running(), 200, **PROVEN), 60)
+    assert decide(first, RULES).verdict is Verdict.ADVANCE
     rollout = aged(last_stage(), 60)
-    assert decide(rollout, None, RULES).verdict is Verdict.PROMOTE
+    assert decide(rollout, RULES).verdict is Verdict.PROMOTE
     soaking = take(rollout, Verdict.PROMOTE, 190)
     assert (soaking.state, soaking.weight) == (State.SOAKING, 0.95)
-    assert decide(aged(soaking, 29), None, RULES) is None
-    done = take(soaking, decide(aged(soaking, 30), None, RULES).verdict, 220)
+    assert decide(aged(soaking, 29), RULES) is None
+    done = take(soaking, decide(aged(soaking, 30), RULES).verdict, 220)
     assert (done.state, done.weight) == (State.PROMOTED, 0.0)
 
 
 def test_every_promotion_metric_must_be_proven():
-    tests = proven_tests()
-    tests["reward"] = Statistics().tests["reward"]
-    rollout = with_canary(last_stage(), 200, tests=tests)
+    rollout = with_canary(last_stage(), 200, promotion={"failure": 50.0}, varies=True)
     assert waiting_for(aged(rollout, 500), RULES) == ["promotion e-value of reward 1 of 20"]
 
 
 def test_a_metric_that_looks_worse_than_its_margin_vetoes_promotion():
-    tests = proven_tests()
-    tests["latency"] = replace(tests["latency"], stable=ArmMean(10, 5.0), canary=ArmMean(10, 7.0))
-    rollout = with_canary(last_stage(), 200, tests=tests)
+    rollout = with_canary(last_stage(), 200, **PROVEN, differences={"latency": 0.2})
     assert waiting_for(aged(rollout, 500), RULES) == ["latency is 0.200 worse, the margin is 0.1"]
 
 
 def test_a_past_alarm_rolls_back_even_if_the_evidence_has_receded():
-    alarmed = with_canary(running(), 1, peak_rollback=20.0)
+    alarmed = with_canary(running(), 1, rollback={"combined": 34.0}, caution=1.0)
     for rollout in (alarmed, take(alarmed, Verdict.PAUSE), take(alarmed, Verdict.HOLD)):
-        assert decide(rollout, None, RULES).verdict is Verdict.ROLL_BACK
+        assert decide(rollout, RULES).verdict is Verdict.ROLL_BACK
 
 
-def test_a_trip_wire_rolls_back_in_any_state_with_traffic():
-    tripped = Tripped("error_rate", "12 % of 50 canary calls")
-    decision = decide(running(), tripped, RULES)
-    assert decision.verdict is Verdict.ROLL_BACK
-    assert decision.reason == "trip wire error_rate: 12 % of 50 canary calls"
+@pytest.mark.parametrize(
+    ("shown", "reason"),
+    [
+        ({"rollback": {"combined": 34.0}}, "worse than the margin: e-value 34 reached 33.33"),
+        ({"rollback": {"first_call": 101.0}}, "first calls fail: e-value 101 reached 100"),
+        ({"rollback": {"safety": 201.0}}, "safety violations: e-value 201 reached 200"),
+        ({"run": 0.004}, "canary trajectories fail one after the other: chance at most 0.004 of 0.005"),
+    ],
+)
+def test_each_test_rolls_back_when_its_share_of_the_budget_is_used_up(shown: dict[str, object], reason: str):
+    decision = decide(with_canary(running(), 1, **shown), RULES)
+    assert (decision.verdict, decision.reason) == (Verdict.ROLL_BACK, reason)
+    short = {"rollback": {"combined": 33.0, "first_call": 99.0, "safety": 199.0}, "run": 0.0051}
+    assert decide(with_canary(running(), 1, **short), RULES) is None
+
+
+def test_harm_that_is_the_same_for_every_trajectory_proves_nothing():
+    same = aged(with_canary(last_stage(), 200, **(PROVEN | {"constant": ("failure",)})), 500)
+    assert waiting_for(same, RULES) == ["failure: every trajectory did the same harm, which shows nothing"]
+    flat = aged(with_canary(last_stage(), 200, **(PROVEN | {"varies": False})), 500)
+    assert waiting_for(flat, RULES) == ["any trajectory that differs from the others"]
+
+
+def test_a_role_without_outcomes_asks_a_person_for_the_last_step():
+    rules = quick_rules(roles_without_outcomes=frozenset({"support"})).for_role("support")
+    assert (rules.metrics, rules.promotion_metrics) == (("reward", "latency"), ("reward", "latency"))
+    shown = {"promotion": {"reward": 30.0, "latency": 25.0}, "varies": True, "coverage": {}}
+    decision = decide(aged(with_canary(last_stage(), 200, **shown), 500), rules)
+    assert decision.verdict is Verdict.HOLD
+    assert decision.reason.endswith("the role has no outcomes, a person decides")
+
+
+def test_a_concern_holds_once_and_never_rolls_back():
+    uneven = with_canary(running(), 1, rollback={"sample_ratio": 1e9})
+    asked = decide(uneven, RULES)
+    assert (asked.verdict, asked.reason) == (
+        Verdict.HOLD,
+        "a person has to look: the arms do not get the shares that were drawn: e-value 1e+09",
+    )
+    held = take(uneven, Verdict.HOLD)
+    assert held.noticed == ("sample_ratio",)
+    assert decide(take(held, Verdict.RESUME), RULES) is None
+
+
+def test_a_safety_violation_and_complaints_ask_a_person():
+    arms = {"stable": ArmCounts(rated=20, negative=1), "canary": ArmCounts(rated=20, negative=3, violations=1)}
+    watch = msgspec.structs.replace(Watch(), **arms)
+    decision = decide(msgspec.structs.replace(running(), watch=watch), RULES)
+    assert decision.verdict is Verdict.HOLD
+    assert decision.reason == (
+        "a person has to look: 1 canary trajectories violated safety; "
+        "15% of the canary's feedback is negative, 5% of stable's"
+    )
+    fewer = msgspec.structs.replace(watch, canary=ArmCounts(rated=19, negative=19))
+    assert decide(msgspec.structs.replace(running(), watch=fewer), RULES) is None
 
 
 def test_undecided_at_the_deadline_is_held():
-    decision = decide(aged(running(), 3600), None, RULES)
+    decision = decide(aged(running(), 3600), RULES)
     assert decision.verdict is Verdict.HOLD
 
 
@@ -246,6 +305,10 @@ def test_the_record_survives_its_json():
 
 def test_operators_see_what_a_rollout_waits_for_and_words_instead_of_0_of_0():
     shown = summary(running(), RULES)
-    assert shown["waiting_for"] == ["0 of 60 s in this stage", "0 of 5 canary trajectories in this stage"]
+    assert shown["waiting_for"] == [
+        "0 of 60 s in this stage",
+        "0 of 5 canary trajectories in this stage",
+        "outcomes on both arms",
+    ]
     assert shown["arms"]["canary"]["error_rate"] == "no calls"
     assert shown["arms"]["canary"]["failure_rate"] == "no trajectories"

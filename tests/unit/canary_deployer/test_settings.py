@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from ratchet.canary_deployer.domain.budget import Budget
 from ratchet.canary_deployer.settings import Settings
 
 
@@ -21,7 +22,9 @@ def test_one_value_holds_for_every_stage():
 def test_defaults_are_the_documented_schedule():
     rules = Settings().rules()
     assert [(s.weight, s.min_s) for s in rules.stages] == [(0.1, 3600), (0.25, 3600), (0.5, 7200)]
-    assert (rules.rollback_threshold, rules.promotion_threshold, rules.margin) == (20, 20, 0.05)
+    assert (rules.promotion_threshold, rules.margin, rules.min_coverage) == (20, 0.05, 0.8)
+    assert rules.budget == Budget(evidence=0.03, first_call=0.01, run=0.005, safety=0.005)
+    assert rules.budget.total == pytest.approx(0.05)
     assert rules.full_weight == 0.95
 
 
@@ -37,6 +40,9 @@ def test_defaults_are_the_documented_schedule():
         ("strategy", "hope"),
         ("strategy", "immediate"),
         ("tick_s", 2),
+        ("share_run", 0.006),
+        ("share_evidence", 0),
+        ("min_coverage", 1.1),
     ],
 )
 def test_what_makes_no_sense_is_refused(name: str, value: object):

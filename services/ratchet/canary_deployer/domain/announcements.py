@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,10 +10,14 @@ from typing import Any
 import msgspec
 
 from ratchet.canary_deployer.domain.audit import sealed
+from ratchet.canary_deployer.domain.budget import threshold
+from ratchet.canary_deployer.domain.cohorts import FIRST_CALL, SAFETY
+from ratchet.canary_deployer.domain.evidence import COMBINED, SAMPLE_RATIO
 from ratchet.canary_deployer.domain.rollout import NOT_RUN, PASSED, GateResult, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.statistics import ArmCounts, Statistics, e_values
+from ratchet.canary_deployer.domain.trajectories import ArmCounts
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
+from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.messages import Alert, JsonObject, ModelDeployed, ModelRollout, named_id
 from ratchet.messages.base import Cause
 from ratchet.messages.deployment import (
@@ -42,6 +47,8 @@ DEPLOYED_STATE: dict[Verdict, str] = {
     Verdict.REVERT: "promoted",
 }
 """State of the policy after a verdict; a promotion that is complete says `promoted`. Others change no policy."""
+
+LARGEST_SHOWN = 1e12
 
 SEVERITY = {
     Verdict.ROLL_BACK: "critical",
@@ -133,23 +140,57 @@ def evidence(rollout: Rollout, rules: Rules) -> JsonObject:
     if rollout.forecast is not None:
         shown["forecast"] = rollout.forecast.shown()
     if rollout.schedule:
-        shown |= {"arms": arms(rollout.watch.statistics), "differences": differences(rollout.watch.statistics, rules)}
-        shown["thresholds"] = {"rollback": rules.rollback_threshold, "promotion": rules.promotion_threshold}
+        shown |= statistics(rollout.watch, rules)
     return shown
 
 
-def arms(statistics: Statistics) -> JsonObject:
-    """Both arms in words and numbers; trajectories whose arm changed belong to neither."""
-    return {"stable": _arm(statistics.stable), "canary": _arm(statistics.canary), "mixed": statistics.mixed}
+def statistics(watch: Watch, rules: Rules) -> JsonObject:
+    """What the trajectories show, and what it is held against."""
+    return {
+        "arms": arms(watch),
+        "differences": differences(watch, rules),
+        "coverage": {arm: round(share, 4) for arm, share in watch.evidence.coverage.items()},
+        "run": watch.evidence.run,
+        "thresholds": thresholds(rules),
+        "budget": dataclasses.asdict(rules.budget),
+    }
 
 
-def differences(statistics: Statistics, rules: Rules) -> JsonObject:
-    """By metric: how much more harm the canary does, and what would still count as not worse."""
-    found = {name: statistics.tests[name].difference for name in rules.metrics}
+def thresholds(rules: Rules) -> JsonObject:
+    """What each test has to reach; `run` is a chance, and reached from above."""
+    budget = rules.budget
+    return {
+        "rollback": threshold(budget.evidence),
+        FIRST_CALL: threshold(budget.first_call),
+        SAFETY: threshold(budget.safety),
+        SAMPLE_RATIO: threshold(rules.ratio_error),
+        "promotion": rules.promotion_threshold,
+        "run": budget.run,
+        "coverage": rules.min_coverage,
+    }
+
+
+def e_values(watch: Watch, rules: Rules) -> dict[str, dict[str, float]]:
+    """By family, then by metric, with the combined value that decides; `tests` are those that are no metric's."""
+    largest, promotion = watch.evidence.rollback, watch.evidence.promotion
+    rollback = {name: largest.get(name, 1.0) for name in (*rules.metrics, COMBINED)}
+    others = {name: largest.get(name, 1.0) for name in (FIRST_CALL, SAFETY, SAMPLE_RATIO)}
+    shown = {name: promotion.get(name, 1.0) for name in rules.promotion_metrics}
+    families = {"rollback": rollback, "promotion": shown | {COMBINED: min(shown.values())}, "tests": others}
+    return {family: {name: _shown(value) for name, value in values.items()} for family, values in families.items()}
+
+
+def arms(watch: Watch) -> JsonObject:
+    """Both arms in words and numbers. `mixed` ones were moved; tests count them with what is worst for a claim."""
+    mixed = watch.stable.moved + watch.canary.moved
+    return {"stable": _arm(watch.stable), "canary": _arm(watch.canary), "mixed": mixed}
+
+
+def differences(watch: Watch, rules: Rules) -> JsonObject:
+    """By metric: how much more harm the canary does, stage by stage, and what would still count as not worse."""
     return {
         name: {"difference": round(value, 4), "margin": rules.margin_of(name)}
-        for name, value in found.items()
-        if value is not None
+        for name, value in watch.evidence.differences.items()
     }
 
 
@@ -161,20 +202,22 @@ def share(count: int, of: int, none: str) -> float | str:
 def _arm(counts: ArmCounts) -> JsonObject:
     mean = counts.reward_mean
     return {
+        "started": counts.started,
         "trajectories": counts.trajectories,
         "failures": counts.failures,
         "failure_rate": share(counts.failures, counts.trajectories, "no trajectories"),
-        "timed_out": counts.timed_out,
-        "reward_mean": round(mean, 4) if mean is not None else "no trajectories",
+        "missing": counts.missing,
+        "reward_mean": round(mean, 4) if mean is not None else "no rewards",
         "calls": counts.calls,
         "error_rate": share(counts.errors, counts.calls, "no calls"),
+        "hung_calls": counts.hung,
         "negative_feedback": share(counts.negative, counts.rated, "no feedback"),
         "safety_violations": counts.violations,
     }
 
 
 def _decision(rollout: Rollout, decision: Decision, rules: Rules, now: datetime) -> ModelRollout:
-    statistics = rollout.watch.statistics
+    watch = rollout.watch
     with_traffic = bool(rollout.schedule)
     told = ModelRollout(
         rollout_id=rollout.rollout_id,
@@ -187,11 +230,11 @@ def _decision(rollout: Rollout, decision: Decision, rules: Rules, now: datetime)
         verdict=str(decision.verdict),
         reason=decision.reason,
         actor=decision.actor,
-        e_values=e_values(statistics, rules) if with_traffic else None,
+        e_values=e_values(watch, rules) if with_traffic else None,
         samples={
-            "stable": statistics.stable.trajectories,
-            "canary": statistics.canary.trajectories,
-            "mixed": statistics.mixed,
+            "stable": watch.stable.trajectories,
+            "canary": watch.canary.trajectories,
+            "mixed": watch.stable.moved + watch.canary.moved,
         },
         margin=rules.margin,
         salt=rollout.salt,
@@ -280,3 +323,8 @@ def _config(facts: Facts, strategy: str, percentage: float) -> DeploymentConfig:
         rollout_strategy=strategy,
         traffic_percentage=round(percentage, 4),
     )
+
+
+def _shown(value: float) -> float:
+    """Four digits; beyond LARGEST_SHOWN an e-value says nothing more."""
+    return float(f"{min(value, LARGEST_SHOWN):.4g}")

@@ -22,7 +22,7 @@ from ratchet.canary_deployer.domain.rollout import (
 )
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.strategies import STRATEGIES
-from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
+from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, noticed
 from ratchet.messages import Message, encode, named_id
 from ratchet.messages.base import Cause
 from ratchet.messages.state import PolicyVersion, Route, ServedPolicy, WeightStep
@@ -106,6 +106,7 @@ def taken(rollout: Rollout, decision: Decision, rules: Rules, facts: Facts, now:
         decisions=rollout.decisions + 1,
         finished_at=(rollout.finished_at or now) if target in TERMINAL else None,
         parked=rollout.parked and decision.verdict is not Verdict.RESUME,
+        noticed=tuple(sorted(noticed(rollout, rules))) if decision.verdict is Verdict.HOLD else rollout.noticed,
     )
     moved = _staged(moved, decision.verdict, rules, now)
     messages = announcements(moved, decision, rules, facts, now)
@@ -179,6 +180,6 @@ def _entered(rollout: Rollout, stage: int, weight: float, rules: Rules, now: dat
         stage=stage,
         stage_since=since,
         stage_age_s=0.0,
-        stage_base=rollout.watch.statistics.canary.trajectories,
+        stage_base=rollout.watch.canary.trajectories,
         schedule=(*rollout.schedule, WeightStep(at=since, weight=weight)),
     )

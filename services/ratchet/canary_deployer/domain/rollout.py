@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+import msgspec
+
 from ratchet.canary_deployer.domain.forecast import Forecast
-from ratchet.canary_deployer.domain.outcomes import Compared, Watch
-from ratchet.canary_deployer.domain.trip_wires import NO_LOOKS, Looks
+from ratchet.canary_deployer.domain.trajectories import Compared
+from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.kernel.errors import Rejected
 from ratchet.messages.base import Cause, JsonObject, Value
 from ratchet.messages.state import ServedPolicy, WeightStep
@@ -189,8 +191,11 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Finished canary trajectories when the stage began."""
     age_s: float = 0.0
     """For how long the rollout has been watched since it began, or was last resumed."""
-    watch: Watch = Watch()
-    looks: Looks = NO_LOOKS
+    watch: Watch = msgspec.field(default_factory=Watch)
+    noticed: tuple[str, ...] = ()
+    """Concerns that a person has been asked about (see `verdicts.concerns`)."""
+    start_seq: int = 0
+    """Last message of RL_STARTS that is in `watch`."""
     forecast: Forecast | None = None
     """How long it was expected to take when it began; None when too little traffic was seen to say."""
     turn_seq: int = 0
@@ -225,7 +230,7 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def compared(self) -> Compared:
         """The versions whose trajectories count."""
-        return Compared(self.stable.version if self.stable else 0, self.candidate.version)
+        return Compared(self.rollout_id, self.stable.version if self.stable else 0, self.candidate.version)
 
 
 def checked_move(state: State, verdict: Verdict, target: State) -> State:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+from ratchet.canary_deployer.domain.budget import FULL_BUDGET, Budget
 from ratchet.canary_deployer.domain.e_processes import MIN_WEIGHT
 
-FAILURE, REWARD, LATENCY = "failure", "reward", "latency"
-METRICS = (FAILURE, REWARD, LATENCY)
+FAILURE, MISSED, REWARD, LATENCY = "failure", "missing", "reward", "latency"
+METRICS = (FAILURE, MISSED, REWARD, LATENCY)
+"""What rollback compares: known failures, missing outcomes, lost reward, relative latency."""
+PROMOTION_METRICS = (FAILURE, REWARD, LATENCY)
+"""What promotion may ask for; a missing outcome is a failure there, and a reward of 0."""
+SHARES: Mapping[str, float] = {FAILURE: 4, MISSED: 2, REWARD: 3, LATENCY: 1}
+"""How the rollback test weighs its metrics, before the chosen ones are scaled to a sum of 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,18 +24,7 @@ class Stage:
     weight: float
     min_s: float
     min_trajectories: int
-    """Finished canary trajectories."""
-
-
-@dataclass(frozen=True, slots=True)
-class TripLimits:
-    """When rates alone end a rollout (see `trip_wires`)."""
-
-    error_rate: float = 0.05
-    error_min_calls: int = 40
-    feedback_ratio: float = 2.0
-    feedback_min_ratings: int = 20
-    sustained_checks: int = 2
+    """Canary trajectories whose outcome has settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +41,39 @@ class Rules:
     latency_margin: float = 0.1
     metrics: tuple[str, ...] = METRICS
     promotion_metrics: tuple[str, ...] = (FAILURE, REWARD)
-    rollback_threshold: float = 20.0
+    budget: Budget = FULL_BUDGET
     promotion_threshold: float = 20.0
     caution_threshold: float = 4.0
-    trips: TripLimits = TripLimits()
+    min_coverage: float = 0.8
+    """Share of settled outcomes that must be known on both arms, before a stage is left and before promotion."""
+    ratio_error: float = 0.005
+    """Probability with which the sample-ratio test may hold a rollout whose arms do get their shares."""
+    feedback_ratio: float = 2.0
+    feedback_min_ratings: int = 20
+    outcomes: bool = True
+    """False: the role has no outcomes; reward, latency and first calls are compared, and a person promotes."""
+    roles_without_outcomes: frozenset[str] = frozenset()
     longest_days: float = 14.0
     """A person is asked before a rollout that is expected to take longer."""
     lead_s: float = 2.0
     """A new weight holds from this long after the decision, when every gateway has read it."""
-    keep_seen: int = 2000
-    """Finished trajectories that are remembered."""
+    keep_seen: int = 20_000
+    """Settled trajectories that are remembered."""
+
+    def for_role(self, role: str) -> Rules:
+        """The rules of one role."""
+        if role not in self.roles_without_outcomes:
+            return self
+        return replace(self, outcomes=False, metrics=(REWARD, LATENCY), promotion_metrics=(REWARD, LATENCY))
 
     def margin_of(self, metric: str) -> float:
         """How much more harm still counts as not worse."""
         return self.latency_margin if metric == LATENCY else self.margin
+
+    @property
+    def ceiling(self) -> float:
+        """Where promotion's wealth is cut (see `prefixes.py`)."""
+        return 10 * self.promotion_threshold
 
     @property
     def soaks(self) -> bool:

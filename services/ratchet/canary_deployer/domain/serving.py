@@ -81,4 +81,6 @@ def _canary_route(route: Route, rollout: Rollout) -> CanaryRoute:
         salt=rollout.salt,
         schedule=list(rollout.schedule),
         lease=route.canary.lease if same and route.canary else 1,
+        centres=rollout.watch.centres or None,
+        latency_scale_ms=rollout.watch.latency_scale_ms,
     )

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from ratchet.canary_deployer.domain.announcements import arms, differences
+from ratchet.canary_deployer.domain.announcements import e_values, statistics
 from ratchet.canary_deployer.domain.rollout import Rollout, State
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.statistics import e_values
 from ratchet.canary_deployer.domain.verdicts import waiting_for
 from ratchet.messages.base import JsonObject
 
 
 def summary(rollout: Rollout, rules: Rules) -> JsonObject:
     """Everything about a rollout but its bookkeeping."""
-    statistics = rollout.watch.statistics
     return {
         "rollout_id": rollout.rollout_id,
         "role": rollout.role,
@@ -36,11 +34,10 @@ def summary(rollout: Rollout, rules: Rules) -> JsonObject:
         "created_at": rollout.created_at,
         "finished_at": rollout.finished_at,
         "gates": [msgspec.to_builtins(result) for result in rollout.gates],
-        "arms": arms(statistics),
-        "pending": len(rollout.watch.pending),
-        "differences": differences(statistics, rules),
-        "e_values": e_values(statistics, rules),
-        "thresholds": {"rollback": rules.rollback_threshold, "promotion": rules.promotion_threshold},
+        **statistics(rollout.watch, rules),
+        "pending": rollout.watch.pending,
+        "noticed": list(rollout.noticed),
+        "e_values": e_values(rollout.watch, rules),
         "margin": rules.margin,
         "decisions": rollout.decisions,
         "last_hash": rollout.last_hash,

@@ -1,17 +1,24 @@
-"""What to do with a rollout now, from its statistics, its stage and its age."""
+"""What to do with a rollout now, from its evidence, its stage and its age.
+
+Two claims, two rules. A rollback needs one of four tests to use up its share of the budget (`budget.py`); it comes
+before everything else and nothing blocks it. A promotion needs the present e-value of every promotion metric, enough
+known outcomes on both arms, harm that varies, a stratified difference within every margin, and no rollback evidence
+above the caution level. What is a reason to look but no proof (a safety violation, complaints, arms that do not get
+their shares) holds the rollout once and asks a person.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ratchet.canary_deployer.domain.budget import threshold
+from ratchet.canary_deployer.domain.cohorts import FIRST_CALL, SAFETY
+from ratchet.canary_deployer.domain.evidence import COMBINED, SAMPLE_RATIO
 from ratchet.canary_deployer.domain.rollout import Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules, Stage
-from ratchet.canary_deployer.domain.statistics import (
-    combined_promotion,
-    combined_rollback,
-    past_margin,
-)
-from ratchet.canary_deployer.domain.trip_wires import Tripped
+
+FEEDBACK = "negative_feedback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +36,11 @@ ITSELF = "canary_deployer"
 """Actor of every decision that no operator took."""
 
 
-def decide(rollout: Rollout, tripped: Tripped | None, rules: Rules) -> Decision | None:
+def decide(rollout: Rollout, rules: Rules) -> Decision | None:
     """The decision that is due, None while there is none. Rolling back comes before everything else."""
-    alarm = _alarm(rollout, tripped, rules)
+    alarm = _alarm(rollout, rules)
     if alarm is not None:
-        return alarm
+        return Decision(Verdict.ROLL_BACK, alarm, ITSELF)
     if rollout.state is State.SOAKING:
         return _after_soak(rollout, rules)
     return _in_stage(rollout, rules) if rollout.state is State.RUNNING else None
@@ -44,6 +51,7 @@ def waiting_for(rollout: Rollout, rules: Rules) -> list[str]:
     stage = rules.stages[rollout.stage]
     return [
         *_stage_lacks(rollout, stage, rules),
+        *_coverage_lacks(rollout, rules),
         *(_evidence_lacks(rollout, rules) if last(rollout, rules) else []),
     ]
 
@@ -55,20 +63,49 @@ def last(rollout: Rollout, rules: Rules) -> bool:
 
 def proven(rollout: Rollout, rules: Rules) -> bool:
     """Whether the evidence for promotion is there."""
-    return not _evidence_lacks(rollout, rules)
+    return not [*_coverage_lacks(rollout, rules), *_evidence_lacks(rollout, rules)]
 
 
-def _alarm(rollout: Rollout, tripped: Tripped | None, rules: Rules) -> Decision | None:
-    if tripped is not None:
-        return Decision(Verdict.ROLL_BACK, f"trip wire {tripped.wire}: {tripped.reason}", ITSELF)
-    peak = rollout.watch.statistics.peak_rollback
-    if peak < rules.rollback_threshold:
-        return None
-    worse = f"worse than the margin: e-value {peak:.3g} reached {rules.rollback_threshold:g}"
-    return Decision(Verdict.ROLL_BACK, worse, ITSELF)
+def concerns(rollout: Rollout, rules: Rules) -> Mapping[str, str]:
+    """By name: what a person should look at. None of it is proof, so none of it rolls back."""
+    watch, evidence = rollout.watch, rollout.watch.evidence
+    stable, canary = watch.stable, watch.canary
+    concerned: dict[str, str] = {}
+    if canary.violations:
+        concerned[SAFETY] = f"{canary.violations} canary trajectories violated safety"
+    if min(canary.rated, stable.rated) >= rules.feedback_min_ratings:
+        # A stable policy without complaints counts as having one, else the first complaint would be infinitely worse.
+        usual, share = max(stable.negative, 1) / stable.rated, canary.negative / canary.rated
+        if share > rules.feedback_ratio * usual:
+            concerned[FEEDBACK] = f"{share:.0%} of the canary's feedback is negative, {usual:.0%} of stable's"
+    ratio = evidence.rollback.get(SAMPLE_RATIO, 1.0)
+    if ratio >= threshold(rules.ratio_error):
+        concerned[SAMPLE_RATIO] = f"the arms do not get the shares that were drawn: e-value {ratio:.3g}"
+    return concerned
+
+
+def noticed(rollout: Rollout, rules: Rules) -> frozenset[str]:
+    """The concerns that a person has been asked about, once the decision of this moment is taken."""
+    return frozenset(rollout.noticed) | concerns(rollout, rules).keys()
+
+
+def _alarm(rollout: Rollout, rules: Rules) -> str | None:
+    evidence, budget = rollout.watch.evidence, rules.budget
+    limits = {COMBINED: budget.evidence, FIRST_CALL: budget.first_call, SAFETY: budget.safety}
+    words = {COMBINED: "worse than the margin", FIRST_CALL: "first calls fail", SAFETY: "safety violations"}
+    for test, share in limits.items():
+        value = evidence.rollback.get(test, 1.0)
+        if value >= threshold(share):
+            return f"{words[test]}: e-value {value:.3g} reached {threshold(share):.4g}"
+    if evidence.run <= budget.run:
+        return f"canary trajectories fail one after the other: chance at most {evidence.run:.2g} of {budget.run:g}"
+    return None
 
 
 def _in_stage(rollout: Rollout, rules: Rules) -> Decision | None:
+    fresh = {name: why for name, why in concerns(rollout, rules).items() if name not in rollout.noticed}
+    if fresh:
+        return Decision(Verdict.HOLD, f"a person has to look: {'; '.join(fresh.values())}", ITSELF)
     missing = waiting_for(rollout, rules)
     if not missing:
         return _onward(rollout, rules)
@@ -77,43 +114,63 @@ def _in_stage(rollout: Rollout, rules: Rules) -> Decision | None:
     return None
 
 
-def _onward(rollout: Rollout, rules: Rules) -> Decision:
-    if last(rollout, rules):
-        evidence = combined_promotion(rollout.watch.statistics, rules)
-        reason = f"not worse than the margin: e-value {evidence:.3g} reached {rules.promotion_threshold:g}"
-        return Decision(Verdict.PROMOTE, reason, ITSELF)
-    weight = rules.stages[rollout.stage + 1].weight
-    return Decision(Verdict.ADVANCE, f"stage complete without alarm, on to {weight:.0%}", ITSELF)
+def _onward(rollout: Rollout, rules: Rules) -> Decision | None:
+    if not last(rollout, rules):
+        weight = rules.stages[rollout.stage + 1].weight
+        return Decision(Verdict.ADVANCE, f"stage complete without alarm, on to {weight:.0%}", ITSELF)
+    evidence = min(rollout.watch.evidence.promotion.values())
+    shown = f"not worse than the margin: e-value {evidence:.3g} reached {rules.promotion_threshold:g}"
+    if not rules.outcomes:
+        return Decision(Verdict.HOLD, f"{shown}; the role has no outcomes, a person decides", ITSELF)
+    return Decision(Verdict.PROMOTE, shown, ITSELF)
 
 
 def _after_soak(rollout: Rollout, rules: Rules) -> Decision | None:
-    if rollout.stage_age_s < rules.lead_s + rules.soak_s:
+    """The soak ends when its time is over and nothing is left to look at."""
+    if rollout.stage_age_s < rules.lead_s + rules.soak_s or concerns(rollout, rules).keys() - set(rollout.noticed):
         return None
     return Decision(Verdict.PROMOTE, f"soaked for {rules.soak_s:g} s without alarm", ITSELF)
 
 
 def _stage_lacks(rollout: Rollout, stage: Stage, rules: Rules) -> list[str]:
-    statistics = rollout.watch.statistics
     lacks: list[str] = []
     passed_s = max(0.0, rollout.stage_age_s - rules.lead_s)
     if passed_s < stage.min_s:
         lacks.append(f"{passed_s:.0f} of {stage.min_s:g} s in this stage")
-    finished = statistics.canary.trajectories - rollout.stage_base
-    if finished < stage.min_trajectories:
-        lacks.append(f"{finished} of {stage.min_trajectories} canary trajectories in this stage")
-    caution = combined_rollback(statistics, rules)
+    settled = rollout.watch.canary.trajectories - rollout.stage_base
+    if settled < stage.min_trajectories:
+        lacks.append(f"{settled} of {stage.min_trajectories} canary trajectories in this stage")
+    caution = rollout.watch.evidence.caution
     if caution >= rules.caution_threshold:
         lacks.append(f"rollback e-value {caution:.3g} below {rules.caution_threshold:g}")
     return lacks
 
 
+def _coverage_lacks(rollout: Rollout, rules: Rules) -> list[str]:
+    """Too few known outcomes on an arm."""
+    if not rules.outcomes:
+        return []
+    coverage = rollout.watch.evidence.coverage
+    if set(coverage) != {"stable", "canary"}:
+        return ["outcomes on both arms"]
+    return [
+        f"{share:.0%} of the {rules.min_coverage:.0%} of outcomes that must be known on the {arm} arm"
+        for arm, share in coverage.items()
+        if share < rules.min_coverage
+    ]
+
+
 def _evidence_lacks(rollout: Rollout, rules: Rules) -> list[str]:
-    statistics = rollout.watch.statistics
-    e_values = {name: statistics.tests[name].e_promotion for name in rules.promotion_metrics}
+    evidence = rollout.watch.evidence
+    values = {name: evidence.promotion.get(name, 1.0) for name in rules.promotion_metrics}
     short = [
         f"promotion e-value of {name} {value:.3g} of {rules.promotion_threshold:g}"
-        for name, value in e_values.items()
+        for name, value in values.items()
         if value < rules.promotion_threshold
     ]
-    beyond = past_margin(statistics, rules)
-    return short + [f"{name} is {d:.3f} worse, the margin is {rules.margin_of(name):g}" for name, d in beyond.items()]
+    flat = [f"{name}: every trajectory did the same harm, which shows nothing" for name in evidence.constant]
+    if not evidence.varies:
+        flat.append("any trajectory that differs from the others")
+    beyond = {name: d for name, d in evidence.differences.items() if d > rules.margin_of(name)}
+    worse = [f"{name} is {d:.3f} worse, the margin is {rules.margin_of(name):g}" for name, d in beyond.items()]
+    return [*short, *flat, *worse]

@@ -1,0 +1,129 @@
+"""Consecutive trajectories as arrays, and what each test takes their harms to be, known or pending.
+
+Arrays are [..., n]: n trajectories in the order of their starts. The product has one rollout; simulations put many
+rollouts in front, through the same code. A harm that is pending is NaN until `for_rollback` puts the bound in its
+place.
+
+| harm | known failure | missing at the horizon | moved | pending |
+|---|---|---|---|---|
+| failure, rollback | 1 | 0 | bound | bound |
+| missing, rollback | 0 | 1 | bound | bound |
+| reward, rollback | 1 - reward | its reward if any came, else the centre | bound | bound |
+| latency, rollback | x / (x + scale); 1 when a call hung or none came | the same | bound | bound |
+| failure, promotion | 1 | 1 | worst for the claim | behind the watermark |
+| reward, promotion | 1 - reward | 1 | worst for the claim | behind the watermark |
+
+The bound is 0 on the canary and 1 on stable for rollback; what is worst for promotion is the opposite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ratchet.canary_deployer.domain.e_processes import Flags, Floats
+from ratchet.canary_deployer.domain.rules import FAILURE, LATENCY, MISSED, REWARD
+from ratchet.canary_deployer.domain.trajectories import FAILED, MISSING, MOVED, PENDING, Chunk, Trajectory
+
+FIRST_CALL, SAFETY = "first_call", "safety"
+
+
+@dataclass(frozen=True, slots=True)
+class Cohort:
+    """What is known of n trajectories, in one rollout or in many."""
+
+    canary: Flags
+    weight: Floats
+    outcome: np.ndarray
+    first: Floats
+    """1: the first call was a harm, 0: it was not, NaN: pending."""
+    reward: Floats
+    """NaN: none came."""
+    latency: Floats
+    """Harm in [0, 1]; NaN: no call told it."""
+    timed: Flags
+    """Whether a latency scale was known at the start: without one the trajectory's latency is not tested."""
+    violation: Floats
+    centres: dict[str, Floats]
+    """`reward` and `latency` for rollback, `failure`, `loss` and `latency` for promotion."""
+
+    @property
+    def settled(self) -> Flags:
+        """Whose outcome is known."""
+        return self.outcome != PENDING
+
+
+def cohort_of(chunk: Chunk) -> Cohort:
+    """A chunk as arrays."""
+    ones, terms = chunk.trajectories, chunk.terms
+    place = np.array([one.terms for one in ones], dtype=np.intp)
+    scales = np.array([term.scale_ms or np.nan for term in terms])
+    names = ("reward", "loss", "failure", "latency")
+    return Cohort(
+        canary=np.array([one.canary for one in ones], dtype=np.bool_),
+        weight=np.array([one.weight for one in ones]),
+        outcome=np.array([one.outcome for one in ones]),
+        first=np.array([np.nan if one.first is None else one.first for one in ones], dtype=np.float64),
+        reward=np.array([np.nan if one.reward is None else one.reward for one in ones], dtype=np.float64),
+        latency=np.array([_latency(one, terms[one.terms].scale_ms) for one in ones]),
+        timed=~np.isnan(scales[place]),
+        violation=np.array([float(one.violation) for one in ones]),
+        centres={name: np.array([getattr(term, name) for term in terms])[place] for name in names},
+    )
+
+
+def for_rollback(cohort: Cohort, metric: str) -> Floats:
+    """The metric's harms, pending ones at their bound."""
+    bound = np.where(cohort.canary, 0.0, 1.0)
+    if metric == FIRST_CALL:
+        return np.where(np.isnan(cohort.first), bound, cohort.first)
+    known = cohort.settled & (cohort.outcome != MOVED)
+    return np.where(known, _known(cohort, metric), bound)
+
+
+def for_promotion(cohort: Cohort, metric: str) -> Floats:
+    """The metric's harms of trajectories before the watermark: nothing is pending there."""
+    worst = np.where(cohort.canary, 1.0, 0.0)
+    missing = cohort.outcome == MISSING
+    if metric == FAILURE:
+        harm = np.where((cohort.outcome == FAILED) | missing, 1.0, 0.0)
+    elif metric == REWARD:
+        harm = np.where(np.isnan(cohort.reward) | missing, 1.0, 1 - cohort.reward)
+    else:
+        harm = np.where(cohort.timed, np.where(np.isnan(cohort.latency), worst, cohort.latency), 0.0)
+    return np.where(cohort.outcome == MOVED, worst, harm)
+
+
+def centre_for_promotion(cohort: Cohort, metric: str) -> Floats:
+    """What promotion bets around: a missing reward is a loss of 1 there, so its centre is another."""
+    return cohort.centres["loss" if metric == REWARD else metric]
+
+
+def before_watermark(cohort: Cohort) -> Flags:
+    """Which trajectories started before the oldest one whose outcome is pending."""
+    return np.logical_and.accumulate(cohort.settled, axis=-1)
+
+
+def _known(cohort: Cohort, metric: str) -> Floats:
+    if metric == FAILURE:
+        return np.where(cohort.outcome == FAILED, 1.0, 0.0)
+    if metric == MISSED:
+        return np.where(cohort.outcome == MISSING, 1.0, 0.0)
+    if metric == SAFETY:
+        return cohort.violation
+    if metric == REWARD:
+        return np.where(np.isnan(cohort.reward), cohort.centres[REWARD], 1 - cohort.reward)
+    return np.where(np.isnan(cohort.latency), cohort.centres[LATENCY], cohort.latency)
+
+
+def _latency(one: Trajectory, scale_ms: float | None) -> float:
+    """Relative latency of a trajectory's calls; a call that hung, or a first one that never came, counts as 1."""
+    if scale_ms is None or one.outcome == PENDING:
+        return float("nan")
+    if one.hung or (one.calls == 0 and one.failed_until is None and one.outcome == MISSING):
+        return 1.0
+    if one.calls == 0:
+        return float("nan")
+    mean_ms = one.latency_ms / one.calls
+    return mean_ms / (mean_ms + scale_ms)

@@ -1,0 +1,447 @@
+"""What is known of each started trajectory: a fold of starts, calls and scores.
+
+A trajectory is admitted by its start, at the end of the order, when it names this rollout, its policies and a weight
+that leaves something to compare. Nothing is ever inserted earlier; what was not announced is in no statistic, and what
+was announced twice counts at its first. From then on
+
+- its **first call** settles with the first turn of index 0: a harm when it failed or was cancelled, or when none came
+  within the horizon;
+- its **outcome** settles once: with the first reward within the horizon that knows one; as a failure at once when
+  another had to answer because a call on its arm failed (intention to treat: what an arm broke is its own, whoever
+  mended it); as *missing* at the horizon. Later revisions are shown, never folded;
+- a trajectory that was **moved** without a failure of its arm (a lapsed lease) stays, with the values that are worst
+  for whatever is claimed (`cohorts.py`).
+
+Time is the time at which the stream stored a message; `Batch.as_of` says until when every reward has been read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ratchet.canary_deployer.domain.e_processes import MIN_WEIGHT
+from ratchet.canary_deployer.domain.prefixes import BLOCK
+from ratchet.canary_deployer.domain.rules import Rules
+from ratchet.messages import Reward, Start, Turn
+from ratchet.messages.routing import CANARY, STABLE
+
+PENDING, SUCCESS, FAILED, MISSING, MOVED = range(5)
+"""What is known of an outcome. `MOVED`: another policy answered from some call on, through no fault of the arm."""
+
+CANCELLED = "cancelled"
+"""Finish reason of a call whose caller went away before the answer: it may have hung."""
+
+
+SHORTEST_MS = 1e-3
+"""A shorter latency is none that anybody measures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A start as the fold sees it."""
+
+    trajectory_id: str
+    at: float
+    """When it was stored, seconds since the epoch by the stream's clock, as in `Call` and `Score`."""
+    arm: str
+    version: int
+    weight: float
+    rollout_id: str | None
+    terms: Terms
+
+
+class Terms(msgspec.Struct, frozen=True, array_like=True):
+    """What the tests bet around, as the route said it when the arm was drawn."""
+
+    reward: float = 0.5
+    loss: float = 0.5
+    failure: float = 0.5
+    latency: float = 0.5
+    scale_ms: float | None = None
+    """None: no latency was known yet, so this trajectory's is not tested."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One model call as the fold sees it."""
+
+    trajectory_id: str
+    at: float
+    first: bool
+    arm: str
+    version: int
+    error: bool
+    latency_ms: float | None
+    """None for a call without an answer."""
+    hung: bool = False
+    """Its caller went away before the answer."""
+    began: float = 0.0
+    """When the gateway was asked, seconds since the epoch by its clock."""
+    ended: float = 0.0
+    """When it had an answer, or had failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One revision of a reward as the fold sees it."""
+
+    trajectory_id: str
+    at: float
+    success: bool | None
+    """None: this revision knows no outcome."""
+    reward: float
+    negative: bool | None
+    """What people said: bad, good, or nothing."""
+    violation: bool
+
+
+Event = Started | Call | Score
+
+
+class Trajectory(msgspec.Struct, array_like=True):
+    """A started trajectory. Written as an array: there may be 36,000 of them."""
+
+    key: str
+    canary: bool
+    weight: float
+    since: float
+    """When its start was stored."""
+    terms: int
+    """Place in its chunk's `terms`."""
+    outcome: int = PENDING
+    first: int | None = None
+    """1: the first call was a harm, 0: it was not, None: pending."""
+    reward: float | None = None
+    calls: int = 0
+    """Answered calls until the outcome was known."""
+    latency_ms: float = 0.0
+    """Their sum."""
+    hung: bool = False
+    violation: bool = False
+    """What was known when the outcome settled: the safety test uses it."""
+    violated: bool = False
+    """The same, later revisions included: people are told."""
+    rated: bool = False
+    failed_until: float | None = None
+    """When the last of its failed calls ended, by the gateway's clock as in `good_since`."""
+    good_since: float | None = None
+    """When the last of its other calls began."""
+
+    @property
+    def done(self) -> bool:
+        """Nothing that a test uses will change any more."""
+        return self.outcome == MOVED or (self.outcome != PENDING and self.first is not None)
+
+    @property
+    def broken(self) -> bool:
+        """Whether no call on its arm was begun after one had failed.
+
+        A fallback changes the arm for good, so a call that began on the arm after a failure shows that this failure
+        did not change it. One that was under way beside it shows nothing.
+        """
+        if self.failed_until is None:
+            return False
+        return self.good_since is None or self.good_since < self.failed_until
+
+
+class ArmCounts(msgspec.Struct):
+    """Totals of one arm, for people. Tests use the cohorts."""
+
+    started: int = 0
+    trajectories: int = 0
+    """Those whose outcome has settled."""
+    failures: int = 0
+    missing: int = 0
+    moved: int = 0
+    rewarded: int = 0
+    reward_total: float = 0.0
+    timed: int = 0
+    log_latency: float = 0.0
+    """Sum of the logarithms of mean latencies, of those trajectories that had one: what is typical."""
+    calls: int = 0
+    errors: int = 0
+    hung: int = 0
+    rated: int = 0
+    negative: int = 0
+    violations: int = 0
+
+    @property
+    def reward_mean(self) -> float | None:
+        return self.reward_total / self.rewarded if self.rewarded else None
+
+    @property
+    def error_rate(self) -> float | None:
+        return self.errors / self.calls if self.calls else None
+
+
+class Chunk(msgspec.Struct):
+    """BLOCK consecutive trajectories in the order of their starts; the last chunk may hold fewer."""
+
+    number: int
+    terms: list[Terms]
+    trajectories: list[Trajectory]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The rollout and its two policies."""
+
+    rollout_id: str
+    stable_version: int
+    canary_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some messages; starts come before calls and calls before scores."""
+
+    events: Sequence[Event]
+    as_of: float
+    """Every reward that was stored before this instant, by the stream's clock, is in this batch or an earlier one."""
+
+
+def started_of(start: Start, stored_at: float) -> Started:
+    """A start as the fold sees it."""
+    known = start.centres or {}
+    centres = {name: known[name] for name in ("reward", "loss", "failure", "latency") if name in known}
+    return Started(
+        trajectory_id=start.trajectory_id,
+        at=stored_at,
+        arm=start.policy.arm,
+        version=start.policy.version,
+        weight=start.policy.weight,
+        rollout_id=start.rollout_id,
+        terms=Terms(**centres, scale_ms=start.latency_scale_ms),
+    )
+
+
+def call_of(turn: Turn, stored_at: float) -> Call:
+    """A turn as the fold sees it."""
+    began = turn.timestamp.timestamp()
+    hung = turn.finish_reason == CANCELLED
+    return Call(
+        trajectory_id=turn.trajectory_id,
+        at=stored_at,
+        first=turn.index == 0,
+        arm=turn.policy.arm,
+        version=turn.policy.version,
+        error=turn.error is not None,
+        latency_ms=None if hung or turn.error is not None else turn.latency_ms,
+        hung=hung,
+        began=began,
+        ended=began + (turn.latency_ms or 0.0) / 1000,
+    )
+
+
+def score_of(reward: Reward, stored_at: float) -> Score:
+    """A reward as the fold sees it: the outcome is known when task completion is."""
+    applicable = {name: part for name, part in reward.reward_components.items() if part.applicable}
+    completion, feedback, safety = (applicable.get(name) for name in ("task_completion", "user_feedback", "safety"))
+    return Score(
+        trajectory_id=reward.trajectory_id,
+        at=stored_at,
+        success=None if completion is None else completion.score > 0,
+        reward=min(max(reward.total_reward, 0.0), 1.0),
+        negative=None if feedback is None else feedback.score < 0.5,
+        violation=safety is not None and safety.score <= 0,
+    )
+
+
+def key_of(trajectory_id: str) -> str:
+    """What stands for a trajectory in the record: 64 bits of a hash."""
+    return hashlib.blake2b(trajectory_id.encode(), digest_size=8).hexdigest()
+
+
+@dataclass
+class Window:
+    """The trajectories that are remembered, oldest first: closed chunks, then those with something pending.
+
+    Changed in place: there may be 36,000 of them, and one owner. `changed` are the chunks that differ from what was
+    saved last.
+    """
+
+    chunks: list[Chunk] = field(default_factory=list[Chunk])
+    closed: int = 0
+    """How many of `chunks` are folded for good; they are kept so that nothing counts twice and late feedback counts."""
+    stable: ArmCounts = field(default_factory=ArmCounts)
+    canary: ArmCounts = field(default_factory=ArmCounts)
+    changed: set[int] = field(default_factory=set[int])
+    """Numbers of chunks, not places."""
+    stale: set[int] = field(default_factory=set[int])
+    """Numbers of chunks whose tests have to be computed anew."""
+
+    def __post_init__(self) -> None:
+        self._places = {one.key: (chunk, one) for chunk in self.chunks for one in chunk.trajectories}
+
+    @property
+    def open(self) -> list[Chunk]:
+        """Chunks that are not folded for good."""
+        return self.chunks[self.closed :]
+
+    @property
+    def pending(self) -> int:
+        """Trajectories whose outcome is not settled."""
+        return sum(one.outcome == PENDING for chunk in self.open for one in chunk.trajectories)
+
+    def arm(self, canary: bool) -> ArmCounts:
+        """The totals of one arm."""
+        return self.canary if canary else self.stable
+
+    def fold(self, batch: Batch, compared: Compared, rules: Rules) -> None:
+        """Take in a batch, then settle what is past the horizon."""
+        for event in batch.events:
+            if isinstance(event, Started):
+                self._start(event, compared)
+            elif isinstance(event, Call):
+                self._call(event, compared, rules)
+            else:
+                self._score(event, rules)
+        self._expire(batch.as_of - rules.horizon_s)
+
+    def close(self, keep: int) -> Iterable[Chunk]:
+        """Take full chunks in which nothing is pending as folded, oldest first, and forget more than `keep` of them."""
+        while self.closed < len(self.chunks) and _complete(self.chunks[self.closed]):
+            yield self.chunks[self.closed]
+            self.closed += 1
+        while self.closed * BLOCK > max(keep, BLOCK):
+            forgotten = self.chunks.pop(0)
+            self.closed -= 1
+            self.changed.discard(forgotten.number)
+            for one in forgotten.trajectories:
+                del self._places[one.key]
+
+    def _start(self, start: Started, compared: Compared) -> None:
+        versions = {STABLE: compared.stable_version, CANARY: compared.canary_version}
+        comparable = MIN_WEIGHT <= start.weight <= 1 - MIN_WEIGHT and start.rollout_id == compared.rollout_id
+        key = key_of(start.trajectory_id)
+        if not comparable or versions.get(start.arm) != start.version or key in self._places:
+            return
+        chunk = self._last_chunk()
+        if start.terms not in chunk.terms:
+            chunk.terms.append(start.terms)
+        place = chunk.terms.index(start.terms)
+        one = Trajectory(key, start.arm == CANARY, start.weight, start.at, place)
+        chunk.trajectories.append(one)
+        self._places[key] = (chunk, one)
+        self.arm(one.canary).started += 1
+        self._touch(chunk)
+
+    def _last_chunk(self) -> Chunk:
+        if not self.chunks or len(self.chunks[-1].trajectories) == BLOCK:
+            number = self.chunks[-1].number + 1 if self.chunks else 0
+            self.chunks.append(Chunk(number, [], []))
+        return self.chunks[-1]
+
+    def _call(self, call: Call, compared: Compared, rules: Rules) -> None:
+        place = self._places.get(key_of(call.trajectory_id))
+        if place is None or place[1].done:
+            return
+        chunk, one = place
+        own = (CANARY, compared.canary_version) if one.canary else (STABLE, compared.stable_version)
+        if (call.arm, call.version) != own:
+            if one.outcome == PENDING:
+                self._move(chunk, one)
+            return
+        counts = self.arm(one.canary)
+        counts.calls += 1
+        counts.errors += call.error
+        counts.hung += call.hung
+        if call.first and one.first is None and call.at <= one.since + rules.horizon_s:
+            one.first = int(call.error or call.hung)
+        if one.outcome == PENDING:
+            _count_call(one, call)
+        self._touch(chunk)
+
+    def _move(self, chunk: Chunk, one: Trajectory) -> None:
+        """Another answers from here on: a failure of the arm that broke, else no policy's doing.
+
+        What people say of it later is about the answers of another, so it counts for neither arm.
+        """
+        one.rated = one.violated = True
+        if one.broken:
+            self._settle(chunk, one, FAILED, 0.0)
+        else:
+            self._settle(chunk, one, MOVED, None)
+
+    def _score(self, score: Score, rules: Rules) -> None:
+        place = self._places.get(key_of(score.trajectory_id))
+        if place is None:
+            return
+        chunk, one = place
+        self._count_opinion(chunk, one, score)
+        if one.outcome != PENDING or score.at > one.since + rules.horizon_s:
+            return
+        one.violation |= score.violation
+        if score.success is not None or not rules.outcomes:
+            self._settle(chunk, one, FAILED if score.success is False else SUCCESS, score.reward)
+        elif one.reward is None:
+            one.reward = score.reward
+            self._touch(chunk)
+
+    def _settle(self, chunk: Chunk, one: Trajectory, outcome: int, reward: float | None) -> None:
+        one.outcome = outcome
+        one.reward = one.reward if outcome == MISSING else reward
+        counts = self.arm(one.canary)
+        counts.trajectories += outcome != MOVED
+        counts.failures += outcome == FAILED
+        counts.missing += outcome == MISSING
+        counts.moved += outcome == MOVED
+        if one.reward is not None:
+            counts.rewarded += 1
+            counts.reward_total += one.reward
+        if one.calls:
+            counts.timed += 1
+            counts.log_latency += math.log(max(one.latency_ms / one.calls, SHORTEST_MS))
+        self._touch(chunk)
+
+    def _expire(self, until: float) -> None:
+        """Everything that started before `until` is past the horizon. Chunks are in the order of starts."""
+        for chunk in self.open:
+            if chunk.trajectories[0].since >= until:
+                return
+            for one in chunk.trajectories:
+                if one.since >= until or one.done:
+                    continue
+                if one.first is None:
+                    one.first = 1
+                if one.outcome == PENDING:
+                    self._settle(chunk, one, MISSING, None)
+                self._touch(chunk)
+
+    def _count_opinion(self, chunk: Chunk, one: Trajectory, score: Score) -> None:
+        """Feedback and safety, also of trajectories that have settled; each counts once."""
+        counts = self.arm(one.canary)
+        if score.negative is not None and not one.rated:
+            one.rated = True
+            counts.rated += 1
+            counts.negative += score.negative
+            self.changed.add(chunk.number)
+        if score.violation and not one.violated:
+            one.violated = True
+            counts.violations += 1
+            self.changed.add(chunk.number)
+
+    def _touch(self, chunk: Chunk) -> None:
+        self.changed.add(chunk.number)
+        self.stale.add(chunk.number)
+
+
+def _complete(chunk: Chunk) -> bool:
+    return len(chunk.trajectories) == BLOCK and all(one.done for one in chunk.trajectories)
+
+
+def _count_call(one: Trajectory, call: Call) -> None:
+    """Latency, and the two instants that tell a fallback: these are the same whatever comes twice."""
+    if call.error:
+        one.failed_until = call.ended if one.failed_until is None else max(call.ended, one.failed_until)
+        return
+    one.good_since = call.began if one.good_since is None else max(call.began, one.good_since)
+    one.hung |= call.hung
+    if call.latency_ms is not None:
+        one.calls += 1
+        one.latency_ms += call.latency_ms

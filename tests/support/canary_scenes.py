@@ -1,0 +1,207 @@
+"""Worlds in which a canary must not be rolled back, must not be promoted, or must be caught: what `play` plays.
+
+A canary may be rolled back falsely only where no metric is worse than its margin, given everything that started before.
+Failure rates are those of the worlds' names; the margin is .05 (latency .1), as in the product's settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ratchet.canary_deployer.domain.e_processes import Floats
+from ratchet.canary_deployer.domain.rules import Stage
+from tests.support.canary_simulation import NEVER, Lives, Scene, lives
+
+Draw = Callable[[np.random.Generator, int, Floats], Lives]
+HALF = (Stage(0.5, 300, 20),)
+"""One stage, half of the trajectories: promotion is soonest there."""
+
+
+LONGEST_S = 590.0
+"""Durations are cut here, below the horizon: else an arm that is merely slower misses outcomes, which is a harm."""
+
+
+def exponential(rng: np.random.Generator, mean_s: float, shape: tuple[int, int]) -> Floats:
+    """Durations."""
+    return np.minimum(rng.exponential(mean_s, shape), LONGEST_S)
+
+
+def plain(stable: float, canary: float, stable_s: float = 120, canary_s: float = 120, **changes: object) -> Draw:
+    """Constant failure rates, exponential durations."""
+
+    def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
+        shape = (runs, len(start_s))
+        seconds = exponential(rng, stable_s, shape), exponential(rng, canary_s, shape)
+        return lives(rng, (stable, canary), seconds, shape=shape, **changes)  # pyright: ignore[reportArgumentType]
+
+    return draw
+
+
+def by_outcome(stable_s: tuple[float, float], canary_s: tuple[float, float], failure: float = 0.3) -> Draw:
+    """Durations of successes and of failures differ, and differ by arm."""
+
+    def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
+        shape = (runs, len(start_s))
+        one = lives(rng, (failure, failure), (np.ones(shape), np.ones(shape)), shape=shape)
+        means = np.where(one.failed, [stable_s[1], canary_s[1]], [stable_s[0], canary_s[0]])
+        return Lives(**{**_fields(one), "known_s": np.minimum(rng.exponential(means), LONGEST_S)})
+
+    return draw
+
+
+def heavy(kind: str) -> Draw:
+    """Durations with heavy tails; the canary's median is a third of stable's."""
+
+    def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
+        shape = (runs, len(start_s))
+        tail = rng.lognormal(0, 1.5, (*shape, 2)) if kind == "lognormal" else rng.pareto(1.1, (*shape, 2))
+        return lives(
+            rng,
+            (0.3, 0.3),
+            (np.minimum(90 * tail[..., 0], LONGEST_S), np.minimum(30 * tail[..., 1], LONGEST_S)),
+            shape=shape,
+        )
+
+    return draw
+
+
+def drift(low: float, high: float, extra: float = 0.0, stable_s: float = 300, canary_s: float = 60) -> Draw:
+    """The world gets harder and easier again, for both arms alike; the canary is worse by `extra`."""
+
+    def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
+        shape = (runs, len(start_s))
+        rate = np.broadcast_to(low + (high - low) * np.sin(np.pi * start_s / start_s[-1]) ** 2, shape)
+        seconds = exponential(rng, stable_s, shape), exponential(rng, canary_s, shape)
+        return lives(rng, (rate, rate + extra), seconds, shape=shape)
+
+    return draw
+
+
+def outage(begins_s: float, lasts_s: float) -> Draw:
+    """For a while every call of both arms fails: stable's trajectories take longer to give up."""
+
+    def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
+        shape = (runs, len(start_s))
+        one = lives(rng, (0.1, 0.1), (exponential(rng, 200, shape), exponential(rng, 60, shape)), shape=shape)
+        out = (start_s >= begins_s) & (start_s < begins_s + lasts_s)
+        failed, first = one.failed | out[:, None], one.first_failed | out[:, None]
+        known = np.where(out[:, None], np.array([60.0, 5.0]), one.known_s)
+        return Lives(**{**_fields(one), "failed": failed, "first_failed": first, "known_s": known})
+
+    return draw
+
+
+def silence(begins_s: float, lasts_s: float, stable: float = 0.3, canary: float = 0.3) -> Draw:
+    """No reward that would be due in this time is ever told: an outage of the reward computer."""
+
+    def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
+        shape = (runs, len(start_s))
+        one = lives(rng, (stable, canary), (exponential(rng, 300, shape), exponential(rng, 60, shape)), shape=shape)
+        due = start_s[:, None] + one.known_s
+        return Lives(
+            **{**_fields(one), "known_s": np.where((due > begins_s) & (due < begins_s + lasts_s), NEVER, one.known_s)}
+        )
+
+    return draw
+
+
+def lapse(begins_s: float, lasts_s: float) -> Draw:
+    """The lease lapses: what the canary has in flight goes to stable; long trajectories are likelier moved."""
+
+    def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
+        shape = (runs, len(start_s))
+        one = lives(rng, (0.3, 0.3), (exponential(rng, 300, shape), exponential(rng, 100, shape)), shape=shape)
+        meets = (start_s[:, None] < begins_s + lasts_s) & (start_s[:, None] + one.known_s > begins_s)
+        return Lives(**{**_fields(one), "moved": meets})
+
+    return draw
+
+
+def turning(first: float, later: float, stable: float = 0.3, at: float = 0.5) -> Draw:
+    """The canary fails at one rate first and at another later."""
+
+    def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
+        shape = (runs, len(start_s))
+        rate = np.broadcast_to(np.where(start_s < at * (start_s[-1] + 1), first, later), shape)
+        seconds = exponential(rng, 200, shape), exponential(rng, 60, shape)
+        return lives(rng, (stable, rate), seconds, shape=shape)
+
+    return draw
+
+
+def correlated() -> Draw:
+    """Hard tasks fail, take long, and are long on stable and quick on the canary; difficulty comes in waves."""
+
+    def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
+        shape = (runs, len(start_s))
+        wave = 0.5 + 0.5 * np.sin(2 * np.pi * start_s / 300 + rng.uniform(0, 6.3, (runs, 1)))
+        hard = rng.random(shape) < 0.1 + 0.6 * wave
+        one = lives(rng, (np.where(hard, 0.7, 0.05), np.where(hard, 0.7, 0.05)), (np.ones(shape),) * 2, shape=shape)
+        seconds = np.stack([np.where(hard, 500, 60), np.where(hard, 20, 200)], axis=-1) * rng.exponential(
+            1, (*shape, 2)
+        )
+        seconds = np.minimum(seconds, LONGEST_S)
+        both = np.repeat(one.failed[..., :1], 2, axis=-1)
+        return Lives(**{**_fields(one), "failed": both, "known_s": seconds, "reward": np.where(both, 0.0, 0.85)})
+
+    return draw
+
+
+def _fields(one: Lives) -> dict[str, np.ndarray]:
+    return {name: getattr(one, name) for name in Lives.__dataclass_fields__}
+
+
+FALSE_ROLLBACKS: dict[str, Scene] = {
+    "equal": Scene(plain(0.3, 0.3)),
+    "equal, 5 times faster": Scene(plain(0.3, 0.3, 400, 80)),
+    "equal, 5 times slower": Scene(plain(0.3, 0.3, 80, 400)),
+    "equal .4, faster, 5 a second": Scene(
+        plain(0.4, 0.4, 400, 80), rate=5, seconds=600, look_s=60, stages=(Stage(0.1, 200, 20), Stage(0.5, 9e9, 20))
+    ),
+    "better and faster": Scene(plain(0.3, 0.25, 400, 80)),
+    "worse by the margin": Scene(plain(0.2, 0.25)),
+    "worse by the margin, faster": Scene(plain(0.2, 0.25, 400, 60)),
+    "failures at once on the canary": Scene(by_outcome((200, 200), (300, 5))),
+    "failures at once, successes slow": Scene(by_outcome((400, 5), (400, 5))),
+    "successes at once on stable": Scene(by_outcome((5, 400), (200, 200))),
+    "lognormal durations": Scene(heavy("lognormal")),
+    "Pareto durations": Scene(heavy("pareto")),
+    "harder evening": Scene(drift(0.08, 0.5)),
+    "harder evening, worse by the margin": Scene(drift(0.08, 0.4, 0.05)),
+    "waves of hard tasks": Scene(correlated()),
+    "failures unreported": Scene(plain(0.3, 0.3, 300, 60, reported=(1, 0, 1, 0))),
+    "successes unreported": Scene(plain(0.3, 0.3, 300, 60, reported=(0, 1, 0, 1))),
+    "half unreported": Scene(plain(0.3, 0.3, 300, 60, reported=(0.5, 0.5, 0.5, 0.5))),
+    "agents die with the first call": Scene(plain(0.1, 0.1, 300, 60, first_failure=(0.1, 0.1), dies_at_first=True)),
+    "outage of both arms": Scene(outage(700, 200)),
+    "outage of the reward computer": Scene(silence(600, 500)),
+    "lapsed lease": Scene(lapse(800, 60)),
+    "better first, then at the margin": Scene(turning(0.1, 0.35)),
+    "at the margin first, then better": Scene(turning(0.35, 0.1)),
+    "merely slow calls": Scene(plain(0.3, 0.3, latency_ms=(1000.0, 1400.0))),
+    "half at once": Scene(plain(0.3, 0.3, 400, 60), stages=HALF),
+}
+"""No metric is worse than its margin: at most 5 % may be rolled back."""
+
+FALSE_PROMOTIONS: dict[str, Scene] = {
+    "worse by the margin": Scene(plain(0.2, 0.25), stages=HALF),
+    "worse by the margin, faster": Scene(plain(0.3, 0.35, 400, 60), stages=HALF),
+    "worse by the margin, slower": Scene(plain(0.3, 0.35, 60, 400), stages=HALF),
+    "worse by the margin, Pareto": Scene(plain(0.3, 0.35, 60, 400), stages=HALF),
+    "worse by the margin, all stages": Scene(plain(0.2, 0.25, 300, 60)),
+    "only failures unreported": Scene(plain(0.2, 0.25, 300, 60, reported=(1, 0, 1, 0)), stages=HALF),
+    "canary's failures unreported": Scene(plain(0.2, 0.25, 300, 60, reported=(1, 1, 1, 0)), stages=HALF),
+    "successes unreported": Scene(plain(0.2, 0.25, 300, 60, reported=(0, 1, 0, 1)), stages=HALF),
+    "a tenth unreported": Scene(plain(0.2, 0.25, 300, 60, reported=(0.9, 0.9, 0.9, 0.9)), stages=HALF),
+    "nothing reported": Scene(plain(0.3, 0.3, 300, 60, reported=(0, 0, 0, 0)), stages=HALF),
+    "every trajectory fails": Scene(plain(1.0, 1.0, 300, 60), stages=HALF),
+    "agents die with the canary": Scene(
+        plain(0.1, 0.1, 300, 60, first_failure=(0.02, 0.1), dies_at_first=True), stages=HALF
+    ),
+    "harder evening, worse by the margin": Scene(drift(0.08, 0.4, 0.05), stages=HALF),
+    "better first, then worse": Scene(turning(0.1, 0.45, at=0.5), stages=(Stage(0.5, 1500, 20),)),
+    "outage of the reward computer": Scene(silence(600, 500, 0.2, 0.25), stages=HALF),
+}
+"""Worse by the margin at every moment, or nothing to see: at most 5 % may be promoted."""
