@@ -103,6 +103,14 @@ def test_an_object_store_elsewhere_can_be_reached_by_all_that_use_it():
     assert compose()["x-objects"]["RATCHET_S3_ENDPOINT"] == "${S3_ENDPOINT:-" + EXAMPLE["S3_ENDPOINT"] + "}"
 
 
+def test_gateway_and_deployer_send_the_engine_one_key_and_the_deployer_knows_the_gateway_s():
+    gateway, deployer = (services()[name]["environment"] for name in ("gateway", "canary_deployer"))
+
+    assert gateway["RATCHET_ENGINE_URL"] == deployer["RATCHET_ENGINE_URL"]
+    assert gateway["RATCHET_GATEWAY_ENGINE_API_KEY"] == deployer["RATCHET_ENGINE_API_KEY"]
+    assert json.loads(gateway["RATCHET_GATEWAY_API_KEYS"]) == [deployer["RATCHET_CANARY_GATEWAY_API_KEY"]]
+
+
 def test_the_gpu_worker_comes_with_its_profile_reserves_a_gpu_and_has_a_pool():
     worker = services()["trainer_gpu"]
     (device,) = worker["deploy"]["resources"]["reservations"]["devices"]
