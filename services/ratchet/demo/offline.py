@@ -113,7 +113,8 @@ class Office:
 
     def _answered(self, seat: _Seat, prompt: Sequence[int], done: Completion) -> None:
         seat.calls.append(Call(prompt, list(done.token_ids), list(done.logprobs), self._sampling.temperature))
-        reply = self._served.text.reply(self._served.text.text(done.token_ids)).message(f"call_{len(seat.calls)}")
+        said = self._served.text.reply(self._served.text.text(done.token_ids), tools=True)
+        reply = said.message(f"call_{len(seat.calls)}")
         seat.messages += [reply, *seat.desk.answer(reply)]
         (self._ready if seat.desk.open else self._closed).append(seat)
 

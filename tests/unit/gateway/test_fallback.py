@@ -1,8 +1,7 @@
-"""Who may answer in the place of a policy that failed, and what a rollout's statistics make of it."""
+"""Who may answer in the place of a policy that failed."""
 
 from __future__ import annotations
 
-from ratchet.canary_deployer.domain.outcomes import Call, Compared, Rules, Watch, fold
 from ratchet.gateway.domain.arms import Arm
 from ratchet.gateway.domain.routes import claim_of, fall_back, lend
 from ratchet.messages import named_id
@@ -49,15 +48,3 @@ def test_another_server_mixes_a_trajectory_unless_the_role_never_had_a_policy() 
     assert lend(OTHER, fresh, None) == Assignment("stable", 0.0, OTHER)
     assert fresh.mixed is False
     assert lend(OTHER, fresh, Assignment("pinned", 0.0, NEW)) is None
-
-
-def test_the_failure_counts_against_the_canary_and_the_answer_in_its_place_for_nobody() -> None:
-    def call(arm: str, version: int, *, error: bool) -> Call:
-        return Call(named_id("t"), 1.0, first=True, arm=arm, version=version, weight=0.5, error=error, latency_ms=None)
-
-    calls = [call("canary", 2, error=True), call("mixed", 1, error=False)]
-    watch = fold(Watch(), calls, Compared(stable_version=1, canary_version=2), Rules(stages=()))
-    assert (watch.statistics.canary.calls, watch.statistics.canary.errors) == (1, 1)
-    assert (watch.statistics.canary.trajectories, watch.statistics.canary.failures) == (1, 1)
-    assert (watch.statistics.stable.calls, watch.statistics.mixed) == (0, 0)
-    assert watch.pending == {}
