@@ -12,7 +12,7 @@ import numpy as np
 
 from ratchet.canary_deployer.domain.e_processes import Floats
 from ratchet.canary_deployer.domain.rules import Stage
-from tests.support.canary_simulation import NEVER, Lives, Scene, lives
+from tests.support.canary_simulation import Lives, Scene, lives
 
 Draw = Callable[[np.random.Generator, int, Floats], Lives]
 HALF = (Stage(0.5, 300, 20),)
@@ -93,16 +93,18 @@ def outage(begins_s: float, lasts_s: float) -> Draw:
     return draw
 
 
-def silence(begins_s: float, lasts_s: float, stable: float = 0.3, canary: float = 0.3) -> Draw:
-    """No reward that would be due in this time is ever told: an outage of the reward computer."""
+def silence(
+    begins_s: float, lasts_s: float, rates: tuple[float, float] = (0.3, 0.3), seconds: tuple[float, float] = (300, 60)
+) -> Draw:
+    """The reward computer is away for a while: what would be due meanwhile comes when it is back."""
 
     def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
         shape = (runs, len(start_s))
-        one = lives(rng, (stable, canary), (exponential(rng, 300, shape), exponential(rng, 60, shape)), shape=shape)
-        due = start_s[:, None] + one.known_s
-        return Lives(
-            **{**_fields(one), "known_s": np.where((due > begins_s) & (due < begins_s + lasts_s), NEVER, one.known_s)}
-        )
+        took = exponential(rng, seconds[0], shape), exponential(rng, seconds[1], shape)
+        one = lives(rng, rates, took, shape=shape)
+        due, back = start_s[:, None] + one.known_s, begins_s + lasts_s
+        late = (due > begins_s) & (due < back)
+        return Lives(**{**_fields(one), "known_s": np.where(late, back - start_s[:, None], one.known_s)})
 
     return draw
 
@@ -176,7 +178,9 @@ FALSE_ROLLBACKS: dict[str, Scene] = {
     "half unreported": Scene(plain(0.3, 0.3, 300, 60, reported=(0.5, 0.5, 0.5, 0.5))),
     "agents die with the first call": Scene(plain(0.1, 0.1, 300, 60, first_failure=(0.1, 0.1), dies_at_first=True)),
     "outage of both arms": Scene(outage(700, 200)),
-    "outage of the reward computer": Scene(silence(600, 500)),
+    "outage of the reward computer": Scene(silence(600, 200)),
+    "the same, slower canary": Scene(silence(600, 200, seconds=(20, 100))),
+    "outage beyond the horizon": Scene(silence(300, 900, seconds=(60, 60))),
     "lapsed lease": Scene(lapse(800, 60)),
     "better first, then at the margin": Scene(turning(0.1, 0.35)),
     "at the margin first, then better": Scene(turning(0.35, 0.1)),
@@ -201,7 +205,12 @@ FALSE_PROMOTIONS: dict[str, Scene] = {
         plain(0.1, 0.1, 300, 60, first_failure=(0.02, 0.1), dies_at_first=True), stages=HALF
     ),
     "harder evening, worse by the margin": Scene(drift(0.08, 0.4, 0.05), stages=HALF),
-    "better first, then worse": Scene(turning(0.1, 0.45, at=0.5), stages=(Stage(0.5, 1500, 20),)),
-    "outage of the reward computer": Scene(silence(600, 500, 0.2, 0.25), stages=HALF),
+    "better first, then worse": Scene(turning(0.1, 0.45, at=0.3), seconds=3000, stages=(Stage(0.5, 2400, 20),)),
+    "outage of the reward computer": Scene(silence(600, 200, (0.2, 0.25), (60, 20)), stages=HALF),
 }
 """Worse by the margin at every moment, or nothing to see: at most 5 % may be promoted."""
+
+LIMITS: dict[str, Scene] = {
+    "silence beyond the horizon, slower canary": Scene(silence(600, 500, seconds=(60, 300))),
+}
+"""What is not promised: outcomes that come after the horizon because nobody told them count against the slower arm."""
