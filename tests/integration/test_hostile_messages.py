@@ -124,6 +124,10 @@ def legal(topic: str) -> Iterator[tuple[str, bytes]]:
             yield CONTRACTS.check_strict_json(topic, body).subject, body
 
 
+UNFIT = ("ClickHouse cannot hold it", "ended without an answered turn")
+"""Why a legal message may be dead: a number beyond its column, or an end whose calls never come."""
+
+
 async def test_the_collector_accounts_for_every_legal_message_however_extreme(kernel_settings: KernelSettings) -> None:
     messages = [message for topic in TABLES for message in legal(topic)]
     settings = Settings(kernel=kernel_settings, linger_s=0.05, audit_interval_s=0.2, assembly_patience_s=0.5)
@@ -143,4 +147,4 @@ async def test_the_collector_accounts_for_every_legal_message_however_extreme(ke
         dead = [letter for stream in CONTRACTS.streams for letter in await letters(bus, stream)]
     assert balance[0] == {"stored": len(messages) - len(dead), "missing": 0}
     assert {letter.reason for letter in dead} == {"rejected"}
-    assert all("ClickHouse cannot hold it" in letter.detail for letter in dead)
+    assert [letter.detail for letter in dead if not any(reason in letter.detail for reason in UNFIT)] == []
