@@ -96,12 +96,13 @@ def in_one_process(tmp_path: Path, commands: list[list[str]]) -> list[tuple[int,
         input=json.dumps(commands),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.timeout(400)  # every command with every odd value
 def test_odd_values_get_one_line_from_a_running_stack(directory: Path, tmp_path: Path) -> None:
     typed: list[list[str]] = []
     for words, command in COMMANDS:
