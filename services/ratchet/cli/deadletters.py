@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from nats.js.errors import NotFoundError
+from nats.js.errors import BadRequestError, NotFoundError
 
 from ratchet.cli.broker import connected
 from ratchet.kernel.bus import Bus
@@ -208,5 +208,5 @@ async def _stored(bus: Bus, number: int) -> DeadLetter | None:
     try:
         stored = await jetstream.get_msg(STREAM, number)
         return decode(unseal(dict(stored.headers or {}), stored.data), DeadLetter)
-    except (NotFoundError, InvalidMessage, msgspec.DecodeError):
+    except (BadRequestError, NotFoundError, InvalidMessage, msgspec.DecodeError):
         return None
