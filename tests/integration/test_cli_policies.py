@@ -16,11 +16,11 @@ from ratchet.kernel.exports import MANIFEST
 from ratchet.kernel.objects import Objects
 from ratchet.kernel.settings import KernelSettings
 from tests.support.messages import AT
+from tests.support.servers import variables
 
 
 def endpoints(kernel: KernelSettings, tmp_path: Path) -> Endpoints:
-    env = {f"RATCHET_{name.upper()}": str(getattr(kernel, name)) for name in KernelSettings.model_fields}
-    return Endpoints(tmp_path, None, {name: value for name, value in env.items() if value != "None"})
+    return Endpoints(tmp_path, None, variables(kernel))
 
 
 def a_policy(kernel: KernelSettings, tmp_path: Path) -> Policy:

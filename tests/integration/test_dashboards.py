@@ -14,11 +14,11 @@ import yaml
 
 from deploy.grafana.loop_overview import ROWS
 from ratchet.embedded.catalog import SERVICES
+from ratchet.embedded.plan import kernel_of
 from ratchet.embedded.settings import StackSettings
 from ratchet.embedded.stack import Stack
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.settings import KernelSettings
 from tests.support.compose import REPOSITORY, services
 from tests.support.http import http_client
 from tests.support.messages import trajectory
@@ -108,9 +108,7 @@ def health_paths() -> dict[str, str]:
 
 async def published(stack: Stack, count: int) -> None:
     """Finished trajectories, as a client sends them."""
-    env = {name.removeprefix("RATCHET_").lower(): value for name, value in stack.env.items()}
-    kernel = KernelSettings.model_validate({name: env[name] for name in KernelSettings.model_fields if name in env})
-    bus = await Bus.connect(kernel, name="test", contracts=Contracts.load())
+    bus = await Bus.connect(kernel_of(stack.env), name="test", contracts=Contracts.load())
     try:
         await bus.publish_all([trajectory(f"seen-{number}") for number in range(count)])
     finally:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
@@ -31,6 +32,7 @@ from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.messages import AT, trajectory, turn
 from tests.support.rewards import feedback
 from tests.support.running import connected, migrated, prepared_objects, running_app
+from tests.support.servers import variables
 from tests.support.waiting import eventually
 
 DEAD = "http://127.0.0.1:9"
@@ -69,20 +71,20 @@ async def _at_least(count: Any, number: int) -> bool:
 
 async def ratchet(kernel: KernelSettings, *words: str, **env: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command."""
-    named = {name: str(value) for name, value in kernel.model_dump().items() if value is not None}
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "ratchet.cli", *words],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, **{f"RATCHET_{name.upper()}": value for name, value in named.items()}, **env},
+        env={**os.environ, **variables(kernel), **env},
         timeout=60,
     )
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.timeout(300)  # nine commands, each a process of its own
 async def test_what_is_stored_is_exported_and_shown(kernel_settings: KernelSettings, tmp_path: Path) -> None:
     lines, table = tmp_path / "runs.jsonl", tmp_path / "rewards.parquet"
     async with rewarded(kernel_settings, 12):

@@ -32,6 +32,10 @@ async def warehouse(kernel_settings: KernelSettings) -> AsyncIterator[Warehouse]
         yield warehouse
 
 
+LIFE = "1"
+"""The life of the stream that the rows come from."""
+
+
 async def store(warehouse: Warehouse, topic: str, messages: Sequence[Message], first: int) -> None:
     """Rows as the collector makes them, the `first` sequence and those after it."""
     table = TABLES[topic]
@@ -39,7 +43,7 @@ async def store(warehouse: Warehouse, topic: str, messages: Sequence[Message], f
         Received(one, topic, "", sequence, 1, f"event-{sequence}", AT, "", body=msgspec.json.encode(one))
         for sequence, one in enumerate(messages, start=first)
     ]
-    await warehouse.insert(table.name, [row_of(table, one, AT) for one in received], token=f"{topic} {first}")
+    await warehouse.insert(table.name, [row_of(table, one, LIFE, AT) for one in received], token=f"{topic} {first}")
 
 
 def failed(name: str, at: datetime) -> Turn:

@@ -74,7 +74,7 @@ async def test_an_answer_that_is_no_json_is_invalid_and_an_error_page_is_an_erro
     assert isinstance(invalid, EngineFailed)
     assert invalid.code == "engine_invalid"
     error, connections = await asked(http("503 Busy", page))
-    assert error == Reply(503, None)
+    assert error == Reply(503, None, page)
     assert connections == 1
 
 

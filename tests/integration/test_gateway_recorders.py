@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.gateway.recorders import Recorders
+from ratchet.kernel.redaction import MAX_FOUND
 from ratchet.messages import TrajectoryEnd, Turn
 from tests.support.gateway_scene import Scene, ask, scene
 from tests.support.http import http_client
@@ -69,7 +70,7 @@ async def test_an_end_follows_its_turns_also_when_their_recorder_died(nats: Runn
 
 
 async def test_a_body_that_takes_long_to_search_holds_up_no_other_agent(nats: RunningServer, tmp_path: Path) -> None:
-    hostile = [{"role": "user", "content": "pwd=x " * 50_000}]
+    hostile = [{"role": "user", "content": "pwd=x " * MAX_FOUND}]
     async with scene(nats, tmp_path) as here:
         await ask(here.client(), HI)
         await here.published(Turn, 1)
@@ -82,7 +83,7 @@ async def test_a_body_that_takes_long_to_search_holds_up_no_other_agent(nats: Ru
         assert len(await here.published(Turn, 1)) == 1
         os.kill(pid, signal.SIGCONT)
         _, searched, following = await here.published(Turn, 3)
-        assert searched.redactions["password"] == 50_000
+        assert searched.redactions["password"] == MAX_FOUND
         assert following.trainable.ok
 
 

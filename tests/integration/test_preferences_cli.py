@@ -23,6 +23,7 @@ from ratchet.preferences.clickhouse_stored import StoredPreferences, Wanted
 from tests.support.coordinator import ROLE, coordinating, stored
 from tests.support.preferences import tries
 from tests.support.running import connected, migrated, prepared_objects
+from tests.support.servers import variables
 from tests.support.waiting import eventually
 
 
@@ -55,9 +56,8 @@ class Shell:
 def ratchet(
     kernel_settings: KernelSettings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Shell]:
-    for name, value in kernel_settings.model_dump().items():
-        if value is not None:
-            monkeypatch.setenv(f"RATCHET_{name.upper()}", str(value))
+    for variable, value in variables(kernel_settings).items():
+        monkeypatch.setenv(variable, value)
     # The services of the test run in this process too, and would write their log between a command's words.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield Shell(capsys)

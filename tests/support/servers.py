@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import uuid
 from collections.abc import Coroutine, Iterator, Mapping
@@ -25,7 +26,7 @@ from ratchet.embedded.ports import free_ports
 from ratchet.embedded.process import Process
 from ratchet.embedded.program import Program
 from ratchet.embedded.seaweed_s3 import seaweed_s3
-from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.settings import PREFIX, KernelSettings
 from tests.support.containers import clickhouse_container, nats_container, running_container, s3_container
 
 START_S = 60.0
@@ -171,6 +172,12 @@ def kernel_settings(nats: Server, clickhouse: Server, s3: Server, tmp_path: Path
         data_dir=tmp_path / "data",
         health_port=0,
     )
+
+
+def variables(kernel: KernelSettings) -> dict[str, str]:
+    """The environment that says what `kernel` does, as a service or a command of the test is given it."""
+    said = kernel.model_dump(mode="json", exclude_none=True).items()
+    return {PREFIX + name.upper(): value if isinstance(value, str) else json.dumps(value) for name, value in said}
 
 
 def _started(program: Program, log: Path) -> Process:

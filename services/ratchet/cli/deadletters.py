@@ -203,7 +203,7 @@ async def _between(bus: Bus, first: int, last: int) -> AsyncGenerator[tuple[int,
 
 
 async def _stored(bus: Bus, number: int) -> DeadLetter | None:
-    """A letter; None where there is none, or nothing that is one."""
+    """A letter; None where there is none, nothing that is one, or no such number can be (0 and less)."""
     jetstream: Any = bus.nc.jetstream()  # nats-py types its answers only in parts
     try:
         stored = await jetstream.get_msg(STREAM, number)

@@ -19,7 +19,7 @@ from ratchet.embedded.seaweed_s3 import seaweed_s3
 from ratchet.embedded.secrets import StackSecrets
 from ratchet.embedded.settings import StackSettings
 from ratchet.kernel.errors import ConfigError, MissingExtra
-from ratchet.kernel.settings import KernelSettings
+from ratchet.kernel.settings import PREFIX, KernelSettings, faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +135,9 @@ def kernel_of(env: Mapping[str, str]) -> KernelSettings:
 
     Raises `ConfigError` for a value of the wrong type.
     """
-    given: dict[str, str] = {
-        name: env[f"RATCHET_{name.upper()}"] for name in KernelSettings.model_fields if f"RATCHET_{name.upper()}" in env
-    }
+    variables = {name: PREFIX + name.upper() for name in KernelSettings.model_fields}
+    given = {name: env[variable] for name, variable in variables.items() if variable in env}
     try:
         return KernelSettings.model_validate(given)
     except ValidationError as error:
-        wrong = "; ".join(f"RATCHET_{'_'.join(map(str, one['loc'])).upper()}: {one['msg']}" for one in error.errors())
-        raise ConfigError(f"the environment has a wrong setting: {wrong}") from error
+        raise ConfigError(f"the environment has a wrong setting: {faults(error, PREFIX)}") from error

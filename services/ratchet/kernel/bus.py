@@ -188,7 +188,9 @@ class Bus:
             info = await jetstream.stream_info(stream)
         except (nats.errors.Error, TimeoutError) as error:
             raise BusUnavailable(f"broker does not answer for {stream}: {error!r}") from error
-        return Extent(made=info.created.isoformat(), first=info.state.first_seq, last=info.state.last_seq)
+        # A stream that never held a message says 0 for both.
+        first = max(info.state.first_seq, 1)
+        return Extent(made=info.created.isoformat(), first=first, last=info.state.last_seq)
 
     async def ensure_streams(self) -> None:
         """Create or update every stream and bucket of the contracts. Running it again changes nothing.

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, TypeVar
 
+import pydantic_core
 from pydantic import BeforeValidator, Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
 from ratchet.kernel.errors import ConfigError
@@ -15,6 +16,20 @@ from ratchet.kernel.errors import ConfigError
 PREFIX = "RATCHET_"
 """How the names of all our variables begin."""
 LogLevel = Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(str.lower)]
+
+
+def _from_json(value: object) -> object:
+    """A variable's text as what it says; what is no text is that already. Raises `ValueError` when it is no JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return pydantic_core.from_json(value)
+    except ValueError as error:
+        raise ValueError(f"it is no JSON: {error}") from error
+
+
+FROM_JSON = (NoDecode, BeforeValidator(_from_json))
+"""For a field that a variable gives as JSON: also when the variable is not one of this process's environment."""
 
 
 class EnvironmentSettings(Protocol):
@@ -37,7 +52,7 @@ class KernelSettings(BaseSettings):
     """File with this service's NKEY seed; none where the broker asks for no credentials."""
     replicas: int = 1
     """Copies of every stream and bucket: 1 on one machine, 3 in a cluster."""
-    stream_max_bytes: dict[str, int] = Field(default_factory=dict)
+    stream_max_bytes: Annotated[dict[str, int], *FROM_JSON] = Field(default_factory=dict)
     """JSON: stream -> bytes it may hold, where that differs from `contracts/topics.json`."""
     clickhouse_url: str = "http://127.0.0.1:8123"
     """ClickHouse's HTTP interface; user and password may stand in the url."""
@@ -57,7 +72,7 @@ class KernelSettings(BaseSettings):
     """Local files of this process: caches and spools, nothing that cannot be rebuilt."""
     http_host: str = "127.0.0.1"
     """Address that HTTP servers listen on."""
-    allowed_hosts: list[str] = Field(default_factory=list[str])
+    allowed_hosts: Annotated[list[str], *FROM_JSON] = Field(default_factory=list[str])
     """Names, with a dot, under which agents and pages know our HTTP servers. A JSON list. Any IP address and any name
     without a dot is accepted anyway: no other site can have it."""
     health_port: int = 0
@@ -79,11 +94,11 @@ def read(kind: type[S]) -> S:
         raise ConfigError(f"wrong setting {variable}: it is no JSON: {error.__cause__}") from error
     except ValidationError as error:
         shared = error.title == KernelSettings.__name__
-        wrong = _wrong(error, PREFIX if shared else prefix)
+        wrong = faults(error, PREFIX if shared else prefix)
         raise ConfigError(f"wrong setting {wrong}") from error
 
 
-def _wrong(error: ValidationError, prefix: str) -> str:
+def faults(error: ValidationError, prefix: str) -> str:
     """Each fault with its variable and the place in it; a fault of several together names its fields itself."""
     faults: list[str] = []
     for one in error.errors(include_url=False):

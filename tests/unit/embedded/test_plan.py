@@ -88,6 +88,13 @@ def test_services_find_everything_through_the_environment(tmp_path: Path):
     assert "OMP_NUM_THREADS" not in program.env
 
 
+def test_a_stacks_environment_may_hold_json():
+    kernel = kernel_of({"RATCHET_STREAM_MAX_BYTES": '{"RL_TURNS": 5}', "RATCHET_ALLOWED_HOSTS": '["a.example"]'})
+    assert (kernel.stream_max_bytes, kernel.allowed_hosts) == ({"RL_TURNS": 5}, ["a.example"])
+    with pytest.raises(ConfigError, match="RATCHET_ALLOWED_HOSTS: it is no JSON"):
+        kernel_of({"RATCHET_ALLOWED_HOSTS": "a.example"})
+
+
 def test_torch_gets_one_thread(tmp_path: Path):
     spec = next(spec for spec in SERVICES if spec.short == "engine")
     assert service_program(spec, default_ports(), {}, tmp_path).env["OMP_NUM_THREADS"] == "1"
