@@ -20,8 +20,8 @@ from ratchet.embedded.state import StackRecord, already_running, read_record, re
 from ratchet.kernel.errors import RatchetError, Unavailable
 
 POLL_S = 0.2
-STOP_S = 60.0
-"""Longer than every member's own deadline together can take, for they stop side by side."""
+SLACK_S = 10.0
+"""What a stop may take beyond the members' own deadlines."""
 
 
 def show_plan(settings: StackSettings, as_json: bool) -> None:
@@ -80,10 +80,11 @@ def stop_stack(directory: Path, as_json: bool) -> None:
 
 def _stop_supervisor(record: StackRecord) -> None:
     os.kill(record.pid, signal.SIGTERM)
-    until = time.monotonic() + STOP_S
+    stop_s = record.stop_s + SLACK_S
+    until = time.monotonic() + stop_s
     while is_running(record.pid, record.started_at):
         if time.monotonic() > until:
-            raise RatchetError(f"the stack (pid {record.pid}) has not stopped after {STOP_S:g} s")
+            raise RatchetError(f"the stack (pid {record.pid}) has not stopped after {stop_s:g} s")
         time.sleep(POLL_S)
 
 

@@ -23,6 +23,8 @@ class ServiceSpec:
     """Services that are ready before it starts; the servers always are."""
     extra: str | None = None
     """The extra of the package that it needs, when that is torch."""
+    drain_s: float | None = None
+    """How long a stop lets the answers under way go on, unless `drain_variable` says otherwise."""
 
     @property
     def module(self) -> str:
@@ -32,6 +34,11 @@ class ServiceSpec:
     def port_variable(self) -> str:
         """Environment variable with its HTTP port."""
         return f"RATCHET_{self.short.upper()}_PORT"
+
+    @property
+    def drain_variable(self) -> str:
+        """Environment variable that says how long it drains."""
+        return f"RATCHET_{self.short.upper()}_DRAIN_S"
 
     @property
     def url_variable(self) -> str:
@@ -45,7 +52,7 @@ SERVICES = (
     ServiceSpec("rl_coordinator", "coordinator", 9103, port=8081),
     ServiceSpec("trainer_worker", "trainer", 9104, needs=("rl_coordinator",), extra="trainer"),
     ServiceSpec("engine_local", "engine", 9106, port=8082, extra="engine"),
-    ServiceSpec("gateway", "gateway", 9105, port=8080, needs=("engine_local",)),
+    ServiceSpec("gateway", "gateway", 9105, port=8080, needs=("engine_local",), drain_s=120.0),
     ServiceSpec("canary_deployer", "deployer", 9107, port=8083, needs=("engine_local", "gateway")),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from ratchet.embedded.catalog import SERVERS, SERVICES, ServiceSpec, default_por
 from ratchet.embedded.clickhouse_server import clickhouse_server, clickhouse_url
 from ratchet.embedded.nats_server import nats_server
 from ratchet.embedded.ports import LOOPBACK, free_ports, is_taken
-from ratchet.embedded.program import Program
+from ratchet.embedded.program import STOP_S, Program
 from ratchet.embedded.seaweed_s3 import seaweed_s3
 from ratchet.embedded.secrets import StackSecrets
 from ratchet.embedded.settings import StackSettings
@@ -116,6 +117,9 @@ def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[st
         # training job may still ask for more, which then sleep instead.
         own["OMP_NUM_THREADS"] = "1"
         own["OMP_WAIT_POLICY"] = "passive"
+    drain_s = _drain_s(spec, env)
+    if spec.drain_s is not None:
+        own[spec.drain_variable] = f"{drain_s:g}"
     port = health_port if spec.port is None else ports[spec.short]
     return Program(
         name=spec.name,
@@ -127,7 +131,17 @@ def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[st
         health_port=health_port,
         env={**env, **own},
         directories=(data / spec.name,),
+        stop_s=STOP_S + drain_s,
     )
+
+
+def _drain_s(spec: ServiceSpec, env: Mapping[str, str]) -> float:
+    """How long a service drains: as the stack's environment says, else this process's own, else the catalog."""
+    said = env.get(spec.drain_variable, os.environ.get(spec.drain_variable))
+    try:
+        return float(said) if said is not None else spec.drain_s or 0.0
+    except ValueError as error:
+        raise ConfigError(f"wrong setting {spec.drain_variable}: {said!r} is no number") from error
 
 
 def kernel_of(env: Mapping[str, str]) -> KernelSettings:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+STOP_S = 12.0
+"""Longer than a service's own shutdown deadline."""
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -31,5 +34,5 @@ class Program:
     """Written before it starts, readable by this user only."""
     leftovers: tuple[Path, ...] = ()
     """Files that it leaves behind outside its own directory; removed when it has stopped."""
-    stop_s: float = 12.0
-    """From the polite signal to the other one. Longer than a service's own shutdown deadline."""
+    stop_s: float = STOP_S
+    """From the polite signal to the other one."""

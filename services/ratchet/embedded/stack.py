@@ -220,6 +220,7 @@ class Stack:
                 stack_id=self._id,
                 ready=self._ready,
                 services={name: record for name, record in records.items() if record is not None},
+                stop_s=sum(program.stop_s for program in self._planned().programs),
                 env=dict(self._planned().env),
             ),
         )

@@ -40,6 +40,8 @@ class StackRecord(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool
     """False until every member was ready once."""
     services: dict[str, MemberRecord]
+    stop_s: float
+    """Longest time that a stop can take: each member's deadline, one after the other."""
     env: dict[str, str]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, TypeVar
 
-import pydantic_core
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
@@ -23,7 +23,7 @@ def _from_json(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return pydantic_core.from_json(value)
+        return json.loads(value)
     except ValueError as error:
         raise ValueError(f"it is no JSON: {error}") from error
 

@@ -62,7 +62,9 @@ def test_a_request_file_is_found_and_is_an_object(tmp_path: Path):
 
 def record(started_at: float) -> StackRecord:
     env = {"RATCHET_COORDINATOR_URL": "http://127.0.0.1:5/"}
-    return StackRecord(pid=os.getpid(), started_at=started_at, stack_id="x", ready=True, services={}, env=env)
+    return StackRecord(
+        pid=os.getpid(), started_at=started_at, stack_id="x", ready=True, services={}, stop_s=12.0, env=env
+    )
 
 
 def test_a_running_stack_says_where_its_services_are(tmp_path: Path):

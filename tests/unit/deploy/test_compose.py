@@ -103,6 +103,17 @@ def test_an_object_store_elsewhere_can_be_reached_by_all_that_use_it():
     assert compose()["x-objects"]["RATCHET_S3_ENDPOINT"] == "${S3_ENDPOINT:-" + EXAMPLE["S3_ENDPOINT"] + "}"
 
 
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_no_container_is_killed_before_its_service_had_its_time_to_stop(name: str):
+    settings = importlib.import_module(f"{SETTINGS[name].module}.settings").Settings
+    drain = settings.model_fields.get("drain_s")
+    own_s = KernelSettings().shutdown_s + (drain.default if drain else 0)
+    grace = services()[name]["stop_grace_period"]
+
+    assert not any(variable.endswith(("DRAIN_S", "SHUTDOWN_S")) for variable in services()[name]["environment"])
+    assert float(grace.removesuffix("s")) > own_s
+
+
 def test_gateway_and_deployer_send_the_engine_one_key_and_the_deployer_knows_the_gateway_s():
     gateway, deployer = (services()[name]["environment"] for name in ("gateway", "canary_deployer"))
 

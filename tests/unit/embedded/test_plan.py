@@ -9,6 +9,7 @@ import pytest
 
 from ratchet.embedded.catalog import NAMES, SERVERS, SERVICES, default_ports, owner_of
 from ratchet.embedded.plan import choose_ports, chosen, kernel_of, service_program, stack_environment
+from ratchet.embedded.program import STOP_S
 from ratchet.embedded.secrets import StackSecrets
 from ratchet.embedded.settings import StackSettings, ports_of_environment, ports_of_options
 from ratchet.kernel.errors import ConfigError
@@ -86,6 +87,19 @@ def test_services_find_everything_through_the_environment(tmp_path: Path):
     assert program.env["RATCHET_DATA_DIR"] == str(tmp_path / "rl_coordinator")
     assert program.ready_url == "http://127.0.0.1:9103/readyz"
     assert "OMP_NUM_THREADS" not in program.env
+
+
+@pytest.mark.parametrize(("env", "drain_s"), [({}, 120), ({"RATCHET_GATEWAY_DRAIN_S": "300"}, 300)])
+def test_the_gateway_may_drain_before_it_is_killed(tmp_path: Path, env: dict[str, str], drain_s: float):
+    spec = next(spec for spec in SERVICES if spec.short == "gateway")
+    program = service_program(spec, default_ports(), env, tmp_path)
+    assert (program.env["RATCHET_GATEWAY_DRAIN_S"], program.stop_s) == (str(drain_s), STOP_S + drain_s)
+
+
+def test_a_drain_that_is_no_number_is_one_clear_line(tmp_path: Path):
+    spec = next(spec for spec in SERVICES if spec.short == "gateway")
+    with pytest.raises(ConfigError, match="RATCHET_GATEWAY_DRAIN_S: 'long' is no number"):
+        service_program(spec, default_ports(), {"RATCHET_GATEWAY_DRAIN_S": "long"}, tmp_path)
 
 
 def test_a_stacks_environment_may_hold_json():

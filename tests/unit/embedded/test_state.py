@@ -34,6 +34,7 @@ RECORD = StackRecord(
             pid=3, started_at=4.5, url="nats://h:1", port=1, health_port=None, state="ready", restarts=0, reason=None
         )
     },
+    stop_s=12.0,
     env={"RATCHET_NATS_URL": "nats://h:1"},
 )
 
