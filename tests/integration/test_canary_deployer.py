@@ -144,6 +144,7 @@ def settings_of(
         soak_s=0.2,
         lead_s=0,
         horizon_s=60,
+        horizon_min_s=1,
         tick_s=0.1,
         lease_s=1,
         **changes,

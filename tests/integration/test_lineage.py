@@ -7,8 +7,10 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from ratchet.canary_deployer.app import build as build_deployer
@@ -20,7 +22,7 @@ from ratchet.kernel.http import HttpServer
 from ratchet.kernel.objects import Objects
 from ratchet.kernel.settings import KernelSettings
 from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Feedback, Message, Preference, Reward
+from ratchet.messages import Feedback, Message, PolicyClaim, Preference, Reward, Start
 from ratchet.messages.base import Cause, named_id
 from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
 from ratchet.messages.training import Artifacts
@@ -31,7 +33,7 @@ from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.canary_traffic import SmallEngine
 from tests.support.coordinator import ROLE, Workshop, coordinating, played, stored, tid
 from tests.support.running import connected, migrated, prepared_objects, running, running_app
-from tests.support.training import NOON, after
+from tests.support.training import NOON, after, reward, trajectory
 from tests.support.waiting import eventually
 
 
@@ -76,6 +78,29 @@ async def trained(workshop: Workshop, version: int, **body: Any) -> PolicyVersio
         dataset_digest=job["snapshot"]["digest"],
         cause=Cause(event_id=named_id("completed", version), correlation_id=named_id("request", version)),
     )
+
+
+def registered(version: int) -> PolicyVersion:
+    """A policy that no job made."""
+    name = f"{ROLE}@{version}-dddddddd"
+    uri = f"s3://b/policies/{version}.json"
+    return PolicyVersion(
+        role=ROLE,
+        version=version,
+        name=name,
+        digest="d" * 64,
+        uri=uri,
+        kind="adapter",
+        base_model="org/model",
+        created_at=after(version),
+        stage="stable",
+    )
+
+
+def announced(trajectory_id: str, at: datetime, version: int = 1) -> Start:
+    """A trajectory that a version begins to answer."""
+    claim = PolicyClaim(role=ROLE, version=version, digest="d" * 64, arm="stable", weight=0.0)
+    return Start(trajectory_id=trajectory_id, timestamp=at, policy=claim, role=ROLE)
 
 
 async def put(bus: Bus, *policies: PolicyVersion, stable: int | None = None) -> None:
@@ -329,3 +354,35 @@ async def test_the_registry_lists_and_filters_versions(kernel_settings: KernelSe
         assert [(job["training_job_id"], job["algorithm"]) for job in role["training"]] == [
             (waiting["training_job_id"], "rloo")
         ]
+
+
+async def test_how_long_outcomes_took_is_told_from_the_start_to_the_first_known_outcome(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
+    began = bus.now() - timedelta(hours=12)
+    policy = registered(1)
+    facts: list[Message] = []
+    for number, minutes in enumerate((5, 20, 600)):
+        named = trajectory(tid(f"t{number}"), at=began)
+        facts.append(announced(named.trajectory_id, began + timedelta(seconds=number)))
+        facts.append(reward(named, 1.0, at=began + timedelta(minutes=minutes, seconds=number)))
+        facts.append(reward(named, 0.0, revision=1, at=began + timedelta(minutes=minutes + 60)))
+    unknown = msgspec.structs.replace(reward(trajectory(tid("u")), 0.5, at=began), reward_components={})
+    facts += [announced(tid("u"), began), unknown, announced(tid("other"), began, version=2)]
+    async with migrated(kernel_settings) as warehouse, coordinating(kernel_settings, bus) as workshop:
+        async with running_app(build_collector(CollectorSettings(kernel=kernel_settings, linger_s=0.01))):
+            await bus.publish_all(facts)
+
+            async def all_there() -> bool:
+                rows = await warehouse.rows("SELECT (SELECT count() FROM starts) + (SELECT count() FROM rewards) AS n")
+                return rows[0]["n"] == len(facts)
+
+            await eventually(all_there)
+        await put(bus, policy, stable=1)
+        path = f"/v1/models/{ROLE}/1/outcome-times"
+        told = (await workshop.api.get(path, params={"within_s": 3600})).json()
+        assert told.get("seconds") == [1200.0, 300.0], told
+        assert (await workshop.api.get(path, params={"limit": 1})).json()["seconds"] == [1200.0]
+        young = (await workshop.api.get(path, params={"within_s": 13 * 3600})).json()
+        assert young["seconds"] == [], "what started less than `within_s` ago may still come to its outcome"
+        assert (await workshop.api.get(f"/v1/models/{ROLE}/7/outcome-times")).status_code == 404

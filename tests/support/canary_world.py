@@ -19,6 +19,7 @@ from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.nats_events import Places, Read
+from ratchet.kernel.errors import RatchetError
 from ratchet.messages import PolicyClaim, Reward, Start, Turn, named_id
 from ratchet.messages.reward import RewardComponent, RewardMetadata
 from ratchet.messages.routing import arm_of
@@ -141,6 +142,19 @@ class FakeTraffic:
 
 
 @dataclass
+class FakeHistory:
+    """How long stable's outcomes took, or why nobody can say."""
+
+    took_s: list[float] = field(default_factory=list)
+    fault: RatchetError | None = None
+
+    async def outcome_times(self, policy: PolicyVersion, within_s: float) -> list[float]:
+        if self.fault is not None:
+            raise self.fault
+        return [seconds for seconds in self.took_s if seconds <= within_s]
+
+
+@dataclass
 class FakeGate:
     """Says what it is told to, and remembers whom it was asked about."""
 
@@ -210,6 +224,7 @@ class CanaryWorld:
             self.bus.bucket(POLICIES, Route), self.bus.bucket(POLICIES, PolicyVersion), self.lead
         )
         self.traffic = FakeTraffic()
+        self.history = FakeHistory()
         self.longest_tick_s = math.inf
         """Tests let minutes pass between two looks."""
         self.random = random.Random(7)
@@ -220,7 +235,7 @@ class CanaryWorld:
         return RoleDriver(ROLE, self.office(), self.work())
 
     def work(self) -> Work:
-        return Work(self.gates, FakeSource(self.bus), self.traffic, self.strategy, tick_s=0.01)
+        return Work(self.gates, FakeSource(self.bus), self.traffic, self.history, self.strategy, tick_s=0.01)
 
     def office(self) -> Office:
         return Office(
@@ -277,7 +292,7 @@ class CanaryWorld:
             await self.driver.step()
         raise AssertionError(f"not {states} after {steps} steps: {(await self.rollout()).state}")
 
-    async def play(self, count: int, stable_success: float, canary_success: float) -> None:
+    async def play(self, count: int, stable_success: float, canary_success: float, *, rewarded: bool = True) -> None:
         """Trajectories as gateway and judge would publish them now, and one step of the driver."""
         route = await self.route()
         messages: list[Any] = []
@@ -289,6 +304,7 @@ class CanaryWorld:
             success = self.random.random() < (canary_success if given.arm == "canary" else stable_success)
             messages.append(start_of(trajectory_id, given.arm, given.policy.version, given.weight, route))
             messages.append(turn_of(trajectory_id, given.arm, given.policy.version, given.weight))
-            messages.append(reward_of(trajectory_id, success=success))
+            if rewarded:
+                messages.append(reward_of(trajectory_id, success=success))
         self.bus.arrive(messages)
         await self.driver.step()

@@ -28,6 +28,7 @@ from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import GateTools
 from ratchet.canary_deployer.handlers import Handlers
 from ratchet.canary_deployer.http_api import Api, Ledger
+from ratchet.canary_deployer.http_coordinator import HttpCoordinator
 from ratchet.canary_deployer.http_engine import HttpEngine
 from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
@@ -71,13 +72,28 @@ async def build(settings: Settings, now: Callable[[], datetime] = utc_now) -> As
     try:
         await bus.ensure_streams()
         headers = _bearer(settings.engine_api_key)
-        async with httpx.AsyncClient(base_url=settings.engine_url, headers=headers, trust_env=False) as client:
-            yield _assembled(settings, bus, HttpEngine(client, settings.load_timeout_s), now)
+        async with (
+            httpx.AsyncClient(base_url=settings.engine_url, headers=headers, trust_env=False) as engine,
+            httpx.AsyncClient(base_url=settings.coordinator_url or "", trust_env=False) as coordinator,
+        ):
+            clients = Clients(
+                HttpEngine(engine, settings.load_timeout_s),
+                HttpCoordinator(coordinator if settings.coordinator_url else None),
+            )
+            yield _assembled(settings, bus, clients, now)
     finally:
         await bus.close()
 
 
-def _assembled(settings: Settings, bus: Bus, engine: HttpEngine, now: Callable[[], datetime]) -> App:
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Servers that are asked over HTTP."""
+
+    engine: HttpEngine
+    coordinator: HttpCoordinator
+
+
+def _assembled(settings: Settings, bus: Bus, clients: Clients, now: Callable[[], datetime]) -> App:
     leadership = Leadership(bus.bucket(ROLLOUTS, Leader), settings.url, settings.takeover_s)
     policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion), leadership)
     office = Office(
@@ -92,9 +108,16 @@ def _assembled(settings: Settings, bus: Bus, engine: HttpEngine, now: Callable[[
         lease_s=settings.lease_s,
         lead=leadership,
     )
-    tools = _gate_tools(settings, engine)
-    gates = {name: make(tools) for name, make in GATES.items()}
-    deployments = Deployments(office, Work(gates, BusSource(bus), NatsTraffic(bus), settings.strategy, settings.tick_s))
+    tools = _gate_tools(settings, clients.engine)
+    work = Work(
+        gates={name: make(tools) for name, make in GATES.items()},
+        source=BusSource(bus),
+        traffic=NatsTraffic(bus),
+        history=clients.coordinator,
+        strategy=settings.strategy,
+        tick_s=settings.tick_s,
+    )
+    deployments = Deployments(office, work)
     facts = functools.partial(Facts, endpoint=office.endpoint, serving_platform=office.serving_platform)
     jobs, objects = bus.bucket(JOBS, Job), Objects(settings.kernel)
     handlers = Handlers(policies, jobs, objects, deployments.registered, facts, now)

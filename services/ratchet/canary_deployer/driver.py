@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +16,7 @@ import structlog
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain import decisions, gating, operators
 from ratchet.canary_deployer.domain.forecast import Forecast, forecast
+from ratchet.canary_deployer.domain.horizon import Horizon, by_setting, measured
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, GateResult, IllegalMove, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.serving import REGISTERED
@@ -25,7 +26,7 @@ from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.canary_deployer.gates.base import Gate
 from ratchet.canary_deployer.keeper import Office, RolloutKeeper
 from ratchet.canary_deployer.nats_events import Events, Places, Read
-from ratchet.kernel.errors import Conflict, NotFound, RatchetError, Rejected
+from ratchet.kernel.errors import Conflict, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.kernel.tasks import end
 from ratchet.messages.state import PolicyVersion
 
@@ -57,6 +58,14 @@ class Traffic(Protocol):
         ...
 
 
+class History(Protocol):
+    """How long outcomes took before."""
+
+    async def outcome_times(self, policy: PolicyVersion, within_s: float) -> Sequence[float]:
+        """Of recent trajectories, in seconds. Raises `Unavailable` or `Rejected`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a driver works with besides its keeper."""
@@ -64,6 +73,7 @@ class Work:
     gates: Mapping[str, Gate]
     source: EventSource
     traffic: Traffic
+    history: History
     strategy: str
     """`canary`, `blue_green` or `auto`."""
     tick_s: float
@@ -308,10 +318,25 @@ class RoleDriver:
         """The decision that the gates lead to. Statistics begin with the messages after this moment."""
         rules = self._office.rules
         decision, strategy = gating.concluded(rollout, self._work.strategy, rules, approved)
-        rollout = msgspec.structs.replace(rollout, forecast=await self._expected())
+        rollout = msgspec.structs.replace(rollout, strategy=strategy, forecast=await self._expected())
         decision = gating.in_time(rollout, decision, rules, approved)
+        if decision.verdict is Verdict.START and rollout.stable is not None:
+            rollout = msgspec.structs.replace(rollout, horizon=await self._horizon(rollout, rollout.stable.version))
         places = msgspec.structs.asdict(await self._work.source.places())
-        return msgspec.structs.replace(rollout, strategy=strategy, watch=Watch(), **places), decision
+        return msgspec.structs.replace(rollout, watch=Watch(), **places), decision
+
+    async def _horizon(self, rollout: Rollout, stable: int) -> Horizon:
+        """The rollout's horizon, from how long outcomes of version `stable` took; else the setting, which says why."""
+        rules = self._office.rules
+        if not rules.outcomes:
+            return by_setting("the role has no outcomes", rules)
+        try:
+            policy = await self._office.policies.version(self.role, stable)
+            took_s = await self._work.history.outcome_times(policy, rules.horizon_max_s)
+        except (Unavailable, Rejected) as error:
+            log.warning("horizon by setting", role=self.role, reason=str(error))
+            return by_setting(str(error), rules)
+        return measured(took_s, rollout.forecast, rules)
 
     async def _expected(self) -> Forecast | None:
         """How long a rollout would take at the role's traffic."""

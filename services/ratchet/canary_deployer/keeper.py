@@ -170,7 +170,7 @@ class RolloutKeeper:
             self._watching = (rollout.rollout_id, Watching(rollout.watch, [], self._office.rules))
             self._chunks.begin()
         watching = self._watching[1]
-        watching.fold(read.batch, rollout.compared, self._office.rules)
+        watching.fold(read.batch, rollout.compared, rollout.under(self._office.rules))
         watch = watching.watch(rollout.weight, rollout.watch.chunks)
         return msgspec.structs.replace(rollout, watch=watch, **msgspec.structs.asdict(read.places))
 

@@ -47,6 +47,12 @@ class Settings(BaseSettings):
     )
     """Where the held-out command plays its tasks, and what `model.deployed` names as the endpoint."""
 
+    coordinator_url: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("RATCHET_CANARY_COORDINATOR_URL", "RATCHET_COORDINATOR_URL", "coordinator_url"),
+    )
+    """Where history is asked for: how long stable's outcomes took, and prompts for shadow replay. Absent: neither."""
+
     engine_api_key: SecretStr | None = Field(
         default=None,
         validation_alias=AliasChoices("RATCHET_CANARY_ENGINE_API_KEY", "RATCHET_ENGINE_API_KEY", "engine_api_key"),
@@ -98,7 +104,12 @@ class Settings(BaseSettings):
     caution_threshold: float = Field(default=4, gt=1)
     """No stage advances while the rollback e-value is at least this."""
     horizon_s: float = Field(default=1800, gt=0)
-    """An outcome that has not come this long after a trajectory's start is missing."""
+    """An outcome that has not come this long after a trajectory's start is missing, where stable's history says too
+    little: each rollout freezes its own horizon at its start, 1.5 times what .99 of stable's outcomes took."""
+    horizon_min_s: float = Field(default=600, gt=0)
+    """The shortest horizon that is taken from history: it leaves room for an outage of whatever tells outcomes."""
+    horizon_max_s: float = Field(default=21600, gt=0)
+    """The longest one: a pending outcome holds back the promotion for that long."""
     min_coverage: float = Field(default=0.8, ge=0, le=1)
     """Share of outcomes that must be known on both arms before a stage is left and before promotion."""
     ratio_error: float = Field(default=0.005, gt=0, lt=1)
@@ -148,6 +159,8 @@ class Settings(BaseSettings):
         for name, given in (("stage_min_s", self.stage_min_s), ("stage_min_trajectories", self.stage_min_trajectories)):
             if len(given) not in (1, len(weights)):
                 raise ValueError(f"{name} needs one value, or one for each of the {len(weights)} stages below 100 %")
+        if not self.horizon_min_s <= self.horizon_s <= self.horizon_max_s:
+            raise ValueError("horizon_s must lie between horizon_min_s and horizon_max_s")
         if not self.metrics or {*self.metrics} - {*METRICS}:
             raise ValueError(f"metrics are chosen from {', '.join(METRICS)}")
         if not self.promotion_metrics or {*self.promotion_metrics} - {*PROMOTION_METRICS}:
@@ -193,6 +206,8 @@ _SAME_IN_RULES = (
     "soak_s",
     "deadline_s",
     "horizon_s",
+    "horizon_min_s",
+    "horizon_max_s",
     "margin",
     "latency_margin",
     "metrics",

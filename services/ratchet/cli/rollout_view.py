@@ -27,6 +27,10 @@ def show_one(rollout: Rollout) -> None:
             f"expected: {total:g} days for a policy equal to stable, at {rate:g} trajectories a day ({stages} by stage)"
         )
         console.print(line, markup=False)
+    horizon = rollout.get("horizon")
+    if horizon:
+        line = f"horizon: an outcome that has not come after {horizon['seconds']:g} s is missing ({horizon['basis']})"
+        console.print(line, markup=False)
     if rollout.get("parked"):
         console.print(f"the queue is parked: `ratchet rollout resume {rollout['role']}` lets it go on", markup=False)
     _section(("gate", "outcome", "reason"), [(one["gate"], one["outcome"], one["reason"]) for one in rollout["gates"]])

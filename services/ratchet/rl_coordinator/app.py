@@ -128,7 +128,7 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
         coordinator=coordinator,
         store=store,
         dispatcher=dispatcher,
-        registry=Registry(policies, _provenance(settings, stores, policies, store), store.all),
+        registry=_registry(settings, stores, policies, store),
         statuses=statuses,
         checks=stores.checks(),
         training_enabled=settings.training_enabled,
@@ -196,9 +196,9 @@ def _exporter(settings: Settings, stores: Stores) -> Exporter:
     return Exporter(drafts, snapshots, settings.chunk, stores.bus.now)
 
 
-def _provenance(settings: Settings, stores: Stores, policies: KvPolicies, jobs: KvJobs) -> Provenance:
-    snapshots = Snapshots(stores.objects, settings.kernel.s3_bucket)
-    return Provenance(policies, jobs, snapshots, History(stores.warehouse))
+def _registry(settings: Settings, stores: Stores, policies: KvPolicies, jobs: KvJobs) -> Registry:
+    snapshots, history = Snapshots(stores.objects, settings.kernel.s3_bucket), History(stores.warehouse)
+    return Registry(policies, Provenance(policies, jobs, snapshots, history), jobs.all, history, stores.bus.now)
 
 
 def _house(settings: Settings) -> House:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from ratchet.kernel.warehouse import Row, Warehouse
 
@@ -62,6 +63,33 @@ WHERE training_job_id = {job:String}
 ORDER BY at DESC, attempt DESC
 LIMIT 1
 """
+_OUTCOME_TIMES = """
+SELECT greatest(0, dateDiff('millisecond', s.began, r.known)) / 1000 AS seconds
+FROM (
+    SELECT trajectory_id, min(at) AS began FROM starts
+    WHERE role = {role:String} AND policy_version = {version:UInt32}
+        AND at > {since:DateTime64(3)} AND at <= {until:DateTime64(3)}
+    GROUP BY trajectory_id
+) AS s
+INNER JOIN (
+    SELECT trajectory_id, min(at) AS known FROM rewards
+    WHERE role = {role:String} AND at > {since:DateTime64(3)} AND mapContains(components, 'task_completion')
+    GROUP BY trajectory_id
+) AS r ON r.trajectory_id = s.trajectory_id
+WHERE seconds <= {within_s:Float64}
+ORDER BY s.began DESC
+LIMIT {limit:UInt32}
+"""
+"""How long outcomes took, from the start to the first reward that knows the outcome: the newest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Trajectories that started in it, and how long an outcome may take to be counted."""
+
+    since: datetime
+    until: datetime
+    within_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +131,12 @@ class History:
         requests = await self._warehouse.rows(_REQUEST, {"role": role, "job": job_id})
         statuses = await self._warehouse.rows(_STATUS, {"job": job_id})
         return PastJob(requests[0], statuses[0] if statuses else None) if requests else None
+
+    async def outcome_times(self, role: str, version: int, span: Span, limit: int) -> list[float]:
+        """Seconds from the start of a trajectory that a policy answered to its first known outcome, newest first."""
+        bounds = {"since": span.since, "until": span.until, "within_s": span.within_s, "limit": limit}
+        rows = await self._warehouse.rows(_OUTCOME_TIMES, {"role": role, "version": version, **bounds})
+        return [float(row["seconds"]) for row in rows]
 
     async def _chunked(self, sql: str, role: str, ids: Sequence[str]) -> list[Row]:
         found: list[Row] = []

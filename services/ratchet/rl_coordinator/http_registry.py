@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -12,11 +13,13 @@ from fastapi import APIRouter, Path, Query
 from ratchet.kernel.errors import NotFound
 from ratchet.messages.routing import ROLE
 from ratchet.messages.state import Job
+from ratchet.rl_coordinator.clickhouse_lineage import History, Span
 from ratchet.rl_coordinator.http_models import ErrorOut
 from ratchet.rl_coordinator.http_registry_models import (
     LineageOut,
     ModelOut,
     ModelsOut,
+    OutcomeTimesOut,
     RoleModelsOut,
     Stage,
     Status,
@@ -29,6 +32,8 @@ from ratchet.rl_coordinator.provenance import Page, Provenance
 Role = Annotated[str, Path(pattern=f"^{ROLE.pattern}$")]
 RoleFilter = Annotated[str | None, Query(pattern=f"^{ROLE.pattern}$", description="Only this role.")]
 Version = Annotated[int, Path(ge=1, lt=2**31)]
+HISTORY = timedelta(days=7)
+"""How far back outcomes are looked at."""
 UNKNOWN: dict[int | str, dict[str, Any]] = {404: {"model": ErrorOut, "description": "There is no such role or policy."}}
 
 
@@ -40,6 +45,8 @@ class Registry:
     provenance: Provenance
     jobs: Callable[[], list[Job]]
     """All jobs, oldest first."""
+    history: History
+    now: Callable[[], datetime]
 
     async def models(self, role: str | None) -> list[ModelOut]:
         """Policies by role and version."""
@@ -85,6 +92,7 @@ def registry_routes(registry: Registry) -> APIRouter:
         return model_out(policy, (await registry.policies.of(role)).route)
 
     _add_lineage(routes, registry)
+    _add_outcome_times(routes, registry)
     return routes
 
 
@@ -99,3 +107,21 @@ def _add_lineage(routes: APIRouter, registry: Registry) -> None:
     ) -> LineageOut:
         """Where a policy comes from: job, snapshot, trajectories, rewards, people."""
         return await registry.provenance.of(role, version, Page(offset, limit, parents))
+
+
+def _add_outcome_times(routes: APIRouter, registry: Registry) -> None:
+    @routes.get("/{role}/{version}/outcome-times", responses=UNKNOWN)
+    async def get_outcome_times(
+        role: Role,
+        version: Version,
+        within_s: Annotated[float, Query(gt=0, le=30 * 86_400, description="Slower outcomes are left out.")] = 21_600,
+        limit: Annotated[int, Query(ge=1, le=10_000, description="How many outcomes at most.")] = 2_000,
+    ) -> OutcomeTimesOut:
+        """How long outcomes of a policy took lately: what a rollout's horizon is set by."""
+        await registry.policies.version(role, version)
+        until = registry.now() - timedelta(seconds=within_s)
+        span = Span(until - HISTORY, until, within_s)
+        seconds = await registry.history.outcome_times(role, version, span, limit)
+        return OutcomeTimesOut(
+            role=role, version=version, since=span.since, until=until, within_s=within_s, seconds=seconds
+        )

@@ -45,6 +45,17 @@ class ModelsOut(BaseModel):
     models: list[ModelOut]
 
 
+class OutcomeTimesOut(BaseModel):
+    """How long outcomes of one policy took, from the start of a trajectory to its first known outcome."""
+
+    role: str
+    version: int
+    since: datetime = Field(description="Trajectories that started between then ...")
+    until: datetime = Field(description="... and then: each has had `within_s` to come to its outcome.")
+    within_s: float
+    seconds: list[float] = Field(description="Of those known within `within_s`, newest first.")
+
+
 class TrainingOut(BaseModel):
     """A job that has not made a policy (yet)."""
 

@@ -139,6 +139,8 @@ def evidence(rollout: Rollout, rules: Rules) -> JsonObject:
         shown["gates"] = [msgspec.to_builtins(result) for result in rollout.gates]
     if rollout.forecast is not None:
         shown["forecast"] = rollout.forecast.shown()
+    if rollout.horizon is not None:
+        shown["horizon"] = msgspec.to_builtins(rollout.horizon)
     if rollout.schedule:
         shown |= statistics(rollout.watch, rules)
     return shown

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
 import msgspec
 
 from ratchet.canary_deployer.domain.forecast import Forecast
+from ratchet.canary_deployer.domain.horizon import Horizon
+from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.trajectories import Compared
 from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.kernel.errors import Rejected
@@ -198,6 +200,8 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Last message of RL_STARTS that is in `watch`."""
     forecast: Forecast | None = None
     """How long it was expected to take when it began; None when too little traffic was seen to say."""
+    horizon: Horizon | None = None
+    """Frozen when it started; None before that, and in records that are older than this member: the setting holds."""
     turn_seq: int = 0
     """Last message of RL_TURNS that is in `watch`."""
     reward_seq: int = 0
@@ -226,6 +230,10 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def active(self) -> bool:
         return self.state not in TERMINAL
+
+    def under(self, rules: Rules) -> Rules:
+        """The rules as they hold for this rollout: with the horizon that was frozen at its start."""
+        return rules if self.horizon is None else replace(rules, horizon_s=self.horizon.seconds)
 
     @property
     def compared(self) -> Compared:

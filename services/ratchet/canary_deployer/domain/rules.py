@@ -37,6 +37,9 @@ class Rules:
     soak_s: float = 3600.0
     deadline_s: float = 7 * 86400.0
     horizon_s: float = 1800.0
+    """When an outcome that has not come is missing. In a rollout it is the one frozen at its start (`horizon.py`)."""
+    horizon_min_s: float = 600.0
+    horizon_max_s: float = 21600.0
     margin: float = 0.05
     latency_margin: float = 0.1
     metrics: tuple[str, ...] = METRICS

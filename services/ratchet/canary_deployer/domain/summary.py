@@ -20,6 +20,7 @@ def summary(rollout: Rollout, rules: Rules) -> JsonObject:
         "strategy": rollout.strategy,
         "parked": rollout.parked,
         "forecast": rollout.forecast.shown() if rollout.forecast else None,
+        "horizon": msgspec.to_builtins(rollout.horizon),
         "candidate": msgspec.to_builtins(rollout.candidate),
         "stable": msgspec.to_builtins(rollout.stable),
         "stage": rollout.stage,

@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from ratchet.canary_deployer.domain.heldout import Played
 from ratchet.canary_deployer.domain.rollout import GateResult
+from ratchet.messages.base import JsonObject
 from ratchet.messages.state import PolicyVersion
 
 
@@ -71,6 +74,24 @@ class Heldout(Protocol):
     async def replay(self, policy: PolicyVersion) -> HeldoutRun:
         """The same from memory, if this policy has played these tasks before."""
         ...
+
+
+class LoggedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """The prompt of one logged call, as it was asked, and the settings that its answer was sampled with."""
+
+    turn_id: str
+    trajectory_id: str
+    messages: list[JsonObject]
+    tools: list[JsonObject] = []
+    sampling: JsonObject = {}
+
+
+class LoggedPrompts(msgspec.Struct, frozen=True, kw_only=True):
+    """Prompts that neither a candidate nor its ancestors have learned from, one of each task."""
+
+    prompts: list[LoggedPrompt]
+    left_out: dict[str, int] = {}
+    """What was not taken, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
