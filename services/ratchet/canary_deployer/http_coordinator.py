@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 import httpx
@@ -44,7 +45,7 @@ class HttpCoordinator:
         query = {"role": candidate.role, "version": candidate.version, "limit": limit}
         return await self._get("/v1/replay/prompts", query, PROMPTS_S, LoggedPrompts)
 
-    async def _get(self, path: str, query: dict[str, str | int | float], timeout_s: float, kind: type[T]) -> T:
+    async def _get(self, path: str, query: Mapping[str, str | int | float], timeout_s: float, kind: type[T]) -> T:
         if self._client is None:
             raise Unavailable("the deployer does not know the coordinator (RATCHET_COORDINATOR_URL)")
         try:
