@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import httpx
@@ -66,6 +66,21 @@ async def test_a_request_that_never_ends_is_cut_off_and_its_place_is_free_again(
         async with http_client() as http:
             answer = await http.post(f"http://127.0.0.1:{server.port}/x", json={})
             assert answer.status_code == 200
+
+
+async def test_empty_lines_between_requests_hold_no_connection_open() -> None:
+    api = Api()
+    api.may_answer.set()
+    async with served(api, header_s=0.2) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(HEAD + b"\r\n{}")
+        assert await reader.readexactly(8) == b"HTTP/1.1"
+        await reader.readuntil(b'{"ok":true}')
+        writer.write(b"\r\n")
+        async with asyncio.timeout(20):
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.close()
 
 
 async def test_connections_beyond_the_bound_of_an_address_are_told_so() -> None:

@@ -134,7 +134,9 @@ class ChdbEngine:
         session_id = statement.session_id or ""
         with self._mutex:
             self._expire_sessions()
-            connection = self._sessions.setdefault(session_id, _Connection(self._connect()))
+            connection = self._sessions.get(session_id)
+            if connection is None:
+                connection = self._sessions[session_id] = _Connection(self._connect())
             locked = connection.lock.acquire(blocking=False)
         if not locked:
             raise ProtocolError(373, "SESSION_IS_LOCKED", f"Session {session_id} is locked by a concurrent client")

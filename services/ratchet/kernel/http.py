@@ -103,8 +103,13 @@ class _Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._entered is not None:
-            super().data_received(data)
+        if self._entered is None:
+            return
+        # Without a deadline one request has come, so there is a cycle. Empty lines begin no request, and yet make
+        # uvicorn wait for one.
+        if self._deadline is None and self.cycle.response_complete:
+            self._due_in(self.config.gate.header_s)
+        super().data_received(data)
 
     def on_message_begin(self) -> None:
         if self._deadline is None:

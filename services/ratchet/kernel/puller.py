@@ -29,7 +29,6 @@ PULL_EXPIRES_S = 5.0
 DRAIN_S = 2.0
 """How long `close` waits for what the server has sent already; the rest is delivered again after its `ack_wait`."""
 
-
 REQUEST_BYTES = 8 * 1024 * 1024
 """Bytes that one request may bring, as they are on the wire; more only where the broker takes larger messages."""
 BATCH_BYTES = 16 * 1024 * 1024

@@ -224,15 +224,23 @@ class Spool:
         self._damaged += 1
 
     def _advance(self, position: tuple[int, int]) -> None:
-        """Everything up to `position` is published: note that first, then delete the segments that are done."""
+        """Everything up to `position` is published: note that first, then delete the segments that are done.
+
+        They are deleted also when a full disk takes no note: it is their room that it lacks.
+        """
         self._cursor = position
+        try:
+            self._write_cursor()
+        finally:
+            if self._pending == 0:
+                self._close_segment(sync=False)
+            self._forget_segments(before=self._next if self._pending == 0 else position[0])
+
+    def _write_cursor(self) -> None:
         staged = self._directory / "cursor.new"
         with _private_file(staged, os.O_WRONLY | os.O_TRUNC) as file:
-            file.write(f"{position[0]} {position[1]}".encode())
+            file.write(f"{self._cursor[0]} {self._cursor[1]}".encode())
         staged.replace(self._directory / "cursor")
-        if self._pending == 0:
-            self._close_segment(sync=False)
-        self._forget_segments(before=self._next if self._pending == 0 else position[0])
 
     def _forget_segments(self, before: int) -> None:
         for number in [n for n in self._sizes if n < before]:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -79,8 +79,12 @@ class Child:
         environment = child_environment(os.environ, spec)
         events, events_end = os.pipe()
         stdin_end, stdin = os.pipe()
-        with _own_ends(stdin_end, events_end, directory / LOG_FILE) as streams:
-            process = await _process(directory, environment, streams, warm)
+        with ExitStack() as ours_if_it_fails:
+            ours_if_it_fails.callback(os.close, events)
+            ours_if_it_fails.callback(os.close, stdin)
+            with _own_ends(stdin_end, events_end, directory / LOG_FILE) as streams:
+                process = await _process(directory, environment, streams, warm)
+            ours_if_it_fails.pop_all()
         return cls(process, await _reader(events), stdin, directory)
 
     @property
@@ -171,12 +175,12 @@ async def _process(
 @contextmanager
 def _own_ends(stdin: int, stdout: int, log_file: Path) -> Generator[Streams]:
     """The child's ends, which are closed here once it has its own copies."""
-    stderr = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
+    with ExitStack() as ends:
+        ends.callback(os.close, stdin)
+        ends.callback(os.close, stdout)
+        stderr = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        ends.callback(os.close, stderr)
         yield Streams(stdin, stdout, stderr)
-    finally:
-        for descriptor in (stdin, stdout, stderr):
-            os.close(descriptor)
 
 
 async def _reader(descriptor: int) -> asyncio.StreamReader:

@@ -9,13 +9,14 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from ratchet.kernel.logs import failure
 from ratchet.kernel.tasks import end
 from ratchet.trainer_worker.child_process import THREAD_VARIABLES, Process, Streams, library_environment
 from ratchet.trainer_worker.warm_parent import (
@@ -112,9 +113,12 @@ class WarmLink:
         else:
             self._unfit = "this system has no pidfds"
         while not self._stopping.is_set() and self._unfit is None:
-            await self._live()
+            try:
+                await self._live()
+            except OSError as error:
+                log.warning("the warm parent cannot be started", pause_s=self._pause_s, **failure(error))
+                self._prepared.set()  # until it can, trainings start in fresh processes
             if self._unfit is None and not self._stopping.is_set():
-                log.warning("the warm parent has died", pause_s=self._pause_s, log=self._log_tail())
                 await self._either(None, self._pause_s)
                 self._pause_s = min(2 * self._pause_s, LONGEST_RESTART_S)
         if self._unfit is not None:
@@ -163,7 +167,7 @@ class WarmLink:
         return None
 
     async def _live(self) -> None:
-        """The whole life of one parent."""
+        """The whole life of one parent. Raises `OSError` when none can be started: a full disk, no process to spare."""
         loop = asyncio.get_running_loop()
         parent = self._parent = await self._start()
         loop.add_reader(parent.control, self._take, parent)
@@ -177,27 +181,36 @@ class WarmLink:
             _kill(parent.process)
             await parent.process.wait()
             await end(ended, stopped)
+        if self._unfit is None and not self._stopping.is_set():
+            log.warning("the warm parent has died", log=self._log_tail())
 
     async def _start(self) -> _Parent:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ExitStack() as ours_if_it_fails:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours_if_it_fails.enter_context(ours)
+            with theirs:
+                process = await self._spawn(theirs)
+            ours_if_it_fails.pop_all()
         ours.setblocking(False)
+        log.info("preparing the warm parent", pid=process.pid)
+        return _Parent(process, ours, asyncio.get_running_loop().create_future())
+
+    async def _spawn(self, control: socket.socket) -> asyncio.subprocess.Process:
         self._directory.mkdir(parents=True, exist_ok=True)
-        with theirs, (self._directory / LOG_FILE).open("wb") as errors:
-            process = await asyncio.create_subprocess_exec(
+        with (self._directory / LOG_FILE).open("wb") as errors:
+            return await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "ratchet.trainer_worker.warm_parent",
-                str(theirs.fileno()),
+                str(control.fileno()),
                 *self._modules,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
                 env=library_environment(os.environ) | QUIET,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[control.fileno()],
                 start_new_session=True,
             )
-        log.info("preparing the warm parent", pid=process.pid)
-        return _Parent(process, ours, asyncio.get_running_loop().create_future())
 
     def _take(self, parent: _Parent) -> bool:
         """Read one message. False when there is none, or no more."""

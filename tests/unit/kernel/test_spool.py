@@ -23,6 +23,10 @@ def rewrite_segment(directory: Path, change: Callable[[bytes], bytes]) -> None:
     segment.write_bytes(change(segment.read_bytes()))
 
 
+def segments(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.segment"))
+
+
 class Broker:
     """Takes records in order; refuses from the `refuse_from`-th batch on."""
 
@@ -178,6 +182,24 @@ async def test_an_unreadable_cursor_publishes_again_rather_than_losing(tmp_path:
 
     again, second = Spool(tmp_path, ROOM), Broker()
     assert await again.drain(second.publish) == 4
+    again.close()
+
+
+async def test_what_is_published_gives_its_room_back_when_the_cursor_cannot_be_written(tmp_path: Path) -> None:
+    spool, broker = Spool(tmp_path, ROOM), Broker()
+    for number in range(10):
+        spool.append(record(number))
+    (tmp_path / "cursor.new").mkdir()  # as on a disk that takes nothing more
+    with pytest.raises(OSError, match=r"cursor\.new"):
+        await spool.drain(broker.publish)
+    assert segments(tmp_path) == []
+    assert (spool.pending, spool.size) == (0, 0)
+    (tmp_path / "cursor.new").rmdir()
+    spool.append(record(10))
+    spool.close()
+    again = Spool(tmp_path, ROOM)
+    assert await again.drain(broker.publish) == 1
+    assert broker.records == [record(number) for number in range(11)]
     again.close()
 
 

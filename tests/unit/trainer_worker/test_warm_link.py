@@ -170,6 +170,18 @@ async def test_a_killed_parent_leaves_its_trainings_alive_and_is_replaced(tmp_pa
         assert await second.wait() == -signal.SIGKILL
 
 
+async def test_a_parent_that_cannot_be_started_costs_no_training_and_no_worker(tmp_path: Path) -> None:
+    (tmp_path / "full").write_text("a directory cannot be made here, as on a full disk")
+    link = WarmLink(tmp_path / "full", 0.0, ())
+    running = asyncio.create_task(link.run())
+    with (tmp_path / "out").open("wb") as out:
+        streams = Streams(out.fileno(), out.fileno(), out.fileno())
+        assert await link.fork(tmp_path, library_environment(os.environ), streams) is None
+    assert not running.done()
+    await link.stop()
+    await running
+
+
 async def test_stopping_ends_the_parent_and_no_training(tmp_path: Path) -> None:
     link = WarmLink(tmp_path, 0.0, ())
     one = Bench(link, tmp_path)
