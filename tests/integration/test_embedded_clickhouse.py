@@ -182,6 +182,16 @@ def test_errors_carry_the_code_of_clickhouse(client: Any, sql: str, code: int) -
     assert client.command("SELECT 1") == 1
 
 
+def test_what_fails_only_when_rows_are_written_is_an_error_and_nothing_is_inserted(client: Any) -> None:
+    """As a full disk does: the rows could be read, and cannot be stored."""
+    client.command("CREATE TABLE bounded (a UInt64, CONSTRAINT small CHECK a < 10) ENGINE = MergeTree ORDER BY a")
+    with pytest.raises(DatabaseError, match="469"):
+        client.insert("bounded", [[1], [100]], column_names=["a"])
+    with pytest.raises(DatabaseError, match="469"):
+        client.raw_insert("bounded", ["a"], b"100\n", fmt="TSV", settings={"max_threads": "1"})
+    assert client.query("SELECT count() FROM bounded").result_rows == [(0,)]
+
+
 def test_broken_data_is_refused_and_nothing_is_inserted(client: Any) -> None:
     make_table(client)
     with pytest.raises(DatabaseError):

@@ -8,6 +8,7 @@ refused by a lock.
 from __future__ import annotations
 
 import fcntl
+import os
 import threading
 import time
 from collections.abc import Generator, Mapping
@@ -34,6 +35,8 @@ class Answer:
 
     body: bytes
     rows_read: int = 0
+    """Read from tables, as ClickHouse counts them; not the rows of the answer."""
+    bytes_read: int = 0
     rows_written: int = 0
     elapsed_s: float = 0.0
 
@@ -65,17 +68,42 @@ class _Connection:
 
     def run(self, statement: Statement) -> Answer:
         if statement.insert_format is not None:
-            return self._insert(statement.sql, statement.insert_format, statement.body)
+            return self._insert(statement)
         result = self.raw.query(statement.sql, statement.output_format, params=_mutable(statement.parameters))
-        return Answer(result.bytes() or b"", result.rows_read(), result.rows_written(), result.elapsed())
+        return Answer(
+            result.bytes() or b"",
+            rows_read=result.storage_rows_read(),
+            bytes_read=result.storage_bytes_read(),
+            rows_written=result.rows_written(),
+            elapsed_s=result.elapsed(),
+        )
 
-    def _insert(self, sql: str, data_format: str, body: bytes) -> Answer:
-        if not body:
+    def _insert(self, statement: Statement) -> Answer:
+        """Insert the body, which chDB reads from a file in memory.
+
+        Not by chDB's streaming insert: that one reports success for whatever fails when rows are written (a full disk,
+        a constraint, too many parts).
+        """
+        if not statement.body:
             return Answer(b"")
-        with self.raw.send_insert(sql, data_format) as inserter:
-            inserter.append(body)
-            result = inserter.finish()
-        return Answer(b"", 0, result.rows_written, result.elapsed)
+        with _in_memory(statement.body) as path:
+            source = f"FROM INFILE '{path}' COMPRESSION 'none'"
+            result = self.raw.query(
+                f"{statement.sql} {source} {statement.insert_settings} FORMAT {statement.insert_format}", "Null"
+            )
+        return Answer(b"", rows_written=result.rows_written(), elapsed_s=result.elapsed())
+
+
+@contextmanager
+def _in_memory(body: bytes) -> Generator[str]:
+    """The path of a file of this process that holds `body`, and takes no disk."""
+    descriptor = os.memfd_create("insert")
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(body)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 class ChdbEngine:

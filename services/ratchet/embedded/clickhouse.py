@@ -127,6 +127,7 @@ def _response(request: Request, asked: Statement, answer: Answer) -> Response:
 def _summary(answer: Answer) -> Mapping[str, str]:
     return {
         "read_rows": str(answer.rows_read),
+        "read_bytes": str(answer.bytes_read),
         "written_rows": str(answer.rows_written),
         "elapsed_ns": str(int(answer.elapsed_s * 1e9)),
     }

@@ -54,7 +54,7 @@ _SETTING = rb"\w++\s*+=\s*+(?:'(?:[^'\\]++|\\.|'')*+'|[^\s,'()]++)"
 _INSERT_HEAD = re.compile(
     rb"\s*+INSERT\s++INTO\s++(?:TABLE\s++)?+" + _NAME + rb"(?:\s*+\.\s*+" + _NAME + rb")?+\s*+"
     rb"(?:\((?:" + _NAME + rb"|[\s,.])*+\)\s*+)?+"
-    rb"(?:SETTINGS\s++" + _SETTING + rb"(?:\s*+,\s*+" + _SETTING + rb")*+\s*+)?+"
+    rb"(?P<settings>SETTINGS\s++" + _SETTING + rb"(?:\s*+,\s*+" + _SETTING + rb")*+\s*+)?+"
     rb"FORMAT\s++(?P<format>\w++)[ \t]*+(?:\r?\n|;|\Z|(?=[^\w]))",
     re.IGNORECASE,
 )
@@ -115,7 +115,9 @@ class Statement:
 
     sql: str
     insert_format: str | None = None
-    """Format of `body` when this is an INSERT with data; `sql` then ends before `FORMAT`."""
+    """Format of `body` when this is an INSERT with data; `sql` then ends before `SETTINGS` and `FORMAT`."""
+    insert_settings: str = ""
+    """The `SETTINGS` clause of such an INSERT."""
     body: bytes = b""
     output_format: str = DEFAULT_FORMAT
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -153,8 +155,9 @@ def statement(
         raise ProtocolError(497, "ACCESS_DENIED", "Files are out of reach here, and so is the word `file` as a name")
     timeout = parameters.get("session_timeout", "60")
     return Statement(
-        sql=words,
+        sql=_utf8(text[: insert.start("settings")]).rstrip() if insert and insert["settings"] else words,
         insert_format=insert["format"].decode() if insert else None,
+        insert_settings=_utf8(insert["settings"]).strip() if insert and insert["settings"] else "",
         body=text[insert.end() :] if insert else b"",
         output_format=_output_format(_utf8(text), parameters, default_format) if not insert else DEFAULT_FORMAT,
         parameters={key.removeprefix("param_"): value for key, value in parameters.items() if key.startswith("param_")},

@@ -52,7 +52,8 @@ def test_the_data_of_an_insert_is_told_from_its_text(head: str):
     for asked in (statement({}, head.encode() + b"\n" + BINARY), statement({"query": head}, BINARY)):
         assert asked.insert_format == "Native"
         assert asked.body == BINARY
-        assert asked.sql == head[: head.upper().rindex("FORMAT")].strip()
+        words = head[: head.upper().rindex("FORMAT")].strip()
+        assert f"{asked.sql} {asked.insert_settings}".strip() == words
 
 
 @pytest.mark.parametrize(
