@@ -18,7 +18,7 @@ from ratchet.canary_deployer.driver import RoleDriver, Work
 from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import NotLeading
-from ratchet.canary_deployer.nats_events import Places, Read
+from ratchet.canary_deployer.nats_events import Places, PlacesLost, Read
 from ratchet.kernel.errors import RatchetError
 from ratchet.messages import PolicyClaim, Reward, Start, Turn, named_id
 from ratchet.messages.reward import RewardComponent, RewardMetadata
@@ -181,7 +181,7 @@ class FakeEvents:
     async def next(self, wait_s: float) -> Read:
         starts, turns, rewards = (
             self.bus.streams.get(stream, [])[after:]
-            for stream, after in zip(STREAMS, msgspec.structs.astuple(self.places), strict=True)
+            for stream, after in zip(STREAMS, msgspec.structs.astuple(self.places)[:3], strict=True)
         )
         events: list[Event] = []
         events += [started_of(one.message, one.time.timestamp()) for one in starts]
@@ -207,6 +207,8 @@ class FakeSource:
         return Places(*[await self.bus.last_sequence(stream) for stream in STREAMS])
 
     async def open(self, role: str, places: Places) -> FakeEvents:
+        if places.start_seq > await self.bus.last_sequence("RL_STARTS"):
+            raise PlacesLost("RL_STARTS was made anew")
         return FakeEvents(self.bus, places)
 
 

@@ -34,7 +34,7 @@ from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Leader, Leadership, WhileLeading
 from ratchet.canary_deployer.nats_decisions import NatsDecisions
-from ratchet.canary_deployer.nats_events import REWARDS, STARTS, TURNS, NatsEvents, Places
+from ratchet.canary_deployer.nats_events import NatsEvents, Places, newest
 from ratchet.canary_deployer.nats_traffic import NatsTraffic
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_heldout import HeldoutPlan, SubprocessHeldout
@@ -58,7 +58,7 @@ class BusSource:
 
     async def places(self) -> Places:
         """The newest message of each stream."""
-        return Places(*[await self.bus.last_sequence(stream) for stream in (STARTS, TURNS, REWARDS)])
+        return await newest(self.bus)
 
     async def open(self, role: str, places: Places) -> NatsEvents:
         """Read on after these places."""

@@ -25,7 +25,7 @@ from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, decide
 from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.canary_deployer.gates.base import Gate
 from ratchet.canary_deployer.keeper import Office, RolloutKeeper
-from ratchet.canary_deployer.nats_events import Events, Places, Read
+from ratchet.canary_deployer.nats_events import Events, Places, PlacesLost, Read
 from ratchet.kernel.errors import Conflict, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.kernel.tasks import end
 from ratchet.messages.state import PolicyVersion
@@ -347,7 +347,11 @@ class RoleDriver:
         """Renew the lease, wait for trajectories, fold them, decide."""
         async with self._lock:
             await self._keeper.renew(rollout)
-        events = await self._opened_events(rollout)
+        try:
+            events = await self._opened_events(rollout)
+        except PlacesLost as error:
+            await self._end_without_evidence(rollout, str(error))
+            return
         read = await events.next(self._work.tick_s)
         async with self._lock:
             current = await self._keeper.load()
@@ -355,6 +359,13 @@ class RoleDriver:
                 return
             if current.state in WITH_TRAFFIC:
                 await self._fold(current, read)
+
+    async def _end_without_evidence(self, rollout: Rollout, reason: str) -> None:
+        """Roll back: what was judged cannot be told from what comes, so nothing can be proven any more."""
+        async with self._lock:
+            current = await self._keeper.load()
+            if current is not None and current.rollout_id == rollout.rollout_id and current.state in WITH_TRAFFIC:
+                await self._keeper.take(current, Decision(Verdict.ROLL_BACK, reason, ITSELF))
 
     async def _fold(self, rollout: Rollout, read: Read) -> None:
         rules = self._office.rules
@@ -370,7 +381,7 @@ class RoleDriver:
         reading = (rollout.rollout_id, self._keeper.generation)
         if self._events is None or self._reading != reading:
             await self._close_events()
-            places = Places(rollout.start_seq, rollout.turn_seq, rollout.reward_seq)
+            places = Places(rollout.start_seq, rollout.turn_seq, rollout.reward_seq, rollout.streams_made)
             self._events = await self._work.source.open(self.role, places)
             self._reading = reading
         return self._events

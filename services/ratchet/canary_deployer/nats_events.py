@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -16,11 +18,11 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
 from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, score_of, started_of
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import BusUnavailable, ContractError
+from ratchet.kernel.bus import Bus, Extent
+from ratchet.kernel.errors import BusUnavailable, ContractError, RatchetError
 from ratchet.kernel.puller import Puller
 from ratchet.kernel.received import Received
-from ratchet.messages import Message, Reward, Start, Turn
+from ratchet.messages import Alert, Message, Reward, Start, Turn, named_id
 from ratchet.messages.base import role_subject
 
 log = structlog.get_logger()
@@ -28,6 +30,8 @@ log = structlog.get_logger()
 STARTS, TURNS, REWARDS = "RL_STARTS", "RL_TURNS", "RL_REWARDS"
 INACTIVE_S = 30.0
 """The server forgets the consumer of a deployer that died after this long."""
+SKIP_S = 5.0
+"""How often places are moved over messages of other roles."""
 ANSWER_S = 5.0
 """Longest wait for what the broker knows of a consumer."""
 
@@ -38,6 +42,8 @@ class Places(msgspec.Struct, frozen=True):
     start_seq: int = 0
     turn_seq: int = 0
     reward_seq: int = 0
+    streams_made: str = ""
+    """When each of the streams was made: another one counts from 1 again. Empty in a record of an older version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,20 @@ class Read:
 
     batch: Batch
     places: Places
+
+
+class PlacesLost(RatchetError):
+    """A stream was made anew, or restored from an older copy: places in it stand for other messages."""
+
+
+async def newest(bus: Bus) -> Places:
+    """The newest message of each stream. Raises `BusUnavailable`."""
+    extents = [await bus.extent(stream) for stream in (STARTS, TURNS, REWARDS)]
+    return Places(*[extent.last for extent in extents], _made(extents))
+
+
+def _made(extents: Sequence[Extent]) -> str:
+    return " ".join(extent.made for extent in extents)
 
 
 class Events(Protocol):
@@ -71,11 +91,26 @@ class NatsEvents:
         self._starts = _Tail(bus, STARTS, role_subject(Start.TOPIC, role), places.start_seq)
         self._turns = _Tail(bus, TURNS, role_subject(Turn.TOPIC, role), places.turn_seq)
         self._rewards = _Tail(bus, REWARDS, role_subject(Reward.TOPIC, role), places.reward_seq)
+        self._streams_made = places.streams_made
 
     @classmethod
     async def open(cls, bus: Bus, role: str, places: Places) -> NatsEvents:
-        """Read on after these places."""
-        events = cls(bus, role, places)
+        """Read on after these places. Raises `PlacesLost`, or `BusUnavailable`.
+
+        What is gone behind a place (a stream was purged, or dropped its oldest) is told, and reading goes on: a call
+        that is not seen is no evidence, and an outcome that is not seen is a missing one.
+        """
+        extents = [await bus.extent(stream) for stream in (STARTS, TURNS, REWARDS)]
+        made = _made(extents)
+        if places.streams_made not in ("", made):
+            raise PlacesLost(f"a stream that the evidence for {role} stands in was made anew")
+        after = (places.start_seq, places.turn_seq, places.reward_seq)
+        for stream, place, extent in zip((STARTS, TURNS, REWARDS), after, extents, strict=True):
+            if place > extent.last:
+                raise PlacesLost(f"{stream} ends at {extent.last}, before the evidence for {role}: an older copy")
+            if place < extent.first - 1:
+                await _tell_gap(bus, role, stream, Gap(place + 1, extent.first - 1))
+        events = cls(bus, role, msgspec.structs.replace(places, streams_made=made))
         for tail in (events._starts, events._turns, events._rewards):
             await tail.open()
         return events
@@ -90,7 +125,9 @@ class NatsEvents:
         events += [started_of(one.message, _at(one)) for one in started if isinstance(one.message, Start)]
         events += [call_of(one.message, _at(one)) for one in called if isinstance(one.message, Turn)]
         events += [score_of(one.message, _at(one)) for one in scored if isinstance(one.message, Reward)]
-        places = Places(self._starts.applied_seq, self._turns.applied_seq, self._rewards.applied_seq)
+        places = Places(
+            self._starts.applied_seq, self._turns.applied_seq, self._rewards.applied_seq, self._streams_made
+        )
         return Read(Batch(events, as_of), places)
 
     async def close(self) -> None:
@@ -101,6 +138,34 @@ class NatsEvents:
 
 def _at(received: Received[Message]) -> float:
     return received.time.timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Sequences that a stream does not hold any more, both ends included."""
+
+    first: int
+    last: int
+
+
+async def _tell_gap(bus: Bus, role: str, stream: str, gap: Gap) -> None:
+    """Tell operators, once for each gap: the id is the same however often it is found."""
+    log.error("evidence may lack messages", role=role, stream=stream, first=gap.first, last=gap.last)
+    summary = (
+        f"the rollout of {role} goes on without messages that it never read: {stream} no longer holds {gap.first} to"
+        f" {gap.last}, of all roles. Outcomes among them count as missing."
+    )
+    key = f"rollout-gap:{role}:{stream}"
+    await bus.publish(
+        Alert(
+            alert_id=named_id("alert", key, gap.first, gap.last),
+            key=key,
+            severity="warning",
+            summary=summary,
+            source="canary_deployer",
+            at=bus.now(),
+        )
+    )
 
 
 class _State(msgspec.Struct):
@@ -120,6 +185,7 @@ class _Tail:
         self._name = f"canary_deployer-{uuid.uuid4().hex[:12]}"
         self._handed_out = 0
         self._last_at = 0.0
+        self._looked_at = 0.0
         self.applied_seq = applied_seq
         config = ConsumerConfig(
             name=self._name,
@@ -145,6 +211,8 @@ class _Tail:
             batch = await self._puller.next_batch(wait_s)
         except nats.errors.Error as error:
             raise BusUnavailable(f"cannot read {self._stream}: {error!r}") from error
+        if self._puller.reopened:
+            raise BusUnavailable(f"the broker forgot the reader of {self._stream}: reading again")
         found: list[Received[Message]] = []
         for message in batch:
             self._advance(message)
@@ -164,14 +232,26 @@ class _Tail:
             if not more and self._handed_out < goal:
                 raise BusUnavailable(f"{self._stream} holds messages that do not come: reading again")
             found += more
+        await self._skip_ahead()
         return found
 
     async def read_until(self) -> float:
         """An instant by the broker's clock: every message that was stored before it has been handed out."""
+        await self._skip_ahead()
         state = await self._state()
         if state.num_pending == 0 and _delivered(state) == self._handed_out:
             return state.ts.timestamp()
         return self._last_at
+
+    async def _skip_ahead(self) -> None:
+        """Now and then, move the place over messages of other roles: they may be trimmed, and are no gap then."""
+        if time.monotonic() - self._looked_at < SKIP_S:
+            return
+        self._looked_at = time.monotonic()
+        last = (await self._bus.extent(self._stream)).last
+        state = await self._state()
+        if state.num_pending == 0 and _delivered(state) == self._handed_out:
+            self.applied_seq = max(self.applied_seq, last)
 
     async def close(self) -> None:
         await self._puller.close()

@@ -91,6 +91,16 @@ async def test_a_rollback_takes_one_step_and_writes_the_route_right_after_the_de
     ]
 
 
+async def test_a_rollout_whose_streams_were_made_anew_is_rolled_back_with_the_reason():
+    world = await CanaryWorld().with_policies(1, 2)
+    world.bus.arrive([start_of(named_id("before"), "stable", 1, 0.0, await world.route())])
+    await world.until("running")
+    world.bus.streams["RL_STARTS"].clear()
+    world.restart()
+    rollout = await world.until("rolled_back")
+    assert "made anew" in rollout.reason
+
+
 async def test_decisions_answer_the_registration_and_everything_else_a_decision():
     world = await CanaryWorld().with_policies(1)
     told = Cause(event_id=named_id("completed"), correlation_id=named_id("request"))

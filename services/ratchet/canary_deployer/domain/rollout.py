@@ -206,6 +206,8 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Last message of RL_TURNS that is in `watch`."""
     reward_seq: int = 0
     """Last message of RL_REWARDS that is in `watch`."""
+    streams_made: str = ""
+    """When those three streams were made: the sequences of another one stand for other messages."""
     decisions: int = 0
     """How many decisions were taken: the next one's sequence."""
     last_hash: str | None = None

@@ -1,0 +1,102 @@
+"""What a rollout reads on a real broker: nothing that goes missing behind its places goes missing in silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratchet.canary_deployer.nats_events import NatsEvents, Places, PlacesLost, newest
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.errors import BusUnavailable
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Start, named_id
+from tests.support.messages import turn
+from tests.support.running import connected
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+ROLE = "support"
+
+
+@pytest.fixture
+def settings(nats: RunningServer) -> KernelSettings:
+    return KernelSettings(nats_url=nats.url)
+
+
+async def start(bus: Bus, number: int, role: str = ROLE) -> None:
+    """Announce a trajectory."""
+    policy = turn().policy
+    await bus.publish(
+        Start(trajectory_id=named_id(role, number), timestamp=bus.now(), policy=policy, role=role),
+    )
+
+
+async def read(events: NatsEvents, number: int) -> Places:
+    """Read until so many events came; the places after them."""
+    seen = 0
+
+    async def there() -> Places | None:
+        nonlocal seen
+        found = await events.next(0.1)
+        seen += len(found.batch.events)
+        return found.places if seen >= number else None
+
+    places = await eventually(there)
+    assert places is not None
+    return places
+
+
+async def test_a_stream_that_was_made_anew_under_a_rollout_is_noticed(settings: KernelSettings) -> None:
+    async with connected(settings) as bus:
+        begun = await newest(bus)
+        events = await NatsEvents.open(bus, ROLE, begun)
+        await start(bus, 1)
+        places = await read(events, 1)
+        await bus.nc.jetstream().delete_stream("RL_STARTS")
+        await bus.ensure_streams()
+        for number in range(2, 5):
+            await start(bus, number)
+
+        async def noticed() -> bool:
+            try:
+                await events.next(0.1)
+            except BusUnavailable:
+                return True
+            return False
+
+        await eventually(noticed)
+        await events.close()
+        with pytest.raises(PlacesLost, match="was made anew"):
+            await NatsEvents.open(bus, ROLE, places)
+
+
+async def test_an_older_copy_of_a_stream_is_noticed(settings: KernelSettings) -> None:
+    """The stream says that it is the same one, and ends before the rollout's place."""
+    async with connected(settings) as bus:
+        made = (await newest(bus)).streams_made
+        await start(bus, 1)
+        with pytest.raises(PlacesLost, match="ends at 1"):
+            await NatsEvents.open(bus, ROLE, Places(5, 0, 0, made))
+
+
+async def test_what_is_gone_behind_a_rollouts_place_is_told_once(settings: KernelSettings) -> None:
+    async with connected(settings) as bus:
+        begun = await newest(bus)
+        for number in range(4):
+            await start(bus, number)
+        await bus.nc.jetstream().purge_stream("RL_STARTS", seq=3)
+        for _ in range(2):
+            events = await NatsEvents.open(bus, ROLE, begun)
+            assert (await read(events, 2)).start_seq == 4
+            await events.close()
+        assert await bus.last_sequence("RL_ALERTS") == 1
+
+
+async def test_places_move_over_what_is_none_of_the_roles(settings: KernelSettings) -> None:
+    """Else what other roles did would never be trimmed, or its trimming would look like a loss."""
+    async with connected(settings) as bus:
+        await start(bus, 1)
+        for number in range(3):
+            await start(bus, number, role="planner")
+        events = await NatsEvents.open(bus, ROLE, Places())
+        assert (await read(events, 1)).start_seq == 4
+        await events.close()
