@@ -15,7 +15,7 @@ from ratchet.cli.broker import connected
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.embedded.disk import LOW_BYTES, free_bytes, shortage
-from ratchet.embedded.process import not_ready
+from ratchet.embedded.process import readiness
 from ratchet.embedded.state import MemberRecord
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.errors import RatchetError
@@ -42,6 +42,8 @@ class ServiceStatus(msgspec.Struct, kw_only=True):
     reason: str | None
     health_url: str | None = None
     """Where /healthz, /readyz and /metrics are; null for the servers."""
+    notes: dict[str, str] = {}
+    """What is wrong and does not keep it from its work, such as events that a gateway could not keep."""
 
 
 class ConsumerStatus(msgspec.Struct, kw_only=True):
@@ -80,7 +82,7 @@ class RoleStatus(msgspec.Struct, kw_only=True):
 
 
 class LedgerStatus(msgspec.Struct, kw_only=True):
-    """What became of a stream's messages at one consumer; `missing` is 0 when it balances."""
+    """What became of a stream's messages at one consumer; `missing` and `absent` are 0 when it balances."""
 
     stream: str
     consumer: str
@@ -88,7 +90,12 @@ class LedgerStatus(msgspec.Struct, kw_only=True):
     stored: int
     dead: int
     duplicate: int
+    lost: int
+    """Gone for good: neither the stream nor ClickHouse has them."""
     missing: int
+    """Settled without an entry in the ledger."""
+    absent: int
+    """Stored by the ledger, without a row."""
 
 
 class StatusReport(msgspec.Struct, kw_only=True):
@@ -161,10 +168,10 @@ async def _services(members: Mapping[str, MemberRecord]) -> dict[str, ServiceSta
 
 async def _service(member: MemberRecord) -> ServiceStatus:
     """Services are asked now; of the servers, the supervisor's last look is told."""
-    state, reason, health_url = member.state, member.reason, None
+    state, reason, health_url, notes = member.state, member.reason, None, dict[str, str]()
     if member.health_port is not None:
         health_url = f"http://127.0.0.1:{member.health_port}"
-        reason = await asyncio.to_thread(not_ready, f"{health_url}/readyz", PART_S)
+        reason, notes = await asyncio.to_thread(readiness, f"{health_url}/readyz", PART_S)
         state = "ready" if reason is None else "not ready" if state == "ready" else state
     return ServiceStatus(
         state=state,
@@ -173,6 +180,7 @@ async def _service(member: MemberRecord) -> ServiceStatus:
         restarts=member.restarts,
         reason=reason or member.reason,
         health_url=health_url,
+        notes=notes,
     )
 
 

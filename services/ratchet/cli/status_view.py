@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ratchet.cli.output import console, print_table
-from ratchet.cli.status import StatusReport
+from ratchet.cli.status import LedgerStatus, StatusReport
 
 RECENT_JOBS = 8
 """Older jobs are left to `ratchet jobs`."""
@@ -20,11 +20,13 @@ def show(report: StatusReport) -> None:
         console.print(f"no stack runs in {report.directory}; this is what the environment's addresses lead to")
     services = [(name, one.state, one.url, one.restarts or None, one.reason) for name, one in report.services.items()]
     _section(("service", "state", "url", "restarts", "reason"), services)
+    notes = [(name, what, note) for name, one in report.services.items() for what, note in one.notes.items()]
+    _section(("service", "notes", ""), notes)
     _section(("stored rows", ""), list(report.rows.items()))
     _section(("stream", "messages", "MB", "consumer", "lag", "unacked"), _streams(report))
     _section(
-        ("ledger of", "watermark", "stored", "dead", "duplicate", "missing"),
-        [(one.stream, one.watermark, one.stored, one.dead, one.duplicate, one.missing) for one in report.ledger],
+        ("ledger of", "watermark", "stored", "dead", "duplicate", "lost", "missing", "absent"),
+        [_account(one) for one in report.ledger],
     )
     _section(
         ("role", "stable", "canary", "weight"), [(n, r.stable, r.canary, r.weight) for n, r in report.roles.items()]
@@ -32,6 +34,10 @@ def show(report: StatusReport) -> None:
     jobs = [(j.training_job_id, j.role, j.algorithm, j.state, j.percent, j.error) for j in report.jobs[:RECENT_JOBS]]
     _section(("job", "role", "algorithm", "state", "%", "error"), jobs)
     _section(("cannot read", "because"), list(report.errors.items()))
+
+
+def _account(one: LedgerStatus) -> tuple[object, ...]:
+    return one.stream, one.watermark, one.stored, one.dead, one.duplicate, one.lost, one.missing, one.absent
 
 
 def _section(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -29,8 +29,16 @@ SILENCE = "no answer"
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
+NOTED_BYTES = 16_000
+"""The most that is read of an answer at /readyz."""
+
+
 class _Unready(msgspec.Struct):
     reasons: dict[str, str]
+
+
+class _Noting(msgspec.Struct):
+    notes: dict[str, str] = {}
 
 
 class StartFailed(RatchetError):
@@ -120,18 +128,32 @@ def _prepare(program: Program) -> None:
 
 def not_ready(url: str, timeout_s: float = 4.0) -> str | None:
     """None when `url` answers 200, else the reason in one line. A service gives each of its checks two seconds."""
+    return readiness(url, timeout_s)[0]
+
+
+def readiness(url: str, timeout_s: float = 4.0) -> tuple[str | None, dict[str, str]]:
+    """Why `url` is not ready, None when it is; and what a service notes that does not keep it from its work."""
     try:
-        with _DIRECT.open(url, timeout=timeout_s):
-            return None
+        with _DIRECT.open(url, timeout=timeout_s) as answer:
+            return None, _noted(answer.read(NOTED_BYTES))
     except urllib.error.HTTPError as error:
-        return _reason(error.code, error.read(4000))
+        body = error.read(NOTED_BYTES)
+        return _reason(error.code, body), _noted(body)
     except OSError as error:
-        return f"{SILENCE} ({getattr(error, 'reason', error)})"
+        return f"{SILENCE} ({getattr(error, 'reason', error)})", {}
 
 
 def is_silent(url: str, timeout_s: float) -> bool:
     """Whether nothing at all answers at `url`."""
     return (not_ready(url, timeout_s) or "").startswith(SILENCE)
+
+
+def _noted(body: bytes) -> dict[str, str]:
+    """The notes that a service gives at /readyz; servers give none."""
+    try:
+        return msgspec.json.decode(body, type=_Noting).notes
+    except msgspec.DecodeError:
+        return {}
 
 
 def _reason(status: int, body: bytes) -> str:

@@ -1,0 +1,79 @@
+"""What `ratchet status` says of services that are ready and of those that are not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ratchet.cli.endpoints import Endpoints
+from ratchet.cli.status import LedgerStatus, StatusReport, collect
+from ratchet.cli.status_view import show
+from ratchet.embedded.state import MemberRecord, StackRecord
+from ratchet.kernel.health import Health, health_app
+from ratchet.kernel.http import HttpServer
+
+
+async def said(text: str) -> str | None:
+    return text
+
+
+async def reported(health: Health, directory: Path) -> StatusReport:
+    """The report of a stack whose one service answers this."""
+    server = HttpServer(health_app(health), "127.0.0.1", 0)
+    serving = asyncio.create_task(server.run())
+    started = psutil.Process().create_time()
+    member = MemberRecord(
+        pid=os.getpid(),
+        started_at=started,
+        url="http://h",
+        port=1,
+        health_port=server.port,
+        state="ready",
+        restarts=0,
+        reason=None,
+    )
+    stack = StackRecord(
+        pid=os.getpid(), started_at=started, stack_id="x", ready=True, services={"gateway": member}, env={}
+    )
+    try:
+        return await collect(Endpoints(directory, stack, {}))
+    finally:
+        await server.stop()
+        await serving
+
+
+@pytest.mark.parametrize("reasons", [{}, {"routes": "no route is known"}])
+async def test_what_a_service_could_not_keep_is_shown_whether_it_is_ready_or_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], reasons: dict[str, str]
+) -> None:
+    health = Health("gateway", starting=None)
+    health.checks = {name: lambda reason=reason: said(reason) for name, reason in reasons.items()}
+    health.notes = {"spool": lambda: said("7 events lost: the queue or the spool on disk was full")}
+    report = await reported(health, tmp_path)
+    gateway = report.services["gateway"]
+    assert gateway.state == ("not ready" if reasons else "ready")
+    assert gateway.notes == {"spool": "7 events lost: the queue or the spool on disk was full"}
+    show(report)
+    assert "7 events lost" in capsys.readouterr().out
+
+
+def test_the_ledger_shows_what_is_lost_and_what_lacks_its_row(capsys: pytest.CaptureFixture[str]) -> None:
+    account = LedgerStatus(
+        stream="RL_TURNS",
+        consumer="collector-turns",
+        watermark=901,
+        stored=811,
+        dead=21,
+        duplicate=31,
+        lost=41,
+        missing=51,
+        absent=61,
+    )
+    show(StatusReport(running=True, directory="d", pid=1, services={}, ledger=[account]))
+    head, row = [line.split() for line in capsys.readouterr().out.splitlines() if "ledger" in line or "901" in line]
+    assert head[-3:] == ["lost", "missing", "absent"]
+    assert row[-3:] == ["41", "51", "61"]
