@@ -272,8 +272,8 @@ async def test_a_broker_that_gives_sequences_out_again_loses_nothing(
                 await eventually(has(warehouse, 18))
                 await eventually(lambda: _is_ready(app))
                 await eventually(accounted(warehouse, 13))  # five and eight; an older life is not audited any more
-                if incarnation == "restored from an older copy":
-                    await eventually(lambda: _told(renewed, "rewound:RL_TRAJECTORIES"))
+                kind = "rewound" if incarnation == "restored from an older copy" else "remade"
+                await eventually(lambda: _told(renewed, f"{kind}:RL_TRAJECTORIES"))
         total = await balance(warehouse)
         assert (total["missing"], total["absent"], total["lost"], total["dead"]) == (0, 0, 0, 0)
         assert await stored(warehouse) == 18
@@ -358,6 +358,23 @@ async def test_a_trajectory_in_two_roles_is_assembled_and_stored_in_each(kernel_
             await eventually(has(warehouse, 2))
         rows = await warehouse.rows("SELECT role, turn_count FROM trajectories FINAL ORDER BY role")
         assert [(row["role"], row["turn_count"]) for row in rows] == [(role, 2) for role in roles]
+
+
+@pytest.mark.parametrize("first", [("planner", "support"), ("support",), ("planner",)])
+async def test_a_silent_trajectory_in_two_roles_is_assembled_in_each(
+    kernel_settings: KernelSettings, first: tuple[str, ...]
+) -> None:
+    """Both roles fall silent at once, or one when the other's trajectory is stored: neither is taken for the other."""
+    calls = {role: turn("ride", role=role, turn_id=named_id(role)) for role in ("planner", "support")}
+    silent = settings_of(kernel_settings).model_copy(update={"idle_s": 0.3, "idle_interval_s": 0.1})
+    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+        async with running_app(build(silent)):
+            await bus.publish_all([calls[role] for role in first])
+            await eventually(has(warehouse, len(first)))
+            await bus.publish_all([call for role, call in calls.items() if role not in first])
+            await eventually(has(warehouse, 2))
+        rows = await warehouse.rows("SELECT role, source, turn_count FROM trajectories FINAL ORDER BY role")
+        assert rows == [{"role": role, "source": "assembled", "turn_count": 1} for role in calls]
 
 
 async def test_starts_are_stored_and_accounted_for(kernel_settings: KernelSettings) -> None:

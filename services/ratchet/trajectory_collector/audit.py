@@ -85,6 +85,7 @@ class Auditor:
 
     async def tick(self) -> None:
         """Audit every stream once. A stream that cannot be audited now does not hide the others."""
+        await self._alerts.retry()
         for stream, consumer in self._consumers.items():
             try:
                 await self._audit(stream, consumer)

@@ -156,6 +156,11 @@ class Ledger:
         )
         return Life(created, rows[0]["life"], rows[0]["first_sequence"]) if rows else None
 
+    async def has_lived(self, stream: str) -> bool:
+        """Whether there was any life of the stream."""
+        where = "stream = {stream:String} LIMIT 1"
+        return bool(await self._warehouse.rows(f"SELECT 1 FROM stream_lives WHERE {where}", {"stream": stream}))  # noqa: S608
+
     async def begin(self, stream: str, life: Life, at: datetime) -> None:
         """Write down that a life began. Whoever notices it too writes the same."""
         row = {"stream": stream, "created": life.created, "life": life.number, "first_sequence": life.first, "at": at}

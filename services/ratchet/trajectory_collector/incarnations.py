@@ -87,6 +87,8 @@ class Incarnations:
             connections = self._streams.connections
             life = await self._ledger.life(stream, progress.created)
             if life is None:
+                if await self._ledger.has_lived(stream):
+                    await self._tell_anew(stream, progress)
                 life = await self._begin(stream, Life(progress.created, 0, 1))
             newest = await self._ledger.newest(Account(stream, consumer, life.incarnation))
             if newest is not None and await self._is_rewound(stream, consumer, newest):
@@ -107,6 +109,15 @@ class Incarnations:
         await self._ledger.begin(stream, life, self._now())
         log.info("stream life begins", stream=stream, life=life.incarnation, first=life.first)
         return life
+
+    async def _tell_anew(self, stream: str, progress: Progress) -> None:
+        metrics.REWOUND.labels(stream).inc()
+        log.error("the stream was made anew", stream=stream, made=progress.created)
+        await self._alerts.tell(
+            f"remade:{stream}:{progress.created}",
+            f"{stream} was made anew at {progress.created}. What had been acknowledged to producers and was not stored"
+            " yet is gone with the stream before.",
+        )
 
     async def _tell(self, stream: str, progress: Progress, newest: int) -> None:
         metrics.REWOUND.labels(stream).inc()

@@ -11,6 +11,6 @@ IDLE = Counter("ratchet_idle_trajectories_total", "Trajectories assembled becaus
 RETOLD = Counter("ratchet_retold_trajectories_total", "Trajectories told after they had been assembled as idle.")
 UNASSEMBLED = Counter("ratchet_unassembled_trajectories_total", "Idle trajectories whose turns do not fit together.")
 RESTORED = Counter("ratchet_restored_messages_total", "Settled messages read again for the ledger.", ["stream"])
-REWOUND = Counter("ratchet_stream_rewound_total", "Times that a broker came back with an older copy.", ["stream"])
+REWOUND = Counter("ratchet_stream_rewound_total", "Times that a stream was made anew, or an older copy.", ["stream"])
 FILL = Gauge("ratchet_stream_fill_ratio", "Share of its bound that a stream has used, 0..1.", ["stream"])
 TRIMMED = Counter("ratchet_stream_trimmed_total", "Messages trimmed from a stream.", ["stream"])

@@ -34,6 +34,7 @@ async def reported(health: Health, directory: Path) -> StatusReport:
         health_port=server.port,
         state="ready",
         restarts=0,
+        stop_s=1.0,
         reason=None,
     )
     stack = StackRecord(
