@@ -34,11 +34,10 @@ async def reported(health: Health, directory: Path) -> StatusReport:
         health_port=server.port,
         state="ready",
         restarts=0,
-        stop_s=1.0,
         reason=None,
     )
     stack = StackRecord(
-        pid=os.getpid(), started_at=started, stack_id="x", ready=True, services={"gateway": member}, env={}
+        pid=os.getpid(), started_at=started, stack_id="x", ready=True, stop_s=1.0, services={"gateway": member}, env={}
     )
     try:
         return await collect(Endpoints(directory, stack, {}))
