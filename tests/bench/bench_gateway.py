@@ -1,8 +1,10 @@
 """What the gateway adds to a call: latency one call at a time, throughput with many at once.
 
-Run: `python -m tests.bench.bench_gateway [SECONDS]` (about 40 s). An upstream that answers at once, called directly and
-through a real gateway (its own process, a real broker, capture and publishing on), in turn, in one run. Client,
-upstream, gateway and broker share this machine's cores, so the throughput is that of all four together.
+Run: `python -m tests.bench.bench_gateway [SECONDS [SERVICES]]` (about 40 s). An upstream that answers at once, called
+directly and through a real gateway (its own process, a real broker, capture and publishing on), in turn, in one run.
+Client, upstream, gateway and broker share this machine's cores: the throughput is that of all four together. With the
+`services` folder of another checkout only the processor time per call is measured, of both gateways in turn, with the
+processes that record for them.
 """
 
 from __future__ import annotations
@@ -102,11 +104,37 @@ def python(module: str, port: int, folder: Path, *arguments: str, **env: str) ->
         yield server
 
 
+@dataclass(frozen=True)
+class Cost:
+    """Processor time per call."""
+
+    own_ms: float
+    """Of the process that answers."""
+    recorders_ms: float
+
+    @property
+    def all_ms(self) -> float:
+        return self.own_ms + self.recorders_ms
+
+    def __str__(self) -> str:
+        return f"{self.all_ms:.2f} ms ({self.own_ms:.2f} where it is answered, {self.recorders_ms:.2f} in recorders)"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """An upstream, and a gateway in front of it."""
+
+    direct: str
+    through: str
+    gateway: RunningServer
+    bus: Bus
+
+
 @asynccontextmanager
-async def stack(folder: Path) -> AsyncIterator[tuple[str, str, RunningServer, Bus]]:
-    """(direct url, gateway's url, gateway, bus)."""
+async def stack(services: str | None = None) -> AsyncIterator[Stack]:
+    """A stack of its own; `services`: where its gateway's code is, if not here."""
     upstream_port, port, health_port = free_ports(3)
-    with running_nats(folder) as nats:
+    with tempfile.TemporaryDirectory() as name, running_nats(folder := Path(name)) as nats:
         async with connected(KernelSettings(nats_url=nats.url)) as bus:
             await bus.bucket("policies", Route).put("helpdesk", Route(role="helpdesk", stable=POLICY, next_version=2))
             env = {
@@ -116,34 +144,53 @@ async def stack(folder: Path) -> AsyncIterator[tuple[str, str, RunningServer, Bu
                 "RATCHET_GATEWAY_PORT": str(port),
                 "RATCHET_ENGINE_URL": f"http://127.0.0.1:{upstream_port}",
             }
+            if services is not None:
+                env["PYTHONPATH"] = services
             upstream = python("tests.bench.upstream", upstream_port, folder, str(upstream_port))
             gateway = python("ratchet.gateway", health_port, folder, **env)
             with upstream as direct, gateway as through:
-                yield direct.url, f"http://127.0.0.1:{port}", through, bus
+                url = f"http://127.0.0.1:{port}"
+                await measure(direct.url, AGENTS, 0.5, POLICY.name)
+                await eventually(lambda: _serves(url))
+                yield Stack(direct.url, url, through, bus)
+
+
+async def compare(seconds: float, services: str) -> None:
+    """Processor time per call of two gateways, in turn."""
+    async with stack() as this, stack(services) as that:
+        for one in (this, that):
+            await _cost(one, 0.5)
+        costs = [(await _cost(this, seconds), await _cost(that, seconds)) for _ in range(ROUNDS)]
+    for here, there in costs:
+        _say(f"processor time per call: here {here}, there {there}")
+    everything = statistics.median(here.all_ms / there.all_ms for here, there in costs)
+    own = statistics.median(here.own_ms / there.own_ms for here, there in costs)
+    _say(f"median ratio here / there: {everything:.2f} in all, {own:.2f} in the process that answers")
 
 
 async def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3.0
-    with tempfile.TemporaryDirectory() as folder:
-        async with stack(Path(folder)) as (direct, through, gateway, bus):
-            await measure(direct, AGENTS, 0.5, POLICY.name)
-            await eventually(lambda: _serves(through))
-            added: list[float] = []
-            ratios: list[float] = []
-            for _ in range(ROUNDS):
-                alone = [await measure(url, 1, seconds / 2, model) for url, model in _ways(direct, through)]
-                many = [await measure(url, AGENTS, seconds, model) for url, model in _ways(direct, through)]
-                added.append(alone[1].p50_ms - alone[0].p50_ms)
-                ratios.append(many[0].calls_per_s / many[1].calls_per_s)
-                _say(
-                    f"1 agent: p50 {alone[0].p50_ms:.2f} -> {alone[1].p50_ms:.2f} ms (p99 {alone[1].p99_ms:.2f})   "
-                    f"{AGENTS} agents: {many[0].calls_per_s:.0f} -> {many[1].calls_per_s:.0f} calls/s, p50 "
-                    f"{many[1].p50_ms:.1f} ms"
-                )
-            _say(f"added at p50: median {statistics.median(added):.2f} ms   throughput direct / gateway: median "
-                 f"{statistics.median(ratios):.1f}")  # fmt: skip
-            await _report_streams(through, seconds)
-            await _report_cost(through, gateway, bus, seconds)
+    if len(sys.argv) > 2:
+        await compare(seconds, sys.argv[2])
+        return
+    async with stack() as here:
+        direct, through = here.direct, here.through
+        added: list[float] = []
+        ratios: list[float] = []
+        for _ in range(ROUNDS):
+            alone = [await measure(url, 1, seconds / 2, model) for url, model in _ways(direct, through)]
+            many = [await measure(url, AGENTS, seconds, model) for url, model in _ways(direct, through)]
+            added.append(alone[1].p50_ms - alone[0].p50_ms)
+            ratios.append(many[0].calls_per_s / many[1].calls_per_s)
+            _say(
+                f"1 agent: p50 {alone[0].p50_ms:.2f} -> {alone[1].p50_ms:.2f} ms (p99 {alone[1].p99_ms:.2f})   "
+                f"{AGENTS} agents: {many[0].calls_per_s:.0f} -> {many[1].calls_per_s:.0f} calls/s, p50 "
+                f"{many[1].p50_ms:.1f} ms"
+            )
+        _say(f"added at p50: median {statistics.median(added):.2f} ms   throughput direct / gateway: median "
+             f"{statistics.median(ratios):.1f}")  # fmt: skip
+        await _report_streams(through, seconds)
+        _say(f"processor time per call, publishing included: {await _cost(here, seconds)}")
 
 
 async def _report_streams(through: str, seconds: float) -> None:
@@ -155,21 +202,26 @@ async def _report_streams(through: str, seconds: float) -> None:
     )
 
 
-async def _report_cost(through: str, gateway: RunningServer, bus: Bus, seconds: float) -> None:
-    """Processor time per call in the gateway: the figure that other load on the machine disturbs least."""
-    process = psutil.Process(gateway.pid)
-    before, stored = process.cpu_times(), await bus.last_sequence("RL_TURNS")
-    measured = await measure(through, AGENTS, seconds, "helpdesk")
+async def _cost(of: Stack, seconds: float) -> Cost:
+    """Processor time per call: the figure that other load on the machine disturbs least."""
+    before, stored = _spent_s(of.gateway), await of.bus.last_sequence("RL_TURNS")
+    measured = await measure(of.through, AGENTS, seconds, "helpdesk")
     calls = measured.calls_per_s * seconds
 
     async def settled() -> int:
-        turns = await bus.last_sequence("RL_TURNS") - stored
+        turns = await of.bus.last_sequence("RL_TURNS") - stored
         return turns if turns >= calls * 0.99 else 0
 
     turns = await eventually(settled, 60)
-    after = process.cpu_times()
-    spent_ms = (after.user + after.system - before.user - before.system) * 1000
-    _say(f"gateway: {spent_ms / turns:.2f} ms of processor time per call, publishing included; {turns} turns stored")
+    own, recorders = ((after - then) * 1000 / turns for after, then in zip(_spent_s(of.gateway), before, strict=True))
+    return Cost(own, recorders)
+
+
+def _spent_s(gateway: RunningServer) -> tuple[float, float]:
+    """Processor time so far, of the gateway, and of the processes that record for it."""
+    process = psutil.Process(gateway.pid)
+    own, *recorders = (one.cpu_times() for one in (process, *process.children(recursive=True)))
+    return own.user + own.system, sum(one.user + one.system for one in recorders)
 
 
 def _ways(direct: str, through: str) -> list[tuple[str, str]]:

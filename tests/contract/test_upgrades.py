@@ -70,7 +70,7 @@ def test_an_upgrade_that_breaks_the_newer_schema_is_refused_with_its_place():
 
 
 def test_the_role_must_fit_the_subject_after_an_upgrade_too():
-    with pytest.raises(InvalidMessage, match="belongs to subject"):
+    with pytest.raises(InvalidMessage, match="belongs to another subject"):
         BOTH.read_as(f"{V1}.billing", body(), {V2})
 
 

@@ -137,7 +137,7 @@ def test_reasons_do_not_repeat_the_content_of_the_message():
 def test_a_message_on_the_subject_of_another_role_is_refused():
     body = msgspec.json.encode(example("feedback.v1"))
     for subject in ("agent.rl.feedback.v1", "agent.rl.feedback.v1.other", "agent.rl.feedback.v1.default"):
-        with pytest.raises(InvalidMessage, match=r"belongs to subject agent\.rl\.feedback\.v1\.helpdesk"):
+        with pytest.raises(InvalidMessage, match="belongs to another subject"):
             CONTRACTS.read(subject, body)
 
 

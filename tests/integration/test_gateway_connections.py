@@ -105,6 +105,103 @@ async def test_connections_beyond_the_bound_of_an_address_are_told_so() -> None:
             one.close()
 
 
+async def exchange(server: HttpServer, sent: bytes) -> bytes:
+    """All that comes back to some bytes, until the connection ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        with suppress(ConnectionError):
+            writer.write(sent)
+            await writer.drain()
+        with suppress(ConnectionError):
+            return await asyncio.wait_for(reader.read(), 40)
+        return b""
+    finally:
+        writer.close()
+
+
+LINE = b"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n"
+CHUNKED = LINE + b"transfer-encoding: chunked\r\n\r\n"
+TOO_MUCH = {
+    "one header": LINE + b"x-ratchet-trajectory: " + b"7" * 1_000_000,
+    "many headers": LINE + b"x: y\r\n" * 100_000,
+    "a name": LINE + b"x" * 1_000_000,
+    "a path": b"POST /" + b"x" * 1_000_000,
+    "trailers": CHUNKED + b"2\r\n{}\r\n0\r\n" + b"x: y\r\n" * 100_000,
+    "chunk extensions": CHUNKED + b"2;" + b"x" * 1_000_000,
+}
+
+
+@pytest.mark.parametrize("sent", TOO_MUCH.values(), ids=TOO_MUCH)
+async def test_what_is_no_body_is_bounded_and_its_sender_is_told(sent: bytes) -> None:
+    api = Api()
+    async with served(api) as server:
+        said = await exchange(server, sent)
+        assert (
+            said == b"" or msgspec.json.decode(said.partition(b"\r\n\r\n")[2])["error"]["code"] == "headers_too_large"
+        )
+        assert not api.asked.is_set()
+
+
+async def test_a_body_in_small_chunks_is_a_body() -> None:
+    api = Api()
+    api.may_answer.set()
+    async with served(api) as server:
+        body = b"{" + b" " * 900 + b"}"
+        chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+        said = await exchange(server, CHUNKED + chunks + b"0\r\n\r\n")
+    assert said.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_few_requests_may_wait_on_a_connection_and_many_end_it() -> None:
+    api = Api()
+    request = b"GET /x HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    async with served(api, connections=2, per_address=2) as server:
+        asking = asyncio.create_task(exchange(server, request * 4 + request[:-2] + b"connection: close\r\n\r\n"))
+        await api.asked.wait()
+        assert await exchange(server, request * 5_000) == b""
+        api.may_answer.set()
+        assert (await asking).count(b"HTTP/1.1 200 ") == 5
+
+
+async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off_and_a_slow_one_gets_all_of_it() -> None:
+    large = b'"' + b"x" * 12_000_000 + b'"'
+
+    async def answer(_: Request) -> Response:
+        return Response(200, large)
+
+    bounds = Bounds(read_s=0.5, connections=2, per_address=1)
+    server = HttpServer(JsonApi(lambda _, __: answer, 1000), "127.0.0.1", 0, bounds=bounds)
+    async with running(server):
+        await eventually(lambda: _listens(server))
+        _, deaf = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+        deaf.transport.pause_reading()  # type: ignore[attr-defined]
+        deaf.write(LINE + b"content-length: 0\r\n\r\n")
+
+        async def taken() -> int:
+            return len(await exchange(server, LINE + b"content-length: 0\r\n\r\n"))
+
+        async def whole() -> bool:
+            return await taken() > len(large)
+
+        assert await eventually(whole), "the place of the one that takes nothing was not free again"
+        deaf.close()
+
+
+@pytest.mark.parametrize("protocol", ["websocket", "h2c"])
+async def test_an_upgrade_that_is_not_offered_is_a_request_like_any_other(protocol: str) -> None:
+    api = Api()
+    api.may_answer.set()
+    upgrade = f"connection: upgrade, close\r\nupgrade: {protocol}\r\nsec-websocket-key: dGhlIHNhbXBsZQ==\r\n".encode()
+    head = b"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 2\r\n"
+    async with served(api, connections=2, per_address=1) as server:
+        for _ in range(4):
+
+            async def answered() -> bool:
+                return (await exchange(server, head + upgrade + b"\r\n{}")).startswith(b"HTTP/1.1 200 ")
+
+            assert await eventually(answered)
+
+
 async def test_a_stop_lets_calls_end_that_are_under_way() -> None:
     api = Api()
     server = HttpServer(JsonApi(lambda _, __: api.handle, 1000), "127.0.0.1", 0, bounds=Bounds(drain_s=60))

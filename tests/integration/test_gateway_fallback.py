@@ -248,11 +248,17 @@ async def test_the_newest_policy_of_an_algorithm_answers_to_its_alias(nats: Runn
         for number, stage, algorithm in ((3, "archived", "dpo"), (4, "refused", "dpo"), (5, "archived", "grpo")):
             made = msgspec.structs.replace(version(number), stage=stage, algorithm=algorithm)
             await versions.put(f"{ROLE}.{number}", made)
+        await eventually(lambda: _is_model(here, f"{ROLE}_dpo"))
         answer = await ask(here.client(), HI, model=f"{ROLE}_dpo")
         assert answer.headers["x-ratchet-policy"] == version(3).name
         assert answer.headers["x-ratchet-arm"] == "pinned"
         (turn,) = await here.published(Turn, 1)
         assert (turn.role, turn.policy.version, turn.policy.arm) == (ROLE, 3, "pinned")
+
+
+async def _is_model(here: Scene, name: str) -> bool:
+    async with http_client(base_url=here.url) as http:
+        return (await http.get(f"/v1/models/{name}")).status_code == 200
 
 
 async def test_an_alias_without_a_policy_is_not_found(nats: RunningServer, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from ratchet.messages.routing import draw
 from ratchet.messages.state import Route
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_routes, scene, served, version
 from tests.support.http import http_client
+from tests.support.planted import Echo, answers_to
 from tests.support.servers import RunningServer
 from tests.support.waiting import eventually
 
@@ -35,6 +36,21 @@ async def offered(here: Scene, weight: float) -> None:
         return f"{ROLE}@2" in [model.id async for model in here.client().models.list()]
 
     await eventually(seen)
+
+
+async def test_whatever_the_engine_answers_the_agent_gets_no_crash_and_the_call_has_a_turn(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    calls = len(answers_to(""))
+    async with Echo().running() as echo, scene(nats, tmp_path, engine_url=echo) as here:
+        async with http_client(base_url=here.url) as http:
+            answers = [
+                await http.post("/v1/chat/completions", json={"model": ROLE, "messages": HI}) for _ in range(calls)
+            ]
+        turns = await here.published(Turn, calls)
+    assert {answer.status_code for answer in answers} <= {200, 400, 405, 408, 413, 422, 429, 502}
+    assert {turn.turn_id for turn in turns} == {answer.headers["x-ratchet-turn"] for answer in answers}
+    assert [turn.error is None for turn in turns].count(True) == [answer.status_code for answer in answers].count(200)
 
 
 async def test_the_start_is_stored_while_the_engine_has_not_answered(nats: RunningServer, tmp_path: Path) -> None:

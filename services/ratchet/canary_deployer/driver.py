@@ -311,7 +311,7 @@ class RoleDriver:
         if asking.cancelled():
             return None
         result = asking.result()
-        log.info("gate", policy=candidate.name, gate=name, outcome=result.outcome, reason=result.reason)
+        log.info("gate", policy=candidate.name, gate=name, outcome=result.outcome)  # the audit has the engine's words
         return result
 
     async def _concluded(self, rollout: Rollout, approved: Decision | None = None) -> tuple[Rollout, Decision]:

@@ -214,7 +214,7 @@ async def _body(request: Request, kind: type[T]) -> T:
     """The request's body as `kind`, with a named actor. Raises `InvalidBody`."""
     try:
         wanted = msgspec.json.decode(await request.body(), type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidBody(f"bad request: {error}") from error
     if isinstance(wanted, Acting | Start) and not (wanted.actor.strip() and wanted.reason.strip()):
         raise InvalidBody("bad request: actor and reason must say something")

@@ -58,7 +58,8 @@ class HttpEngine:
         try:
             response = await self._client.request(method, path, json=body, timeout=timeout_s)
         except httpx.HTTPError as error:
-            raise Unavailable(f"the engine does not answer at {self._client.base_url}: {error!r}") from error
+            kind = type(error).__name__  # and no more: what it says may quote the answer
+            raise Unavailable(f"the engine does not answer at {self._client.base_url}: {kind}") from error
         if response.status_code in PASSING:
             raise Unavailable(f"the engine answers {response.status_code} to {path}")
         if response.is_error:

@@ -262,7 +262,7 @@ class _Tail:
             async with asyncio.timeout(ANSWER_S):
                 answer = await self._bus.nc.request(subject, timeout=ANSWER_S)
             return msgspec.json.decode(answer.data, type=_State)
-        except (nats.errors.Error, TimeoutError, msgspec.MsgspecError) as error:
+        except (nats.errors.Error, TimeoutError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BusUnavailable(f"cannot ask for {self._stream}: {error!r}") from error
 
     def _advance(self, message: Msg) -> None:

@@ -126,7 +126,7 @@ def _read(path: Path) -> Played | None:
         return msgspec.json.decode(path.read_bytes(), type=Played)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         log.warning("held-out cache entry ignored", path=str(path), reason=str(error))
         return None
 

@@ -52,7 +52,7 @@ def _decoded(response: httpx.Response) -> Json:
         return None
     try:
         return msgspec.json.decode(response.content)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unavailable(f"{response.url} answered something that is not JSON") from error
 
 
@@ -60,7 +60,7 @@ def _reason(content: bytes) -> str:
     """The message of an error in OpenAI's shape, in FastAPI's, or the text itself."""
     try:
         body: Json = msgspec.json.decode(content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return content.decode(errors="replace").strip()[:500]
     if not isinstance(body, dict):
         return str(body)

@@ -17,7 +17,7 @@ def json_in(text: bytes, named: str) -> Json:
     """The document in `text`. Raises `Rejected`; a document that nests too deeply to be read is no JSON for us."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Rejected(f"{named} is not JSON: {error}") from error
 
 

@@ -160,7 +160,7 @@ def _reason(status: int, body: bytes) -> str:
     """The reasons that a service gives at /readyz, else the answer as it is."""
     try:
         reasons = msgspec.json.decode(body, type=_Unready).reasons
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return f"{status} {body.decode(errors='replace').strip()}".strip()
     return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
 

@@ -33,7 +33,7 @@ def read_secrets(directory: Path) -> StackSecrets:
         return msgspec.json.decode(path.read_bytes(), type=StackSecrets)
     except (FileNotFoundError, NotADirectoryError):
         return StackSecrets()
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
 
 

@@ -62,7 +62,7 @@ def read_record(directory: Path) -> StackRecord | None:
         return msgspec.json.decode(path.read_bytes(), type=StackRecord)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
 
 

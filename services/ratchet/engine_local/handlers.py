@@ -22,6 +22,7 @@ from ratchet.engine_local.settings import Settings
 from ratchet.engine_local.torch_batch import Job
 from ratchet.engine_local.torch_policies import Served
 from ratchet.engine_local.transformers_text import ChatText
+from ratchet.kernel.artifacts import digest_in
 from ratchet.kernel.asgi import Answer, Handler, HttpError, Request, Response, json_response
 from ratchet.kernel.errors import DigestMismatch, NotFound, Rejected
 from ratchet.messages.routing import parse_model
@@ -171,7 +172,8 @@ class Engine:
             _refuse_other_digest(name, fetched.digest)
         except Exception as error:
             metrics.LOADS.labels("refused").inc()
-            log.warning("policy not loaded", policy=name, uri=uri, reason=str(error))
+            # No more: the reason quotes what the caller sent, and the caller is told it.
+            log.warning("policy not loaded", digest=digest_in(uri), error=type(error).__name__)
             raise _as_http(error) from error
         now = time.monotonic()
         entry = Entry(name, fetched.digest, uri, fetched.served, self._now().timestamp(), now)

@@ -24,7 +24,7 @@ from ratchet.gateway.engines.policies import PolicyEngine
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.recording import CallJob
-from ratchet.kernel.asgi import HttpError
+from ratchet.kernel.asgi import HttpError, check_numbers
 from ratchet.messages.routing import Assignment
 from ratchet.messages.turn import EngineInfo
 
@@ -118,6 +118,9 @@ class Answering:
         except HttpError as refusal:  # another server's, or our own want of connections: nothing that a policy did
             self._count(call.asked, refusal.status)
             raise
+        except Exception as error:  # the boundary: whatever broke, the call is in no answer's way and has a turn
+            self._failed(call, HttpError(500, f"the call broke: {type(error).__name__}"))
+            raise
 
     def record(self, call: Call, answered: Answered) -> None:
         """The call becomes a turn with its answer."""
@@ -159,8 +162,8 @@ class Answering:
                 call.cached, call.asked = True, msgspec.structs.replace(call.asked, engine=CACHE)
                 return Answered(msgspec.json.decode(kept), kept)
         reply = await call.engine.ask(call.form, call.request, policy)
-        _check(call, reply.body)
         raw = reply.raw or msgspec.json.encode(reply.body)
+        _check(call, reply.body, raw)
         if key is not None:
             self._cache.put(key, raw)
             metrics.CACHE_BYTES.set(self._cache.size)
@@ -213,11 +216,12 @@ class Answering:
         metrics.CALLS.labels(f"{self._label(asked)}@{asked.policy.version}", asked.policy.arm, str(status)).inc()
 
 
-def _check(call: Call, body: Any) -> None:
-    """Raises `EngineFailed` for what is no answer."""
+def _check(call: Call, body: Any, raw: bytes) -> None:
+    """Raises `EngineFailed` for what is no answer, or none that can be handed on."""
     try:
         call.form.answer(body)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        check_numbers(raw, body)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
         message = f"the engine's answer is none: {type(error).__name__}"
         raise EngineFailed(502, message, code="engine_invalid") from error
 

@@ -42,6 +42,7 @@ from ratchet.kernel.asgi import Answer, Handler, HttpError, JsonApi, Request
 from ratchet.kernel.bus import Bus, utc_now
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import ConfigError
+from ratchet.kernel.health import has_files
 from ratchet.kernel.http import Bounds, HttpServer
 from ratchet.kernel.outbox import Outbox
 from ratchet.kernel.runtime import App, Periodic
@@ -131,7 +132,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         yield App(
             "gateway",
             [broker, publishing, recorders, routes, Periodic(LOOK_S, look, "observation"), server],
-            {"routes": routes.ready},
+            {"routes": routes.ready, "files": has_files},
             notes={"broker": broker.check, "canaries": routes.check, "spool": publishing.check},
             drain_s=settings.grace_s + settings.drain_s + FINISH_S,
         )

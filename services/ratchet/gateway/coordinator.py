@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from ratchet.gateway.engines.http_post import bounded
+from ratchet.gateway.engines.http_post import UNREADABLE, bounded
 from ratchet.kernel.asgi import HttpError, Request, Response, problem_response
 
 _JOBS = r"/v1/jobs(/[A-Za-z0-9][A-Za-z0-9_.-]{0,127}){0,2}"
@@ -55,7 +55,7 @@ def _detail(body: bytes) -> str | None:
     """The coordinator's one line. `Any`: it is JSON from another process."""
     try:
         told: Any = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     detail = told.get("detail") if isinstance(told, dict) else None
     return detail if isinstance(detail, str) else None

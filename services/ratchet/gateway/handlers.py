@@ -76,7 +76,7 @@ class Gateway:
     async def model(self, name: str, _: Request, __: str | None) -> Response:
         """GET /v1/models/{name}: any name that a call may ask for. Raises `HttpError` 404."""
         try:
-            await self._checked(await self._resolved(parse_model(name)))
+            await self._checked(self._resolved(parse_model(name)))
         except (ValueError, NotFound) as error:
             raise _not_found(error, "model") from error
         return json_response(_model_object(name))
@@ -194,7 +194,7 @@ class Gateway:
         """
         wanted = form.read(request.json_object())
         try:
-            wanted = dataclasses.replace(wanted, model=await self._resolved(wanted.model))
+            wanted = dataclasses.replace(wanted, model=self._resolved(wanted.model))
             pinned = await self._checked(wanted.model)
             named = request.header(TRAJECTORY) or trajectory
             trajectory_id = check_trajectory_id(named) if named else new_id()
@@ -205,7 +205,7 @@ class Gateway:
         asked = self._asked(request, wanted.body.get("user"), arm, engine, assignment)
         return Call(form, wanted, request.body, arm, assignment, engine, asked, time.perf_counter())
 
-    async def _resolved(self, model: ModelName) -> ModelName:
+    def _resolved(self, model: ModelName) -> ModelName:
         """`<role>_<algorithm>` as the version that it stands for. Raises `NotFound` when there is none."""
         variant = variant_of(model.role)
         if variant is None or model.version is not None or self.routes.get(model.role) is not None:
@@ -213,7 +213,7 @@ class Gateway:
         role, algorithm = variant
         if self.routes.get(role) is None:
             return model
-        newest = await self.routes.newest(role, algorithm)
+        newest = self.routes.newest(role, algorithm)
         if newest is not None:
             return ModelName(role, newest.version)
         raise NotFound(f"{role} has no version trained with {algorithm} that can be used")
@@ -305,5 +305,5 @@ def _problem(working: asyncio.Task[Answered]) -> HttpError | None:
     error = working.exception()
     if error is None or isinstance(error, HttpError):
         return error
-    log.error("call failed", error=repr(error), exc_info=error)
+    log.error("call failed", exc_info=error)
     return HttpError(500, "internal error; the service's log has the details")

@@ -1,9 +1,9 @@
-"""Routes from the `policies` bucket: watched, polled, and the last known good ones on disk without their canary."""
+"""Routes and versions from the `policies` bucket, watched; the last known good ones on disk, without their canary."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -26,9 +26,6 @@ log = structlog.get_logger()
 
 V = TypeVar("V", bound=msgspec.Struct)
 
-LISTED_S = 5.0
-"""How long a list of a role's versions is believed: a new one answers to its alias at the latest after this."""
-
 
 class Routes:
     """Where each role's traffic goes, as far as this process knows. Without a broker: as it was last known."""
@@ -43,6 +40,7 @@ class Routes:
     ) -> None:
         self._connect = connect
         self._routes_file, self._versions_file = folder / "routes.json", folder / "versions.json"
+        self._on_disk: dict[Path, bytes] = {}
         self._lease_s = lease_s
         self._monotonic = monotonic
         self._bucket: Bucket[msgspec.Raw] | None = None
@@ -50,9 +48,6 @@ class Routes:
         self._leases: dict[str, Lease | None] = {}
         """Of every route that this process has looked at, None without a canary. What was on disk is no look."""
         self._versions: dict[str, PolicyVersion] = {}
-        self._listed: dict[str, float] = {}
-        self._listing = asyncio.Lock()
-        self._stored_versions = 0
         self._unreadable: dict[str, str] = {}
         """Entries that this gateway cannot read, by key, with the reason."""
         self._looked = False
@@ -81,9 +76,6 @@ class Routes:
 
         Not in the time that a lease may take to grow after a start: the deployer may wait for this gateway.
         """
-        for key in [key for key in self._unreadable if "." in key]:
-            with suppress(Unavailable):  # nobody watches versions: perhaps it was put right
-                await self._look_up(key)
         told = [f"{key} cannot be read: {reason}" for key, reason in self._unreadable.items()]
         now = self._monotonic()
         gone = [role for role, lease in self._leases.items() if lease and is_overdue(lease, now, self._lease_s)]
@@ -99,23 +91,9 @@ class Routes:
             raise NotFound(f"{role} has no version {version}")
         return found
 
-    async def newest(self, role: str, algorithm: str) -> PolicyVersion | None:
+    def newest(self, role: str, algorithm: str) -> PolicyVersion | None:
         """The newest version of a role that `algorithm` trained and that can be used."""
-        with suppress(Unavailable):  # without a broker: among those that are known
-            async with self._listing:
-                await self._list(role)
         return newest_by(algorithm, [one for one in self._versions.values() if one.role == role])
-
-    async def _list(self, role: str) -> None:
-        """Look the role's versions up, unless that was done lately."""
-        now = self._monotonic()
-        if now - self._listed.get(role, -LISTED_S) < LISTED_S:
-            return
-        for key, entry in (await self._reached().items(lambda key: key.startswith(f"{role}."))).items():
-            with suppress(Unavailable):
-                self._versions[key] = self._read(key, entry.value, PolicyVersion)
-        if role in self._routes:
-            self._listed[role] = now
 
     async def run(self) -> None:
         """Follow the bucket until stopped."""
@@ -135,36 +113,30 @@ class Routes:
 
     async def _follow(self) -> None:
         self._bucket = (await self._connect()).bucket(POLICIES, msgspec.Raw)
-        async for changes in self._bucket.watch(lambda key: "." not in key):
+        async for changes in self._bucket.watch():
             for key, entry in changes:
-                await self._take_over(key, entry)
-            if changes:
-                self._save()
+                with suppress(Unavailable):  # as it was last known, and told
+                    self._take_over(key, entry)
+            self._save({"." in key for key, _ in changes})
             self._looked = True
 
-    async def _take_over(self, role: str, entry: Entry[msgspec.Raw] | None) -> None:
+    def _take_over(self, key: str, entry: Entry[msgspec.Raw] | None) -> None:
+        """Raises `Unavailable` for what cannot be read."""
         if entry is None:
-            for known in (self._routes, self._leases, self._listed, self._unreadable):
-                known.pop(role, None)
-            return
-        with suppress(Unavailable):  # as it was last known, and told
-            await self._change(role, self._read(role, entry.value, Route))
+            for known in (self._routes, self._leases, self._versions, self._unreadable):
+                known.pop(key, None)
+        elif "." in key:
+            self._versions[key] = self._read(key, entry.value, PolicyVersion)
+        else:
+            self._change(key, self._read(key, entry.value, Route))
 
-    async def _change(self, role: str, route: Route) -> None:
+    def _change(self, role: str, route: Route) -> None:
         first = role not in self._leases
         self._routes[role] = route
         self._leases[role] = observe(self._leases.get(role), route, self._monotonic(), first=first)
-        await self._look_up_stable(role)
-
-    async def _look_up_stable(self, role: str) -> None:
-        """So that it can be loaded into an engine that lost it while the broker is away too."""
-        stable = self._routes[role].stable
-        if stable is not None:
-            with suppress(NotFound, Unavailable):
-                await self.version(role, stable.version)
 
     async def _look_up(self, key: str) -> PolicyVersion | None:
-        """A version from the bucket. Raises `Unavailable` when that is away, or holds what cannot be read."""
+        """A version that the watch has not told yet. Raises `Unavailable` when the bucket is away, or unreadable."""
         entry = await self._reached().get(key)
         if entry is None:
             self._unreadable.pop(key, None)
@@ -176,7 +148,7 @@ class Routes:
         """An entry's value. Raises `Unavailable`, and remembers it, when it is none: nobody else's is held up by it."""
         try:
             value = msgspec.json.decode(stored, type=kind)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             if self._unreadable.get(key) != str(error):
                 log.error("entry unreadable", key=key, reason=str(error))
             self._unreadable[key] = str(error)
@@ -189,11 +161,24 @@ class Routes:
             raise BusUnavailable("the broker has not been reached yet")
         return self._bucket
 
-    def _save(self) -> None:
-        _store(self._routes_file, {role: without_canary(route) for role, route in self._routes.items()})
-        if len(self._versions) != self._stored_versions:
-            _store(self._versions_file, self._versions)
-            self._stored_versions = len(self._versions)
+    def _save(self, changed: set[bool]) -> None:
+        """What was known, for a start without a broker; `changed`: of versions (True), of routes (False)."""
+        if False in changed:
+            self._store(self._routes_file, {role: without_canary(route) for role, route in self._routes.items()})
+        if True in changed:
+            self._store(self._versions_file, self._versions)
+
+    def _store(self, file: Path, values: Mapping[str, msgspec.Struct]) -> None:
+        blob = msgspec.json.encode({key: msgspec.Raw(encode(value)) for key, value in values.items()})
+        if self._on_disk.get(file) == blob:  # a renewed lease changes nothing of a route without its canary
+            return
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, blob, durable=False)
+        except OSError as error:
+            log.warning("not stored", file=str(file), reason=str(error))
+        else:
+            self._on_disk[file] = blob
 
 
 def _restored(file: Path, kind: type[V]) -> dict[str, V]:
@@ -202,15 +187,6 @@ def _restored(file: Path, kind: type[V]) -> dict[str, V]:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, kind])
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         log.warning("what was stored is unreadable", file=str(file), reason=str(error))
         return {}
-
-
-def _store(file: Path, values: dict[str, V]) -> None:
-    blob = msgspec.json.encode({key: msgspec.Raw(encode(value)) for key, value in values.items()})
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, blob, durable=False)
-    except OSError as error:
-        log.warning("not stored", file=str(file), reason=str(error))

@@ -125,7 +125,7 @@ def decode_manifest(body: bytes, uri: str) -> PolicyManifest:
     """Read a manifest. Raises `Rejected` when `body` is not one, or names a file outside its directory."""
     try:
         manifest = msgspec.json.decode(body, type=PolicyManifest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Rejected(f"{uri} is not a policy manifest: {error}") from error
     if manifest.kind not in (ADAPTER, MODEL):
         raise Rejected(f"{uri} is a {manifest.kind!r} manifest, not a policy")

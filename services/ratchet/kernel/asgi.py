@@ -73,9 +73,8 @@ class Request:
         """The body as JSON. Raises `HttpError` 400."""
         try:
             value = msgspec.json.decode(self.body)
-            if _LONG_NUMBER.search(self.body):
-                msgspec.msgpack.encode(value)
-        except (msgspec.DecodeError, RecursionError) as error:
+            check_numbers(self.body, value)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise HttpError(400, f"the body is not JSON: {error}", code="invalid_json") from error
         except OverflowError as error:
             raise HttpError(400, "the body holds an integer of more than 64 bits", code="invalid_json") from error
@@ -111,6 +110,12 @@ Answer = Response | EventStream
 Handler = Callable[[Request], Awaitable[Answer]]
 Find = Callable[[str, str], Handler]
 """Method and path to handler. Raises `HttpError` (404, 405)."""
+
+
+def check_numbers(body: bytes, value: object) -> None:
+    """Raises `OverflowError` when `value`, decoded from `body`, holds an integer that could not be written again."""
+    if _LONG_NUMBER.search(body):
+        msgspec.msgpack.encode(value)
 
 
 def json_response(value: object, status: int = 200, headers: Headers = ()) -> Response:
@@ -164,7 +169,7 @@ class JsonApi:
         except RatchetError as error:
             return problem_response(HttpError(400, str(error)))
         except Exception:  # the boundary: a bug must answer this request and no other
-            log.exception("request failed", method=scope["method"], path=scope["path"])
+            log.exception("request failed", method=scope["method"])
             return problem_response(HttpError(500, "internal error; the service's log has the details"))
 
     async def _body(self, receive: Receive) -> bytes | HttpError | None:

@@ -213,7 +213,7 @@ class Contracts:
                 body, unknown = msgspec.json.encode(parsed), self._check_open(topic, parsed)
             message = _typed(parsed, self._types[topic.name])
         if message.subject != subject:
-            raise InvalidMessage(f"belongs to subject {message.subject}, not {subject}")
+            raise InvalidMessage("what it says belongs to another subject")
         return Reading(message, unknown, body)
 
     def _check_open(self, topic: Topic, parsed: Json) -> int:
@@ -333,7 +333,7 @@ def _refuse(validator: jsonschema_rs.Draft202012Validator, parsed: Json) -> None
     try:
         validator.validate(parsed)
     except jsonschema_rs.ValidationError as error:
-        raise InvalidMessage(error.message, _pointer(error.instance_path)) from error
+        raise InvalidMessage(error.message, _pointer(error.instance_path, error.schema_path)) from error
 
 
 def _upgraded(upgrade: Upgrade, parsed: Json) -> Json:
@@ -357,5 +357,8 @@ def _unknown_members(strict: jsonschema_rs.Draft202012Validator, parsed: Json) -
     return sum(len(e.kind.unexpected) for e in strict.iter_errors(parsed) if isinstance(e.kind, kind))
 
 
-def _pointer(path: Sequence[str | int]) -> str:
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+def _pointer(path: Sequence[str | int], schema_path: Sequence[str | int]) -> str:
+    """Where it is, with `*` for a member that its sender named: only the schema's names may stand in a log."""
+    known = {part for part in schema_path if isinstance(part, str)}
+    shown = [part if isinstance(part, int) or part in known else "*" for part in path]
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in shown)

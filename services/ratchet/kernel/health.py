@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -59,6 +60,15 @@ async def _ask(check: Check) -> str | None:
         return f"no answer within {CHECK_DEADLINE_S:g} s"
     except RatchetError as error:
         return str(error)
+
+
+async def has_files() -> str | None:
+    """A check: None while the process may open one more file, so one more connection, else the reason."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return f"no file and no connection can be opened: {error.strerror}"
+    return None
 
 
 def health_app(health: Health) -> Starlette:

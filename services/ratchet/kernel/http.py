@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from http import HTTPStatus
+from typing import Any, cast
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.requests import ClientDisconnect
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ratchet.kernel.asgi import HttpError, Receive, Scope, Send, problem_response, send_response
 from ratchet.kernel.errors import ConfigError
@@ -23,7 +25,15 @@ HEADER_S = 10.0
 BODY_S = 60.0
 """How long a client may take for its request's body."""
 READ_S = 60.0
-"""How long a client may take none of an answer that waits for it."""
+"""Within it a client must take `TAKEN` bytes of an answer that waits for it, or the rest."""
+TAKEN = 64 * 1024
+HEAD_BYTES = 64 * 1024
+"""Most bytes of a request that are no body: its line, headers, trailers, and what frames its chunks beyond their own
+size."""
+BODY_BYTES = 64 * 1024 * 1024
+"""Most bytes of a body, whatever the application takes of it."""
+PIPELINED = 8
+"""Requests that may wait on a connection for the answers to those before them."""
 SPARE_FILES = 64
 """Files that are no connections: logs, the spool, the broker."""
 LEFT_S = 2.0
@@ -44,6 +54,7 @@ class Bounds:
     """How long calls may go on after that."""
     header_s: float = HEADER_S
     body_s: float = BODY_S
+    read_s: float = READ_S
 
 
 @dataclass(slots=True)
@@ -52,8 +63,7 @@ class _Gate:
 
     limit: int
     per_address: int
-    header_s: float
-    body_s: float
+    bounds: Bounds
     open: Counter[str] = field(default_factory=Counter[str])
 
     def enter(self, address: str) -> bool:
@@ -77,22 +87,25 @@ class _Config(uvicorn.Config):
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection that has deadlines: for headers, for the body, and for taking an answer."""
+    """A connection that has deadlines, for headers, for the body, and for taking an answer; and bounds on each."""
 
     config: _Config
     _entered: str | None = None
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+    _overhead = 0
+    """Bytes of the request that is being read, without its body."""
+    _body = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
         if not self.config.gate.enter(address):
-            transport.write(_FULL)
-            transport.close()
+            self._refuse(503, "too many connections", "too_many_connections")
             return
         self._entered = address
-        self._due_in(self.config.gate.header_s)
+        transport.set_write_buffer_limits(high=0)  # whatever the client has not taken is noticed
+        self._due_in(self.config.gate.bounds.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._entered is not None:
@@ -103,29 +116,44 @@ class _Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._entered is None:
+        if self._entered is None or self.transport.is_closing():
             return
         # Without a deadline one request has come, so there is a cycle. Empty lines begin no request, and yet make
         # uvicorn wait for one.
         if self._deadline is None and self.cycle.response_complete:
-            self._due_in(self.config.gate.header_s)
+            self._due_in(self.config.gate.bounds.header_s)
+        self._overhead += len(data)
         super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._overhead > HEAD_BYTES + self._body:
+            self._refuse(431, f"more than {HEAD_BYTES} bytes that are no body", "headers_too_large")
+        elif self._body > BODY_BYTES:
+            self._refuse(413, f"the body is larger than {BODY_BYTES} bytes", "body_too_large")
+        elif len(self.pipeline) > PIPELINED:
+            self._refuse(429, f"more than {PIPELINED} requests wait on this connection", "too_many_requests")
 
     def on_message_begin(self) -> None:
         if self._deadline is None:
-            self._due_in(self.config.gate.header_s)
+            self._due_in(self.config.gate.bounds.header_s)
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._due_in(self.config.gate.body_s)
+        self._due_in(self.config.gate.bounds.body_s)
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._overhead -= len(body)
+        self._body += len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._due_in(None)
+        self._overhead = self._body = 0
         super().on_message_complete()
 
     def pause_writing(self) -> None:
-        self._unread = self.loop.call_later(READ_S, self.transport.abort)
+        self._watch_unread(self.transport.get_write_buffer_size())
         super().pause_writing()
 
     def resume_writing(self) -> None:
@@ -133,6 +161,32 @@ class _Connection(HttpToolsProtocol):
             self._unread.cancel()
             self._unread = None
         super().resume_writing()
+
+    def _watch_unread(self, left: int) -> None:
+        """`left`: bytes that the client has not taken."""
+
+        def look() -> None:
+            now = self.transport.get_write_buffer_size()
+            if now > left - TAKEN:
+                self.transport.abort()
+            else:
+                self._watch_unread(now)
+
+        self._unread = self.loop.call_later(self.config.gate.bounds.read_s, look)
+
+    def _refuse(self, status: int, message: str, code: str) -> None:
+        """Say so where no other answer has begun, and close."""
+        self._due_in(None)
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # there is none before the first request's headers
+        begun = cycle is not None and cycle.response_started and not cycle.response_complete
+        if begun or self.pipeline:
+            self.transport.abort()
+            return
+        if cycle is not None:  # whoever is at work on it sees that its client has gone
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.transport.write(_closing(status, message, code))
+        self.transport.close()
 
     def _due_in(self, seconds: float | None) -> None:
         if self._deadline is not None:
@@ -169,11 +223,12 @@ class HttpServer:
             log_level="warning",
             access_log=False,
             lifespan="off",
+            ws="none",  # an upgraded connection would leave the bounds behind
             proxy_headers=False,  # anybody can send them: whose word counts is the service's setting
             timeout_graceful_shutdown=max(1, round(bounds.drain_s)),
         )
         limit = bounds.connections or _affordable()
-        config.gate = _Gate(limit, bounds.per_address or max(1, limit // 2), bounds.header_s, bounds.body_s)
+        config.gate = _Gate(limit, bounds.per_address or max(1, limit // 2), bounds)
         self._server = _Server(config)
 
     async def run(self) -> None:
@@ -204,6 +259,10 @@ class _Parting:
 
         try:
             await self._app(scope, receive, sending)
+        except (
+            ClientDisconnect
+        ):  # Starlette's, where a client goes away before its body is there: nobody is left to tell
+            return
         except asyncio.CancelledError:
             if not begun:
                 await send_response(send, problem_response(HttpError(503, "the service stops", code="stopping")))
@@ -215,11 +274,11 @@ def _affordable() -> int:
     return max(8, (min(files, 65_536) - SPARE_FILES) // 2)
 
 
-_BODY = problem_response(HttpError(503, "too many connections", code="too_many_connections")).body
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    b"content-length: " + str(len(_BODY)).encode() + b"\r\n\r\n" + _BODY
-)
+def _closing(status: int, message: str, code: str) -> bytes:
+    """An answer that needs no application, after which the connection closes."""
+    body = problem_response(HttpError(status, message, code=code)).body
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -43,6 +43,6 @@ def stack_env(directory: Path, user: int) -> dict[str, str]:
                 return {}
             stack = msgspec.json.decode(file.read(), type=_Stack)
         os.kill(stack.pid, 0)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
     return stack.env

@@ -59,7 +59,7 @@ def read_lines(path: Path) -> Iterator[Line]:
 def _line(number: int, line: bytes) -> Line:
     try:
         return Line(number, msgspec.json.decode(line))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         return Line(number, problem=f"not JSON: {error}")
 
 

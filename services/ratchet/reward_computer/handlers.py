@@ -185,7 +185,7 @@ def _key(message: Trajectory | Feedback) -> Key:
 
 
 def _not_stored(received: Received[Message]) -> Retry:
-    return Retry(f"event {received.event_id} is not stored yet", delay_s=min(10.0, 0.2 * received.delivered))
+    return Retry(f"message {received.sequence} is not stored yet", delay_s=min(10.0, 0.2 * received.delivered))
 
 
 def _each_event_once(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:

@@ -76,8 +76,9 @@ async def test_a_body_over_the_limit_is_refused(chunks: list[bytes]) -> None:
     assert (call.status, call.json["error"]["code"]) == (413, "body_too_large")
 
 
-async def test_a_body_that_is_no_json_is_refused() -> None:
-    call = await called(echo, [b"{"])
+@pytest.mark.parametrize("body", [b"{", b'{"a": "\xff"}', b"[" * 60, b'{"a": 1' + b"0" * 30 + b"}"])
+async def test_a_body_that_is_no_json_is_refused(body: bytes) -> None:
+    call = await called(echo, [body])
     assert (call.status, call.json["error"]["code"]) == (400, "invalid_json")
 
 

@@ -101,7 +101,7 @@ def template_messages(messages: Sequence[JsonObject], *, arguments_as_objects: b
 
 def _template_message(message: JsonObject, index: int, arguments_as_objects: bool) -> JsonObject:
     role = message.get("role")
-    if role not in _ROLES:
+    if not isinstance(role, str) or role not in _ROLES:
         raise HttpError(400, f"messages[{index}].role {role!r} is not one of {', '.join(sorted(_ROLES))}")
     shaped = {name: value for name, value in message.items() if value is not None}
     shaped["content"] = _text(message.get("content"), index)

@@ -24,6 +24,8 @@ KEEP_ALIVE_S = 4.0
 
 _OUR_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Errors of this process and its machine: no engine, and so no arm, has failed."""
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What the decoder raises for bytes that are no JSON, no text, or nested without end."""
 LARGE = 1024 * 1024
 """Bytes of a request that is sent in pieces."""
 LARGEST_ANSWER = 64 * 1024 * 1024
@@ -82,7 +84,7 @@ class HttpPost:
             raise EngineFailed(504, f"{self._name} took too long", code="engine_timeout") from error
         except aiohttp.ClientError as error:
             raise EngineFailed(502, f"{self._name} broke off: {error}", code="engine_unavailable") from error
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise EngineFailed(502, f"{self._name} did not answer in JSON", code="engine_invalid") from error
 
 
@@ -114,7 +116,7 @@ def _decoded(status: int, body: bytes) -> Any:
     """The JSON of an answer; an error page of a proxy is an answer without JSON."""
     try:
         return msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         if status == 200:
             raise
         return None

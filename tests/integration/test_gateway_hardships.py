@@ -1,0 +1,212 @@
+"""A gateway as a process of its own: killed, starved of files, told to stop, without its broker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.errors import BusUnavailable
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages.state import Route
+from tests.support.fake_engine import FakeEngine, serving
+from tests.support.gateway_process import gateway_process, terminate
+from tests.support.gateway_scene import ROLE, canary_route, put_routes, version
+from tests.support.http import http_client
+from tests.support.running import connected
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+BODY: dict[str, Any] = {"model": ROLE, "messages": [{"role": "user", "content": "hi"}]}
+FILES = 90
+IDLE = 160
+"""More connections than the process may open."""
+NO_FILES = "no file and no connection can be opened: Too many open files"
+AGENTS = 6
+WRITTEN_S = 4.0
+"""A turn of an answer that is older is in the broker or in the spool, also on a busy machine."""
+STABLE_WITHIN_S = 4.0
+"""The promise (C7 of docs/guarantees.md)."""
+
+
+@dataclass
+class World:
+    """A broker, an engine with two policies, and a role."""
+
+    bus: Bus
+    engine: FakeEngine
+    engine_url: str
+    nats: RunningServer
+    folder: Path
+
+
+@asynccontextmanager
+async def world(nats: RunningServer, folder: Path) -> AsyncIterator[World]:
+    engine = FakeEngine(resident={version(1).name, version(2).name})
+    kernel = KernelSettings(nats_url=nats.url, data_dir=folder)
+    async with connected(kernel) as bus, serving(engine) as engine_url:
+        await put_routes(bus, **{ROLE: 1})
+        yield World(bus, engine, engine_url, nats, folder)
+
+
+async def call(http: httpx.AsyncClient, url: str, trajectory: str | None = None) -> httpx.Response:
+    headers = {"x-ratchet-trajectory": trajectory} if trajectory else {}
+    return await http.post(f"{url}/v1/chat/completions", json=BODY, headers=headers)
+
+
+async def answers(http: httpx.AsyncClient, url: str) -> bool:
+    with suppress(httpx.TransportError):
+        return (await call(http, url)).status_code == 200
+    return False
+
+
+async def test_a_gateway_without_files_says_so_and_recovers(nats: RunningServer, tmp_path: Path) -> None:
+    many = {"RATCHET_GATEWAY_CONNECTIONS": "1000", "RATCHET_GATEWAY_CONNECTIONS_PER_ADDRESS": "1000"}
+    async with world(nats, tmp_path) as here, http_client() as http:
+        with gateway_process(nats.url, here.engine_url, tmp_path, files=FILES, **many) as gateway:
+            await eventually(lambda: answers(http, gateway.url))
+            assert await _reasons(http, gateway) == {}  # and its connection stays open while it is used
+            async with idle_connections(gateway.program.port):
+
+                async def red() -> bool:
+                    return await _reasons(http, gateway) == {"files": NO_FILES}
+
+                await eventually(red)
+            await eventually(lambda: answers(http, gateway.url))
+
+            async def ready_again() -> bool:
+                return await _reasons(http, gateway) == {}
+
+            await eventually(ready_again)
+
+
+@asynccontextmanager
+async def idle_connections(port: int) -> AsyncIterator[None]:
+    """More connections than the process may open; those it cannot take wait at its door."""
+    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(IDLE)]
+    try:
+        yield
+    finally:
+        for _, writer in idle:
+            writer.close()
+
+
+async def _reasons(http: httpx.AsyncClient, gateway: RunningServer) -> dict[str, str]:
+    """Why it is not ready."""
+    reasons: dict[str, str] = (await http.get(gateway.program.ready_url)).json()["reasons"]
+    return reasons
+
+
+async def test_readiness_is_false_first_and_calls_under_way_end(nats: RunningServer, tmp_path: Path) -> None:
+    async with world(nats, tmp_path) as here, http_client() as http:
+        with gateway_process(nats.url, here.engine_url, tmp_path, RATCHET_GATEWAY_GRACE_S="4") as gateway:
+            await eventually(lambda: answers(http, gateway.url))
+            here.engine.at_work.clear()
+            before = len(here.engine.asked)
+            asking = asyncio.create_task(call(http, gateway.url))
+            await eventually(lambda: _asked(here.engine, before + 1))
+            terminate(gateway)
+
+            async def stopping() -> bool:
+                return (await http.get(gateway.program.ready_url)).status_code == 503
+
+            await eventually(stopping)
+            late = asyncio.create_task(call(http, gateway.url))
+            await eventually(lambda: _asked(here.engine, before + 2))
+            here.engine.at_work.set()
+            assert [(await one).status_code for one in (asking, late)] == [200, 200]
+
+
+async def test_a_kill_under_traffic_loses_at_most_the_turns_of_the_last_moments(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    answered: dict[str, float] = {}
+
+    async def agent(http: httpx.AsyncClient, url: str) -> None:
+        with suppress(httpx.TransportError):
+            while True:
+                trajectory = str(uuid.uuid4())
+                for _ in range(3):
+                    answer = await call(http, url, trajectory)
+                    answered[answer.headers["x-ratchet-turn"]] = time.monotonic()
+
+    async with world(nats, tmp_path) as here:
+        with gateway_process(nats.url, here.engine_url, tmp_path) as gateway:
+            async with http_client() as http:
+                agents = [asyncio.create_task(agent(http, gateway.url)) for _ in range(AGENTS)]
+                await eventually(lambda: _has(answered, 300))
+                await asyncio.to_thread(gateway.kill)
+                killed = time.monotonic()
+                await asyncio.gather(*agents)
+            await asyncio.to_thread(gateway.start)
+            async with http_client() as http:
+                await eventually(lambda: answers(http, gateway.url))
+        stored = await _turns(here.bus)
+    lost = {turn: killed - at for turn, at in answered.items() if turn not in stored}
+    assert max(lost.values(), default=0.0) < WRITTEN_S, f"of {len(answered)} answered calls {len(lost)} have no turn"
+    assert len(stored) == len(set(stored))
+
+
+async def test_a_rollback_reaches_a_gateway_whose_broker_was_killed_within_what_is_promised(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    async with world(nats, tmp_path) as here, http_client() as http:
+        with gateway_process(nats.url, here.engine_url, tmp_path) as gateway:
+            await eventually(lambda: answers(http, gateway.url))
+            for lease in range(1, 4):
+                await offer(here.bus, lease)
+                await eventually(lambda: _serves_arm(http, gateway.url, "canary"))
+                await asyncio.to_thread(nats.kill)
+                await asyncio.to_thread(nats.start)
+                await eventually(lambda: _reaches_broker(http, gateway))
+                await eventually(lambda: _written(offer(here.bus, None)))
+                written = time.monotonic()
+                await eventually(lambda: _serves_arm(http, gateway.url, "stable"))
+                assert time.monotonic() - written < STABLE_WITHIN_S
+
+
+async def offer(bus: Bus, lease: int | None) -> None:
+    """A canary that takes all traffic, or none."""
+    canary = canary_route(lease=lease) if lease is not None else None
+    routes = bus.bucket("policies", Route)
+    await routes.change(ROLE, lambda old: msgspec.structs.replace(old or Route(role=ROLE), canary=canary))
+
+
+async def _written(writing: Any) -> bool:
+    with suppress(BusUnavailable):
+        await writing
+        return True
+    return False
+
+
+async def _reaches_broker(http: httpx.AsyncClient, gateway: RunningServer) -> bool:
+    return "broker" not in (await http.get(gateway.program.ready_url)).json()["notes"]
+
+
+async def _serves_arm(http: httpx.AsyncClient, url: str, arm: str) -> bool:
+    return (await call(http, url)).headers.get("x-ratchet-arm") == arm
+
+
+async def _asked(engine: FakeEngine, number: int) -> bool:
+    return len(engine.asked) >= number
+
+
+async def _has(answered: dict[str, float], number: int) -> bool:
+    return len(answered) >= number
+
+
+async def _turns(bus: Bus) -> list[str]:
+    """Ids of the turns that the broker holds, once what the spool held is there too."""
+    jetstream = bus.nc.jetstream()
+    last = (await jetstream.stream_info("RL_TURNS")).state.last_seq
+    stored = [await jetstream.get_msg("RL_TURNS", number) for number in range(1, last + 1)]
+    return [(one.headers or {})["ce-id"] for one in stored]

@@ -1,0 +1,173 @@
+"""A secret is planted in every kind of request, answer and event of a whole stack: no log line may hold it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from ratchet.embedded.plan import kernel_of
+from ratchet.embedded.settings import StackSettings
+from ratchet.embedded.stack import Stack
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import DeadLetter
+from ratchet.messages.routing import policy_name
+from tests.integration.test_hostile_messages import letters
+from tests.support.canary_traffic import finished_job
+from tests.support.contract_files import CONTRACTS, example
+from tests.support.engine_process import publish
+from tests.support.gateway_scene import put_routes
+from tests.support.http import http_client
+from tests.support.planted import ID, SECRET, Asked, Echo, events, operations, requests, send, too_big
+from tests.support.running import connected, prepared_objects
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(900)
+
+SERVICES = ("trajectory_collector", "reward_computer", "rl_coordinator", "engine_local", "gateway", "canary_deployer")
+AT_ONCE = 8
+"""Connections at a time."""
+TOOL = {"type": "function", "function": {"name": "look_up", "description": "looks it up", "parameters": {}}}
+CHAT: dict[str, Any] = {
+    "model": "support",
+    "messages": [{"role": "user", "content": "where is my order"}],
+    "tools": [TOOL],
+    "temperature": 0.5,
+    "max_tokens": 2,
+    "stop": ["."],
+    "user": "mia",
+    "stream": False,
+}
+TEXT: dict[str, Any] = {"model": "support", "prompt": "where is my order", "max_tokens": 2, "temperature": 0.5}
+BODIES: dict[str, list[Any]] = {
+    "chat/completions": [CHAT, {**CHAT, "stream": True}, {**CHAT, "model": "other"}],
+    "completions": [TEXT, {**TEXT, "model": "other", "stream": True}],
+    "end": [
+        {
+            "role": "support",
+            "outcome": {"status": "success", "verified_by": "the environment"},
+            "task": {"task_id": "t", "instructions": "find my order"},
+        }
+    ],
+    "feedback": [{"trajectory_id": ID, "role": "support", "kind": "comment", "value": "it was fine", "rater": "mia"}],
+    "jobs": [{"role": "support", "algorithm": "grpo", "reason": "it is time", "hyperparameters": {"steps": 2}}],
+    "load_lora_adapter": [{"lora_name": "support@1-11111111", "lora_path": f"s3://ratchet/{SECRET}.json"}],
+    "unload_lora_adapter": [{"lora_name": "support@1-11111111"}],
+    "start": [{"version": 2, "actor": "an operator", "reason": "it is time", "override": True, "strategy": "auto"}],
+    "promote": [{"actor": "an operator", "reason": "it is time", "override": True}],
+    "{act}": [{"actor": "an operator", "reason": "it is time"}],
+}
+"""What routes take, by the last part of their path."""
+
+
+async def test_no_log_line_holds_what_was_planted_in_requests_answers_and_events(tmp_path: Path) -> None:
+    async with Echo().running() as echo:
+        settings = StackSettings(directory=tmp_path, free_ports=True, only=SERVICES, env=_environment(echo))
+        async with Stack(settings) as stack:
+            kernel = kernel_of(stack.env)
+            prepared_objects(kernel)
+            resident = await asyncio.to_thread(_publish, kernel, tmp_path)
+            async with connected(kernel) as bus:
+                await _plant(stack, bus, kernel, resident)
+                dead = [letter for name in CONTRACTS.streams for letter in await letters(bus, name)]
+    _assert_said_nowhere(tmp_path, dead)
+
+
+def _environment(echo: str) -> dict[str, str]:
+    upstream = {"name": "provider", "base_url": f"{echo}/v1", "models": {"*": "big"}, "timeout_s": 5}
+    return {
+        "RATCHET_LOG_LEVEL": "debug",
+        "RATCHET_ENGINE_URL": echo,
+        "RATCHET_GATEWAY_UPSTREAMS": json.dumps([upstream]),
+        "RATCHET_GATEWAY_KEEP_ALIVE_S": "0.2",
+        "RATCHET_COLLECTOR_ASSEMBLY_PATIENCE_S": "0.5",
+    }
+
+
+def _publish(kernel: KernelSettings, folder: Path) -> dict[str, str]:
+    """Make a policy that the engine can load."""
+    published = publish(kernel, folder, "support").adapter
+    return {"lora_name": policy_name("support", 1, published.digest), "lora_path": published.uri}
+
+
+async def _plant(stack: Stack, bus: Bus, kernel: KernelSettings, resident: dict[str, str]) -> None:
+    await put_routes(bus, support=1)
+    engine, coordinator = stack.url("engine"), stack.url("coordinator")
+    async with http_client() as http:
+        loaded = await http.post(f"{engine}/v1/load_lora_adapter", json=resident)
+        assert loaded.status_code == 200, loaded.text
+        document = (await http.get(f"{coordinator}/openapi.json")).json()
+        await eventually(lambda: _serves(http, stack.url("gateway")))
+    chat = {"chat/completions": [{**CHAT, "model": resident["lora_name"]}]}
+    here = [
+        (stack.url("gateway"), "gateway.openapi.yaml", {}),
+        (engine, "engine.openapi.yaml", chat),
+        (coordinator, document, {}),
+        (stack.url("deployer"), "deployer.openapi.yaml", {}),
+    ]
+    for url, document, bodies in here:
+        await _send_all(url, _asked(operations(document), {**BODIES, **bodies}))
+    await _publish_events(bus)
+    for number in (2, 3):
+        await bus.publish(await asyncio.to_thread(finished_job, prepared_objects(kernel), number))
+    await eventually(lambda: _all_read(bus), 120)
+
+
+def _asked(listed: Sequence[tuple[str, str]], bodies: dict[str, list[Any]]) -> list[Asked]:
+    asked: list[Asked] = []
+    for method, path in listed:
+        known = next((bodies[end] for end in sorted(bodies, key=len, reverse=True) if path.endswith(end)), [])
+        asked += requests(method, path, known if method == "POST" else [])
+    method, path = next((method, path) for method, path in listed if method == "POST")
+    return [*asked, too_big(method, path)]
+
+
+async def _send_all(url: str, asked: Sequence[Asked]) -> None:
+    """Every request is answered, or its connection closed: the service still answers the last one."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(request: Asked) -> bytes:
+        async with room:
+            return await send(url, request)
+
+    answers = await asyncio.gather(*(one(request) for request in asked))
+    statuses = {answer.split(b" ", 2)[1] for answer in answers if answer.startswith(b"HTTP/")}
+    assert statuses >= {b"200", b"400", b"404", b"415"}, f"{url} answered {sorted(statuses)}"
+
+
+async def _publish_events(bus: Bus) -> None:
+    for topic in CONTRACTS.topics.values():
+        subject = CONTRACTS.subjects(topic.name)[0].replace("*", "support")
+        for body in events(example(topic.schema)):
+            headers = {"ce-id": str(uuid4()), "traceparent": SECRET, "ce-time": SECRET, "x-said": SECRET}
+            await bus.nc.publish(subject, body, headers=headers)
+        await bus.nc.publish(subject, SECRET.encode(), headers={"ce-id": SECRET, "content-encoding": SECRET})
+        await bus.nc.flush()
+
+
+async def _serves(http: httpx.AsyncClient, url: str) -> bool:
+    return any(model["id"] == "support" for model in (await http.get(f"{url}/v1/models")).json()["data"])
+
+
+async def _all_read(bus: Bus) -> bool:
+    """Whether every reader of the broker was given all that is stored for it."""
+    jetstream = bus.nc.jetstream()
+    readers = [reader for name in CONTRACTS.streams for reader in await jetstream.consumers_info(name)]
+    return bool(readers) and not any(reader.num_pending for reader in readers)
+
+
+def _assert_said_nowhere(folder: Path, dead: Sequence[DeadLetter]) -> None:
+    files = [*(folder / "logs").iterdir(), *folder.rglob("*.log")]
+    assert {file.stem for file in files} >= {*SERVICES, "nats", "clickhouse", "s3"}
+    lines = [(file.name, line) for file in files for line in file.read_text(errors="replace").splitlines()]
+    assert len(lines) > 100
+    assert [(name, line[:2000]) for name, line in lines if SECRET in line.lower()][:20] == []
+    assert len(dead) > 100
+    assert [letter.detail for letter in dead if SECRET in letter.detail.lower()][:20] == []
