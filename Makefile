@@ -64,7 +64,7 @@ format: $(STAMP)
 
 test: test-unit test-contract test-integration test-e2e ## all tests
 
-simulate: $(STAMP) ## How often the canary errs and how soon it is rolled back: 5,000 rollouts a scene, hours
+simulate: $(STAMP) ## how often the canary errs and how soon it is rolled back: 5,000 rollouts a scene, hours
 	$(BIN)/python -m tests.bench.simulate_canary
 
 test-unit: $(STAMP) ## domains and pure parts, without sockets

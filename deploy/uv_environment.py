@@ -1,6 +1,6 @@
 """Prints how uv is to find packages, as lines for a shell: where pip finds them. Used by `make setup`.
 
-What pip is configured for (pip.conf or PIP_*) says where packages come from, and nobody has to say it twice. A
+What pip is configured for (pip.conf or PIP_*) says where packages come from, and need not be configured twice. A
 variable of uv's own that is set already wins.
 """
 

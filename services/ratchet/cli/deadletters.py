@@ -1,4 +1,4 @@
-"""Reads the dead-letter stream, sends what lies in it once more, and drops it."""
+"""Reads the dead-letter stream, publishes its messages again, and deletes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STREAM = "RL_DEADLETTERS"
 
 
 AT_ONCE = 256
-"""Numbers that are asked for together."""
+"""Numbers that are searched before the next ones: for the newest dead letters, and for the parts of one."""
 
 
 class StoredLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,14 +44,14 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Which(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters are meant: all that agree with everything that is said."""
+    """Selects dead letters: those that match every member that is set."""
 
     stream: str | None = None
     reason: str | None = None
     since: datetime | None = None
 
     def __call__(self, letter: DeadLetter) -> bool:
-        """Whether a letter is among them."""
+        """Whether it selects `letter`."""
         return (
             self.stream in (None, letter.stream)
             and self.reason in (None, letter.reason)
@@ -84,7 +84,7 @@ async def read(settings: KernelSettings, number: int) -> StoredLetter:
 
 
 async def matching(settings: KernelSettings, which: Which) -> list[int]:
-    """The numbers of the dead letters that are meant, oldest first. Raises `BusUnavailable`."""
+    """The numbers of the selected dead letters, oldest first. Raises `BusUnavailable`."""
     async with connected(settings) as bus:
         extent = await bus.extent(STREAM)
         letters = [one async for one in _between(bus, extent.first, extent.last)]
@@ -203,7 +203,7 @@ async def _between(bus: Bus, first: int, last: int) -> AsyncGenerator[tuple[int,
 
 
 async def _stored(bus: Bus, number: int) -> DeadLetter | None:
-    """A letter; None where there is none, nothing that is one, or no such number can be (0 and less)."""
+    """The dead letter of that number; None where there is none, or something else, also for numbers below 1."""
     jetstream: Any = bus.nc.jetstream()  # nats-py types its answers only in parts
     try:
         stored = await jetstream.get_msg(STREAM, number)

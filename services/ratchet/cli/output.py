@@ -25,7 +25,7 @@ LINE = 4000
 """Columns of a file or a pipe: it takes whole lines."""
 
 LONG = 4096
-"""Characters of one text that are shown unless somebody asks for all of it."""
+"""Characters of one text that are shown without `--full`."""
 
 _MARKS = "\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f"
 """What changes the order or the look of the text around it."""

@@ -41,7 +41,7 @@ MEMORY_SHARE, MEMORY_LEAST_BYTES = 0.25, 1 << 30
 
 _STRING = re.compile(r"'(?:[^'\\]++|\\.?|'')*+(?:'|\Z)", re.DOTALL)
 _OTHER_QUOTING = re.compile(r"\$|--|/\*|#|[^\x00-\x7f]")
-"""Heredocs, comments and typographic quotes: in a statement with any of them, texts are not told from names."""
+"""Heredocs, comments and typographic quotes: in a statement with any of them, texts and names look alike."""
 _READS_FILES = re.compile(r"\b(?:file|INTO\s++OUTFILE|FROM\s++INFILE)\b", re.IGNORECASE)
 _ESCAPE_IN_NAME = re.compile(r'[`"][^`"\\]*+\\')
 

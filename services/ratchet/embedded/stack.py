@@ -33,7 +33,7 @@ from ratchet.kernel.errors import NotFound
 from ratchet.kernel.tasks import end
 
 LOGS_S = 5.0
-"""How often logs are looked at, and what could not be written is tried again."""
+"""How often logs are checked for their length, and a state that could not be written is written again."""
 
 
 class Stack:

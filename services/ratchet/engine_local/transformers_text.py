@@ -56,8 +56,8 @@ class ChatText:
     def chat_ids(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> list[int]:
         """Token ids of the prompt for the next answer. Raises `HttpError` 400.
 
-        A control token that somebody has written as text is that text, spelled with ordinary tokens. Only the markers
-        of a tool call may stand in what the policy itself has said: a malformed call is told as it was written.
+        A control token that was written as text is that text, spelled with ordinary tokens. Only in what the policy
+        itself has said may the markers of a tool call stand: a malformed call is rendered as it was written.
         """
         shaped = template_messages(messages, arguments_as_objects=self._arguments_as_objects)
         try:
@@ -101,7 +101,7 @@ class ChatText:
     def stop_finder(self, stops: Sequence[str]) -> Callable[[Sequence[int]], bool]:
         """Whether the newest of some generated tokens has completed a stop text, at a cost that their number is not in.
 
-        A control token is no text: no stop text is found inside one.
+        A control token is no text: a stop text inside one does not count.
         """
         # A token is at least a byte, and a character at most four of them.
         window = 4 * (max(map(len, stops)) + self._control.longest) + 8

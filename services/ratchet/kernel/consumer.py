@@ -31,7 +31,7 @@ log = structlog.get_logger()
 M = TypeVar("M", bound=Message)
 
 BACKOFF_S = (0.5, 5.0)
-"""First and longest pause after a handler found something it depends on away: new messages would fare no better."""
+"""First and longest pause while something that a handler depends on is away: new messages would fare no better."""
 WAITING = 20_000
 """Messages of one consumer that may be delivered and not settled. Ends of trajectories wait for their turns for
 minutes; while they do, the turns behind them must still come. What is in memory is bounded elsewhere, in bytes."""
@@ -92,7 +92,7 @@ class Subscription:
     """A message is dead once its handling failed unexpectedly so often in this process. `Retry` and `Unavailable` are
     no failures: what waits for others may wait for as long as they take."""
     on_dead: Callable[[int], Awaitable[None]] | None = field(default=None, repr=False)
-    """Told the sequence of every dead message before its letter is published, again if that takes several attempts."""
+    """Called with the sequence of every dead message before its dead letter is published, at every attempt at that."""
     subjects: Sequence[str] | None = None
     """Narrower filters than all subjects of the topics, such as one pool of a work queue."""
 
@@ -288,7 +288,7 @@ class Consumer:
         return outcome
 
     async def _bury(self, message: Msg, dead: Dead) -> None:
-        """Account for it, keep it whole as dead letters, and end it; a fault on the way leaves it to the next try."""
+        """Account for it, keep it whole as dead letters, and end it; after a fault on the way it is delivered again."""
         meta = message.metadata
         if self._subscription.on_dead is not None:
             await self._subscription.on_dead(meta.sequence.stream)
@@ -314,7 +314,7 @@ class Consumer:
         log.warning("dead letter", consumer=self._subscription.durable, sequence=letter.sequence, reason=dead.detail)
 
     async def _heartbeat(self) -> None:
-        """Tell the server that what is at hand, or waits its turn here, is worked on: it is not delivered again."""
+        """Report what is at hand, or waits its turn here, as in progress: the server does not deliver it again."""
         while True:
             await asyncio.sleep(self._subscription.ack_wait_s / 3)
             for message in [*self._at_hand, *self._puller.waiting]:
@@ -323,7 +323,7 @@ class Consumer:
 
 
 def _parts(letter: DeadLetter, body: bytes) -> list[DeadLetter]:
-    """The letter with its body; one that is too large for one message comes in several letters."""
+    """The dead letter with its body; a body too large for one message is split over several dead letters."""
     pieces = [body[start : start + PART_BYTES] for start in range(0, len(body), PART_BYTES)] or [b""]
     encoded = [base64.b64encode(piece).decode() for piece in pieces]
     if len(encoded) == 1:

@@ -32,7 +32,7 @@ class Health:
     starting: str | None = "starting"
     checks: Mapping[str, Check] = field(default_factory=dict[str, Check])
     notes: Mapping[str, Check] = field(default_factory=dict[str, Check])
-    """What is wrong, but does not keep the service from its work."""
+    """Faults that do not keep the service from its work."""
 
     def stop(self) -> None:
         """Not ready any more: before anything is stopped, so that callers go elsewhere."""

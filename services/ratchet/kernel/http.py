@@ -49,7 +49,7 @@ class Bounds:
     per_address: int = 0
     """Most open connections of one address; 0: half of all."""
     grace_s: float = 0.0
-    """How long a stop still lets new connections in: whoever sends them must first see that it is not ready."""
+    """How long a stop still lets new connections in: load balancers must first see that it is not ready."""
     drain_s: float = 3.0
     """How long calls may go on after that."""
     header_s: float = HEADER_S
@@ -244,7 +244,7 @@ class HttpServer:
 
 
 class _Parting:
-    """A request that the end of the server breaks off is told so, in the shape of every other error."""
+    """Answers a request that the end of the server breaks off, in the shape of every other error."""
 
     def __init__(self, app: AsgiApp) -> None:
         self._app = app

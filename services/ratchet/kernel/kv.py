@@ -117,11 +117,11 @@ class Bucket(Generic[V]):
     async def watch(
         self, select: Callable[[str], bool] = lambda _: True
     ) -> AsyncIterator[list[tuple[str, Entry[V] | None]]]:
-        """What has changed, look by look: (key, entry), or (key, None) once it is deleted. The first look finds all.
+        """Changes in batches of (key, entry), or (key, None) for a deleted key. The first batch holds all entries.
 
-        A look ends with the first change, or after two seconds; one that finds none is told too. Only what changed is
-        read. Heals by itself: while the broker is away it waits, and afterwards it reads everything once more. Ends
-        only when the consumer stops iterating.
+        A batch ends with the first change, or, empty, after two seconds. Only what changed is read. Heals by itself:
+        while the broker is away it waits, and afterwards it reads everything once more. Ends only when the consumer
+        stops iterating.
         """
         known: dict[str, int] = {}
         while True:

@@ -1,7 +1,7 @@
 """Structured logs: one JSON object per line on standard error, without the content of messages.
 
 Prompts, answers, credentials and personal data pass through our variables, and errors quote them. Every line therefore
-goes through the same steps, whoever logs it (structlog, the standard library's loggers, an uncaught exception):
+goes through the same steps, whatever logs it (structlog, the standard library's loggers, an uncaught exception):
 
 - an exception is its type, its message without what it quotes, and where it was raised: file, line, function. Never a
   local variable, never the `repr` of an object;

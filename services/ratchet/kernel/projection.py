@@ -78,7 +78,7 @@ class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a projection stands, for whoever trims its stream."""
+    """Where a projection stands, for what trims its stream."""
 
     projection: str
     stream: str
@@ -168,7 +168,7 @@ class Projection(Generic[S]):
             raise Unavailable(f"projection {self._name} is behind: {self._applied} of {sequence}") from error
 
     async def check(self) -> str | None:
-        """Readiness: why its states may be wrong, for a while after messages were found to be missing."""
+        """Readiness: why its states may be wrong, for a while after messages were missing."""
         if time.monotonic() < self._told_until:
             return f"projection {self._name} lacks messages that were gone before it read them ({self._lost} so far)"
         return None
@@ -290,7 +290,7 @@ class Projection(Generic[S]):
                 if key is not None and self._fold_one(key, received):
                     changed.add(key)
             except ContractError:
-                continue  # the consumer loop has buried it; a fold skips it, every time alike
+                continue  # the consumer loop has made it a dead letter; a fold skips it, every time alike
             except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all that follow it
                 FAILED.labels(self._name).inc()
                 sequence = message.metadata.sequence.stream

@@ -218,7 +218,7 @@ _SECRET_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """What was found so far, in a message or in one text of it."""
+    """What was taken out so far, of a message or of one text of it."""
 
     counts: Counter[str]
     in_text: bool = False

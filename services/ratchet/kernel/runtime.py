@@ -55,7 +55,7 @@ class App:
     components: Sequence[Component]
     checks: Mapping[str, Check] = field(default_factory=dict[str, Check])
     notes: Mapping[str, Check] = field(default_factory=dict[str, Check])
-    """What is told with readiness, and alarmed, but does not keep the service from its work."""
+    """Faults that are reported with readiness, and alerted, but do not keep the service from its work."""
     drain_s: float = 0.0
     """How much longer than `shutdown_s` a stop may take: for calls that are under way."""
 

@@ -214,7 +214,7 @@ class Spool:
         return frames
 
     def _frames(self, tell: Callable[[], object] = bool) -> Iterator[tuple[Record, tuple[int, int]]]:
-        """Records behind the cursor, each with the position after it (segment, offset); damage is told to `tell`."""
+        """Records behind the cursor, each with the position after it (segment, offset); `tell` is called at damage."""
         first, start = self._cursor
         for number in sorted(n for n in self._sizes if n >= first):
             for record, end in _read_segment(self._path(number), start if number == first else 0, tell):
@@ -331,7 +331,7 @@ def _frame_at(content: bytes, offset: int) -> tuple[Record, int] | None:
 
 
 def _next_frame(content: bytes, start: int) -> int:
-    """Offset of the next whole frame, the end where there is none. Frames are found by how their payloads begin."""
+    """Offset of the next whole frame, the end where there is none. A frame is recognised by how its payload begins."""
     for candidate in _RECORD.finditer(content, start + FRAME.size):
         offset = candidate.start() - FRAME.size
         if _frame_at(content, offset) is not None:
@@ -340,7 +340,7 @@ def _next_frame(content: bytes, start: int) -> int:
 
 
 def _make_private(directory: Path) -> None:
-    """Make `directory`, or take one that is ours, for its owner alone. Raises `ConfigError` for somebody else's."""
+    """Make `directory`, or take one that is ours, for its owner alone. Raises `ConfigError` for another user's."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = directory.lstat()
     if sys.platform == "win32":

@@ -26,7 +26,7 @@ _STATEMENT_END = re.compile(r";\s*(?:\n|$)")
 _SERVER_SAYS = re.compile(r"Code: (\d+)")
 VALUE_CODES = frozenset({"6", "27", "38", "41", "53", "69", "70", "72", "131", "457", "691"})
 """What ClickHouse says of a value that it cannot hold or read: text that is no number, date or enum, a value out of
-bounds, of a wrong type, or too large. Every other code is the warehouse's fault, also one that nobody has seen yet: a
+bounds, of a wrong type, or too large. Every other code is the warehouse's fault, also one that is not known yet: a
 table that is detached or not migrated, a disk, a restart, a password, a body that was cut off on its way."""
 
 

@@ -116,7 +116,7 @@ def _trajectory_turns(
 
 
 def chat_messages(trajectory: Trajectory) -> Messages:
-    """The chat of a trajectory, whoever wrote it: from the system prompt to the last answer and its tool results.
+    """The chat of a trajectory, of any source: from the system prompt to the last answer and its tool results.
 
     Raises `ChatError` for a trajectory that holds what JSON cannot (text that is no Unicode).
     """
@@ -456,7 +456,7 @@ def _is_chat(messages: Sequence[object]) -> bool:
 
 
 def _json(text: str) -> object:
-    """`text` read as JSON, None where it is not, or is nested too deeply for whoever reads it next."""
+    """`text` read as JSON, None where it is not, or is nested too deeply for its next reader."""
     if not text.startswith("{"):
         return None
     try:

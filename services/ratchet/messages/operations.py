@@ -46,9 +46,9 @@ class DeadLetter(Message, frozen=True, kw_only=True, omit_defaults=True):
     body: str
     """The original body, or this part of it, base64."""
     part: int | None = None
-    """Which part of the body this letter holds, 1 for the first; absent when it holds all of it."""
+    """Which part of the body this dead letter holds, 1 for the first; absent when it holds all of it."""
     parts: int | None = None
-    """In how many letters the body is."""
+    """Number of dead letters that the body is split over."""
 
     @property
     def subject(self) -> str:

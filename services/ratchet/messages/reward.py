@@ -77,7 +77,7 @@ class Reward(Message, frozen=True, kw_only=True, omit_defaults=True):
 
 
 UPDATE = "update"
-"""Kind of the feedback that is no opinion: what was told late of a trajectory makes its reward's next revision."""
+"""Kind of the feedback that is no opinion: a trajectory was published again with late facts; its reward is revised."""
 
 
 class Feedback(Message, frozen=True, kw_only=True, omit_defaults=True):

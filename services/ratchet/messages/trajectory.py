@@ -17,7 +17,7 @@ class PolicyClaim(Value, frozen=True, kw_only=True, omit_defaults=True):
     arm: str
     """`stable`, `canary`, `pinned` (asked for by name) or `mixed` (the arm changed in flight)."""
     weight: float
-    """Canary weight in force at the trajectory's first call, 0..1."""
+    """Canary weight that the trajectory's draw was compared with, 0..1."""
 
 
 class ObservationContext(Value, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""Trajectory -> first reward; feedback, or what was told late of a trajectory (kind `update`) -> next revision.
+"""Trajectory -> first reward; feedback, or late facts about a trajectory (kind `update`) -> next revision.
 
 Both may come in any order, twice, and to several workers at once; no opinion is lost, without locks and without
 parking. Two rules make it so: a handler does nothing before ClickHouse holds its own message, and reads what the other

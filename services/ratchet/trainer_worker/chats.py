@@ -134,7 +134,7 @@ class ChatRows:
         try:
             before = self._render([one.messages[:index] for index in places], one.tools, ask=True)
             after = self._render([one.messages[: index + 1] for index in places], one.tools, ask=False)
-        except (TemplateError, TypeError, ValueError) as error:
+        except (TemplateError, TypeError, ValueError, RecursionError) as error:
             self.counts.unrenderable[str(error)] += 1
             return []
         whole = after[-1]
@@ -217,7 +217,7 @@ class ChatRows:
             if all(one.tools == tools for one in block):
                 return list(self._render([one.messages for one in block], tools, ask=False))
             return [self._render([one.messages], one.tools, ask=False)[0] for one in block]
-        except (TemplateError, TypeError, ValueError):
+        except (TemplateError, TypeError, ValueError, RecursionError):
             return [None] * len(block)
 
 
@@ -296,6 +296,6 @@ def _shaped_call(call: JsonObject, verbatim: bool) -> JsonObject:
     if not verbatim and isinstance(arguments, str):
         try:
             arguments = msgspec.json.decode(arguments)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             arguments = function["arguments"]
     return {**call, "function": {**function, "arguments": arguments}}

@@ -169,6 +169,13 @@ def test_arguments_become_objects_only_for_templates_that_need_them() -> None:
     assert (as_text["arguments"], as_object["arguments"]) == ('{"a": 1}', {"a": 1})
 
 
+def test_arguments_that_nest_too_deeply_stay_text() -> None:
+    deep = '{"a":' * 100_000 + "1" + "}" * 100_000
+    message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": deep}}]}
+    shaped = template_messages([message], arguments_as_objects=True)[0]
+    assert shaped["tool_calls"][0]["function"]["arguments"] == deep
+
+
 ids = st.lists(st.integers(0, 2), max_size=80)
 
 

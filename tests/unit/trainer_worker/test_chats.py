@@ -136,6 +136,17 @@ def test_arguments_are_verbatim_or_objects_as_the_tokenizer_says(tokenizer: Any)
     assert "{'order': 'K47'}" in learnt(objects, row)
 
 
+@pytest.mark.parametrize("depth", [900, 100_000])
+def test_arguments_that_nest_deeply_cost_at_most_their_own_conversation(tokenizer: Any, depth: int) -> None:
+    objects = AutoTokenizer.from_pretrained(tokenizer.name_or_path)
+    objects.init_kwargs["ratchet_tool_format"] = "hermes"
+    nested = {"name": "look_up", "arguments": '{"a":' * depth + "1" + "}" * depth}
+    deep = [*MESSAGES[:2], {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": nested}]}]
+    hostile = [Conversation("deep", deep, TOOLS)]
+    rows = ChatRows(objects, 1000).rows([*hostile, *conversations(SAMPLES), *hostile, *conversations(1)])
+    assert [row.trajectory_id for row in rows if row.trajectory_id != "deep"] == [f"t{n}" for n in (*range(SAMPLES), 0)]
+
+
 def test_a_long_conversation_loses_its_end(tokenizer: Any) -> None:
     chats = ChatRows(tokenizer, 100)
     (row,) = chats.rows(conversations(1))

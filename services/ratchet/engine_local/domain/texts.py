@@ -15,7 +15,7 @@ _ROLES = {"system", "developer", "user", "assistant", "tool"}
 
 
 MARKS = range(0xF0000, 0xFFFFE)
-"""Characters for private use, one of which stands for a control token that somebody has written as text."""
+"""Characters for private use; one of them stands for each control token that was written as text."""
 
 
 class ControlTokens:
@@ -147,5 +147,5 @@ def _parsed(arguments: str) -> object:
     """The object that `arguments` spells; the text itself when it spells none."""
     try:
         return msgspec.json.decode(arguments)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return arguments
