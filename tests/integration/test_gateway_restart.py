@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,13 +12,14 @@ from typing import Any
 import msgspec
 import openai
 import pytest
+import uuid_utils
 
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.runtime import App
 from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Turn
+from ratchet.messages import Start, Turn
 from ratchet.messages.state import Route
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_routes, version
@@ -83,6 +85,50 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
                 return (await said(client, "renewed")).headers["x-ratchet-arm"] == "canary"
 
             await eventually(renewed)
+
+
+async def test_a_canary_trajectory_that_a_restart_finds_without_a_lease_goes_on_as_stable_and_is_announced_once(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    kernel = KernelSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
+    engine = FakeEngine(resident={version(1).name, version(2).name})
+    trajectory = {"x-ratchet-trajectory": str(uuid_utils.uuid7())}
+    async with connected(kernel) as bus, serving(engine) as engine_url:
+        await put_routes(bus, **{ROLE: 1})
+        settings = Settings(kernel=kernel, port=0, engine_url=engine_url)
+        async with gateway(settings) as (client, app):
+            await offer_canary(bus, lease=1)
+            await eventually(lambda: listed(client, f"{ROLE}@2"))
+            begun = await ask(client, [{"role": "user", "content": "hi"}], extra_headers=trajectory)
+        async with gateway(settings) as (client, app):
+            await eventually(lambda: listed(client, f"{ROLE}@2"))
+            gone_on = await ask(client, [{"role": "user", "content": "hi"}], extra_headers=trajectory)
+            here = Scene("", engine, bus, app)
+            turns = await here.published(Turn, 2)
+            starts = await here.published(Start, 1)
+    assert [answer.headers["x-ratchet-arm"] for answer in (begun, gone_on)] == ["canary", "stable"]
+    assert [(turn.policy.arm, turn.policy.version) for turn in turns] == [("canary", 2), ("stable", 1)]
+    assert [(start.policy.arm, start.policy.version) for start in starts] == [("canary", 2)]
+
+
+async def test_a_canary_that_cannot_be_observed_is_not_served(nats: RunningServer, tmp_path: Path) -> None:
+    kernel = KernelSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
+    engine = FakeEngine(resident={version(1).name, version(2).name})
+    async with connected(kernel) as bus, serving(engine) as engine_url:
+        await put_routes(bus, **{ROLE: 1})
+        settings = Settings(kernel=kernel, port=0, engine_url=engine_url, queue_limit=2, spool_bytes=0)
+        async with gateway(settings) as (client, _):
+            await offer_canary(bus, lease=1)
+            await eventually(lambda: listed(client, f"{ROLE}@2"))
+            assert (await said(client, "seen")).headers["x-ratchet-arm"] == "canary"
+            await asyncio.to_thread(nats.kill)
+
+            async def blind() -> bool:
+                return (await said(client, "unseen")).headers["x-ratchet-arm"] == "stable"
+
+            began = time.monotonic()
+            await eventually(blind)
+            assert time.monotonic() - began < settings.lease_s, "it was the lease, and not what was lost"
 
 
 async def test_entries_that_cannot_be_read_are_told_and_everything_else_is_served(

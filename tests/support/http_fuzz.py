@@ -11,8 +11,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.generation import GenerationMode
 from schemathesis.schemas import APIOperation
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 DOCUMENTS = Path(__file__).parents[2] / "contracts" / "http"
+CONFORMS = [status_code_conformance, content_type_conformance, response_schema_conformance]
+"""The document names every status that comes, and what comes with it."""
 EXAMPLES = 25
 """Requests per route and kind (legal, illegal)."""
 
@@ -63,6 +70,7 @@ def _try(operation: APIOperation, mode: GenerationMode, base_url: str) -> set[in
         answer = case.call(base_url=base_url, timeout=30)
         seen.add(answer.status_code)
         check(answer.status_code, answer.text, case.as_curl_command())
+        case.validate_response(answer, checks=CONFORMS)
 
     try:
         one()

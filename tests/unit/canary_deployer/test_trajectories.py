@@ -157,6 +157,15 @@ def test_a_failed_call_after_which_the_same_arm_went_on_leaves_the_outcome_to_th
     assert (known(window, "a").outcome, known(window, "a").first) == (SUCCESS, 1)
 
 
+@pytest.mark.parametrize("index", [0, 1], ids=["as if it began", "in flight"])
+def test_a_canary_trajectory_that_another_gateway_answers_as_stable_was_moved(index: int):
+    """A gateway that was restarted without a lease remembers no arm: its turns say stable, maybe of index 0 again."""
+    went_on = replace(call("a", "stable"), first=index == 0)
+    window = folded(start("a"), call("a"), went_on, score("a"))
+    assert known(window, "a").outcome == MOVED
+    assert (window.stable.calls, window.canary.calls) == (0, 1)
+
+
 @pytest.mark.parametrize("first", [False, True], ids=["in flight", "before its first call"])
 def test_a_trajectory_that_a_lapsed_lease_moved_stays_and_is_done(first: bool):
     calls = () if first else (call("a"),)
