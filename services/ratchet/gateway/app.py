@@ -123,7 +123,8 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     coordinator = Coordinator(session, settings.coordinator_url) if settings.coordinator_url else None
     publishing = Publishing(outbox, broker.bus, settings.close_s)
     per_minute = settings.requests_per_minute
-    api = JsonApi(paths(gateway, coordinator), settings.body_limit, cancel_on_disconnect=True)
+    find, most = paths(gateway, coordinator), settings.bodies_bytes
+    api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=most)
     limit = RateLimit(per_minute, time.monotonic) if per_minute else None
     guard = Guard(api, api_keys(settings), limit, settings.trusted_proxies)
     kernel = settings.kernel

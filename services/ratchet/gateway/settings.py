@@ -93,6 +93,8 @@ class Settings(BaseSettings):
     """Key of the hash that turns `user` into `user_ref`; without it user ids are dropped."""
     body_limit: int = 8 * 1024 * 1024
     """Largest request body in bytes."""
+    bodies_bytes: int = 512 * 1024 * 1024
+    """Memory for the bodies of all requests that are not answered yet; beyond it they get 503."""
     conversation_bytes: int = 256 * 1024 * 1024
     """Memory of all recorders for trajectories between their calls: a call of 8,000 tokens takes 32 KB, and eight are
     kept of each."""

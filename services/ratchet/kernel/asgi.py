@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -27,6 +27,8 @@ _JSON = (b"content-type", b"application/json")
 _EVENTS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 """Stands in every body whose integers may not fit into 64 bits: what can be read could then not be written again."""
+BODIES_LIMIT = 512 * 1024 * 1024
+"""Bytes of all bodies together, where a service says nothing else."""
 DRAINED = 8
 """A body that is too large is read, and dropped, up to so many times the limit: a client that is still sending when
 the connection closes would never see why."""
@@ -128,29 +130,60 @@ def problem_response(problem: HttpError, headers: Headers = ()) -> Response:
     return json_response(problem.body, problem.status, headers)
 
 
+class _Room:
+    """Bytes of bodies in memory, of all requests together."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+
+    @contextmanager
+    def share(self) -> Iterator[Callable[[int], bool]]:
+        """For one request: yields what asks for more bytes, and gives all of them back in the end."""
+        taken = 0
+
+        def take(size: int) -> bool:
+            nonlocal taken
+            if self._held + size > self._limit:
+                return False
+            self._held += size
+            taken += size
+            return True
+
+        try:
+            yield take
+        finally:
+            self._held -= taken
+
+
 class JsonApi:
     """An ASGI application: reads the body within `body_limit` bytes, finds the handler, answers.
 
-    With `cancel_on_disconnect` a handler is cancelled as soon as its client has gone.
+    With `cancel_on_disconnect` a handler is cancelled as soon as its client has gone. The bodies of all requests that
+    are not answered yet take at most `bodies_limit` bytes.
     """
 
-    def __init__(self, find: Find, body_limit: int, *, cancel_on_disconnect: bool = False) -> None:
+    def __init__(
+        self, find: Find, body_limit: int, *, cancel_on_disconnect: bool = False, bodies_limit: int = BODIES_LIMIT
+    ) -> None:
         self._find = find
         self._body_limit = body_limit
         self._cancel = cancel_on_disconnect
+        self._room = _Room(bodies_limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
         if scope["type"] != "http":
             return
-        body = await self._body(receive)
-        if body is None:
-            return
-        response = await self._answer(scope, body, receive)
-        if isinstance(response, EventStream):
-            await _until_disconnect(_send_events(send, response), receive)
-        elif response is not None:
-            await send_response(send, response)
+        with self._room.share() as take:
+            body = await self._body(receive, take)
+            if body is None:
+                return
+            response = await self._answer(scope, body, receive)
+            if isinstance(response, EventStream):
+                await _until_disconnect(_send_events(send, response), receive)
+            elif response is not None:
+                await send_response(send, response)
 
     async def _answer(self, scope: Scope, body: bytes | HttpError, receive: Receive) -> Answer | None:
         try:
@@ -172,27 +205,28 @@ class JsonApi:
             log.exception("request failed", method=scope["method"])
             return problem_response(HttpError(500, "internal error; the service's log has the details"))
 
-    async def _body(self, receive: Receive) -> bytes | HttpError | None:
-        """The whole body; a problem when it is too large; None when the client went away."""
-        first = await receive()
-        if first["type"] != "http.request":
-            return None
-        chunk: bytes = first.get("body", b"")
-        if not first.get("more_body"):
-            return chunk if len(chunk) <= self._body_limit else self._too_large()
-        chunks, size, more = [chunk], len(chunk), True
+    async def _body(self, receive: Receive, take: Callable[[int], bool]) -> bytes | HttpError | None:
+        """The whole body; a problem when it is too large, or there is no room; None when the client went away."""
+        chunks, size, more = list[bytes](), 0, True
         while more and size <= self._body_limit * DRAINED:
             event = await receive()
             if event["type"] != "http.request":
                 return None
-            size += len(event.get("body", b""))
+            chunk: bytes = event.get("body", b"")
+            size += len(chunk)
             if size <= self._body_limit:
-                chunks.append(event.get("body", b""))
+                if not take(len(chunk)):
+                    return _no_room()
+                chunks.append(chunk)
             more = event.get("more_body", False)
         return b"".join(chunks) if size <= self._body_limit else self._too_large()
 
     def _too_large(self) -> HttpError:
         return HttpError(413, f"the body is larger than {self._body_limit} bytes", code="body_too_large")
+
+
+def _no_room() -> HttpError:
+    return HttpError(503, "more is being read than there is room for; try again", code="overloaded")
 
 
 def client_of(scope: Scope) -> str:

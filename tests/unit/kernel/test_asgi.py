@@ -76,6 +76,32 @@ async def test_a_body_over_the_limit_is_refused(chunks: list[bytes]) -> None:
     assert (call.status, call.json["error"]["code"]) == (413, "body_too_large")
 
 
+async def test_bodies_that_are_not_answered_yet_have_a_bound_together() -> None:
+    at_work, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: Request) -> Response:
+        at_work.set()
+        await may_answer.wait()
+        return json_response({})
+
+    api = JsonApi(lambda _, __: slow, 100, bodies_limit=100)
+    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
+
+    async def asked(chunks: Sequence[bytes]) -> Call:
+        call = Call(chunks)
+        await api(scope, call.receive, call.send)
+        return call
+
+    first = asyncio.create_task(asked([b"x" * 30, b"x" * 30]))
+    await at_work.wait()
+    for chunks in ([b"x" * 60], [b"x" * 30, b"x" * 30]):
+        refused = await asked(chunks)
+        assert (refused.status, refused.json["error"]["code"]) == (503, "overloaded")
+    may_answer.set()
+    assert (await first).status == 200
+    assert (await asked([b"x" * 60])).status == 200
+
+
 @pytest.mark.parametrize("body", [b"{", b'{"a": "\xff"}', b"[" * 60, b'{"a": 1' + b"0" * 30 + b"}"])
 async def test_a_body_that_is_no_json_is_refused(body: bytes) -> None:
     call = await called(echo, [body])
