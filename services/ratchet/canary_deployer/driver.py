@@ -21,7 +21,7 @@ from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, GateResult, IllegalMove, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.serving import REGISTERED
 from ratchet.canary_deployer.domain.strategies import immediate
-from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, decide
+from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, decide, in_soak
 from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.canary_deployer.gates.base import Gate
 from ratchet.canary_deployer.keeper import Office, RolloutKeeper
@@ -204,7 +204,7 @@ class RoleDriver:
 
     async def _reverted(self, rollout: Rollout | None, order: Order) -> tuple[Rollout, Decision]:
         """Back to the policy that served before the last promotion, whatever runs; the queue is parked."""
-        if rollout is not None and rollout.state is State.SOAKING:
+        if rollout is not None and in_soak(rollout, self._office.rules):
             parked = msgspec.structs.replace(rollout, parked=True)
             return parked, Decision(Verdict.ROLL_BACK, order.reason, order.actor)
         route = await self._office.policies.route(self.role)

@@ -22,7 +22,7 @@ from ratchet.canary_deployer.domain.rollout import (
 )
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.strategies import STRATEGIES
-from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, noticed
+from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, in_soak, noticed
 from ratchet.messages import Message, encode, named_id
 from ratchet.messages.base import Cause
 from ratchet.messages.state import PolicyVersion, Route, ServedPolicy, WeightStep
@@ -135,6 +135,8 @@ def _target(rollout: Rollout, decision: Decision, rules: Rules) -> State:
             return State.SOAKING if watched else State.PROMOTED
         case Verdict.RESUME if rollout.parked and not rollout.active:
             return rollout.state
+        case Verdict.RESUME if in_soak(rollout, rules):
+            return State.SOAKING
         case Verdict.HOLD:
             return State.AWAITING_APPROVAL if rollout.state is State.GATING else State.HELD
         case _:

@@ -7,7 +7,6 @@ from enum import StrEnum
 
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, IllegalMove, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.strategies import canary
 from ratchet.canary_deployer.domain.verdicts import Decision, proven, waiting_for
 from ratchet.kernel.errors import Conflict
 from ratchet.messages.state import Route
@@ -88,12 +87,11 @@ def _promotion(rollout: Rollout, order: Order, rules: Rules) -> str:
     """How an operator's promotion is recorded. Raises `IllegalMove` before traffic, `Conflict` when it is undecided."""
     if rollout.state not in WITH_TRAFFIC:
         raise IllegalMove(rollout.state, Verdict.PROMOTE)
-    decided = rollout.state is State.SOAKING and rollout.strategy == canary.NAME
-    if decided or proven(rollout, rules):
+    if proven(rollout, rules):
         return "manual_approved"
     if order.override:
         return "emergency_override"
-    lacks = "; ".join(waiting_for(rollout, rules)) if rollout.state is not State.SOAKING else "its soak is not over"
+    lacks = "; ".join(waiting_for(rollout, rules))
     raise Conflict(
         f"{rollout.candidate.name} is undecided ({lacks}): wait, or promote it past the evidence with override, "
         f"`ratchet rollout promote {rollout.role} --override`"

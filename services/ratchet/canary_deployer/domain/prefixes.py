@@ -9,7 +9,7 @@ with 2 m (m + 1) times the evidence that a fresh one needs: ln 10,000 = 9 for m 
 **The present is capped.** Promotion asks for the wealth at the present watermark. Each stake's wealth is cut at
 `ceiling` after every trajectory: min(V f, c) <= V f, so it stays a supermartingale under its null, and an early good
 hour can bank no more than the ceiling. A canary that was better and is now worse loses it within a few hundred
-trajectories.
+trajectories (ADR 23 compares ceilings: a lower one forgets sooner and promotes an equal canary later).
 """
 
 from __future__ import annotations

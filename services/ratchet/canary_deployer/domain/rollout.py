@@ -30,9 +30,9 @@ class State(StrEnum):
     PAUSED = "paused"
     """An operator froze the stage; a rollback is still possible."""
     HELD = "held"
-    """Undecided at the deadline; an operator has to decide."""
+    """Undecided at the deadline, or something to look at; an operator has to decide."""
     SOAKING = "soaking"
-    """Promotion is decided; the hold-back still compares."""
+    """The evidence for promotion is there; the hold-back still compares, and the evidence has to last."""
     PROMOTED = "promoted"
     ROLLED_BACK = "rolled_back"
     REFUSED = "refused"
@@ -91,10 +91,11 @@ MOVES: dict[tuple[State, Verdict], frozenset[State]] = {
     (State.PAUSED, Verdict.RESUME): frozenset({State.RUNNING}),
     (State.PAUSED, Verdict.PROMOTE): frozenset({State.PROMOTED}),
     (State.PAUSED, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
-    (State.HELD, Verdict.RESUME): frozenset({State.RUNNING}),
+    (State.HELD, Verdict.RESUME): frozenset({State.RUNNING, State.SOAKING}),
     (State.HELD, Verdict.PROMOTE): frozenset({State.PROMOTED}),
     (State.HELD, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
     (State.HELD, Verdict.SUPERSEDE): frozenset({State.SUPERSEDED}),
+    (State.SOAKING, Verdict.HOLD): frozenset({State.HELD}),
     (State.SOAKING, Verdict.PROMOTE): frozenset({State.PROMOTED}),
     (State.SOAKING, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
     (State.REVERTED, Verdict.RESUME): frozenset({State.REVERTED}),

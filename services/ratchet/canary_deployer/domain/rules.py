@@ -76,7 +76,7 @@ class Rules:
     @property
     def ceiling(self) -> float:
         """Where promotion's wealth is cut (see `prefixes.py`)."""
-        return 10 * self.promotion_threshold
+        return 5 * self.promotion_threshold
 
     @property
     def soaks(self) -> bool:

@@ -26,7 +26,7 @@ def summary(rollout: Rollout, rules: Rules) -> JsonObject:
         "stage": rollout.stage,
         "weight": rollout.weight,
         "stage_since": rollout.stage_since,
-        "waiting_for": waiting_for(rollout, rules) if rollout.state is State.RUNNING else [],
+        "waiting_for": waiting_for(rollout, rules) if rollout.state in (State.RUNNING, State.SOAKING) else [],
         "stage_age_s": round(rollout.stage_age_s, 1),
         "deadline_in_s": _deadline_in_s(rollout, rules),
         "reason": rollout.reason,

@@ -3,8 +3,10 @@
 Two claims, two rules. A rollback needs one of four tests to use up its share of the budget (`budget.py`); it comes
 before everything else and nothing blocks it. A promotion needs the present e-value of every promotion metric, enough
 known outcomes on both arms, harm that varies, a stratified difference within every margin, and no rollback evidence
-above the caution level. What is a reason to look but no proof (a safety violation, complaints, arms that do not get
-their shares) holds the rollout once and asks a person.
+above the caution level. All but the last are asked again when the soak is over: the present watermark has then passed
+what was pending, and unseen, when the soak began, so a canary that had just turned worse loses its promotion. Asking
+twice only lowers the chance of a false promotion. What is a reason to look but no proof (a safety violation,
+complaints, arms that do not get their shares) holds the rollout once and asks a person, in a stage and in the soak.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from dataclasses import dataclass
 from ratchet.canary_deployer.domain.budget import threshold
 from ratchet.canary_deployer.domain.cohorts import FIRST_CALL, SAFETY
 from ratchet.canary_deployer.domain.evidence import COMBINED, SAMPLE_RATIO
-from ratchet.canary_deployer.domain.rollout import Rollout, State, Verdict
+from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules, Stage
+from ratchet.canary_deployer.domain.strategies import STRATEGIES
 
 FEEDBACK = "negative_feedback"
 
@@ -41,13 +44,28 @@ def decide(rollout: Rollout, rules: Rules) -> Decision | None:
     alarm = _alarm(rollout, rules)
     if alarm is not None:
         return Decision(Verdict.ROLL_BACK, alarm, ITSELF)
-    if rollout.state is State.SOAKING:
-        return _after_soak(rollout, rules)
-    return _in_stage(rollout, rules) if rollout.state is State.RUNNING else None
+    if rollout.state not in (State.RUNNING, State.SOAKING):
+        return None
+    fresh = {name: why for name, why in concerns(rollout, rules).items() if name not in rollout.noticed}
+    if fresh:
+        return Decision(Verdict.HOLD, f"a person has to look: {'; '.join(fresh.values())}", ITSELF)
+    missing = waiting_for(rollout, rules)
+    if not missing:
+        return _onward(rollout, rules)
+    if rollout.age_s >= rules.deadline_s and not _soak_time_lacks(rollout, rules):
+        return Decision(Verdict.HOLD, f"undecided at the deadline: {'; '.join(missing)}", ITSELF)
+    return None
+
+
+def in_soak(rollout: Rollout, rules: Rules) -> bool:
+    """Whether the rollout is behind its last stage: soaking, or held there."""
+    return rollout.state in WITH_TRAFFIC and rollout.stage >= len(rules.stages)
 
 
 def waiting_for(rollout: Rollout, rules: Rules) -> list[str]:
-    """What the current stage still lacks, one line each; empty when it may be left."""
+    """What the current stage, or the soak, still lacks, one line each; empty when it may be left."""
+    if in_soak(rollout, rules):
+        return [*_soak_time_lacks(rollout, rules), *_lost_evidence(rollout, rules)]
     stage = rules.stages[rollout.stage]
     return [
         *_stage_lacks(rollout, stage, rules),
@@ -102,19 +120,9 @@ def _alarm(rollout: Rollout, rules: Rules) -> str | None:
     return None
 
 
-def _in_stage(rollout: Rollout, rules: Rules) -> Decision | None:
-    fresh = {name: why for name, why in concerns(rollout, rules).items() if name not in rollout.noticed}
-    if fresh:
-        return Decision(Verdict.HOLD, f"a person has to look: {'; '.join(fresh.values())}", ITSELF)
-    missing = waiting_for(rollout, rules)
-    if not missing:
-        return _onward(rollout, rules)
-    if rollout.age_s >= rules.deadline_s:
-        return Decision(Verdict.HOLD, f"undecided at the deadline: {'; '.join(missing)}", ITSELF)
-    return None
-
-
-def _onward(rollout: Rollout, rules: Rules) -> Decision | None:
+def _onward(rollout: Rollout, rules: Rules) -> Decision:
+    if in_soak(rollout, rules):
+        return Decision(Verdict.PROMOTE, f"soaked for {rules.soak_s:g} s without alarm", ITSELF)
     if not last(rollout, rules):
         weight = rules.stages[rollout.stage + 1].weight
         return Decision(Verdict.ADVANCE, f"stage complete without alarm, on to {weight:.0%}", ITSELF)
@@ -125,11 +133,19 @@ def _onward(rollout: Rollout, rules: Rules) -> Decision | None:
     return Decision(Verdict.PROMOTE, shown, ITSELF)
 
 
-def _after_soak(rollout: Rollout, rules: Rules) -> Decision | None:
-    """The soak ends when its time is over and nothing is left to look at."""
-    if rollout.stage_age_s < rules.lead_s + rules.soak_s or concerns(rollout, rules).keys() - set(rollout.noticed):
-        return None
-    return Decision(Verdict.PROMOTE, f"soaked for {rules.soak_s:g} s without alarm", ITSELF)
+def _soak_time_lacks(rollout: Rollout, rules: Rules) -> list[str]:
+    """What is left of the soak's time; nothing outside of a soak."""
+    passed_s = max(0.0, rollout.stage_age_s - rules.lead_s)
+    if not in_soak(rollout, rules) or passed_s >= rules.soak_s:
+        return []
+    return [f"{passed_s:.0f} of {rules.soak_s:g} s of the soak"]
+
+
+def _lost_evidence(rollout: Rollout, rules: Rules) -> list[str]:
+    """What a promotion that began with evidence no longer has; a strategy that began without asks for none."""
+    if STRATEGIES[rollout.strategy].first is State.SOAKING:
+        return []
+    return [*_coverage_lacks(rollout, rules), *_evidence_lacks(rollout, rules)]
 
 
 def _stage_lacks(rollout: Rollout, stage: Stage, rules: Rules) -> list[str]:
