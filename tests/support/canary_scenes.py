@@ -15,6 +15,7 @@ from ratchet.canary_deployer.domain.rules import Stage
 from tests.support.canary_simulation import Lives, Scene, lives
 
 Draw = Callable[[np.random.Generator, int, Floats], Lives]
+SOAK: dict[str, object] = {"soak_s": 1800.0}
 HALF = (Stage(0.5, 300, 20),)
 """One stage, half of the trajectories: promotion is soonest there."""
 
@@ -93,15 +94,13 @@ def outage(begins_s: float, lasts_s: float) -> Draw:
     return draw
 
 
-def silence(
-    begins_s: float, lasts_s: float, rates: tuple[float, float] = (0.3, 0.3), seconds: tuple[float, float] = (300, 60)
-) -> Draw:
-    """The reward computer is away for a while: what would be due meanwhile comes when it is back."""
+def unassembled(begins_s: float, lasts_s: float, seconds: tuple[float, float]) -> Draw:
+    """The collector is away for a while: what ends meanwhile is reported when it is back."""
 
     def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
         shape = (runs, len(start_s))
         took = exponential(rng, seconds[0], shape), exponential(rng, seconds[1], shape)
-        one = lives(rng, rates, took, shape=shape)
+        one = lives(rng, (0.3, 0.3), took, shape=shape)
         due, back = start_s[:, None] + one.known_s, begins_s + lasts_s
         late = (due > begins_s) & (due < back)
         return Lives(**{**_fields(one), "known_s": np.where(late, back - start_s[:, None], one.known_s)})
@@ -178,9 +177,9 @@ FALSE_ROLLBACKS: dict[str, Scene] = {
     "half unreported": Scene(plain(0.3, 0.3, 300, 60, reported=(0.5, 0.5, 0.5, 0.5))),
     "agents die with the first call": Scene(plain(0.1, 0.1, 300, 60, first_failure=(0.1, 0.1), dies_at_first=True)),
     "outage of both arms": Scene(outage(700, 200)),
-    "outage of the reward computer": Scene(silence(600, 200)),
-    "the same, slower canary": Scene(silence(600, 200, seconds=(20, 100))),
-    "outage beyond the horizon": Scene(silence(300, 900, seconds=(60, 60))),
+    "silent reward computer, faster canary": Scene(plain(0.3, 0.3, 300, 60), silent_s=(600, 1100)),
+    "silent reward computer, slower canary": Scene(plain(0.3, 0.3, 60, 300), silent_s=(600, 1100)),
+    "silent beyond all patience, slower canary": Scene(plain(0.3, 0.3, 60, 300), silent_s=(300, 1700)),
     "lapsed lease": Scene(lapse(800, 60)),
     "better first, then at the margin": Scene(turning(0.1, 0.35)),
     "at the margin first, then better": Scene(turning(0.35, 0.1)),
@@ -205,12 +204,14 @@ FALSE_PROMOTIONS: dict[str, Scene] = {
         plain(0.1, 0.1, 300, 60, first_failure=(0.02, 0.1), dies_at_first=True), stages=HALF
     ),
     "harder evening, worse by the margin": Scene(drift(0.08, 0.4, 0.05), stages=HALF),
-    "better first, then worse": Scene(turning(0.1, 0.45, at=0.3), seconds=3000, stages=(Stage(0.5, 2400, 20),)),
-    "outage of the reward computer": Scene(silence(600, 200, (0.2, 0.25), (60, 20)), stages=HALF),
+    "better first, then worse": Scene(
+        turning(0.1, 0.45, at=0.36), seconds=5000, look_s=600, stages=(Stage(0.5, 2400, 20),), rules=SOAK
+    ),
+    "silent reward computer, worse by the margin": Scene(plain(0.2, 0.25, 60, 20), stages=HALF, silent_s=(600, 1100)),
 }
 """Worse by the margin at every moment, or nothing to see: at most 5 % may be promoted."""
 
 LIMITS: dict[str, Scene] = {
-    "silence beyond the horizon, slower canary": Scene(silence(600, 500, seconds=(60, 300))),
+    "silent collector, slower canary": Scene(unassembled(600, 500, seconds=(60, 300))),
 }
-"""What is not promised: outcomes that come after the horizon because nobody told them count against the slower arm."""
+"""What is not promised: what the collector assembles after the horizon counts as missing, against the slower arm."""

@@ -11,7 +11,7 @@ Arrays are [R, n] (R rollouts, n trajectories in the order of their starts) or [
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -29,6 +29,7 @@ from ratchet.canary_deployer.domain.trajectories import (
     MOVED,
     PENDING,
     SUCCESS,
+    UNTOLD,
     ArmCounts,
     Call,
     Event,
@@ -42,6 +43,8 @@ from ratchet.messages.state import ServedPolicy
 from tests.support.fake_clock import START
 
 NEVER = math.inf
+AT_ONCE = 50
+"""Rollouts that are played together: what fits the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class Scene:
     look_s: float = 300.0
     stages: tuple[Stage, ...] = (Stage(0.1, 300, 20), Stage(0.25, 300, 20), Stage(0.5, 300, 20))
     horizon_s: float = 600.0
+    silent_s: tuple[float, float] | None = None
+    """From when to when whoever computes rewards is away, seconds after the first start."""
     rules: dict[str, object] = field(default_factory=dict[str, object])
 
     def made_rules(self) -> Rules:
@@ -151,7 +156,7 @@ class _Play:
         self.canary = np.zeros((rollouts, count), dtype=np.bool_)
         self.centres = {name: np.full((rollouts, count), 0.5) for name in ("reward", "loss", "failure", "latency")}
         self.scale_ms = np.full((rollouts, count), np.nan)
-        self.records = [_record() for _ in range(rollouts)]
+        self.records = [running_record() for _ in range(rollouts)]
         self.stage_s = np.zeros(rollouts)
         self.result = Ends(*(np.full(rollouts, np.nan) for _ in range(3)), reasons=[""] * rollouts)
         self.standing: Standing = self.court.fresh(rollouts)
@@ -187,7 +192,8 @@ class _Play:
             self.centres[name][:, rows] = values[:, None]
 
     def _weights(self) -> Floats:
-        return np.array([self.rules.stages[record.stage].weight for record in self.records])
+        weights = (*(stage.weight for stage in self.rules.stages), self.rules.full_weight)
+        return np.array([weights[record.stage] for record in self.records])
 
     def _weigh(self, begun: int, now: float) -> Weighed:
         """Close what is known in every rollout, weigh the rest."""
@@ -209,6 +215,10 @@ class _Play:
         late = passed > horizon
         told = (own["known_s"] <= passed) & (own["known_s"] <= horizon)
         outcome = np.where(told, np.where(own["failed"], FAILED, SUCCESS), np.where(late, MISSING, PENDING))
+        scored = self._scored_s(rows, np.minimum(own["known_s"], horizon))
+        outcome = np.where(passed < scored, PENDING, outcome)
+        patience = self.rules.patience_s
+        outcome = np.where((scored > patience) & (passed > patience), UNTOLD, outcome)
         outcome = np.where(own["moved"] & canary, MOVED, outcome)
         called = (own["first_s"] <= passed) & (own["first_s"] <= horizon)
         first_call = np.where(called, own["first_failed"].astype(float), np.where(late, 1.0, np.nan))
@@ -221,12 +231,19 @@ class _Play:
             weight=self.weight[:, rows],
             outcome=outcome,
             first=np.where(outcome == MOVED, np.where(np.isnan(first_call), 0.0, first_call), first_call),
-            reward=np.where(told, own["reward"], np.nan),
+            reward=np.where((outcome == FAILED) | (outcome == SUCCESS), own["reward"], np.nan),
             latency=np.where(outcome == PENDING, np.nan, latency),
             timed=~np.isnan(scale),
             violation=np.zeros(canary.shape),
             centres={name: values[:, rows] for name, values in self.centres.items()},
         )
+
+    def _scored_s(self, rows: slice, reported_s: Floats) -> Floats:
+        """When an outcome that was reported so long after its start is known, seconds after the start."""
+        if self.scene.silent_s is None:
+            return reported_s
+        begins, ends = (at - self.start_s[rows] for at in self.scene.silent_s)
+        return np.where((reported_s >= begins) & (reported_s < ends), ends, reported_s)
 
     def _own(self, name: str, rows: slice) -> np.ndarray:
         """What happens on the arm that was drawn."""
@@ -252,9 +269,11 @@ class _Play:
             if decision is None:
                 continue
             self.result.reasons[place] = decision.reason
-            if decision.verdict is Verdict.ADVANCE:
-                stage = record.stage + 1
-                self.records[place] = msgspec.structs.replace(record, stage=stage, stage_base=int(done[place]))
+            if decision.verdict is Verdict.ADVANCE or self._soaks(record, decision.verdict):
+                state = State.RUNNING if decision.verdict is Verdict.ADVANCE else State.SOAKING
+                self.records[place] = msgspec.structs.replace(
+                    record, state=state, stage=record.stage + 1, stage_base=int(done[place])
+                )
                 self.stage_s[place] = now
             elif decision.verdict is Verdict.HOLD:
                 self.result.held_s[place] = now
@@ -262,6 +281,10 @@ class _Play:
             else:
                 ended = decision.verdict is Verdict.ROLL_BACK
                 (self.result.rolled_back_s if ended else self.result.promoted_s)[place] = now
+
+    def _soaks(self, record: Rollout, verdict: Verdict) -> bool:
+        """Whether the promotion is watched first."""
+        return verdict is Verdict.PROMOTE and record.state is State.RUNNING and self.rules.soaks
 
     def _decided(self) -> Floats:
         ends = np.stack([self.result.rolled_back_s, self.result.promoted_s])
@@ -298,7 +321,22 @@ class Played:
         return cls(events, lambda n: play._cohort(0, n, now))
 
 
-def _record() -> Rollout:
+def counted(scene: Scene, kind: str, rollouts: int) -> int:
+    """Rollouts of a scene that ended so: `rolled_back` or `promoted`."""
+    parts = range(0, rollouts, AT_ONCE)
+    ends = [play(scene, rollouts=min(AT_ONCE, rollouts - first), seed=1000 + first) for first in parts]
+    return sum(getattr(one, kind) for one in ends)
+
+
+def ends_of(states: Sequence[tuple[State, float, str]]) -> Ends:
+    """Rollouts that were played one by one."""
+    kinds = (State.ROLLED_BACK, State.PROMOTED, State.HELD)
+    times = [np.array([at if state is kind else np.nan for state, at, _ in states]) for kind in kinds]
+    return Ends(*times, reasons=[reason for _, _, reason in states])
+
+
+def running_record() -> Rollout:
+    """A rollout whose canary has just got its first traffic."""
     return Rollout(
         rollout_id="r",
         role="support",

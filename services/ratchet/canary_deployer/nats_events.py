@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
 from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, score_of, started_of
+from ratchet.canary_deployer.nats_progress import ANSWER_S, Scored, asked
 from ratchet.kernel.bus import Bus, Extent
 from ratchet.kernel.errors import BusUnavailable, ContractError, RatchetError
 from ratchet.kernel.puller import Puller
@@ -32,8 +32,6 @@ INACTIVE_S = 30.0
 """The server forgets the consumer of a deployer that died after this long."""
 SKIP_S = 5.0
 """How often places are moved over messages of other roles."""
-ANSWER_S = 5.0
-"""Longest wait for what the broker knows of a consumer."""
 
 
 class Places(msgspec.Struct, frozen=True):
@@ -92,6 +90,7 @@ class NatsEvents:
         self._turns = _Tail(bus, TURNS, role_subject(Turn.TOPIC, role), places.turn_seq)
         self._rewards = _Tail(bus, REWARDS, role_subject(Reward.TOPIC, role), places.reward_seq)
         self._streams_made = places.streams_made
+        self._scored = Scored(bus)
 
     @classmethod
     async def open(cls, bus: Bus, role: str, places: Places) -> NatsEvents:
@@ -117,8 +116,9 @@ class NatsEvents:
 
     async def next(self, wait_s: float) -> Read:
         """See `Events`."""
+        told = await self._scored.until()
         scored = await self._rewards.next(wait_s)
-        as_of = await self._rewards.read_until()
+        read_until = await self._rewards.read_until()
         called = await self._turns.to_the_end()
         started = await self._starts.to_the_end()
         events: list[Event] = []
@@ -128,7 +128,7 @@ class NatsEvents:
         places = Places(
             self._starts.applied_seq, self._turns.applied_seq, self._rewards.applied_seq, self._streams_made
         )
-        return Read(Batch(events, as_of), places)
+        return Read(Batch(events, min(told, read_until), read_until), places)
 
     async def close(self) -> None:
         """See `Events`."""
@@ -257,13 +257,7 @@ class _Tail:
         await self._puller.close()
 
     async def _state(self) -> _State:
-        subject = f"$JS.API.CONSUMER.INFO.{self._stream}.{self._name}"
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                answer = await self._bus.nc.request(subject, timeout=ANSWER_S)
-            return msgspec.json.decode(answer.data, type=_State)
-        except (nats.errors.Error, TimeoutError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise BusUnavailable(f"cannot ask for {self._stream}: {error!r}") from error
+        return await asked(self._bus, f"CONSUMER.INFO.{self._stream}.{self._name}", _State)
 
     def _advance(self, message: Msg) -> None:
         metadata = message.metadata

@@ -64,6 +64,8 @@ class Reward(Message, frozen=True, kw_only=True, omit_defaults=True):
     normalization: Normalization | None = None
     role: str = DEFAULT_ROLE
     revision: int = 0
+    reported_at: datetime | None = None
+    """When the stream stored the trajectory whose first reward this is."""
     reward_function: RewardFunction | None = None
     turn_rewards: list[TurnReward] | None = None
 

@@ -134,7 +134,8 @@ class RewardComputer:
             return Done()
         past = self._history(trajectory, received.sequence)
         evidence = Evidence(trajectory, known.opinions.get(key, ()), past)
-        reward = reward_of(self.spec, evidence, Circumstances(self.now(), 0, self._windows(trajectory)))
+        when = Circumstances(self.now(), 0, self._windows(trajectory), reported_at=received.time)
+        reward = reward_of(self.spec, evidence, when)
         metrics.REWARD.observe(reward.total_reward)
         return Done([reward])
 

@@ -17,9 +17,20 @@ from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.kernel.errors import BusUnavailable, Conflict, NotFound, Unavailable
 from ratchet.messages import Alert, ModelDeployed, ModelRollout, named_id
 from ratchet.messages.base import Cause
-from ratchet.messages.routing import weight_at
-from ratchet.messages.state import POLICIES, PolicyVersion
-from tests.support.canary_world import ROLE, CanaryWorld, policy, quick_rules, reward_of, served, start_of, turn_of
+from ratchet.messages.reward import RewardComponent
+from ratchet.messages.routing import arm_of, weight_at
+from ratchet.messages.state import POLICIES, PolicyVersion, Route
+from tests.support.canary_world import (
+    ROLE,
+    CanaryWorld,
+    policy,
+    quick_rules,
+    reward_of,
+    served,
+    start_of,
+    started_id,
+    turn_of,
+)
 from tests.support.fake_bus import Killed
 from tests.support.waiting import eventually
 
@@ -287,6 +298,26 @@ async def test_revert_wins_whatever_runs_and_ends_it_in_the_same_decision(state:
 async def test_a_revert_during_the_soak_ends_the_promotion_that_is_under_way():
     world = await CanaryWorld(strategy="blue_green").with_policies(1, 2)
     await world.until("soaking")
+    done = await world.driver.act(Act.REVERT, Order("ann", "no"))
+    assert (done.state, done.parked) == ("rolled_back", True)
+    assert ((await world.route()).stable, await world.stage_of(2)) == (served(1), "rolled_back")
+
+
+def arm_is(route: Route, trajectory_id: str, arm: str) -> bool:
+    given = arm_of(route, trajectory_id)
+    return given is not None and given.arm == arm
+
+
+async def test_a_revert_of_a_soak_that_is_held_for_a_person_ends_it_too():
+    world = await CanaryWorld(strategy="blue_green").with_policies(1, 2)
+    await world.until("soaking")
+    route = await world.route()
+    canary = next(one for one in (started_id(world.clock(), n) for n in range(50)) if arm_is(route, one, "canary"))
+    unsafe = {"safety": RewardComponent(score=0.0, weight=0.1, source="automated")}
+    reward = reward_of(canary, success=True, reward_components=unsafe)
+    world.bus.arrive([start_of(canary, "canary", 2, 0.95, route), turn_of(canary, "canary", 2, 0.95), reward])
+    await world.until("held")
+    assert [alert.severity for alert in world.bus.published(Alert)] == ["warning"]
     done = await world.driver.act(Act.REVERT, Order("ann", "no"))
     assert (done.state, done.parked) == ("rolled_back", True)
     assert ((await world.route()).stable, await world.stage_of(2)) == (served(1), "rolled_back")

@@ -144,10 +144,10 @@ def test_promotion_is_decided_in_the_last_stage_only_and_then_soaks():
     assert decide(first, RULES).verdict is Verdict.ADVANCE
     rollout = aged(last_stage(), 60)
     assert decide(rollout, RULES).verdict is Verdict.PROMOTE
-    soaking = take(rollout, Verdict.PROMOTE, 190)
-    assert (soaking.state, soaking.weight) == (State.SOAKING, 0.95)
-    assert decide(aged(soaking, 29), RULES) is None
-    done = take(soaking, decide(aged(soaking, 30), RULES).verdict, 220)
+    soak = take(rollout, Verdict.PROMOTE, 190)
+    assert (soak.state, soak.weight) == (State.SOAKING, 0.95)
+    assert decide(aged(soak, 29), RULES) is None
+    done = take(soak, decide(aged(soak, 30), RULES).verdict, 220)
     assert (done.state, done.weight) == (State.PROMOTED, 0.0)
 
 
@@ -240,6 +240,49 @@ def test_each_rollout_has_its_own_salt():
     again = decisions.opened(policy(2), served(1), first, Decision(Verdict.START, "again", "ann"), START)
     assert first.salt != again.salt
     assert again.last_hash == first.last_hash
+
+
+def soaking() -> Rollout:
+    """A promotion that the evidence has decided, when its soak's time is over."""
+    rollout = msgspec.structs.replace(running(), stage=2, stage_age_s=0.0)
+    return aged(take(with_canary(rollout, 50, **PROVEN), Verdict.PROMOTE), 30)
+
+
+def test_evidence_that_is_lost_in_the_soak_ends_no_promotion_and_a_person_is_asked_at_the_deadline():
+    lost = with_canary(soaking(), 50, varies=True, promotion={"failure": 5.0, "reward": 40.0})
+    assert decide(lost, RULES) is None
+    assert waiting_for(lost, RULES) == ["promotion e-value of failure 5 of 20"]
+    late = aged(lost, RULES.deadline_s)
+    decision = decide(late, RULES)
+    assert decision is not None
+    assert (decision.verdict, decision.reason) == (
+        Verdict.HOLD,
+        "undecided at the deadline: promotion e-value of failure 5 of 20",
+    )
+    held = take(late, Verdict.HOLD)
+    assert (held.state, held.weight) == (State.HELD, 0.95)
+    resumed = take(held, Verdict.RESUME)
+    assert (resumed.state, resumed.stage_age_s >= RULES.soak_s) == (State.SOAKING, True)
+    assert decide(with_canary(resumed, 50, **PROVEN), RULES).verdict is Verdict.PROMOTE
+
+
+def test_a_concern_in_the_soak_holds_it_once_and_asks_a_person():
+    soak = soaking()
+    counts = ArmCounts(trajectories=60, violations=1)
+    worrying = msgspec.structs.replace(soak, watch=msgspec.structs.replace(soak.watch, canary=counts))
+    decision = decide(worrying, RULES)
+    assert decision is not None
+    assert (decision.verdict, "violated safety" in decision.reason) == (Verdict.HOLD, True)
+    held = decisions.taken(worrying, decision, RULES, FACTS, START)
+    assert (held.state, held.noticed) == (State.HELD, ("safety",))
+    assert decide(take(held, Verdict.RESUME), RULES).verdict is Verdict.PROMOTE
+
+
+def test_blue_green_has_no_evidence_to_lose():
+    rollout = msgspec.structs.replace(gating(), strategy="blue_green")
+    soak = take(rollout, Verdict.START)
+    assert decide(aged(soak, 29), RULES) is None
+    assert decide(aged(soak, 30), RULES).verdict is Verdict.PROMOTE
 
 
 def test_an_operators_promotion_swaps_the_pointer_without_soak():

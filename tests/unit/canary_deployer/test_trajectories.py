@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from ratchet.canary_deployer.domain.rules import Rules
+from ratchet.canary_deployer.domain.cohorts import cohort_of, for_promotion, for_rollback
+from ratchet.canary_deployer.domain.rules import FAILURE, MISSED, Rules
 from ratchet.canary_deployer.domain.trajectories import (
     FAILED,
     MISSING,
     MOVED,
     PENDING,
     SUCCESS,
+    UNTOLD,
     Batch,
     Call,
     Compared,
@@ -30,6 +32,7 @@ from ratchet.canary_deployer.domain.trajectories import (
 from ratchet.messages.reward import RewardComponent
 from ratchet.messages.state import Route
 from tests.support.canary_world import quick_rules, reward_of, start_of, turn_of
+from tests.support.fake_clock import START
 
 RULES = quick_rules(horizon_s=100.0)
 PAIR = Compared("r", stable_version=1, canary_version=2)
@@ -140,6 +143,41 @@ def test_an_outcome_beyond_the_horizon_is_missing_however_late_it_is_read():
 def test_a_reward_within_the_horizon_counts_although_it_is_read_after_it():
     window = folded(start("a"), call("a"), score("a", at=99.0), as_of=5000.0)
     assert known(window, "a").outcome == SUCCESS
+
+
+def behind(window: Window, as_of: float, read_until: float, *events: Event) -> Window:
+    """A look while whoever computes rewards has got to `as_of` only."""
+    window.fold(Batch(events, as_of, read_until), PAIR, RULES)
+    return window
+
+
+def test_while_nobody_computes_rewards_nothing_is_missing():
+    window = behind(folded(start("a"), call("a")), 90.0, 150.0)
+    assert known(window, "a").outcome == PENDING
+    behind(window, 160.0, 160.0, score("a", at=95.0))
+    assert known(window, "a").outcome == SUCCESS
+
+
+def test_what_was_reported_after_the_horizon_is_missing_although_the_reward_computer_was_away():
+    window = behind(folded(start("a"), call("a")), 90.0, 150.0)
+    behind(window, 160.0, 160.0, score("a", at=120.0))
+    assert known(window, "a").outcome == MISSING
+
+
+def test_what_nobody_computes_for_too_long_is_untold_and_worst_for_every_claim():
+    window = behind(folded(start("a"), call("a"), start("b", "stable")), 90.0, 201.0)
+    assert [known(window, name).outcome for name in "ab"] == [UNTOLD, UNTOLD]
+    assert (known(window, "b").first, window.canary.untold, window.canary.trajectories) == (1, 1, 0)
+    behind(window, 210.0, 210.0, score("a", at=95.0))
+    cohort = cohort_of(window.chunks[0])
+    assert (for_rollback(cohort, MISSED).tolist(), for_promotion(cohort, FAILURE).tolist()) == ([0, 1], [1, 0])
+
+
+def test_a_reward_counts_as_of_the_time_at_which_its_trajectory_was_reported():
+    reward = reward_of("a", success=True, reported_at=START)
+    assert score_of(reward, START.timestamp() + 500).at == START.timestamp()
+    assert score_of(reward, START.timestamp() - 5).at == START.timestamp() - 5
+    assert score_of(reward_of("a", success=True), 7.0).at == 7.0
 
 
 @pytest.mark.parametrize("arm", ["stable", "canary"])

@@ -209,6 +209,7 @@ def _arm(counts: ArmCounts) -> JsonObject:
         "failures": counts.failures,
         "failure_rate": share(counts.failures, counts.trajectories, "no trajectories"),
         "missing": counts.missing,
+        "untold": counts.untold,
         "reward_mean": round(mean, 4) if mean is not None else "no rewards",
         "calls": counts.calls,
         "error_rate": share(counts.errors, counts.calls, "no calls"),

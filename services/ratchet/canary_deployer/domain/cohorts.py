@@ -4,7 +4,7 @@ Arrays are [..., n]: n trajectories in the order of their starts. The product ha
 rollouts in front, through the same code. A harm that is pending is NaN until `for_rollback` puts the bound in its
 place.
 
-| harm | known failure | missing at the horizon | moved | pending |
+| harm | known failure | missing at the horizon | moved, untold | pending |
 |---|---|---|---|---|
 | failure, rollback | 1 | 0 | bound | bound |
 | missing, rollback | 0 | 1 | bound | bound |
@@ -24,7 +24,7 @@ import numpy as np
 
 from ratchet.canary_deployer.domain.e_processes import Flags, Floats
 from ratchet.canary_deployer.domain.rules import FAILURE, LATENCY, MISSED, REWARD
-from ratchet.canary_deployer.domain.trajectories import FAILED, MISSING, MOVED, PENDING, Chunk, Trajectory
+from ratchet.canary_deployer.domain.trajectories import FAILED, MISSING, MOVED, PENDING, UNTOLD, Chunk, Trajectory
 
 FIRST_CALL, SAFETY = "first_call", "safety"
 
@@ -50,8 +50,13 @@ class Cohort:
 
     @property
     def settled(self) -> Flags:
-        """Whose outcome is known."""
+        """Whose outcome is known, or will never be."""
         return self.outcome != PENDING
+
+    @property
+    def unknowable(self) -> Flags:
+        """Whose outcome will never be known, through no fault of the arm."""
+        return (self.outcome == MOVED) | (self.outcome == UNTOLD)
 
 
 def cohort_of(chunk: Chunk) -> Cohort:
@@ -78,7 +83,7 @@ def for_rollback(cohort: Cohort, metric: str) -> Floats:
     bound = np.where(cohort.canary, 0.0, 1.0)
     if metric == FIRST_CALL:
         return np.where(np.isnan(cohort.first), bound, cohort.first)
-    known = cohort.settled & (cohort.outcome != MOVED)
+    known = cohort.settled & ~cohort.unknowable
     return np.where(known, _known(cohort, metric), bound)
 
 
@@ -92,7 +97,7 @@ def for_promotion(cohort: Cohort, metric: str) -> Floats:
         harm = np.where(np.isnan(cohort.reward) | missing, 1.0, 1 - cohort.reward)
     else:
         harm = np.where(cohort.timed, np.where(np.isnan(cohort.latency), worst, cohort.latency), 0.0)
-    return np.where(cohort.outcome == MOVED, worst, harm)
+    return np.where(cohort.unknowable, worst, harm)
 
 
 def centre_for_promotion(cohort: Cohort, metric: str) -> Floats:

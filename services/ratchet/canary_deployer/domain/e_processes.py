@@ -71,11 +71,11 @@ MIN_WEIGHT = 1e-3
 
 def thinning_factors(canary: Flags, weight: Floats, harm: Floats, margin: float) -> Floats:
     """Rollback factors [..., n, stakes] of rare events: conditional thinning beyond a margin."""
-    spread = weight * (1 - weight)
-    stakes = (spread[..., None] * (RISK_RATIOS - 1)) / (weight[..., None] * (RISK_RATIOS - 1) + 1)
-    largest = LARGEST_STAKE / (1 / (1 - weight) + margin)
+    weights, place = np.unique(weight, return_inverse=True)
+    stakes = (weights * (1 - weights))[:, None] * (RISK_RATIOS - 1) / (weights[:, None] * (RISK_RATIOS - 1) + 1)
+    largest = LARGEST_STAKE / (1 / (1 - weights) + margin)
     gain = weighted_difference(canary, weight, harm, np.zeros_like(weight)) - margin
-    return 1 + np.minimum(stakes, largest[..., None]) * gain[..., None]
+    return 1 + np.minimum(stakes, largest[:, None])[place.reshape(weight.shape)] * gain[..., None]
 
 
 def rollback_factors(canary: Flags, weight: Floats, harm: Floats, centre: Floats, margin: float) -> Floats:

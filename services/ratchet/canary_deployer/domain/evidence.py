@@ -144,7 +144,7 @@ class Court:
             factors = rollback_factors(cohort.canary, cohort.weight, harm, cohort.centres[name], margin)
             parts.append(np.where(cohort.timed[..., None], factors, 1.0) if name == LATENCY else factors)
         parts.append(ratio_factors(cohort.canary, cohort.weight))
-        return np.cumprod(np.concatenate(parts, axis=-1), axis=-2, dtype=np.float64)
+        return prefixes.running_products(np.concatenate(parts, axis=-1))
 
     def closed(self, standing: Standing, cohort: Cohort, products: Floats) -> Standing:
         """After a full block in which nothing is pending."""

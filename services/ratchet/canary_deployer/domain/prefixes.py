@@ -40,6 +40,18 @@ def put_in(block: int) -> float:
     return reserve(block - 1) - reserve(block)
 
 
+def running_products(factors: Floats) -> Floats:
+    """Products [..., n, stakes] of the factors up to each trajectory."""
+    if factors.ndim == 2:
+        return np.cumprod(factors, axis=0, dtype=np.float64)
+    # numpy takes many rollouts' products against the grain of memory; one trajectory of all of them at a time is
+    # the same products in the same order, three times as fast.
+    products = factors.copy()
+    for place in range(1, factors.shape[-2]):
+        np.multiply(products[..., place - 1, :], products[..., place, :], out=products[..., place, :])
+    return products
+
+
 def grown(capital: Floats, growth: Floats, block: int) -> Floats:
     """Capital per stake [..., stakes] after a full block, with what is put in before the next one."""
     return np.minimum(capital * growth, LARGEST) + put_in(block + 1)
@@ -58,6 +70,6 @@ def capped(wealth: Floats, factors: Floats, ceiling: float) -> Floats:
     """Wealth per stake [..., stakes] after the factors [..., n, stakes], cut at `ceiling` after each of them."""
     if factors.shape[-2] == 0:
         return wealth
-    products = np.cumprod(factors, axis=-2, dtype=np.float64)
+    products = running_products(factors)
     cuts = (ceiling / products).min(axis=-2)
     return products[..., -1, :] * np.minimum(wealth, cuts)

@@ -79,6 +79,12 @@ class Rules:
         return 5 * self.promotion_threshold
 
     @property
+    def patience_s(self) -> float:
+        """How long after its start an outcome is waited for while whoever computes rewards is away: as long again as
+        the horizon, so that at most twice as many trajectories are open as without an outage."""
+        return 2 * self.horizon_s
+
+    @property
     def soaks(self) -> bool:
         """Whether a promoted policy is watched against a hold-back before the old one goes."""
         return self.soak_s > 0 and self.hold_back_weight >= MIN_WEIGHT

@@ -6,13 +6,17 @@ was announced twice counts at its first. From then on
 
 - its **first call** settles with the first turn of index 0: a harm when it failed or was cancelled, or when none came
   within the horizon;
-- its **outcome** settles once: with the first reward within the horizon that knows one; as a failure at once when
-  another had to answer because a call on its arm failed (intention to treat: what an arm broke is its own, whoever
-  mended it); as *missing* at the horizon. Later revisions are shown, never folded;
+- its **outcome** settles once: with the first reward that knows one of what was reported within the horizon; as a
+  failure at once when another had to answer because a call on its arm failed (intention to treat: what an arm broke is
+  its own, whoever mended it); as *missing* once everything that was reported within the horizon has been scored. Later
+  revisions are shown, never folded;
+- while whoever computes rewards is away, it stays pending, up to `Rules.patience_s` after its start: then it is
+  *untold*, with the values that are worst for whatever is claimed. An outage hits both arms, but the slower one loses
+  more outcomes to it: counted as missing these would be evidence against it. A bound is evidence for nothing;
 - a trajectory that was **moved** without a failure of its arm (a lapsed lease) stays, with the values that are worst
   for whatever is claimed (`cohorts.py`).
 
-Time is the time at which the stream stored a message; `Batch.as_of` says until when every reward has been read.
+Time is the time at which the stream stored a message; `Batch` says until when outcomes are known.
 """
 
 from __future__ import annotations
@@ -30,8 +34,9 @@ from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.messages import Reward, Start, Turn
 from ratchet.messages.routing import CANARY, STABLE
 
-PENDING, SUCCESS, FAILED, MISSING, MOVED = range(5)
-"""What is known of an outcome. `MOVED`: another policy answered from some call on, through no fault of the arm."""
+PENDING, SUCCESS, FAILED, MISSING, MOVED, UNTOLD = range(6)
+"""What is known of an outcome. `MOVED`: another policy answered from some call on, through no fault of the arm.
+`UNTOLD`: whoever computes rewards was away for too long."""
 
 CANCELLED = "cancelled"
 """Finish reason of a call whose caller went away before the answer: it may have hung."""
@@ -92,6 +97,7 @@ class Score:
 
     trajectory_id: str
     at: float
+    """When what it is computed from was stored, where the reward says so; else when the reward was."""
     success: bool | None
     """None: this revision knows no outcome."""
     reward: float
@@ -135,7 +141,7 @@ class Trajectory(msgspec.Struct, array_like=True):
     @property
     def done(self) -> bool:
         """Nothing that a test uses will change any more."""
-        return self.outcome == MOVED or (self.outcome != PENDING and self.first is not None)
+        return self.outcome in (MOVED, UNTOLD) or (self.outcome != PENDING and self.first is not None)
 
     @property
     def broken(self) -> bool:
@@ -158,6 +164,7 @@ class ArmCounts(msgspec.Struct):
     failures: int = 0
     missing: int = 0
     moved: int = 0
+    untold: int = 0
     rewarded: int = 0
     reward_total: float = 0.0
     timed: int = 0
@@ -202,7 +209,11 @@ class Batch:
 
     events: Sequence[Event]
     as_of: float
-    """Every reward that was stored before this instant, by the stream's clock, is in this batch or an earlier one."""
+    """The first reward of everything that was reported before this instant, by the stream's clock, is in this batch or
+    an earlier one."""
+    read_until: float | None = None
+    """Every reward that was stored before this instant is; None: `as_of`. Whoever computes rewards is behind by the
+    difference."""
 
 
 def started_of(start: Start, stored_at: float) -> Started:
@@ -244,7 +255,7 @@ def score_of(reward: Reward, stored_at: float) -> Score:
     completion, feedback, safety = (applicable.get(name) for name in ("task_completion", "user_feedback", "safety"))
     return Score(
         trajectory_id=reward.trajectory_id,
-        at=stored_at,
+        at=min(stored_at, reward.reported_at.timestamp()) if reward.reported_at else stored_at,
         success=None if completion is None else completion.score > 0,
         reward=min(max(reward.total_reward, 0.0), 1.0),
         negative=None if feedback is None else feedback.score < 0.5,
@@ -301,7 +312,7 @@ class Window:
                 self._call(event, compared, rules)
             else:
                 self._score(event, rules)
-        self._expire(batch.as_of - rules.horizon_s)
+        self._expire(batch, rules)
 
     def close(self, keep: int) -> Iterable[Chunk]:
         """Take full chunks in which nothing is pending as folded, oldest first, and forget more than `keep` of them."""
@@ -387,10 +398,11 @@ class Window:
         one.outcome = outcome
         one.reward = one.reward if outcome == MISSING else reward
         counts = self.arm(one.canary)
-        counts.trajectories += outcome != MOVED
+        counts.trajectories += outcome not in (MOVED, UNTOLD)
         counts.failures += outcome == FAILED
         counts.missing += outcome == MISSING
         counts.moved += outcome == MOVED
+        counts.untold += outcome == UNTOLD
         if one.reward is not None:
             counts.rewarded += 1
             counts.reward_total += one.reward
@@ -399,19 +411,23 @@ class Window:
             counts.log_latency += math.log(max(one.latency_ms / one.calls, SHORTEST_MS))
         self._touch(chunk)
 
-    def _expire(self, until: float) -> None:
-        """Everything that started before `until` is past the horizon. Chunks are in the order of starts."""
+    def _expire(self, batch: Batch, rules: Rules) -> None:
+        """Settle what is past the horizon. Chunks are in the order of starts."""
+        now = batch.as_of if batch.read_until is None else batch.read_until
+        over, told = now - rules.horizon_s, batch.as_of - rules.horizon_s
         for chunk in self.open:
-            if chunk.trajectories[0].since >= until:
+            if chunk.trajectories[0].since >= over:
                 return
             for one in chunk.trajectories:
-                if one.since >= until or one.done:
+                if one.since >= over or one.done:
                     continue
                 if one.first is None:
                     one.first = 1
-                if one.outcome == PENDING:
+                    self._touch(chunk)
+                if one.outcome == PENDING and one.since < told:
                     self._settle(chunk, one, MISSING, None)
-                self._touch(chunk)
+                elif one.outcome == PENDING and one.since < now - rules.patience_s:
+                    self._settle(chunk, one, UNTOLD, None)
 
     def _count_opinion(self, chunk: Chunk, one: Trajectory, score: Score) -> None:
         """Feedback and safety, also of trajectories that have settled; each counts once."""

@@ -65,6 +65,8 @@ class Circumstances:
     revision: int = 0
     windows: ScoreWindows = NO_PAST
     previous: Reward | None = None
+    reported_at: datetime | None = None
+    """When the stream stored the trajectory; None for later revisions, which have equal content whoever makes them."""
 
 
 def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Reward:
@@ -95,6 +97,7 @@ def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Rewa
         normalization=of_total(when.windows.stats(TOTAL, spec.window), spec.method),
         role=trajectory.role,
         revision=when.revision,
+        reported_at=when.reported_at,
         reward_function=function,
         turn_rewards=turn_rewards(trajectory.turns, total) if spec.dense else None,
     )
