@@ -119,6 +119,7 @@ async def exchange(server: HttpServer, sent: bytes) -> bytes:
         writer.close()
 
 
+JSON = b"content-type: application/json"
 LINE = b"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n"
 CHUNKED = LINE + b"transfer-encoding: chunked\r\n\r\n"
 TOO_MUCH = {
@@ -140,6 +141,19 @@ async def test_what_is_no_body_is_bounded_and_its_sender_is_told(sent: bytes) ->
             said == b"" or msgspec.json.decode(said.partition(b"\r\n\r\n")[2])["error"]["code"] == "headers_too_large"
         )
         assert not api.asked.is_set()
+
+
+@pytest.mark.parametrize("first", [b"host: evil.example", b"origin: http://evil.example", b"content-type: text/plain"])
+async def test_a_header_that_says_who_asks_comes_once(first: bytes) -> None:
+    name = first.partition(b":")[0]
+    second = {b"host": b"host: localhost", b"origin": b"origin: http://localhost", b"content-type": JSON}[name]
+    others = [line for line in (b"host: localhost", JSON) if not line.startswith(name)]
+    head = [b"POST /x HTTP/1.1", *others, first, second, b"content-length: 2", b"connection: close", b"", b"{}"]
+    api = Api()
+    async with served(api) as server:
+        said = await exchange(server, b"\r\n".join(head))
+    assert msgspec.json.decode(said.partition(b"\r\n\r\n")[2])["error"]["code"] == "repeated_header"
+    assert not api.asked.is_set()
 
 
 async def test_a_body_in_small_chunks_is_a_body() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.support.leaky_service import SECRETS
 from tests.support.servers import RunningServer
@@ -21,6 +22,25 @@ SCENES = [
     "thread",
     "uncaught",
 ]
+
+
+FULL = """
+import logging, sys, structlog
+from ratchet.kernel.logs import configure_logs
+configure_logs("full", "info")
+for number in range(100):
+    structlog.get_logger().error("no room", what="x" * 1000)
+    logging.getLogger("any.library").error("no room")
+sys.stdout.write("went on")
+"""
+
+
+def test_a_disk_that_takes_no_line_stops_nobody() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", FULL], stdout=subprocess.PIPE, stderr=full, timeout=60, check=False
+        )
+    assert done.stdout == b"went on"
 
 
 def test_whatever_fails_wherever_no_log_line_holds_what_was_at_hand(nats: RunningServer) -> None:

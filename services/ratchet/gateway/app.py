@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 from aiohttp import ClientSession
 
@@ -88,7 +89,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     contracts = Contracts.load()
     broker = Broker(lambda: Bus.connect(settings.kernel, name="gateway", contracts=contracts))
     folder = settings.kernel.data_dir / "gateway"
-    spool = Spool(folder / "spool", settings.spool_bytes)
+    spool = _spool(folder / "spool", settings.spool_bytes)
     outbox = Outbox(contracts, "gateway", spool, queue_limit=settings.queue_limit)
     session = open_session()
     routes = Routes(broker.bus, folder, lease_s=settings.lease_s, monotonic=time.monotonic)
@@ -140,6 +141,14 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     finally:
         await session.close()
         spool.close()
+
+
+def _spool(folder: Path, limit_bytes: int) -> Spool:
+    """Raises `ConfigError` where there can be none."""
+    try:
+        return Spool(folder, limit_bytes)
+    except OSError as error:
+        raise ConfigError(f"cannot spool in {folder}: {error.strerror}") from error
 
 
 def bounds(settings: Settings) -> Bounds:

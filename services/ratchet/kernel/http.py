@@ -131,7 +131,7 @@ class _Connection(HttpToolsProtocol):
         elif self._body > BODY_BYTES:
             self._refuse(413, f"the body is larger than {BODY_BYTES} bytes", "body_too_large")
         elif len(self.pipeline) > PIPELINED:
-            self._refuse(429, f"more than {PIPELINED} requests wait on this connection", "too_many_requests")
+            self.transport.abort()  # an answer may have begun: nothing can be said
 
     def on_message_begin(self) -> None:
         if self._deadline is None:
@@ -179,7 +179,7 @@ class _Connection(HttpToolsProtocol):
         self._due_in(None)
         cycle = cast("RequestResponseCycle | None", self.cycle)  # there is none before the first request's headers
         begun = cycle is not None and cycle.response_started and not cycle.response_complete
-        if begun or self.pipeline:
+        if begun or self.pipeline:  # it would stand in another answer
             self.transport.abort()
             return
         if cycle is not None:  # whoever is at work on it sees that its client has gone

@@ -17,10 +17,11 @@ import re
 import sys
 import threading
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from traceback import walk_tb
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -45,6 +46,20 @@ Line = MutableMapping[str, Any]
 """Members of one line. `Any` because a caller may log whatever it has."""
 
 
+class _Output:
+    """Standard error. That a full disk takes no line is no reason to fail at what the line is about."""
+
+    def write(self, text: str) -> None:
+        """A line, or nothing."""
+        with suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        """What can be written is."""
+        with suppress(OSError):
+            sys.stderr.flush()
+
+
 def configure_logs(service: str, level: str) -> None:
     """Set up structlog, `logging` and the hooks for uncaught exceptions; `service` is a member of every line."""
     structlog.configure(
@@ -56,7 +71,7 @@ def configure_logs(service: str, level: str) -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Output())),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service)

@@ -28,14 +28,21 @@ class SameSite:
         self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI entry point: 403 for another site, 415 for another content type than JSON."""
+        """ASGI entry point: 403 for another site, 415 for another content type than JSON, 400 for more than one."""
         problem = None
         if scope["type"] == "http" and scope["method"] not in _SAFE:
-            problem = refusal(dict(scope["headers"]), self._hosts)
+            problem = _repeated(scope["headers"]) or refusal(dict(scope["headers"]), self._hosts)
         if problem is not None:
             await send_response(send, problem_response(problem))
         else:
             await self._app(scope, receive, send)
+
+
+def _repeated(headers: Sequence[tuple[bytes, bytes]]) -> HttpError | None:
+    """A proxy in front may have judged the one that is not judged here."""
+    names = [name for name, _ in headers]
+    twice = next((name for name in (b"host", b"origin", b"content-type") if names.count(name) > 1), None)
+    return HttpError(400, f"the header {twice.decode()} comes twice", code="repeated_header") if twice else None
 
 
 def refusal(headers: Mapping[bytes, bytes], hosts: frozenset[str]) -> HttpError | None:
