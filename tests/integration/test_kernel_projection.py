@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ratchet.kernel.bus import Bus
@@ -137,6 +138,26 @@ async def test_a_stream_that_was_made_anew_is_noticed_by_a_projection_that_start
         await say(bus, "defgh", take="anew")
         async with running(projection := sessions(bus)):
             await folded(projection, "abcdefgh")
+
+
+async def test_a_stream_that_was_set_back_is_noticed_although_it_says_that_it_is_the_same(
+    settings: KernelSettings,
+) -> None:
+    """As one that was restored from an older copy: it was made when it was, and ends before what is folded."""
+    async with connected(settings) as bus:
+        async with running(projection := sessions(bus)):
+            await say(bus, "abc")
+            await folded(projection, "abc")
+        cursors = bus.bucket("baselines", Cursor)
+        cursor = await cursors.get("cursor-sessions")
+        assert cursor is not None
+        await cursors.put("cursor-sessions", msgspec.structs.replace(cursor.value, sequence=9))
+        async with running(projection := sessions(bus)):
+            await say(bus, "de")
+            await folded(projection, "abcde")
+            assert "lacks messages" in (await projection.check() or "")
+        (told,) = await alerts(bus)
+        assert "restored from an older copy" in told
 
 
 async def test_a_broker_that_lost_everything_is_followed_from_the_beginning(

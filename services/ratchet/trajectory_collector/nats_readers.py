@@ -15,6 +15,8 @@ from ratchet.trajectory_collector.nats_streams import Streams
 
 TAILS = {"RL_TURNS": ("turn_seq", Turn.TOPIC), "RL_STARTS": ("start_seq", Start.TOPIC)}
 """Stream -> the member of a rollout's record that says up to where it was read, and the topic that is read."""
+READING = frozenset({"running", "paused", "held", "soaking"})
+"""The states of a rollout that reads them. A place of 0 is not in its record."""
 
 
 class NatsReaders:
@@ -56,7 +58,8 @@ class NatsReaders:
         found: dict[str, int] = {}
         for key, entry in (await self._bus.bucket(ROLLOUTS, msgspec.Raw).items()).items():
             record: Any = msgspec.json.decode(entry.value)
-            if isinstance(record, dict) and member in record and "finished_at" not in record:
-                subject = role_subject(topic, str(record.get("role", key)))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType] - another service's record
-                found[f"the rollout of {key}"] = await self._streams.read_by(stream, int(record[member]), [subject])
+            if isinstance(record, dict) and record.get("state") in READING:  # pyright: ignore[reportUnknownMemberType] - another service's record
+                subject = role_subject(topic, str(record.get("role", key)))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+                place = int(record.get(member, 0))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+                found[f"the rollout of {key}"] = await self._streams.read_by(stream, place, [subject])
         return found

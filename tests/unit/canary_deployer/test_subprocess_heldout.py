@@ -55,10 +55,10 @@ async def test_a_missing_command_is_reported(tmp_path: Path):
 async def test_a_command_that_hangs_is_ended_with_everything_it_started(tmp_path: Path):
     mark = tmp_path / "child"
     script = f"""
-import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+import signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
 open({str(mark)!r}, "w").write(str(child.pid))
-time.sleep(60)
+signal.pause()
 """
     run = await heldout(tmp_path, script, deadline_s=3).play(policy(2))
     assert run.problem == "not finished after 3 s"

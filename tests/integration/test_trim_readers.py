@@ -1,0 +1,68 @@
+"""What the trimmer must leave alone, as the broker and other services' records say it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, State
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.projection import Cursor
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Start, named_id
+from ratchet.messages.state import ROLLOUTS, ServedPolicy
+from ratchet.trajectory_collector.nats_readers import READING, NatsReaders
+from ratchet.trajectory_collector.nats_streams import Streams
+from tests.support.messages import AT, trajectory, turn
+from tests.support.running import connected
+from tests.support.servers import RunningServer
+
+SERVED = ServedPolicy(version=2, digest="b" * 64, name="support@2")
+
+
+@pytest.fixture
+def settings(nats: RunningServer) -> KernelSettings:
+    return KernelSettings(nats_url=nats.url)
+
+
+async def start(bus: Bus, role: str, number: int) -> None:
+    await bus.publish(
+        Start(trajectory_id=named_id(role, number), timestamp=bus.now(), policy=turn().policy, role=role)
+    )
+
+
+async def rollout(bus: Bus, state: State, **places: int) -> None:
+    """The record of a rollout of the role `support`."""
+    record = Rollout(
+        rollout_id="r", role="support", state=state, candidate=SERVED, created_at=AT, actor="test", **places
+    )
+    await bus.bucket(ROLLOUTS, Rollout).put("support", record)
+
+
+def test_every_state_with_traffic_reads() -> None:
+    assert {str(state) for state in WITH_TRAFFIC} <= READING
+
+
+@pytest.mark.parametrize(("read", "needed_after"), [(0, 1), (2, 2), (3, 4)])
+async def test_a_rollout_under_way_keeps_the_starts_that_it_has_not_read(
+    settings: KernelSettings, read: int, needed_after: int
+) -> None:
+    """Starts 1 and 4 are another role's. A rollout that has read none has no place in its record."""
+    async with connected(settings) as bus:
+        for role, number in (("planner", 1), ("support", 1), ("support", 2), ("planner", 2)):
+            await start(bus, role, number)
+        readers = NatsReaders(bus, Streams(bus), [])
+        await rollout(bus, State.RUNNING, start_seq=read)
+        assert (await readers.applied("RL_STARTS"))["the rollout of support"] == needed_after
+        await rollout(bus, State.PROMOTED, start_seq=read)
+        assert "the rollout of support" not in await readers.applied("RL_STARTS")
+
+
+async def test_a_projection_keeps_what_it_has_not_folded(settings: KernelSettings) -> None:
+    async with connected(settings) as bus:
+        await bus.publish_all([trajectory(str(n)) for n in range(5)])
+        readers = NatsReaders(bus, Streams(bus), [])
+        assert (await readers.applied("RL_TRAJECTORIES"))["turn-history"] == 0
+        await bus.bucket("baselines", Cursor).put("cursor-turn-history", Cursor(3))
+        assert (await readers.applied("RL_TRAJECTORIES"))["turn-history"] == 3
+        without = NatsReaders(bus, Streams(bus), ["reward_computer"])
+        assert "turn-history" not in await without.applied("RL_TRAJECTORIES")
