@@ -57,6 +57,7 @@ HEADERS: list[dict[str, str]] = [
     {"content-encoding": ""},
     {"Status": "409", "Description": "Consumer Deleted"},
     {"ce-id": "x" * 10_000},
+    {"ce-id": "x" * 60_000},
     {"ce-id": "'; DROP TABLE trajectories; --\\"},
     {"ce-id": "übel", "ce-correlationid": "", "ce-causationid": "y" * 5_000},
     {"ce-time": "yesterday", "ce-type": "agent.rl.nonsense.v9", "ce-specversion": "7"},

@@ -29,8 +29,8 @@ MAX_BATCH_BYTES = 4 * 1024 * 1024
 ACK_DEADLINE_S = 5.0
 """After this long without an answer the outcome is unknown; publishing again is safe, ids make it idempotent."""
 LOST = "the connection to the broker was lost"
-_REFUSED_FOR_GOOD = {10054, 10060, 10071}
-"""Message exceeds the maximum size; wrong expected stream or sequence."""
+_REFUSED_FOR_GOOD = {10054, 10060, 10071, 10097}
+"""Message exceeds the maximum size; wrong expected stream or sequence; headers exceed the maximum size."""
 _BATCH_ERRORS = range(10174, 10212)
 """Error codes of atomic batches; 10201 is a duplicate id inside one."""
 
