@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -102,6 +105,50 @@ async def test_an_outage_is_ridden_out_in_order(settings: ClientSettings, nats: 
         assert (client.stats.published, client.stats.overflowed) == (61, 0)
     found = await stored(settings, "RL_TRAJECTORIES", Trajectory)
     assert [each.task_context.task_id for each in found] == [str(n) for n in range(61)]
+
+
+async def test_a_frozen_broker_costs_neither_the_agents_time_nor_a_trajectory(
+    settings: ClientSettings, nats: RunningServer
+) -> None:
+    async with AsyncClient(agent_id="a", settings=settings) as client:
+        play(client, "0")
+        assert await client.flush(10)
+        os.kill(nats.pid, signal.SIGSTOP)
+        try:
+            began = asyncio.get_running_loop().time()
+            for n in range(1, 40):
+                play(client, str(n))
+            assert asyncio.get_running_loop().time() - began < 5  # less than one answer of the broker is waited for
+            await eventually(lambda: spooled(client))
+        finally:
+            os.kill(nats.pid, signal.SIGCONT)
+        play(client, "40")
+        assert await client.flush(30)
+        assert client.stats.overflowed == 0
+    found = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert sorted({int(each.task_context.task_id) for each in found}) == list(range(41))
+
+
+async def test_a_broker_that_lost_its_data_gets_everything_that_comes_after(
+    settings: ClientSettings, nats: RunningServer, tmp_path: Path
+) -> None:
+    async with connected(settings.kernel), AsyncClient(agent_id="a", settings=settings) as client:
+        play(client, "before")
+        assert await client.flush(10)
+        nats.kill()
+        shutil.rmtree(tmp_path / "nats" / "jetstream")
+        for n in range(20):
+            play(client, str(n))
+        nats.start()  # whoever keeps the streams makes them again
+        assert await client.flush(40)
+        assert client.stats.overflowed == 0
+    found = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert [each.task_context.task_id for each in found] == [str(n) for n in range(20)]
+
+
+async def spooled(client: AsyncClient) -> bool:
+    """Whether what was recorded is on disk, or on its way to a broker that does not answer."""
+    return client.stats.pending >= 39
 
 
 async def test_what_was_recorded_without_a_broker_is_published_by_the_next_process(

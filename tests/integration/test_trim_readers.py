@@ -25,9 +25,7 @@ def settings(nats: RunningServer) -> KernelSettings:
 
 
 async def start(bus: Bus, role: str, number: int) -> None:
-    await bus.publish(
-        Start(trajectory_id=named_id(role, number), timestamp=bus.now(), policy=turn().policy, role=role)
-    )
+    await bus.publish(Start(trajectory_id=named_id(role, number), timestamp=bus.now(), policy=turn().policy, role=role))
 
 
 async def rollout(bus: Bus, state: State, **places: int) -> None:

@@ -169,7 +169,9 @@ class RewardComputer:
     def _history(self, trajectory: Trajectory, sequence: int | None) -> Stats:
         """The past of a trajectory, as of its place in the stream."""
         history = self.histories.state(history_key(trajectory))
-        return history.before(sequence, self.spec.window) if history and sequence is not None else NOTHING_YET
+        if history is None or sequence is None:
+            return NOTHING_YET
+        return history.before(trajectory, sequence, self.spec.window)
 
     def _windows(self, trajectory: Trajectory) -> ScoreWindows:
         return self.windows.state(windows_key(trajectory.role, self.spec.function)) or NO_PAST

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.kernel.projection import Folded
-from ratchet.messages import Outcome, Reward
+from ratchet.messages import Outcome, Reward, Trajectory
 from ratchet.messages.reward import RewardFunction
 from ratchet.messages.trajectory import TaskContext
 from ratchet.reward_computer.components import Evidence
-from ratchet.reward_computer.domain.history import CAPACITY, TurnHistory, add_trajectory, history_key
+from ratchet.reward_computer.domain.history import CAPACITY, SLOTS, TurnHistory, add_trajectory, history_key
 from ratchet.reward_computer.domain.normalization import (
     MIN_WINDOW,
     NO_PAST,
@@ -43,14 +43,14 @@ def history(counts: list[int]) -> TurnHistory:
 
 def test_a_history_is_read_as_it_was_before_a_trajectory() -> None:
     past = history([3, 5, 10, 20])
-    assert past.before(1, 1000) == Stats()
-    assert past.before(3, 1000) == Stats(2, 4.0, 1.0, 3, 5)
-    assert past.before(5, 2) == Stats(2, 15.0, 5.0, 10, 20)
+    assert past.before(trajectory(), 1, 1000) == Stats()
+    assert past.before(trajectory(), 3, 1000) == Stats(2, 4.0, 1.0, 3, 5)
+    assert past.before(trajectory(), 5, 2) == Stats(2, 15.0, 5.0, 10, 20)
 
 
 def test_what_was_folded_later_does_not_change_an_earlier_baseline() -> None:
     counts = [1 + number % 7 for number in range(CAPACITY + 500)]
-    assert history(counts).before(1501, 1000) == history(counts[:1500]).before(1501, 1000)
+    assert history(counts).before(trajectory(), 1501, 1000) == history(counts[:1500]).before(trajectory(), 1501, 1000)
 
 
 def test_a_history_is_bounded_and_fits_a_bucket() -> None:
@@ -65,15 +65,33 @@ def test_the_same_trajectory_published_again_does_not_count_again() -> None:
     assert again == once
 
 
-def test_task_types_are_role_and_domain() -> None:
-    def key(domain: str | None, role: str = "support") -> str:
-        return history_key(trajectory(role=role, task_context=TaskContext(task_id="1", instructions="", domain=domain)))
+def of_domain(domain: str | None, name: str = "one", role: str = "support") -> Trajectory:
+    return trajectory(name, role=role, task_context=TaskContext(task_id="1", instructions="", domain=domain))
 
-    assert key("coding") == "support.coding"
-    assert key(None) == "support.none"
-    keys = {key("coding"), key("coding", "other"), key("a b"), key("a.b"), key("ü"), key("x" * 100)}
-    assert len(keys) == 6
-    assert all(set(one) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") for one in keys)
+
+def test_however_many_domains_agents_name_there_are_only_so_many_states() -> None:
+    keys = {history_key(of_domain(f"ticket {number}")) for number in range(5000)}
+    assert len(keys) == SLOTS
+    assert all(set(one) <= set("abcdefghijklmnopqrstuvwxyz0123456789-.") for one in keys)
+    assert history_key(of_domain("x")) != history_key(of_domain("x", role="other"))
+    assert history_key(of_domain(None)) == history_key(of_domain("none"))
+
+
+def test_domains_that_share_a_state_do_not_share_a_history() -> None:
+    first, second = (
+        of_domain("coding", "1"),
+        next(
+            one
+            for number in range(5000)
+            if history_key(one := of_domain(f"d{number}", "2")) == history_key(of_domain("coding"))
+        ),
+    )
+    folded = None
+    for sequence, one in enumerate((first, second), start=1):
+        folded = add_trajectory(folded, received(msgspec.structs.replace(one, turns=turns(sequence)), sequence))
+    assert folded is not None
+    assert folded.before(first, 3, 1000) == stats_of([1])
+    assert folded.before(second, 3, 1000) == stats_of([2])
 
 
 def reward(number: int, said: Any = (), windows: ScoreWindows = NO_PAST, **changes: Any) -> Reward:

@@ -1,51 +1,58 @@
 """How many model calls trajectories of a task type took: a fold over RL_TRAJECTORIES, read as of any recent sequence.
 
-A task type is the role and the task's domain (`task_context.domain`, `none` where there is none).
+A task type is the role and the task's domain (`task_context.domain`, `none` where there is none). A domain is free text
+of an agent: the task types of a role share `SLOTS` states, so that their number has a bound, and every entry says which
+domain it is of, so that none is taken for another's.
 """
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
+from hashlib import blake2b
 from itertools import groupby
 
+import msgspec
+
 from ratchet.kernel.received import Received
-from ratchet.messages import Message, Trajectory, Value, named_id
+from ratchet.messages import Message, Trajectory, Value
 from ratchet.messages.trajectory import TrajectoryTurn
 from ratchet.reward_computer.domain.window import Stats, stats_of
 
 CAPACITY = 2000
-"""Entries kept: a window of 1,000 can be read as of any of the last 1,000 trajectories of the task type."""
+"""Entries kept: a window of 1,000 can be read as of any of the last 1,000 trajectories of the slot."""
+SLOTS = 256
+"""States of a role: 15 MB when all are full."""
 
 
 class TurnHistory(Value, frozen=True, kw_only=True):
-    """The newest trajectories of one task type in stream order, as columns."""
+    """The newest trajectories of one slot in stream order, as columns."""
 
     sequences: list[int]
     calls: list[int]
     marks: list[str]
     """Ends of their ids: the same trajectory published again does not count again."""
+    domains: list[str] = msgspec.field(default_factory=list[str])
+    """Digests of their domains; none in a state of version 0.1, which no key leads to any more."""
 
-    def before(self, sequence: int, window: int) -> Stats:
-        """Calls per trajectory among the last `window` trajectories published before `sequence`."""
-        end = bisect_left(self.sequences, sequence)
-        return stats_of(self.calls[max(0, end - window) : end])
+    def before(self, trajectory: Trajectory, sequence: int, window: int) -> Stats:
+        """Calls per trajectory among the last `window` of its task type that were published before `sequence`."""
+        end, domain = bisect_left(self.sequences, sequence), _digest(trajectory)
+        past = [calls for calls, of in zip(self.calls[:end], self.domains[:end], strict=True) if of == domain]
+        return stats_of(past[-window:])
 
 
-EMPTY = TurnHistory(sequences=[], calls=[], marks=[])
+EMPTY = TurnHistory(sequences=[], calls=[], marks=[], domains=[])
 
 
 def task_type(received: Received[Message]) -> str | None:
-    """The key of a trajectory's history."""
+    """The key of the state that a trajectory's history is in."""
     message = received.message
     return history_key(message) if isinstance(message, Trajectory) else None
 
 
 def history_key(trajectory: Trajectory) -> str:
-    """`<role>.<domain>`; a domain that is not a plain word becomes a digest, since keys take few characters."""
-    domain = trajectory.task_context.domain or "none"
-    plain = re.fullmatch(r"[A-Za-z0-9_-]{1,64}", domain)
-    return f"{trajectory.role}.{domain if plain else named_id('domain', domain)}"
+    """`<role>.slot-<number>`."""
+    return f"{trajectory.role}.slot-{int(_digest(trajectory), 16) % SLOTS}"
 
 
 def add_trajectory(history: TurnHistory | None, received: Received[Message]) -> TurnHistory:
@@ -60,12 +67,18 @@ def add_trajectory(history: TurnHistory | None, received: Received[Message]) -> 
         sequences=[*past.sequences, received.sequence][-CAPACITY:],
         calls=[*past.calls, model_calls(trajectory)][-CAPACITY:],
         marks=[*past.marks, mark][-CAPACITY:],
+        domains=[*past.domains, _digest(trajectory)][-CAPACITY:],
     )
 
 
 def model_calls(trajectory: Trajectory) -> int:
     """How often the model was asked: parallel tool calls come from one answer."""
     return sum(1 for _ in groupby(trajectory.turns, key=_call))
+
+
+def _digest(trajectory: Trajectory) -> str:
+    domain = trajectory.task_context.domain or "none"
+    return blake2b(domain.encode(errors="replace"), digest_size=6).hexdigest()
 
 
 def _call(turn: TrajectoryTurn) -> str:
