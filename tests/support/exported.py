@@ -9,5 +9,6 @@ from ratchet.embedded.catalog import SERVICES
 
 def import_all_metrics() -> None:
     """Register what the kernel and every service count."""
-    for module in ("ratchet.kernel.health", "ratchet.kernel.consumer", *(f"{s.module}.metrics" for s in SERVICES)):
+    kernel = ("ratchet.kernel.health", "ratchet.kernel.consumer", "ratchet.kernel.projection")
+    for module in (*kernel, *(f"{s.module}.metrics" for s in SERVICES)):
         importlib.import_module(module)

@@ -86,7 +86,7 @@ class Settings(BaseSettings):
     """How long a client may take to send its request's body."""
     grace_s: float = Field(default=1.0, ge=0)
     """How long a stop still lets calls in, while readiness already says that it stops."""
-    drain_s: float = Field(default=120.0, ge=1)
+    drain_s: float = Field(default=120.0, ge=1, allow_inf_nan=False)
     """How long calls under way may go on at a stop: as long as the longest answer, and no longer than whoever stops the
     process waits before killing it (`stop_grace_period` of compose)."""
     user_key: SecretStr | None = None

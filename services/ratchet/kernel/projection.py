@@ -124,6 +124,7 @@ class Projection(Generic[S]):
         self._bus = bus
         self._fold = fold
         self._name = fold.name
+        self._skipped, self._gone = FAILED.labels(fold.name), LOST.labels(fold.name)  # 0 from now on: a rise shows
         self._states: Bucket[Folded[S]] = bus.bucket(fold.bucket, Folded[fold.kind])
         self._cursors = _cursors(bus, fold.bucket)
         self._folded: dict[str, Folded[S]] = {}
@@ -242,7 +243,7 @@ class Projection(Generic[S]):
         if cursor.sequence == 0 or missing <= 0:
             return cursor.sequence  # a new projection begins with what there is
         self._lost += missing
-        LOST.labels(self._name).inc(missing)
+        self._gone.inc(missing)
         gone = (
             f"{self._fold.stream} begins at {extent.first}: up to {missing} messages after {cursor.sequence} are gone"
         )
@@ -292,7 +293,7 @@ class Projection(Generic[S]):
             except ContractError:
                 continue  # the consumer loop has made it a dead letter; a fold skips it, every time alike
             except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all that follow it
-                FAILED.labels(self._name).inc()
+                self._skipped.inc()
                 sequence = message.metadata.sequence.stream
                 log.error("cannot be folded", projection=self._name, sequence=sequence, **failure(error))
         for key in sorted(changed):
