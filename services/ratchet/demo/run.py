@@ -50,14 +50,17 @@ def run(options: Options) -> int:
         ending = asyncio.run(_watch(options, console))
     except RatchetError as error:
         raise DemoBroke(f"{error} (logs in {options.directory / 'logs'})") from error
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
     return 0 if ending.closed else 1
 
 
 async def _watch(options: Options, console: Console) -> Ending:
     """Close the loop, show it, and print what came of it."""
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
+    watching = asyncio.current_task()
+    assert watching is not None  # noqa: S101 - this is one
+    # Not by way of SIGINT, which a shell's background jobs ignore.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, watching.cancel)
     progress = Progress(listen=console.print if plain(console) else None)
     screen, plan = Screen(progress), SMALL if options.small else DEMO
     with shown(screen, console):
