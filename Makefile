@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
 .PHONY: help setup simulate prometheus check lint type imports generated format test test-unit test-contract test-integration test-e2e \
-	unit-with-torch unit-without-torch demo up down env constraints docs
+	unit-with-torch unit-without-torch demo learning-report up down env constraints docs
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ test-e2e: $(STAMP) ## a small loop, closed
 
 demo: $(STAMP) ## the whole loop on this machine, in minutes
 	@$(BIN)/ratchet demo $(ARGS)
+
+learning-report: $(STAMP) ## docs/reports/learning.md: what the demo's recipe learns, over seeds; half an hour
+	@$(BIN)/python -m ratchet.demo.report_learning $(ARGS)
 
 up: $(STAMP) ## start the local stack; Ctrl-C stops it
 	@$(BIN)/ratchet up $(ARGS)

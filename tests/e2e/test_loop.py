@@ -63,7 +63,7 @@ def check_policies(findings: Findings, *, bad: int) -> None:
     assert (stages[1], stages[good], stages[bad]) == ("archived", "stable", "rolled_back")
     assert findings.route.stable is not None
     assert (findings.route.stable.version, findings.route.canary) == (good, None)
-    assert set(findings.exams) == {1, good, bad}
+    assert {1, good, bad} <= set(findings.exams)
     valid = findings.exams[bad].valid_calls()
     assert valid is not None
     assert valid.rate > 0.9  # the bad policy decides badly; it does not babble

@@ -25,7 +25,7 @@ class AgentsFailed(RatchetError):
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Which tickets to work on. Without `tasks`, until told to stop."""
+    """Which tickets to work on. Without `tasks`, until they are stopped."""
 
     gateway_url: str
     seed: int

@@ -60,12 +60,12 @@ WHERE role = {role:String} AND policy_version = {version:UInt32} AND arm = 'cana
 """
 
 _REWARDED = "SELECT uniqExact(trajectory_id) AS number FROM rewards WHERE role = {role:String}"
-_LEDGER = "SELECT stream, accounted, stored, dead, duplicate, missing FROM ledger_balance ORDER BY stream, consumer"
+_LEDGER = "SELECT stream, accounted, stored, dead, lost, missing FROM ledger_balance ORDER BY stream, consumer"
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutDecision:
-    """One decision of the deployer, as its event told it."""
+    """One decision of the deployer, from its event."""
 
     version: int
     from_version: int | None
@@ -83,6 +83,7 @@ class LedgerLine:
     accounted: int
     stored: int
     dead: int
+    lost: int
     missing: int
 
 
@@ -138,7 +139,7 @@ class Facts:
     async def ledger(self) -> Sequence[LedgerLine]:
         """The balance of every stream."""
         return [
-            LedgerLine(row["stream"], row["accounted"], row["stored"], row["dead"], row["missing"])
+            LedgerLine(row["stream"], row["accounted"], row["stored"], row["dead"], row["lost"], row["missing"])
             for row in await self._warehouse.rows(_LEDGER)
         ]
 

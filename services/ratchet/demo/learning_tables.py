@@ -16,6 +16,9 @@ from ratchet.demo.world import MISJUDGED
 START, RLOO, REJECTION = "imitation of the clerk", "rloo", "rejection sampling"
 METHODS = (RLOO, REJECTION)
 OVERALL, OF_MISJUDGED = "all kinds", "misjudged kinds"
+SAFE = 0.99
+"""How often a run in which everything works must hold a claim."""
+_SAFE_ERRORS = statistics.NormalDist().inv_cdf(SAFE)
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -97,16 +100,15 @@ class OverSeeds:
         count = len(self.values)
         return student_quantile(0.975, count - 1) * self.spread / math.sqrt(count) if count > 1 else None
 
-    def chance_above(self, least: float) -> float | None:
-        """Probability that one more run lies above `least`: Student's predictive distribution of seeds.
+    def lower_bound(self, probability: float) -> float | None:
+        """What one more run exceeds with this probability: Student's predictive distribution of seeds.
 
         It takes runs as normal around an unknown mean with an unknown spread. None for a single seed.
         """
         count = len(self.values)
         if count < 2:
             return None
-        scale = self.spread * math.sqrt(1 + 1 / count)
-        return student_below((self.mean - least) / scale, count - 1) if scale else float(self.mean >= least)
+        return self.mean - student_quantile(probability, count - 1) * self.spread * math.sqrt(1 + 1 / count)
 
     def __str__(self) -> str:
         width = self.half_width
@@ -136,15 +138,45 @@ def student_quantile(probability: float, freedom: int) -> float:
     return (low + high) / 2
 
 
-def draw_tables(report: Report, least_rise: float, cycles: int) -> str:
-    """The whole report as Markdown. `least_rise` and `cycles`: what the demo claims, and after how many cycles."""
-    parts = [
-        _head(report),
-        _success_table(report, OVERALL),
-        _success_table(report, OF_MISJUDGED),
-        _kinds(report),
-        _claim(report, least_rise, cycles),
-    ]
+@dataclass(frozen=True, slots=True)
+class ClaimedRise:
+    """A rise of greedy success that a run promises."""
+
+    run: str
+    """The command."""
+    kinds: str
+    cycles: int
+    tickets: int
+    """Held-out tickets of its exams."""
+    least: float
+
+
+@dataclass(frozen=True, slots=True)
+class Safety:
+    """What the seeds say about a claimed rise."""
+
+    over: OverSeeds
+    """The rises."""
+    safe: float
+    """What a rise as true as that of the worst seed exceeds with probability `SAFE` in an exam of fresh tickets."""
+    another_seed: float | None
+    """What a run with one more seed exceeds with that probability, by the spread over seeds."""
+
+
+def safety(report: Report, claim: ClaimedRise) -> Safety:
+    """How large a rise is safe to claim."""
+    pairs = _first_and_last(report.measured, claim.kinds, claim.cycles)
+    rises = [last.rate - first.rate for first, last in pairs]
+    first, last = pairs[rises.index(min(rises))]
+    share = claim.tickets / next(iter(report.measured)).success(GREEDY).trials
+    variance = sum(one.rate * (1 - one.rate) / (one.trials * share) for one in (first, last))
+    over = OverSeeds(rises)
+    return Safety(over, min(rises) - _SAFE_ERRORS * math.sqrt(variance), over.lower_bound(SAFE))
+
+
+def draw_tables(report: Report, claims: Sequence[ClaimedRise]) -> str:
+    """The whole report as Markdown."""
+    parts = [_head(report), _means(report), _each_seed(report), _kinds(report), _claims(report, claims)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -152,33 +184,48 @@ def _head(report: Report) -> str:
     setting, recipe = report.setting, report.recipe
     versions = ", ".join(f"{name} {version}" for name, version in setting.versions.items())
     numbers = ", ".join(f"{name} {value:g}" for name, value in recipe.items())
-    tickets = next(iter(report.measured)).success(GREEDY).trials
+    exam = next(iter(report.measured))
     return f"""# How much the demo's recipe learns
 
 Made by `{setting.command}` on {setting.machine}; {versions}.
 The data is in [learning.json](learning.json). World, base model, trainer and engine are those of `ratchet demo`, in one
-process: no bus, no services, no gate, no canary.
+process: no bus, no services, no gate, no canary, and so no traffic of a canary to learn from.
 
-Recipe: {numbers}. Every policy plays the same {tickets} held-out tickets twice: *greedy* (temperature 0) and *sampled*
-(temperature 1). Held out means: combinations of facts about an order, and orders, that never occur in training. Rules
-and kinds of tickets are the same in training.
+Recipe: {numbers}. A seed draws everything anew: the base model, the clerk's log, the tickets that agents play, and
+every draw of a token.
 
-*Rejection sampling* is the simplest rival: the same cycles, the same number of tickets played by its own newest policy,
+Every policy plays the same {exam.success(GREEDY).trials} held-out tickets twice: *greedy* (temperature 0) and *sampled*
+(temperature 1); {exam.success(GREEDY, OF_MISJUDGED).trials} of them are of the five kinds that the clerk misjudged.
+Held out means: combinations of facts about an order, and orders, that never occur in training. Rules and kinds of
+tickets are the same in training.
+
+*Rejection sampling* is the simplest rival: as many cycles with as many tickets played by its own newest policy, and
 the same adapter, learning rate and passes, but supervised fine-tuning on the tickets that were solved."""
 
 
-def _success_table(report: Report, kinds: str) -> str:
-    title = {OVERALL: "## All kinds of tickets", OF_MISJUDGED: "## The kinds that the clerk misjudged"}[kinds]
-    note = (
-        "Single values are seeds; ± is the 95 % Student interval of the mean over seeds. "
-        f"One value by itself has a 95 % Wilson interval over tickets of at most ±{_widest(report, kinds):.3f}."
-    )
-    rows = ["| policy | greedy | each seed | sampled | each seed |", "|---|---|---|---|---|"]
+_COLUMNS = [(mode, kinds) for kinds in (OVERALL, OF_MISJUDGED) for mode in (GREEDY, SAMPLED)]
+_HEADS = " | ".join(f"{mode}, {kinds}" for mode, kinds in _COLUMNS)
+
+
+def _means(report: Report) -> str:
+    rows = [f"| policy | {_HEADS} |", "|---" * 5 + "|"]
     for name, method, cycle in _points(report):
-        found = _at(report, method, cycle)
-        cells = [f"{_over(found, mode, kinds)} | {_each(found, mode, kinds)}" for mode in (GREEDY, SAMPLED)]
-        rows.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join([title, "", note, "", *rows])
+        exams = _at(report, method, cycle)
+        means = (OverSeeds([one.success(mode, kinds).rate for one in exams]) for mode, kinds in _COLUMNS)
+        seeds = f"{len(exams)} seed" + "s" * (len(exams) > 1)
+        rows.append(f"| {name} ({seeds}) | " + " | ".join(map(str, means)) + " |")
+    note = "± is the 95 % Student interval of the mean over seeds."
+    return "\n".join(["## Means over seeds", "", note, "", *rows])
+
+
+def _each_seed(report: Report) -> str:
+    rows = [f"| policy | seed | {_HEADS} |", "|---" * 6 + "|"]
+    for name, method, cycle in _points(report):
+        for one in _at(report, method, cycle):
+            cells = " | ".join(str(one.success(mode, kinds)) for mode, kinds in _COLUMNS)
+            rows.append(f"| {name} | {one.seed} | {cells} |")
+    note = "In brackets the 95 % Wilson interval over tickets."
+    return "\n".join(["## Seed by seed", "", note, "", *rows])
 
 
 def _kinds(report: Report) -> str:
@@ -197,33 +244,48 @@ def _kinds(report: Report) -> str:
         tickets = _at(report, START, 0)[0].success(GREEDY, kind).trials
         rows.append(f"| {kind}{mark} | {tickets} | " + " | ".join(cells) + " |")
     title = f"## Kind by kind, after {last} cycles"
-    return "\n".join([title, "", "Means over seeds; * marks the kinds that the clerk misjudged.", "", *rows])
+    note = "Means over the seeds of each method; * marks the kinds that the clerk misjudged."
+    return "\n".join([title, "", note, "", *rows])
 
 
-def _claim(report: Report, least_rise: float, cycles: int) -> str:
-    rises = rise_of_greedy(report.measured, cycles)
-    over = OverSeeds(list(rises.values()))
-    each = ", ".join(f"{rise:.3f}" for rise in rises.values())
-    chance = over.chance_above(least_rise)
-    told = "one seed says nothing about others" if chance is None else f"probability {chance:.4f}"
-    return f"""## How safe the demo's claim is
+def _claims(report: Report, claims: Sequence[ClaimedRise]) -> str:
+    rows = [
+        "| run | kinds | cycles | tickets | rise by seed | mean, deviation | safe | another seed | claimed |",
+        "|---" * 9 + "|",
+    ]
+    for claim in claims:
+        found = safety(report, claim)
+        each = " ".join(f"{rise:.2f}" for rise in found.over.values)
+        bounds = f"{found.safe:.3f} | {_bound(found.another_seed)}"
+        rows.append(
+            f"| {claim.run} | {claim.kinds} | {claim.cycles} | {claim.tickets} | {each} | "
+            f"{found.over.mean:.3f}, {found.over.spread:.3f} | {bounds} | {claim.least:g} |"
+        )
+    return "\n".join([_ARGUMENT, "", *rows])
 
-`ratchet demo` claims that greedy success rises by at least {least_rise:g} from the first policy to the one that
-serves at the end, after {cycles} cycles. Here it rose by {each} (seed by seed), {over.mean:.3f} on average with a
-standard deviation of {over.spread:.3f}. Student's predictive distribution from these {len(rises)} seeds (normal runs,
-unknown mean and spread; the noise of drawing tickets and the differences between seeds are both in the spread) gives
-one more run a rise of at least {least_rise:g} with {told}. The Wilson intervals over tickets are then apart: half
-the width of one is at most {_widest(report, OVERALL):.3f}."""
+
+_ARGUMENT = f"""## What the demo claims, and how safe that is
+
+`ratchet demo` claims that greedy success rises by at least so much from the first policy to the one that serves at
+the end; the claim may not fail by the chance of an exam where the policy did learn.
+
+*Safe*: the seed that rose least is taken for the truth, and both exams for fresh draws of that many tickets; less
+{_SAFE_ERRORS:.2f} standard errors of the difference, {SAFE:.0%} of such runs show more. No more than this is claimed.
+
+*Another seed*: what a run with one more seed exceeds with probability {SAFE:g}, by Student's predictive distribution
+(runs normal around an unknown mean with an unknown spread). It says what these few seeds show about others, and with
+few of them that is little. A run of `ratchet demo` always has seed 0: it differs from the next in timing alone."""
 
 
-def rise_of_greedy(measured: Sequence[Measured], cycles: int) -> Mapping[int, float]:
-    """By seed: greedy success after `cycles` cycles of RLOO, less that of the first policy."""
-    first = {one.seed: one.success(GREEDY).rate for one in measured if one.method == START}
-    return {
-        one.seed: one.success(GREEDY).rate - first[one.seed]
-        for one in measured
-        if (one.method, one.cycle) == (RLOO, cycles)
-    }
+def _bound(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"
+
+
+def _first_and_last(measured: Sequence[Measured], kinds: str, cycles: int) -> list[tuple[Proportion, Proportion]]:
+    """Greedy success before and after that many cycles of RLOO, seed by seed."""
+    first = {one.seed: one.success(GREEDY, kinds) for one in measured if one.method == START}
+    last = [one for one in measured if (one.method, one.cycle) == (RLOO, cycles)]
+    return [(first[one.seed], one.success(GREEDY, kinds)) for one in sorted(last, key=lambda one: one.seed)]
 
 
 def _points(report: Report) -> Iterator[tuple[str, str, int]]:
@@ -237,19 +299,6 @@ def _points(report: Report) -> Iterator[tuple[str, str, int]]:
 def _at(report: Report, method: str, cycle: int) -> list[Measured]:
     found = [one for one in report.measured if (one.method, one.cycle) == (method, cycle)]
     return sorted(found, key=lambda one: one.seed)
-
-
-def _over(found: Sequence[Measured], mode: str, kinds: str) -> OverSeeds:
-    return OverSeeds([one.success(mode, kinds).rate for one in found])
-
-
-def _each(found: Sequence[Measured], mode: str, kinds: str) -> str:
-    return " ".join(f"{one.success(mode, kinds).rate:.2f}" for one in found)
-
-
-def _widest(report: Report, kinds: str) -> float:
-    intervals = [one.success(mode, kinds).interval for one in report.measured for mode in (GREEDY, SAMPLED)]
-    return max(high - low for low, high in intervals) / 2
 
 
 def _count(measured: Proportion | None) -> Count:

@@ -1,4 +1,4 @@
-"""One closed loop: a stack of its own, the scenario on it, and what was found at the end, whoever watches."""
+"""One closed loop: a stack of its own, the scenario on it, and what was read at the end."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ async def close_the_loop(
     await asyncio.to_thread(_empty, directory)
     async with _stack(plan, directory, progress) as connections, _watched(connections, progress, directory, seen):
         scenario = Scenario(plan, connections, progress, directory)
-        told = await _told(scenario)
+        ran = await _run(scenario)
         findings = await read_findings(connections, scenario.story, directory / EXAMS)
-    return Ending(findings, scenario.story, [told, *claims(findings, scenario.story, plan)])
+    return Ending(findings, scenario.story, [ran, *claims(findings, scenario.story, plan)])
 
 
-async def _told(scenario: Scenario) -> Claim:
+async def _run(scenario: Scenario) -> Claim:
     """Run the scenario. Where it stops early, the report still says how far it came."""
     try:
         await scenario.run()
     except DemoFailed as error:
-        return Claim("the story was told to its end", holds=False, evidence=str(error))
-    return Claim("the story was told to its end", holds=True, evidence="")
+        return Claim("the demo ran to its end", holds=False, evidence=str(error))
+    return Claim("the demo ran to its end", holds=True, evidence="")
 
 
 @asynccontextmanager

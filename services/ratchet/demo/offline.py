@@ -46,6 +46,8 @@ PREFIX_TOKENS = 20_000
 class PlayedByPolicy:
     """A ticket that a policy worked on."""
 
+    trajectory_id: str
+    """Follows from the place of the ticket in the pile: a seed trains the same policy again."""
     task: Task
     verdict: Verdict
     messages: list[ChatMessage]
@@ -54,7 +56,7 @@ class PlayedByPolicy:
     def logged(self) -> LoggedTrajectory:
         """As a snapshot holds it."""
         return LoggedTrajectory(
-            trajectory_id=str(uuid.uuid4()),
+            trajectory_id=self.trajectory_id,
             task_key=self.task.task_id,
             reward=float(self.verdict.success),
             baseline=None,
@@ -67,10 +69,15 @@ class PlayedByPolicy:
 
 @dataclass(slots=True, eq=False)
 class _Seat:
+    trajectory_id: str
     task: Task
     desk: Desk
     messages: list[ChatMessage]
     calls: list[Call] = field(default_factory=list[Call])
+
+    def played(self) -> PlayedByPolicy:
+        """Once it is closed."""
+        return PlayedByPolicy(self.trajectory_id, self.task, self.desk.verdict(), self.messages, self.calls)
 
 
 class Office:
@@ -87,21 +94,21 @@ class Office:
     @torch.inference_mode()
     def play(self, tasks: Sequence[Task]) -> list[PlayedByPolicy]:
         """Play every ticket once, in the order in which they close."""
-        pile, opened = iter(tasks), 0
+        pile, opened = enumerate(tasks), 0
         self._closed = []
         while len(self._closed) < len(tasks):
-            fresh = [self._seat(task) for task in islice(pile, SEATS - opened + len(self._closed))]
+            fresh = [self._seat(*ticket) for ticket in islice(pile, SEATS - opened + len(self._closed))]
             opened += len(fresh)
             jobs = [self._job(seat) for seat in (*self._ready, *fresh)]
             self._ready.clear()
             self._batch.join(jobs)
             self._batch.step()
-        return [PlayedByPolicy(seat.task, seat.desk.verdict(), seat.messages, seat.calls) for seat in self._closed]
+        return [seat.played() for seat in self._closed]
 
     @staticmethod
-    def _seat(task: Task) -> _Seat:
+    def _seat(place: int, task: Task) -> _Seat:
         desk = Desk(task)
-        return _Seat(task, desk, desk.opening())
+        return _Seat(f"{task.task_id}#{place}", task, desk, desk.opening())
 
     def _job(self, seat: _Seat) -> Job:
         prompt = self._served.text.chat_ids(seat.messages, self._tools)

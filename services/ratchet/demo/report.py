@@ -21,7 +21,7 @@ from ratchet.demo.connections import Connections
 from ratchet.demo.exams import GREEDY, SAMPLED, Exam, read_exams
 from ratchet.demo.intervals import Proportion
 from ratchet.demo.picture import VersionTraffic
-from ratchet.demo.plan import ROLE, Plan
+from ratchet.demo.plan import ROLE, Plan, Rises
 from ratchet.demo.scenario import Story
 from ratchet.demo.world import MISJUDGED
 from ratchet.messages.state import Job, PolicyVersion, Route
@@ -77,6 +77,13 @@ class Findings:
         ]
 
 
+_LEGEND = """\
+greedy: the most likely token everywhere; sampled: as agents play, at temperature 1.
+In brackets: 95 % intervals over tickets.
+e-value: how strongly traffic speaks for a verdict. A canary that is worse by more than the margin is promoted in at
+most 1 of 20 rollouts, one that is no worse than the stable policy is rolled back in at most 1 of 20."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """Something the demo says, whether it is true, and the numbers behind it."""
@@ -108,8 +115,7 @@ def claims(findings: Findings, story: Story, plan: Plan) -> list[Claim]:
     """Everything that has to be true if the loop closed."""
     return [
         _promotions(findings, plan),
-        *([] if plan.greedy_rise is None else [_rise(findings, plan.greedy_rise)]),
-        _corrected(findings),
+        *_rises(findings, plan.rises),
         _no_lost_kind(findings),
         _refusal(findings, story),
         _rollback(findings, story),
@@ -138,7 +144,7 @@ def draw_report(findings: Findings, held: Sequence[Claim], story: Story) -> Rend
     for policy in findings.policies:
         table.add_row(*_version_row(findings, policy))
     lines = [*(_claim_line(claim) for claim in held), _seconds_line(findings, story)]
-    return Group(table, _kinds_table(findings), *lines)
+    return Group(table, _kinds_table(findings), Text(_LEGEND, "dim"), *lines)
 
 
 def _version_row(findings: Findings, policy: PolicyVersion) -> tuple[str, ...]:
@@ -205,27 +211,28 @@ def _seconds_line(findings: Findings, story: Story) -> Text:
 def _promotions(findings: Findings, plan: Plan) -> Claim:
     shown = ", ".join(f"v{version}" for version in findings.promoted) or "none"
     return Claim(
-        f"at least {plan.promotions} promoted by evidence", len(set(findings.promoted)) >= plan.promotions, shown
+        f"policies promoted by evidence: {plan.promotions} or more",
+        len(set(findings.promoted)) >= plan.promotions,
+        shown,
     )
 
 
-def _rise(findings: Findings, least: float) -> Claim:
-    text = f"greedy held-out success rose by {least:.2f} or more, intervals apart"
+def _rises(findings: Findings, rises: Rises) -> list[Claim]:
+    misjudged = _rise(findings, rises.misjudged, MISJUDGED, apart=rises.apart)
+    if rises.overall is None:
+        return [misjudged]
+    return [_rise(findings, rises.overall, None, apart=rises.apart), misjudged]
+
+
+def _rise(findings: Findings, least: float, kinds: Collection[str] | None, *, apart: bool) -> Claim:
+    of_what = "success in the kinds that the clerk misjudged" if kinds else "held-out success"
+    text = f"greedy {of_what} rose by {least:.2f} or more" + (", intervals apart" if apart else "")
     ends = findings.ends()
     if ends is None:
         return Claim(text, holds=False, evidence="not measured")
-    (first, last), (from_sampled, to_sampled) = (_of_both(ends, mode, None) for mode in (GREEDY, SAMPLED))
-    rose = last.rate - first.rate >= least and last.is_above(first)
+    (first, last), (from_sampled, to_sampled) = (_of_both(ends, mode, kinds) for mode in (GREEDY, SAMPLED))
+    rose = last.rate - first.rate >= least and (last.is_above(first) or not apart)
     return Claim(text, rose, f"{first} to {last}; sampled {from_sampled} to {to_sampled}")
-
-
-def _corrected(findings: Findings) -> Claim:
-    text = "greedy success rose in the kinds of tickets that the clerk misjudged, intervals apart"
-    ends = findings.ends()
-    if ends is None:
-        return Claim(text, holds=False, evidence="not measured")
-    first, last = _of_both(ends, GREEDY, MISJUDGED)
-    return Claim(text, last.is_above(first), f"{first} to {last}")
 
 
 def _no_lost_kind(findings: Findings) -> Claim:
@@ -251,8 +258,8 @@ def _refusal(findings: Findings, story: Story) -> Claim:
     decision = findings.decided(story.bad_version, "refuse") if story.bad_version else None
     exam = findings.exams.get(story.bad_version) if story.bad_version else None
     valid = exam.valid_calls() if exam else None
-    told = f"{decision.reason}; " if decision else ""
-    evidence = f"{told}{valid.rate:.0%} of its tool calls are valid" if valid else told
+    reason = f"{decision.reason}; " if decision else ""
+    evidence = f"{reason}{valid.rate:.0%} of its tool calls are valid" if valid else reason
     return Claim("the gate refused the bad policy", decision is not None, evidence)
 
 
@@ -269,11 +276,11 @@ def _nothing_lost(findings: Findings, story: Story) -> Claim:
     due = story.logged + story.ended
     evidence = f"{story.logged:,} logged, {story.ended:,} ended, {findings.rewarded:,} rewarded"
     rewarded = due <= findings.rewarded <= due + story.unanswered
-    return Claim("every ticket has its reward", rewarded, f"{evidence}, {story.unanswered} unanswered")
+    return Claim("every ticket has a reward", rewarded, f"{evidence}, {story.unanswered} unanswered")
 
 
 def _ledger(findings: Findings) -> Claim:
-    missing, dead = sum(line.missing for line in findings.ledger), sum(line.dead for line in findings.ledger)
-    accounted = sum(line.accounted for line in findings.ledger)
-    evidence = f"{accounted:,} messages, {missing} missing, {dead} dead"
-    return Claim("the ledger balances", bool(findings.ledger) and missing == dead == 0, evidence)
+    lines = findings.ledger
+    missing, dead, lost = (sum(getattr(one, name) for one in lines) for name in ("missing", "dead", "lost"))
+    evidence = f"{sum(one.accounted for one in lines):,} messages, {missing} missing, {dead} dead, {lost} lost"
+    return Claim("the ledger accounts for every message", bool(lines) and missing == dead == lost == 0, evidence)

@@ -74,16 +74,16 @@ class Scenario:
         random_model = await asyncio.to_thread(
             publish_base_model, connections.objects, BASE_ROLE, plan.seed, connections.bus.now()
         )
-        with self._progress.step("logged chats come in", COLLECTOR):
+        with self._progress.step(f"{plan.drills.examples:,} drills are logged", COLLECTOR):
             await publish_drills(plan, connections.kernel)
             await self._until_stored(BASE_ROLE, plan.drills.examples)
         tickets = asyncio.create_task(publish_tickets(plan, connections.kernel))
-        with self._progress.step("a base model learns to call tools", TRAINER):
+        with self._progress.step("a base model learns from the drills to call tools", TRAINER):
             base = await self._train(jobs.drill_job(plan, random_model.uri))
             await tickets
             self.story.logged = plan.tickets.examples + plan.bad.examples
             await self.settle()
-        with self._progress.step("the first policy imitates a biased clerk's tickets", TRAINER):
+        with self._progress.step("v1 learns to imitate the logged tickets of a biased clerk", TRAINER):
             job = await self._train(jobs.ticket_job(plan, _artifact(base)))
             await self._until("the first policy serves", self._serves(job), GATE_S)
         self._progress.note("v1 serves all traffic")
@@ -92,7 +92,7 @@ class Scenario:
         """Cycles, until enough policies were promoted by evidence."""
         plan, promoted = self._plan, 0
         for number in range(1, plan.max_cycles + 1):
-            with self._progress.step(f"cycle {number}: agents work with the stable policy", AGENTS):
+            with self._progress.step(f"cycle {number}: agents answer tickets with the stable policy", AGENTS):
                 await self._play(plan.tasks)
             promoted += await self._cycle(number) == "promoted"
             if promoted == plan.promotions:
@@ -101,16 +101,16 @@ class Scenario:
 
     async def offer_bad_policy(self) -> None:
         """A policy that calls tools well and decides badly: refused by the gate, then rolled back by evidence."""
-        with self._progress.step("a policy imitates a clerk who turns the rules round", TRAINER):
+        with self._progress.step("a bad policy learns to imitate a clerk who turns the rules round", TRAINER):
             job = await self._train(jobs.bad_job(self._plan))
         bad = await self._registered(job)
         self.story.bad_version = bad.version
-        with self._progress.step(f"the gate looks at v{bad.version}", GATE):
+        with self._progress.step(f"the gate tests the bad v{bad.version} on held-out tickets", GATE):
             state = await self._after_gates(bad.version)
         if state != "refused":
             raise DemoFailed(f"the gate let the bad policy v{bad.version} through ({state})")
         await self._note_gate(bad.version)
-        with self._progress.step(f"an operator overrides the gate: v{bad.version} meets traffic", CANARY):
+        with self._progress.step(f"an operator overrides the gate: v{bad.version} gets a share of the traffic", CANARY):
             await self._connections.start_rollout(
                 ROLE, bad.version, actor=OPERATOR, reason="to show that the canary catches it"
             )
@@ -120,16 +120,16 @@ class Scenario:
 
     async def _cycle(self, number: int) -> str:
         """Train, gate, canary; returns the state that the rollout ends in."""
-        with self._progress.step(f"cycle {number}: learning from rewarded tickets", TRAINER):
+        with self._progress.step(f"cycle {number}: the next policy learns from their rewards", TRAINER):
             await self.settle()
             job = await self._train(jobs.cycle_job(self._plan, number))
         policy = await self._registered(job)
-        with self._progress.step(f"cycle {number}: v{policy.version} plays held-out tickets", GATE):
+        with self._progress.step(f"cycle {number}: the gate tests v{policy.version} on held-out tickets", GATE):
             state = await self._after_gates(policy.version)
         await self._note_gate(policy.version)
         if state == "refused":
             return state
-        with self._progress.step(f"cycle {number}: v{policy.version} meets traffic", CANARY):
+        with self._progress.step(f"cycle {number}: v{policy.version} gets a share of the traffic", CANARY):
             return await self._canary(policy.version)
 
     async def _canary(self, version: int) -> str:
@@ -141,6 +141,7 @@ class Scenario:
             self._count(await agents.stop())
         rollout = await self._connections.rollout(ROLE)
         assert rollout is not None  # noqa: S101 - it has just been decided
+        await self._until(f"the decision about v{version} is stored", lambda: self._decided(version), STORED_S)
         self._progress.note(f"v{version} {rollout['state'].replace('_', ' ')}: {rollout['reason']}")
         return rollout["state"]
 
@@ -189,7 +190,7 @@ class Scenario:
         if job.state != "completed":
             reason = job.error.message if job.error else "no reason given"
             raise DemoFailed(f"job {job.algorithm} {job.state}: {reason}")
-        self._progress.note(_told(job))
+        self._progress.note(_job_text(job))
         return job
 
     def _serves(self, job: Job) -> Callable[[], Awaitable[PolicyVersion | None]]:
@@ -213,6 +214,11 @@ class Scenario:
         if rollout is None or rollout["candidate"]["version"] != version:
             return None
         return rollout["state"] if rollout["state"] in states else None
+
+    async def _decided(self, version: int) -> bool | None:
+        """Whether the end of a version's rollout is in the warehouse, where the report reads it."""
+        ends = {"promote", "roll_back", "abort"}
+        return any(one.version == version and one.verdict in ends for one in await self._facts.decisions()) or None
 
     async def _until_stored(self, role: str, number: int) -> None:
         """Until that many trajectories of a role have a reward."""
@@ -250,8 +256,8 @@ def _artifact(job: Job) -> str:
     return job.artifacts.final_checkpoint
 
 
-def _told(job: Job) -> str:
+def _job_text(job: Job) -> str:
     """One line about a finished job."""
     spent = (job.finished_at - job.created_at).total_seconds() if job.finished_at else 0.0
     loss = f", loss {job.metrics.loss:.3f}" if job.metrics and job.metrics.loss is not None else ""
-    return f"{job.algorithm} on {job.trajectories} trajectories in {spent:.0f} s{loss}"
+    return f"{job.algorithm} on {job.trajectories or 0:,} trajectories in {spent:.0f} s{loss}"

@@ -32,11 +32,12 @@ def test_every_ticket_is_played_to_its_end_and_every_call_is_kept(served: Served
         assert all(len(call.output_token_ids) == len(call.behavior_logprobs) for call in one.calls)
 
 
-def test_a_seed_draws_the_same_answers_again(served: Served) -> None:
+def test_a_seed_plays_the_same_trajectories_again(served: Served) -> None:
     tasks = draw_tasks(TRAIN, 4, 0)
-    first, again, other = ([one.messages for one in Office(served, 1.0, seed).play(tasks)] for seed in (1, 1, 2))
-    assert first == again
+    first, again, other = ([one.logged() for one in Office(served, 1.0, seed).play(tasks * 2)] for seed in (1, 1, 2))
+    assert first == again  # ids too: the order in which trajectories are learnt goes by them
     assert first != other
+    assert len({one.trajectory_id for one in first}) == len(first)
 
 
 def test_what_was_played_is_a_row_of_a_snapshot(served: Served) -> None:

@@ -38,6 +38,7 @@ def test_the_deployer_takes_the_rollouts(plan: Plan) -> None:
         os.environ.update(before)
     assert settings.stage_weights == tuple(weight / 100 for weight in plan.rollouts.stages)
     assert settings.heldout_tasks == plan.rollouts.heldout_tasks
+    assert settings.horizon_s < plan.canary_deadline_s  # a trajectory without an end holds up no verdict for good
     assert settings.heldout_command is not None
     assert shlex.split(settings.heldout_command)[-1] == str(Path("some where", "exams").absolute())
 

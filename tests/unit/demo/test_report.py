@@ -13,7 +13,7 @@ from ratchet.demo.clickhouse_facts import LedgerLine, RolloutDecision
 from ratchet.demo.exams import GREEDY, SAMPLED, Answer, Exam
 from ratchet.demo.intervals import Proportion
 from ratchet.demo.picture import Picture, Traffic, VersionTraffic, rollout_picture
-from ratchet.demo.plan import DEMO, SMALL
+from ratchet.demo.plan import DEMO, Plan, Rises
 from ratchet.demo.progress import AGENTS, Progress
 from ratchet.demo.report import Findings, claims, draw_report, seconds_to_roll_back
 from ratchet.demo.report_document import report_document
@@ -83,16 +83,17 @@ FINDINGS = Findings(
         a_decision(4, "roll_back", 72.5),
     ],
     spoiled=(at(65), 7),
-    ledger=[LedgerLine("RL_TURNS", 1000, 1000, 0, 0)],
+    ledger=[LedgerLine("RL_TURNS", 1000, 1000, 0, 0, 0)],
     rewarded=1500,
     exams={1: an_exam(10, 230, 120), 2: an_exam(100, 235, 150), 3: an_exam(170, 240, 190), 4: an_exam(5, 60, 60)},
 )
+PLAN = replace(DEMO, rises=Rises(overall=0.2, misjudged=0.3))
 RISE = "greedy held-out success rose by 0.20 or more, intervals apart"
-CORRECTED = "greedy success rose in the kinds of tickets that the clerk misjudged, intervals apart"
+CORRECTED = "greedy success in the kinds that the clerk misjudged rose by 0.30 or more, intervals apart"
 
 
-def broken(findings: Findings, story: Story = STORY) -> list[str]:
-    return [claim.text for claim in claims(findings, story, DEMO) if not claim.holds]
+def broken(findings: Findings, story: Story = STORY, plan: Plan = PLAN) -> list[str]:
+    return [claim.text for claim in claims(findings, story, plan) if not claim.holds]
 
 
 def test_a_loop_that_closed_holds_every_claim() -> None:
@@ -105,7 +106,7 @@ def test_a_first_policy_is_not_promoted_by_evidence() -> None:
 
 def test_a_promotion_by_an_operator_is_no_evidence() -> None:
     decisions = [replace(one, actor="someone") if one.version == 3 else one for one in FINDINGS.decisions]
-    assert broken(replace(FINDINGS, decisions=decisions)) == ["at least 2 promoted by evidence"]
+    assert broken(replace(FINDINGS, decisions=decisions)) == ["policies promoted by evidence: 2 or more"]
 
 
 def with_exams(exams: dict[int, Exam]) -> Findings:
@@ -121,17 +122,22 @@ def test_a_smaller_rise_than_claimed_is_no_rise() -> None:
     assert broken(with_exams({3: an_exam(100, 238, 190)})) == [RISE]
 
 
-def test_a_plan_without_a_least_rise_claims_the_misjudged_kinds_alone() -> None:
-    small = [claim.text for claim in claims(with_exams({3: an_exam(60, 230, 150)}), STORY, SMALL)]
-    assert RISE not in small
-    assert CORRECTED in small
+def test_where_there_are_few_tickets_intervals_need_not_be_apart() -> None:
+    few = with_exams({1: an_exam(2, 10, 5, tickets=20), 3: an_exam(8, 16, 5, tickets=20)})
+    assert broken(few) == [RISE, CORRECTED]
+    assert broken(few, plan=replace(PLAN, rises=replace(PLAN.rises, apart=False))) == []
+
+
+def test_where_one_cycle_is_too_few_for_a_safe_rise_in_all_kinds_none_is_claimed() -> None:
+    misjudged_alone = replace(PLAN, rises=replace(PLAN.rises, overall=None))
+    assert broken(with_exams({3: an_exam(100, 170, 190)}), plan=misjudged_alone) == []
 
 
 def test_a_rise_elsewhere_corrects_no_habit() -> None:
-    assert broken(with_exams({1: an_exam(10, 100, 120), 3: an_exam(15, 245, 190)})) == [CORRECTED]
+    assert broken(with_exams({1: an_exam(10, 100, 120), 3: an_exam(80, 245, 190)})) == [CORRECTED]
 
 
-def test_a_kind_that_no_policy_ever_solves_is_told() -> None:
+def test_a_kind_that_no_policy_ever_solves_is_reported() -> None:
     lost = {version: an_exam(0, 240, 0) for version in (1, 2, 3, 4)}
     assert "every kind of held-out ticket is solved by some policy" in broken(with_exams(lost))
 
@@ -152,7 +158,7 @@ def test_the_improvement_is_measured_from_the_version_that_served_first() -> Non
 
 
 def test_the_document_says_what_the_table_says() -> None:
-    document = report_document(FINDINGS, claims(FINDINGS, STORY, DEMO), STORY)
+    document = report_document(FINDINGS, claims(FINDINGS, STORY, PLAN), STORY)
     assert document["closed"] is True
     assert document["rollback"] == {"seconds_since_start": 12.5, "seconds_since_first_harm": 7.5}
     heldout = document["policies"][2]["heldout"]
@@ -175,19 +181,21 @@ def test_a_bad_policy_that_still_serves_was_not_rolled_back() -> None:
 
 
 def test_a_lost_ticket_is_reported() -> None:
-    assert broken(replace(FINDINGS, rewarded=1499)) == ["every ticket has its reward"]
-    assert broken(replace(FINDINGS, rewarded=1501)) == ["every ticket has its reward"]
+    assert broken(replace(FINDINGS, rewarded=1499)) == ["every ticket has a reward"]
+    assert broken(replace(FINDINGS, rewarded=1501)) == ["every ticket has a reward"]
 
 
 def test_a_ticket_that_was_given_up_may_have_a_reward() -> None:
     given_up = replace(STORY, unanswered=2)
     assert [broken(replace(FINDINGS, rewarded=number), given_up) for number in (1500, 1502)] == [[], []]
-    assert broken(replace(FINDINGS, rewarded=1503), given_up) == ["every ticket has its reward"]
+    assert broken(replace(FINDINGS, rewarded=1503), given_up) == ["every ticket has a reward"]
 
 
 def test_a_gap_in_the_ledger_and_an_empty_ledger_are_reported() -> None:
-    assert broken(replace(FINDINGS, ledger=[LedgerLine("RL_TURNS", 999, 999, 0, 1)])) == ["the ledger balances"]
-    assert broken(replace(FINDINGS, ledger=[])) == ["the ledger balances"]
+    for dead, lost, missing in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
+        ledger = [LedgerLine("RL_TURNS", 999, 999, dead, lost, missing)]
+        assert broken(replace(FINDINGS, ledger=ledger)) == ["the ledger accounts for every message"]
+    assert broken(replace(FINDINGS, ledger=[])) == ["the ledger accounts for every message"]
 
 
 def test_the_rollback_is_timed_from_its_start_and_from_the_first_harm() -> None:
@@ -204,7 +212,7 @@ def printed(renderable: Any) -> str:
 
 
 def test_the_table_shows_every_version_with_its_interval_and_verdicts() -> None:
-    text = printed(draw_report(FINDINGS, claims(FINDINGS, STORY, DEMO), STORY))
+    text = printed(draw_report(FINDINGS, claims(FINDINGS, STORY, PLAN), STORY))
     assert "0.82 [0.78, 0.85]" in text
     assert "│ all *                           │     250 │ 0.04 / 0.48 │" in text
     assert "100% of its tool calls are valid" in text
