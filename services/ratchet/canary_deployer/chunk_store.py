@@ -17,13 +17,17 @@ from typing import Any, TypeVar
 
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.domain.watch import ChunkName
-from ratchet.kernel.errors import BusUnavailable, Unavailable
+from ratchet.kernel.errors import RatchetError, Unavailable
 from ratchet.kernel.kv import Bucket
 
 T = TypeVar("T")
 
 AT_ONCE = 32
 """Requests on their way to the broker at the same time."""
+
+
+class ChunksLost(RatchetError):
+    """A record names a chunk that the bucket does not hold."""
 
 
 class ChunkStore:
@@ -41,7 +45,7 @@ class ChunkStore:
         self._names = {}
 
     async def load(self, names: Sequence[ChunkName]) -> list[Chunk]:
-        """The chunks that a record names, in its order."""
+        """The chunks that a record names, in its order. Raises `ChunksLost`."""
         self._names, self._stored = {one.number: one for one in names}, None
         return await self._all([self._read(one.name) for one in names])
 
@@ -70,7 +74,7 @@ class ChunkStore:
     async def _read(self, name: str) -> Chunk:
         entry = await self._bucket.get(name)
         if entry is None:
-            raise BusUnavailable(f"{name} is not there: reading the record again")
+            raise ChunksLost(f"trajectories of the rollout are gone: {name}")
         return entry.value
 
     async def _write(self, name: str, chunk: Chunk) -> None:

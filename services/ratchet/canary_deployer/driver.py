@@ -347,6 +347,9 @@ class RoleDriver:
         """Renew the lease, wait for trajectories, fold them, decide."""
         async with self._lock:
             await self._keeper.renew(rollout)
+        if self._keeper.lost is not None:
+            await self._end_without_evidence(rollout, self._keeper.lost)
+            return
         try:
             events = await self._opened_events(rollout)
         except PlacesLost as error:

@@ -32,7 +32,7 @@ import msgspec
 import structlog
 
 from ratchet.canary_deployer import metrics
-from ratchet.canary_deployer.chunk_store import ChunkStore
+from ratchet.canary_deployer.chunk_store import ChunksLost, ChunkStore
 from ratchet.canary_deployer.domain import decisions
 from ratchet.canary_deployer.domain.announcements import Facts, e_values, registered, superseded
 from ratchet.canary_deployer.domain.rollout import TERMINAL, WITH_TRAFFIC, Rollout, Verdict
@@ -44,7 +44,7 @@ from ratchet.canary_deployer.domain.watch import Watching
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Lead
 from ratchet.canary_deployer.nats_events import Read
-from ratchet.kernel.errors import Conflict, Unavailable
+from ratchet.kernel.errors import BusUnavailable, Conflict, Unavailable
 from ratchet.kernel.kv import Bucket
 from ratchet.messages import MESSAGES, Message, ModelDeployed
 from ratchet.messages.base import Cause
@@ -101,6 +101,8 @@ class RolloutKeeper:
         self._ticked_at: float | None = None
         self._chunks = ChunkStore(role, office.chunks)
         self._watching: tuple[str, Watching] | None = None
+        self.lost: str | None = None
+        """Why the trajectories of a rollout with traffic are gone; None when they are not."""
         self.generation = 0
         """Grows whenever the record is read again: what was folded since the last save is gone."""
 
@@ -117,7 +119,7 @@ class RolloutKeeper:
             self._unsaved, self._leased_at, self._watching = False, None, None
             self.generation += 1
             await self._claim()
-            self._watching = await self._watched(self._rollout)
+            self._watching, self.lost = await self._watched(self._rollout)
             self._loaded = True
         return self._rollout
 
@@ -255,12 +257,22 @@ class RolloutKeeper:
                 if isinstance(message, ModelDeployed) and message.state is not None:
                     metrics.DEPLOYMENTS.labels(message.state).inc()
 
-    async def _watched(self, rollout: Rollout | None) -> tuple[str, Watching] | None:
-        """The trajectories of a record that was just read."""
+    async def _watched(self, rollout: Rollout | None) -> tuple[tuple[str, Watching] | None, str | None]:
+        """The trajectories of a record that was just read, or why they are gone.
+
+        Chunks are deleted only once a newer record names others: with the same record they are gone for good, and an
+        operator's act must not wait for them.
+        """
         if rollout is None or rollout.state not in WITH_TRAFFIC:
-            return None
-        chunks = await self._chunks.load(rollout.watch.chunks)
-        return rollout.rollout_id, Watching(rollout.watch, chunks, self._office.rules)
+            return None, None
+        try:
+            chunks = await self._chunks.load(rollout.watch.chunks)
+        except ChunksLost as error:
+            now = await self._office.rollouts.get(self._role)
+            if now is None or now.revision != self._revision:
+                raise BusUnavailable("the record has changed meanwhile: reading it again") from error
+            return None, str(error)
+        return (rollout.rollout_id, Watching(rollout.watch, chunks, self._office.rules)), None
 
     async def _save(self, rollout: Rollout) -> None:
         """Write chunks that have changed, then the record by compare-and-set; only then older chunks may go.

@@ -13,13 +13,14 @@ from ratchet.canary_deployer.domain.budget import Budget
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, GateResult, IllegalMove, Rollout
 from ratchet.canary_deployer.domain.rules import Stage
+from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.kernel.errors import BusUnavailable, Conflict, NotFound, Unavailable
 from ratchet.messages import Alert, ModelDeployed, ModelRollout, named_id
 from ratchet.messages.base import Cause
 from ratchet.messages.reward import RewardComponent
 from ratchet.messages.routing import arm_of, weight_at
-from ratchet.messages.state import POLICIES, PolicyVersion, Route
+from ratchet.messages.state import POLICIES, ROLLOUT_CHUNKS, PolicyVersion, Route
 from tests.support.canary_world import (
     ROLE,
     CanaryWorld,
@@ -293,6 +294,37 @@ async def test_revert_wins_whatever_runs_and_ends_it_in_the_same_decision(state:
     assert (route.stable, route.canary) == (served(1), None)
     ended = "registered" if state in ("gating", "awaiting_approval") else "rolled_back"
     assert [await world.stage_of(version) for version in (1, 2, 3)] == ["stable", "rolled_back", ended]
+
+
+async def with_lost_chunks() -> CanaryWorld:
+    """A canary whose trajectories somebody deleted from the bucket, before a deployer that starts anew."""
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    await world.play(40, 0.7, 0.7)
+    world.clock.advance(10)
+    await world.driver.step()
+    chunks = world.bus.bucket(ROLLOUT_CHUNKS, Chunk)
+    names = await chunks.keys()
+    assert names
+    for name in names:
+        await chunks.delete(name)
+    world.restart()
+    return world
+
+
+async def test_a_rollout_whose_trajectories_are_gone_ends_since_nothing_can_be_proven():
+    world = await with_lost_chunks()
+    rollout = await world.until("rolled_back")
+    assert "trajectories of the rollout are gone" in rollout.reason
+    assert ((await world.route()).stable, (await world.route()).canary) == (served(1), None)
+
+
+@pytest.mark.parametrize("act", [Act.ROLLBACK, Act.PAUSE])
+async def test_an_operator_does_not_wait_for_trajectories_that_are_gone(act: Act):
+    world = await with_lost_chunks()
+    done = await world.driver.act(act, Order("ann", "now"))
+    assert done.state == {Act.ROLLBACK: "rolled_back", Act.PAUSE: "paused"}[act]
+    await world.until("rolled_back")
 
 
 async def test_a_revert_during_the_soak_ends_the_promotion_that_is_under_way():
