@@ -25,11 +25,12 @@ from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.driver import Work
 from ratchet.canary_deployer.gates import GATES
-from ratchet.canary_deployer.gates.base import GateTools
+from ratchet.canary_deployer.gates.base import GateTools, ReplayTools
 from ratchet.canary_deployer.handlers import Handlers
 from ratchet.canary_deployer.http_api import Api, Ledger
 from ratchet.canary_deployer.http_coordinator import HttpCoordinator
 from ratchet.canary_deployer.http_engine import HttpEngine
+from ratchet.canary_deployer.http_gateway import HttpGateway
 from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Leader, Leadership, WhileLeading
@@ -38,6 +39,7 @@ from ratchet.canary_deployer.nats_events import NatsEvents, Places, newest
 from ratchet.canary_deployer.nats_traffic import NatsTraffic
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_heldout import HeldoutPlan, SubprocessHeldout
+from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
 from ratchet.kernel.bus import Bus, utc_now
 from ratchet.kernel.consumer import Consumer, Subscription, each
 from ratchet.kernel.contracts import Contracts
@@ -75,10 +77,14 @@ async def build(settings: Settings, now: Callable[[], datetime] = utc_now) -> As
         async with (
             httpx.AsyncClient(base_url=settings.engine_url, headers=headers, trust_env=False) as engine,
             httpx.AsyncClient(base_url=settings.coordinator_url or "", trust_env=False) as coordinator,
+            httpx.AsyncClient(
+                base_url=settings.gateway_url, headers=_bearer(settings.gateway_api_key), trust_env=False
+            ) as gateway,
         ):
             clients = Clients(
                 HttpEngine(engine, settings.load_timeout_s),
                 HttpCoordinator(coordinator if settings.coordinator_url else None),
+                HttpGateway(gateway),
             )
             yield _assembled(settings, bus, clients, now)
     finally:
@@ -91,6 +97,7 @@ class Clients:
 
     engine: HttpEngine
     coordinator: HttpCoordinator
+    gateway: HttpGateway
 
 
 def _assembled(settings: Settings, bus: Bus, clients: Clients, now: Callable[[], datetime]) -> App:
@@ -108,7 +115,7 @@ def _assembled(settings: Settings, bus: Bus, clients: Clients, now: Callable[[],
         lease_s=settings.lease_s,
         lead=leadership,
     )
-    tools = _gate_tools(settings, clients.engine)
+    tools = _gate_tools(settings, clients)
     work = Work(
         gates={name: make(tools) for name, make in GATES.items()},
         source=BusSource(bus),
@@ -144,7 +151,7 @@ def _subscription(handlers: Handlers) -> Subscription:
     )
 
 
-def _gate_tools(settings: Settings, engine: HttpEngine) -> GateTools:
+def _gate_tools(settings: Settings, clients: Clients) -> GateTools:
     heldout = None
     if settings.heldout_command:
         plan = HeldoutPlan(
@@ -158,10 +165,24 @@ def _gate_tools(settings: Settings, engine: HttpEngine) -> GateTools:
         )
         heldout = SubprocessHeldout(plan)
     return GateTools(
-        engine=engine,
+        engine=clients.engine,
         heldout=heldout,
         heldout_margin=settings.heldout_margin,
         heldout_confidence=settings.heldout_confidence,
         warmup_prompts=settings.warmup_prompts,
         approval=settings.approval,
+        replay=_replay_tools(settings, clients) if settings.replay_command else None,
+    )
+
+
+def _replay_tools(settings: Settings, clients: Clients) -> ReplayTools:
+    return ReplayTools(
+        log=clients.coordinator,
+        player=clients.gateway,
+        judge=SubprocessJudge(settings.replay_command or "", settings.replay_deadline_s),
+        prompts=settings.replay_prompts,
+        fewest=settings.replay_min_prompts,
+        margin=settings.replay_margin,
+        confidence=settings.replay_confidence,
+        deadline_s=settings.replay_deadline_s,
     )

@@ -276,6 +276,7 @@ class RoleDriver:
         if stable is not None and stable.version == policy.version:
             raise Conflict(f"{policy.name} is already the stable policy of {self.role}")
         rollout = decisions.opened(policy, stable, self._keeper.rollout, decision, self._office.now())
+        rollout = msgspec.structs.replace(rollout, forecast=await self._expected())
         if order is not None:
             rollout = msgspec.structs.replace(rollout, asked_strategy=order.strategy)
         if order is not None and order.override:
@@ -285,7 +286,7 @@ class RoleDriver:
 
     async def _pass_gates(self, rollout: Rollout) -> None:
         """Ask the next gate without holding the lock; conclude when none is left or one has failed."""
-        due = [] if gating.failed(rollout) else gating.due(rollout, list(self._work.gates))
+        due = [] if gating.failed(rollout) else gating.due(rollout, list(self._work.gates), self._office.rules)
         result = await self._asked(rollout, due[0]) if due else None
         async with self._lock:
             current = await self._keeper.load()
@@ -318,8 +319,9 @@ class RoleDriver:
         """The decision that the gates lead to. Statistics begin with the messages after this moment."""
         rules = self._office.rules
         decision, strategy = gating.concluded(rollout, self._work.strategy, rules, approved)
-        rollout = msgspec.structs.replace(rollout, strategy=strategy, forecast=await self._expected())
-        decision = gating.in_time(rollout, decision, rules, approved)
+        expected = rollout.forecast if approved is None and rollout.forecast else await self._expected()
+        rollout = msgspec.structs.replace(rollout, strategy=strategy, forecast=expected)
+        rollout, decision = gating.in_time(rollout, decision, rules, approved)
         if decision.verdict is Verdict.START and rollout.stable is not None:
             rollout = msgspec.structs.replace(rollout, horizon=await self._horizon(rollout, rollout.stable.version))
         places = msgspec.structs.asdict(await self._work.source.places())

@@ -131,6 +131,21 @@ class Settings(BaseSettings):
     """The gate fails when the lower bound of the difference is below minus this."""
     heldout_confidence: float = Field(default=0.8, gt=0.5, lt=1)
     """Confidence of that one-sided bound."""
+    replay_command: str | None = None
+    """The role's evaluator, which judges answers to logged prompts: it lets a candidate of a role with little traffic
+    begin at a higher weight. Without one a person is asked."""
+    replay_prompts: int = Field(default=400, ge=1, le=1000)
+    """How many logged prompts both policies answer, once each."""
+    replay_min_prompts: int = Field(default=100, ge=10)
+    """With fewer nothing is compared, and a person is asked."""
+    replay_margin: float = Field(default=0.05, ge=0, lt=1)
+    """The replay passes when the lower bound of the paired difference is at least minus this."""
+    replay_confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    """Confidence of that one-sided bound."""
+    replay_weight: float = Field(default=25, gt=0, lt=100)
+    """Largest first weight after a passed replay, in percent: traffic begins at the last stage that is not above it."""
+    replay_deadline_s: float = Field(default=1800, gt=0)
+    """The policies get so long for all answers, and the evaluator so long for all judgements."""
     approval: bool = False
     """Also wait for an operator when every gate passed."""
     warmup_prompts: tuple[str, ...] = ("Hello.", "What can you do?")
@@ -159,6 +174,8 @@ class Settings(BaseSettings):
         for name, given in (("stage_min_s", self.stage_min_s), ("stage_min_trajectories", self.stage_min_trajectories)):
             if len(given) not in (1, len(weights)):
                 raise ValueError(f"{name} needs one value, or one for each of the {len(weights)} stages below 100 %")
+        if self.replay_min_prompts > self.replay_prompts:
+            raise ValueError("replay_min_prompts must not be above replay_prompts")
         if not self.horizon_min_s <= self.horizon_s <= self.horizon_max_s:
             raise ValueError("horizon_s must lie between horizon_min_s and horizon_max_s")
         if not self.metrics or {*self.metrics} - {*METRICS}:
@@ -197,6 +214,7 @@ class Settings(BaseSettings):
             budget=self.budget,
             roles_without_outcomes=frozenset(self.roles_without_outcomes),
             feedback_ratio=self.feedback_ratio_limit,
+            replay_weight=self.replay_weight / 100,
             **plain,
         )
 

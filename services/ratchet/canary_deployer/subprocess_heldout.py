@@ -1,15 +1,10 @@
-"""The held-out command as a subprocess: what it prints is read as results, what it leaves running is ended."""
+"""The held-out command: what it prints is read as results, and remembered."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
-import shlex
-import signal
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,13 +13,14 @@ import structlog
 
 from ratchet.canary_deployer.domain.heldout import Played, read_results
 from ratchet.canary_deployer.gates.base import HeldoutRun
+from ratchet.canary_deployer.subprocess_command import Command, run
 from ratchet.kernel.files import write_whole
 from ratchet.messages.state import PolicyVersion
 
 log = structlog.get_logger()
 
-STDERR_TAIL = 400
-"""Characters of the command's complaint that are reported."""
+MOST_BYTES = 64 * 1024 * 1024
+"""Of what the command prints: some hundred thousand tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +49,12 @@ class SubprocessHeldout:
 
         A complete run is remembered: the candidate of today is the stable policy of tomorrow's comparison.
         """
-        started = time.monotonic()
-        process = await self._start(policy)
-        if isinstance(process, str):
-            return HeldoutRun(Played(), 0.0, process)
-        try:
-            async with asyncio.timeout(self._plan.deadline_s):
-                out, err = await process.communicate()
-        except TimeoutError:
-            return HeldoutRun(Played(), self._plan.deadline_s, f"not finished after {self._plan.deadline_s:g} s")
-        finally:
-            await _end(process)
-        played = read_results(out.decode(errors="replace").splitlines())
-        run = HeldoutRun(played, time.monotonic() - started, _complaint(process.returncode, err))
-        if run.problem is None and played.scores:
+        command = Command(self._plan.command, self._plan.deadline_s, MOST_BYTES)
+        ended = await run(command, self._environment(policy))
+        played = read_results(ended.lines)
+        if ended.problem is None and played.scores:
             await asyncio.to_thread(_write, self._path(policy), played)
-        return run
+        return HeldoutRun(played, ended.seconds, ended.problem)
 
     async def replay(self, policy: PolicyVersion) -> HeldoutRun:
         """The remembered results of this policy, seed, number and command; else a run."""
@@ -76,20 +62,6 @@ class SubprocessHeldout:
         if known is not None:
             return HeldoutRun(known, 0.0, cached=True)
         return await self.play(policy)
-
-    async def _start(self, policy: PolicyVersion) -> asyncio.subprocess.Process | str:
-        """The running command, or why it does not run."""
-        try:
-            return await asyncio.create_subprocess_exec(
-                *shlex.split(self._plan.command),
-                env={**os.environ, **self._environment(policy)},
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            return f"cannot run {self._plan.command!r}: {error}"
 
     def _environment(self, policy: PolicyVersion) -> Mapping[str, str]:
         key = self._plan.gateway_api_key
@@ -104,20 +76,6 @@ class SubprocessHeldout:
     def _path(self, policy: PolicyVersion) -> Path:
         parts = (policy.digest, self._plan.seed, self._plan.tasks, self._plan.command)
         return self._plan.cache / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.json"
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Whatever the command started goes with it, also when we are cancelled."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
-
-
-def _complaint(returncode: int | None, err: bytes) -> str | None:
-    if returncode == 0:
-        return None
-    tail = err.decode(errors="replace").strip()[-STDERR_TAIL:].replace("\n", " | ")
-    return f"the command ended with {returncode}: {tail or 'it said nothing'}"
 
 
 def _read(path: Path) -> Played | None:

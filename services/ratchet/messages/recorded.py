@@ -36,5 +36,10 @@ def recorded_chat(trajectory: Trajectory, turns: Sequence[Turn]) -> list[JsonObj
 def offered_tools(trajectory: Trajectory, turns: Sequence[Turn]) -> list[JsonObject]:
     """The tools that were offered last."""
     called = sorted(turns, key=lambda turn: (turn.index, turn.attempt, turn.timestamp, turn.turn_id))
-    offered = [turn.tools for turn in called if turn.tools is not None]
-    return offered[-1] if offered else trajectory.task_context.tools or []
+    offered = last_tools(called)
+    return offered if offered is not None else trajectory.task_context.tools or []
+
+
+def last_tools(called: Sequence[Turn]) -> list[JsonObject] | None:
+    """The tools that were told last in these calls: a call tells them when they have changed."""
+    return next((turn.tools for turn in reversed(called) if turn.tools is not None), None)

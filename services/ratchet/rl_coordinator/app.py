@@ -53,6 +53,7 @@ from ratchet.rl_coordinator.kv_policies import KvPolicies
 from ratchet.rl_coordinator.overview import Overview
 from ratchet.rl_coordinator.preference_overview import PreferenceOverview
 from ratchet.rl_coordinator.provenance import Provenance
+from ratchet.rl_coordinator.replay import Replay
 from ratchet.rl_coordinator.s3_snapshots import Snapshots
 from ratchet.rl_coordinator.settings import Settings
 from ratchet.rl_coordinator.triggers import Thresholds, ThresholdTrigger
@@ -129,6 +130,7 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
         store=store,
         dispatcher=dispatcher,
         registry=_registry(settings, stores, policies, store),
+        replay=_replay(settings, stores, policies),
         statuses=statuses,
         checks=stores.checks(),
         training_enabled=settings.training_enabled,
@@ -187,13 +189,22 @@ def _counting_preferences() -> Fold[int]:
 
 def _exporter(settings: Settings, stores: Stores) -> Exporter:
     drafts = Drafts(
-        Trajectories(stores.warehouse, settings.history_limit, timedelta(days=settings.history_days), stores.bus.now),
+        _trajectories(settings, stores),
         Preferences(stores.warehouse, settings.history_limit),
         minimum={PAIRS: settings.minimum_pairs, LABELS: settings.minimum_labels},
         pairs_per_group=settings.pairs_per_group,
     )
     snapshots = Snapshots(stores.objects, settings.kernel.s3_bucket)
     return Exporter(drafts, snapshots, settings.chunk, stores.bus.now)
+
+
+def _trajectories(settings: Settings, stores: Stores) -> Trajectories:
+    return Trajectories(stores.warehouse, settings.history_limit, timedelta(days=settings.history_days), stores.bus.now)
+
+
+def _replay(settings: Settings, stores: Stores, policies: KvPolicies) -> Replay:
+    snapshots = Snapshots(stores.objects, settings.kernel.s3_bucket)
+    return Replay(policies, snapshots, History(stores.warehouse), _trajectories(settings, stores))
 
 
 def _registry(settings: Settings, stores: Stores, policies: KvPolicies, jobs: KvJobs) -> Registry:

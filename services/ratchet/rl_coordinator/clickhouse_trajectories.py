@@ -11,6 +11,7 @@ from ratchet.kernel.warehouse import Row, Warehouse
 from ratchet.messages.base import decode
 from ratchet.messages.trajectory import Trajectory
 from ratchet.messages.turn import Turn
+from ratchet.rl_coordinator.domain.replay import Logged
 from ratchet.rl_coordinator.domain.selection import Candidate
 
 _CANDIDATES = """
@@ -55,6 +56,22 @@ LIMIT {limit:UInt32}
 """Rewarded trajectories of a role that were stored since an instant, newest first; a reward computed again later
 replaces the earlier one. Read by the projections `by_time`: what is older costs nothing."""
 
+_CAPTURED = """
+SELECT t.trajectory_id AS trajectory_id, t.task AS task, t.claimed_arm AS claimed_arm, u.arms AS arms, u.began AS began
+FROM (
+    SELECT trajectory_id, coalesce(group_key, task_id) AS task, arm AS claimed_arm, ingested_at
+    FROM trajectories WHERE role = {role:String} AND ingested_at > {since:DateTime64(3)}
+    ORDER BY ingested_at DESC LIMIT 1 BY trajectory_id LIMIT {limit:UInt32}
+) AS t
+INNER JOIN (
+    SELECT c.trajectory_id AS trajectory_id, groupUniqArray(toString(c.arm)) AS arms, min(c.at) AS began
+    FROM turns AS c WHERE c.role = {role:String} AND c.ingested_at > {turns_since:DateTime64(3)}
+    GROUP BY c.trajectory_id
+) AS u ON u.trajectory_id = t.trajectory_id
+ORDER BY t.ingested_at DESC, trajectory_id DESC
+"""
+"""Trajectories with gateway calls that were stored since an instant, newest first."""
+
 _BODIES = "SELECT body FROM {table} FINAL WHERE role = {{role:String}} AND trajectory_id IN {{ids:Array(String)}}"
 _WATERMARK = (
     "SELECT max(sequence) AS sequence FROM {table}"
@@ -97,6 +114,12 @@ class Trajectories:
         functions = sorted({str(row["reward_function"]) for row in rows})
         return Catalogue([_candidate(row) for row in rows], ", ".join(functions), watermarks)
 
+    async def captured(self, role: str, since: datetime, limit: int) -> list[Logged]:
+        """The newest trajectories that were stored since an instant and have calls; some may have begun before it."""
+        bounds = {"since": since, "turns_since": since - OPEN, "limit": limit}
+        rows = await self._warehouse.rows(_CAPTURED, {"role": role, **bounds})
+        return [Logged(row["trajectory_id"], row["task"], utc(row["began"]), _arms(row)) for row in rows]
+
     async def trajectories(self, role: str, ids: Sequence[str]) -> dict[str, Trajectory]:
         """Stored trajectories by id."""
         found = [decode(body, Trajectory) for body in await self._bodies("trajectories", role, ids)]
@@ -120,7 +143,6 @@ class Trajectories:
 
 
 def _candidate(row: Row) -> Candidate:
-    claimed = [row["claimed_arm"]] if row["claimed_arm"] else []
     return Candidate(
         trajectory_id=row["trajectory_id"],
         task_key=row["task_key"],
@@ -131,9 +153,15 @@ def _candidate(row: Row) -> Candidate:
         domain=row["domain"],
         profile=row["profile"],
         turns=row["turns"],
-        arms=frozenset([*claimed, *row["arms"]]),
+        arms=_arms(row),
         trainable_calls=row["trainable_calls"],
     )
+
+
+def _arms(row: Row) -> frozenset[str]:
+    """The arms of the calls, and the one that the trajectory claims."""
+    claimed = [row["claimed_arm"]] if row["claimed_arm"] else []
+    return frozenset([*claimed, *row["arms"]])
 
 
 def utc(value: Any) -> datetime:

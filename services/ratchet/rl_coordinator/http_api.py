@@ -28,9 +28,11 @@ from ratchet.rl_coordinator.http_models import (
     job_out,
 )
 from ratchet.rl_coordinator.http_registry import Registry, RoleFilter, registry_routes
+from ratchet.rl_coordinator.http_replay import replay_routes
 from ratchet.rl_coordinator.http_status import Statuses, status_routes
 from ratchet.rl_coordinator.intake import Intake
 from ratchet.rl_coordinator.kv_jobs import KvJobs
+from ratchet.rl_coordinator.replay import Replay
 
 STATUS_OF: Sequence[tuple[type[RatchetError], int]] = (
     (InvalidMessage, 400),
@@ -75,6 +77,7 @@ class Parts:
     store: KvJobs
     dispatcher: Dispatcher
     registry: Registry
+    replay: Replay
     statuses: Statuses
     checks: Mapping[str, Check]
     training_enabled: bool
@@ -94,6 +97,7 @@ def http_app(parts: Parts) -> FastAPI:
     app.include_router(_job_queries(parts))
     app.include_router(registry_routes(parts.registry))
     app.include_router(status_routes(parts.statuses))
+    app.include_router(replay_routes(parts.replay))
     app.add_exception_handler(RatchetError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     return app

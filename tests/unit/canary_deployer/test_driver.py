@@ -769,6 +769,7 @@ async def test_the_event_names_every_check_and_claims_no_safety_suite_that_never
         "warmup": "passed",
         "heldout_tasks": "passed",
         "approval": "not_run",
+        "shadow_replay": "not_run",
         "safety_suite": "not_run",
     }
     assert (told.benchmark_passed, told.safety_checks_passed) == (True, False)

@@ -198,9 +198,10 @@ def heldout(difference: float, outcome: str = PASSED) -> GateResult:
 
 
 def test_gates_are_asked_in_order_and_a_first_policy_only_those_that_need_no_comparison():
-    assert gating.due(gated(), NAMES) == ["probe", "warmup", "heldout_tasks", "approval"]
-    assert gating.due(gated(GateResult("probe", PASSED, "")), NAMES) == NAMES[1:]
-    assert gating.due(gated(first=True), NAMES) == ["probe", "warmup"]
+    assert gating.due(gated(), NAMES, quick_rules()) == ["probe", "warmup", "heldout_tasks", "approval"]
+    probed = gated(GateResult("probe", PASSED, ""))
+    assert gating.due(probed, NAMES, quick_rules()) == ["warmup", "heldout_tasks", "approval"]
+    assert gating.due(gated(first=True), NAMES, quick_rules()) == ["probe", "warmup"]
 
 
 def test_a_failed_gate_refuses():
@@ -249,5 +250,5 @@ def test_an_override_waives_what_can_be_waived_and_keeps_the_evidence():
     assert [(r.gate, r.outcome) for r in results] == [("heldout_tasks", WAIVED), ("approval", WAIVED)]
     assert results[0].evidence["regression"]
     rollout = gated(*results, override=True, actor="ann", reason="rehearsal")
-    assert gating.due(rollout, NAMES) == ["probe", "warmup"]
+    assert gating.due(rollout, NAMES, quick_rules()) == ["probe", "warmup"]
     assert gating.concluded(rollout, "canary", quick_rules())[0].actor == "ann"

@@ -13,6 +13,7 @@ from ratchet.canary_deployer.domain.audit import sealed
 from ratchet.canary_deployer.domain.budget import threshold
 from ratchet.canary_deployer.domain.cohorts import FIRST_CALL, SAFETY
 from ratchet.canary_deployer.domain.evidence import COMBINED, SAMPLE_RATIO
+from ratchet.canary_deployer.domain.replay import REPLAY
 from ratchet.canary_deployer.domain.rollout import NOT_RUN, PASSED, GateResult, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
@@ -33,7 +34,7 @@ from ratchet.messages.state import PolicyVersion
 HELDOUT = "heldout_tasks"
 SAFETY_SUITE = "safety_suite"
 """The gate behind `safety_checks_passed`. None ships: without one the event says false, and `checks` says why."""
-CHECKS = ("probe", "warmup", HELDOUT, "approval", SAFETY_SUITE)
+CHECKS = ("probe", "warmup", HELDOUT, "approval", REPLAY, SAFETY_SUITE)
 """What every event names among its checks, whether it ran or not."""
 
 DEPLOYED_STATE: dict[Verdict, str] = {

@@ -162,7 +162,7 @@ def _staged(rollout: Rollout, verdict: Verdict, rules: Rules, now: datetime) -> 
     if rollout.state is State.SOAKING:
         return _entered(rollout, len(rules.stages), rules.full_weight, rules, now)
     if verdict is Verdict.START:
-        return _entered(rollout, 0, rules.stages[0].weight, rules, now)
+        return _entered(rollout, rollout.first_stage, rules.stages[rollout.first_stage].weight, rules, now)
     if verdict is Verdict.ADVANCE:
         return _entered(rollout, rollout.stage + 1, rules.stages[rollout.stage + 1].weight, rules, now)
     return rollout

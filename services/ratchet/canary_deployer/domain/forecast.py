@@ -49,11 +49,15 @@ class Forecast(Value, frozen=True, kw_only=True):
         }
 
 
-def forecast(starts: int, span_s: float, rules: Rules, first_stage: int = 0) -> Forecast | None:
+def forecast(starts: int, span_s: float, rules: Rules) -> Forecast | None:
     """From so many starts in `span_s` seconds; None when they are too few to say anything."""
     if starts < FEWEST_STARTS or span_s <= 0:
         return None
-    per_s = starts / span_s
+    return at_rate(starts / span_s, rules)
+
+
+def at_rate(per_s: float, rules: Rules, first_stage: int = 0) -> Forecast:
+    """With so many starts a second, from this stage on."""
     wanted = 2 * LARGEST_VARIANCE * math.log(rules.promotion_threshold) / max(rules.margin, 1e-3) ** 2
     lasting: list[float] = []
     for index, stage in enumerate(rules.stages):

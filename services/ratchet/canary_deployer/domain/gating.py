@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from ratchet.canary_deployer.domain.announcements import HELDOUT
-from ratchet.canary_deployer.domain.forecast import told, too_long
-from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, WAIVED, GateResult, Rollout, State, Verdict
+from ratchet.canary_deployer.domain.forecast import DAY_S, at_rate, told, too_long
+from ratchet.canary_deployer.domain.replay import REPLAY, first_stage
+from ratchet.canary_deployer.domain.rollout import (
+    FAILED,
+    NEEDS_APPROVAL,
+    NOT_RUN,
+    PASSED,
+    WAIVED,
+    GateResult,
+    Rollout,
+    State,
+    Verdict,
+)
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.strategies import DEFAULT, STRATEGIES, chosen, immediate
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
@@ -16,11 +29,19 @@ ALWAYS = ("probe", "warmup")
 """Gates that nobody can waive: a policy that does not load or answers with noise cannot serve."""
 
 
-def due(rollout: Rollout, names: Sequence[str]) -> list[str]:
-    """Gates of `names` that must still be passed. A first policy has nothing to be compared with."""
+def due(rollout: Rollout, names: Sequence[str], rules: Rules) -> list[str]:
+    """Gates of `names` that must still be passed. A first policy has nothing to be compared with.
+
+    Shadow replay comes last, and only where little traffic is all that keeps the candidate from starting.
+    """
     done = {result.gate for result in rollout.gates}
     asked = names if rollout.stable is not None else [name for name in names if name in ALWAYS]
-    return [name for name in asked if name not in done]
+    waiting = [name for name in asked if name not in done]
+    others = [name for name in waiting if name != REPLAY]
+    if others or not waiting:
+        return others
+    passed = all(result.outcome in (PASSED, NOT_RUN) for result in rollout.gates)
+    return waiting if passed and not rollout.override and too_long(rollout.forecast, rules) else []
 
 
 def waived(names: Sequence[str], known: JsonObject | None, actor: str, reason: str) -> tuple[GateResult, ...]:
@@ -29,14 +50,14 @@ def waived(names: Sequence[str], known: JsonObject | None, actor: str, reason: s
     return tuple(
         GateResult(name, WAIVED, f"waived by {actor}: {reason}", before.get(name, {}).get("evidence", {}))
         for name in names
-        if name not in ALWAYS
+        if name not in (*ALWAYS, REPLAY)
     )
 
 
 def failed(rollout: Rollout) -> Decision | None:
-    """The refusal that a failed gate asks for."""
+    """The refusal that a failed gate asks for. Shadow replay refuses nothing."""
     for result in rollout.gates:
-        if result.outcome == FAILED:
+        if result.outcome == FAILED and result.gate != REPLAY:
             return Decision(Verdict.REFUSE, f"gate {result.gate}: {result.reason}", ITSELF)
     return None
 
@@ -64,14 +85,29 @@ def concluded(rollout: Rollout, setting: str, rules: Rules, approved: Decision |
     return _started(strategy or DEFAULT, Decision(Verdict.START, reason, actor, approval), rules)
 
 
-def in_time(rollout: Rollout, decision: Decision, rules: Rules, approved: Decision | None) -> Decision:
-    """The decision, or a question to a person where a start without one would take too long."""
+def in_time(rollout: Rollout, decision: Decision, rules: Rules, approved: Decision | None) -> tuple[Rollout, Decision]:
+    """The decision; where a start would take too long, one at a higher weight after a passed replay, or a question.
+
+    The higher weight is that of a stage, taken as a canary whatever the setting's strategy is.
+    """
+    expected = rollout.forecast
     asked = approved is not None or rollout.override
-    if decision.verdict is not Verdict.START or asked or rollout.forecast is None:
-        return decision
-    if not too_long(rollout.forecast, rules):
-        return decision
-    return Decision(Verdict.HOLD, f"needs approval: {told(rollout.forecast, rules)}", ITSELF)
+    if decision.verdict is not Verdict.START or asked or expected is None or not too_long(expected, rules):
+        return rollout, decision
+    slow, replay = told(expected, rules), replayed(rollout)
+    if replay is None or replay.outcome != PASSED:
+        why = f"; {REPLAY}: {replay.reason}" if replay else ""
+        return rollout, Decision(Verdict.HOLD, f"needs approval: {slow}{why}", ITSELF)
+    stage = first_stage(rules)
+    sooner = at_rate(expected.per_day / DAY_S, rules, stage)
+    rollout = msgspec.structs.replace(rollout, strategy=DEFAULT, first_stage=stage, forecast=sooner)
+    begins = f"begins at {rules.stages[stage].weight:.0%}, which takes about {sooner.days:.0f} days"
+    return rollout, Decision(Verdict.START, f"{slow}; {replay.reason}; {begins}", ITSELF)
+
+
+def replayed(rollout: Rollout) -> GateResult | None:
+    """What shadow replay said, if it was asked."""
+    return next((result for result in rollout.gates if result.gate == REPLAY), None)
 
 
 def improvement(rollout: Rollout) -> float | None:

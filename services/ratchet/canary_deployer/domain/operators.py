@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, IllegalMove, Rollout, State, Verdict
+from ratchet.canary_deployer.domain.gating import replayed
+from ratchet.canary_deployer.domain.rollout import PASSED, WITH_TRAFFIC, IllegalMove, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.verdicts import Decision, proven, waiting_for
 from ratchet.kernel.errors import Conflict
@@ -49,7 +50,7 @@ class Order:
 
 def decision(rollout: Rollout, act: Act, order: Order, rules: Rules) -> Decision:
     """The decision that an act on this rollout stands for. Raises `IllegalMove`, or `Conflict` for an undecided one."""
-    approval = None
+    approval, reason = None, order.reason
     match act:
         case Act.ROLLBACK | Act.ABORT:
             if not rollout.active:
@@ -57,13 +58,15 @@ def decision(rollout: Rollout, act: Act, order: Order, rules: Rules) -> Decision
             verdict = Verdict.ROLL_BACK if rollout.state in WITH_TRAFFIC else Verdict.ABORT
         case Act.PROMOTE:
             verdict, approval = Verdict.PROMOTE, _promotion(rollout, order, rules)
+            if approval == "emergency_override" and (replay := replayed(rollout)) and replay.outcome == PASSED:
+                reason = f"{reason} ({replay.reason})"
         case Act.PAUSE:
             verdict = Verdict.PAUSE
         case _:
             verdict = Verdict.RESUME
             if not rollout.active and not rollout.parked:
                 raise IllegalMove(rollout.state, act)
-    return Decision(verdict, order.reason, order.actor, approval)
+    return Decision(verdict, reason, order.actor, approval)
 
 
 def nothing_to_revert(role: str, route: Route | None) -> str:

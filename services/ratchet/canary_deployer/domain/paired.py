@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from ratchet.messages.base import JsonObject
+
 USUALLY = 0.5
 """An equal policy that passes less often than this was given too few tasks."""
 
@@ -41,6 +43,28 @@ class Comparison:
     @property
     def too_few_tasks(self) -> bool:
         return self.pass_probability_if_equal < USUALLY
+
+    def shown(self) -> JsonObject:
+        """For events, and for people."""
+        figures: JsonObject = {
+            "tasks": self.tasks,
+            "difference": round(self.difference, 4),
+            "lower_bound": round(self.lower_bound, 4),
+            "confidence": self.confidence,
+            "margin": self.margin,
+            "standard_error": round(self.standard_error, 4),
+            "equal_policy_passes": round(self.pass_probability_if_equal, 3),
+            "regression": not self.passed,
+        }
+        if self.too_few_tasks:
+            often = f"would pass only {self.pass_probability_if_equal:.0%} of the time"
+            figures["note"] = f"{self.tasks} tasks are few: a policy equal to stable {often}"
+        return figures
+
+    def told(self) -> str:
+        """The difference and its bound in one line."""
+        bound = f"difference {self.difference:+.3f}, lower bound {self.lower_bound:+.3f}"
+        return f"{bound} against -{self.margin:g} on {self.tasks} tasks"
 
 
 def compare(differences: Sequence[float], confidence: float, margin: float) -> Comparison:

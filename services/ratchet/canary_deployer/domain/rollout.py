@@ -186,6 +186,8 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     salt: str = ""
     schedule: tuple[WeightStep, ...] = ()
     stage: int = 0
+    first_stage: int = 0
+    """Where its traffic begins: above 0 only after a passed shadow replay."""
     stage_since: datetime | None = None
     """When the stage began by the deployer's clock, for people; see `stage_age_s`."""
     stage_age_s: float = 0.0

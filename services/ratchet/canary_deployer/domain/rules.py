@@ -58,6 +58,8 @@ class Rules:
     roles_without_outcomes: frozenset[str] = frozenset()
     longest_days: float = 14.0
     """A person is asked before a rollout that is expected to take longer."""
+    replay_weight: float = 0.25
+    """The largest first weight after a passed shadow replay."""
     lead_s: float = 2.0
     """A new weight holds from this long after the decision, when every gateway has read it."""
     keep_seen: int = 20_000

@@ -94,6 +94,47 @@ class LoggedPrompts(msgspec.Struct, frozen=True, kw_only=True):
     """What was not taken, by reason."""
 
 
+class PromptLog(Protocol):
+    """The prompts that were logged."""
+
+    async def prompts(self, candidate: PolicyVersion, limit: int) -> LoggedPrompts:
+        """The newest ones that the candidate has not learned from. Raises `Unavailable` or `Rejected`."""
+        ...
+
+
+class Player(Protocol):
+    """Asks a policy by name."""
+
+    async def complete(self, policy: PolicyVersion, prompt: LoggedPrompt) -> JsonObject:
+        """Its next message; no tool is called. Raises `Unavailable` or `Rejected`."""
+        ...
+
+
+class Judge(Protocol):
+    """The role's evaluator."""
+
+    async def judge(self, role: str, answers: Sequence[JsonObject]) -> HeldoutRun:
+        """Judge answers: each has `task`, `messages`, `tools` and `answer`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayTools:
+    """What a shadow replay works with."""
+
+    log: PromptLog
+    player: Player
+    judge: Judge
+    prompts: int
+    """How many are asked for."""
+    fewest: int
+    """With fewer nothing is compared."""
+    margin: float
+    confidence: float
+    deadline_s: float
+    """For all answers; the evaluator has its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class GateTools:
     """What gates are built from."""
@@ -106,6 +147,8 @@ class GateTools:
     warmup_prompts: Sequence[str]
     approval: bool
     """An operator has to agree to every candidate."""
+    replay: ReplayTools | None = None
+    """None when no evaluator is configured."""
 
 
 BuildGate = Callable[[GateTools], Gate]

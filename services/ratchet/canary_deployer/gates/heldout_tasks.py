@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ratchet.canary_deployer.domain.announcements import HELDOUT, share
-from ratchet.canary_deployer.domain.paired import Comparison, compare, paired_differences
+from ratchet.canary_deployer.domain.paired import compare, paired_differences
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, PASSED, GateResult
 from ratchet.canary_deployer.gates.base import GateTools, Heldout, HeldoutRun
 from ratchet.messages.base import JsonObject
@@ -50,12 +50,8 @@ class HeldoutGate:
         differences = paired_differences(fresh.played.scores, usual.played.scores)
         comparison = compare(differences, self.confidence, self.margin)
         missing = len(usual.played.scores.keys() - fresh.played.scores.keys())
-        evidence |= {**_comparison(comparison), "missing_tasks": missing}
-        if comparison.too_few_tasks:
-            evidence["note"] = _too_few(comparison)
-        bound = f"difference {comparison.difference:+.3f}, lower bound {comparison.lower_bound:+.3f}"
-        against = f"against -{self.margin:g} on {comparison.tasks} tasks"
-        return GateResult(NAME, PASSED if comparison.passed else FAILED, f"{bound} {against}", evidence)
+        evidence |= {**comparison.shown(), "missing_tasks": missing}
+        return GateResult(NAME, PASSED if comparison.passed else FAILED, comparison.told(), evidence)
 
 
 def build(tools: GateTools) -> HeldoutGate:
@@ -74,21 +70,3 @@ def _run(who: str, run: HeldoutRun) -> JsonObject:
         f"{who}_seconds": round(run.seconds, 2),
         f"{who}_cached": run.cached,
     }
-
-
-def _comparison(comparison: Comparison) -> JsonObject:
-    return {
-        "tasks": comparison.tasks,
-        "difference": round(comparison.difference, 4),
-        "lower_bound": round(comparison.lower_bound, 4),
-        "confidence": comparison.confidence,
-        "margin": comparison.margin,
-        "standard_error": round(comparison.standard_error, 4),
-        "equal_policy_passes": round(comparison.pass_probability_if_equal, 3),
-        "regression": not comparison.passed,
-    }
-
-
-def _too_few(comparison: Comparison) -> str:
-    often = f"{comparison.pass_probability_if_equal:.0%}"
-    return f"{comparison.tasks} tasks are few: a policy equal to stable would pass only {often} of the time"

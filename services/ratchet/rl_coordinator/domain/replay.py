@@ -1,0 +1,114 @@
+"""Which logged prompts a candidate has not learned from, and the prompt of one call. Pure.
+
+One prompt of each task, and one call of each trajectory: answers to prompts of one task, or of one conversation, go
+together, and a comparison counts prompts as independent. Which call it is follows from the trajectory's id, so that
+first calls are not all that is replayed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from ratchet.messages.base import JsonObject
+from ratchet.messages.chat import ChatError, chain_of_turns, chat_of_turns
+from ratchet.messages.recorded import last_tools
+from ratchet.messages.routing import draw
+from ratchet.messages.turn import Sampling, Turn
+from ratchet.rl_coordinator.domain.selection import LEFT_OUT_ARMS
+
+LARGEST_PROMPT = 256 * 1024
+"""Bytes of messages and tools of one prompt; a larger one is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A stored trajectory that the gateway has captured."""
+
+    trajectory_id: str
+    task: str
+    """Group key, or task id: equal ones are tries of one task."""
+    began: datetime
+    """When its first call was asked."""
+    arms: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a candidate and all its ancestors have learned from."""
+
+    versions: Sequence[int]
+    """The candidate, its parent and so on."""
+    since: datetime
+    """When the candidate's snapshot was made."""
+    trajectories: frozenset[str]
+    groups: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What one call was asked."""
+
+    turn_id: str
+    trajectory_id: str
+    at: datetime
+    messages: list[JsonObject]
+    tools: list[JsonObject]
+    sampling: Sampling
+    size: int
+    """Bytes of messages and tools."""
+
+
+def unseen(logged: Iterable[Logged], lineage: Lineage) -> tuple[list[Logged], Counter[str]]:
+    """Those of `logged` that may be replayed, in their order, and how many were left out for which reason."""
+    left_out: Counter[str] = Counter()
+    kept: list[Logged] = []
+    tasks: set[str] = set()
+    for one in logged:
+        reason = _reason_against(one, lineage) or ("same_task" if one.task in tasks else None)
+        if reason is not None:
+            left_out[reason] += 1
+            continue
+        tasks.add(one.task)
+        kept.append(one)
+    return kept, left_out
+
+
+def _reason_against(one: Logged, lineage: Lineage) -> str | None:
+    if one.arms & LEFT_OUT_ARMS:
+        return "mixed_or_pinned"
+    if one.began <= lineage.since:
+        return "older_than_snapshot"
+    if one.trajectory_id in lineage.trajectories or one.task in lineage.groups:
+        return "group_of_lineage"
+    return None
+
+
+def prompt_of(turns: Sequence[Turn]) -> Prompt | str:
+    """The prompt of one call of a trajectory, or the reason (a token) why there is none."""
+    try:
+        chain = chain_of_turns(turns)
+        if not chain:
+            return "no_answered_call"
+        number = int(draw("replay", chain[0].trajectory_id) * len(chain))
+        called = chain[number]
+        messages = [*chat_of_turns(chain[:number]), *called.messages]
+    except (ChatError, RecursionError):
+        return "unreadable_chat"
+    tools = (last_tools(chain[: number + 1]) or []) if called.tools_digest else []
+    size = len(msgspec.json.encode([messages, tools]))
+    if size > LARGEST_PROMPT:
+        return "too_large"
+    return Prompt(
+        turn_id=called.turn_id,
+        trajectory_id=called.trajectory_id,
+        at=called.timestamp,
+        messages=messages,
+        tools=tools,
+        sampling=called.sampling or Sampling(),
+        size=size,
+    )
