@@ -24,6 +24,8 @@ class FakeEngine:
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     answer: str = "It arrives today."
     tool_calls: list[dict[str, Any]] | None = None
+    messages: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """By policy: the message that it answers with, whatever it is asked."""
     broken: bool = False
     failing: set[str] = field(default_factory=set[str])
     """Policies that answer with an error."""
@@ -52,6 +54,7 @@ class FakeEngine:
         message: dict[str, Any] = {"role": "assistant", "content": self.answer}
         if self.tool_calls and body.get("tools"):
             message = {"role": "assistant", "content": None, "tool_calls": self.tool_calls}
+        message = self.messages.get(body["model"], message)
         prompt, output = list(msgspec.json.encode(body["messages"])), list(self.answer.encode())
         choice = {
             "index": 0,

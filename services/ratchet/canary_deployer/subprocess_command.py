@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+CLOSE_S = 1.0
+"""How long the pipes of an ended command may take to close: somebody who left its group may hold them."""
 STDERR_TAIL = 400
 """Characters of the command's complaint that are reported."""
 
@@ -83,6 +85,7 @@ async def _exchanged(process: asyncio.subprocess.Process, given: bytes, most: in
         for task in (writing, *tasks):
             task.cancel()
         await asyncio.gather(writing, *tasks, return_exceptions=True)
+        process.stdin.close()
 
 
 async def _written(pipe: asyncio.StreamWriter, given: bytes) -> None:
@@ -111,6 +114,11 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CLOSE_S):
+            for pipe in (process.stdout, process.stderr):
+                while pipe is not None and await pipe.read(1 << 16):
+                    pass
 
 
 def _complaint(returncode: int | None, err: bytes) -> str | None:
