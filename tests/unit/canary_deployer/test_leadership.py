@@ -162,7 +162,9 @@ class Pair:
             monotonic=plain.monotonic,
         )
         return RoleDriver(
-            ROLE, office, Work(self.world.gates, FakeSource(bus), self.world.traffic, "canary", tick_s=0.01)
+            ROLE,
+            office,
+            Work(self.world.gates, FakeSource(bus), self.world.traffic, self.world.history, "canary", tick_s=0.01),
         )
 
     async def take_over(self) -> None:
