@@ -85,7 +85,6 @@ async def _exchanged(process: asyncio.subprocess.Process, given: bytes, most: in
         for task in (writing, *tasks):
             task.cancel()
         await asyncio.gather(writing, *tasks, return_exceptions=True)
-        process.stdin.close()
 
 
 async def _written(pipe: asyncio.StreamWriter, given: bytes) -> None:
@@ -114,6 +113,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
+    if process.stdin is not None and not process.stdin.transport.is_closing():
+        process.stdin.transport.abort()
     with suppress(TimeoutError):
         async with asyncio.timeout(CLOSE_S):
             for pipe in (process.stdout, process.stderr):
