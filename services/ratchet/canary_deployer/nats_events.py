@@ -58,8 +58,8 @@ class PlacesLost(RatchetError):
 
 async def newest(bus: Bus) -> Places:
     """The newest message of each stream. Raises `BusUnavailable`."""
-    extents = [await bus.extent(stream) for stream in (STARTS, TURNS, REWARDS)]
-    return Places(*[extent.last for extent in extents], _made(extents))
+    starts, turns, rewards = [await bus.extent(stream) for stream in (STARTS, TURNS, REWARDS)]
+    return Places(starts.last, turns.last, rewards.last, _made([starts, turns, rewards]))
 
 
 def _made(extents: Sequence[Extent]) -> str:
