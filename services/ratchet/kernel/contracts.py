@@ -134,8 +134,8 @@ class Contracts:
         for older, upgrade in upgrades.items():
             if self._named(older).stream != self._named(upgrade.to).stream:
                 raise ConfigError(f"{older} and {upgrade.to} are in different streams")
-        self._strict = {name: _validator(schema) for name, schema in schemas.items()}
-        self._open = {name: _validator(open_view(schema)) for name, schema in schemas.items()}
+        self._strict = {name: _view(schema) for name, schema in schemas.items()}
+        self._open = {name: _view(open_view(schema)) for name, schema in schemas.items()}
 
     @classmethod
     def load(cls, directory: Path | None = None) -> Contracts:
@@ -219,7 +219,7 @@ class Contracts:
     def _check_open(self, topic: Topic, parsed: Json) -> int:
         """How many members the schema does not know. Raises `InvalidMessage` unless the open view takes it."""
         strict = self._strict[topic.schema]
-        if strict.is_valid(parsed):
+        if strict.validator.is_valid(parsed):
             return 0
         _refuse(self._open[topic.schema], parsed)
         return _unknown_members(strict, parsed)
@@ -245,8 +245,8 @@ class Views:
     def __init__(self, schema: Json) -> None:
         """Raises `Rejected` unless it is a JSON Schema."""
         try:
-            self._strict = _validator(schema)
-            self._open = _validator(open_view(schema))
+            self._strict = _view(schema)
+            self._open = _view(open_view(schema))
         except (ValueError, TypeError) as error:
             raise Rejected(f"not a JSON Schema: {str(error).splitlines()[0]}") from error
 
@@ -305,9 +305,19 @@ def _subject_pattern(template: str, parameters: Json) -> re.Pattern[str]:
     return re.compile(r"\.".join(parts))
 
 
-def _validator(schema: Json) -> jsonschema_rs.Draft202012Validator:
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A schema that messages are held against."""
+
+    validator: jsonschema_rs.Draft202012Validator
+    members: frozenset[str]
+    """The names of all members that it describes, at any depth."""
+
+
+def _view(schema: Json) -> _View:
     # Masked: reasons go to logs and dead letters, where the content of messages has no place.
-    return jsonschema_rs.Draft202012Validator(schema, validate_formats=True, offline=True, mask="value")
+    validator = jsonschema_rs.Draft202012Validator(schema, validate_formats=True, offline=True, mask="value")
+    return _View(validator, frozenset(_members(schema)))
 
 
 @contextmanager
@@ -329,11 +339,11 @@ def parse(body: bytes) -> Json:
         raise InvalidMessage(f"not JSON: {error}") from error
 
 
-def _refuse(validator: jsonschema_rs.Draft202012Validator, parsed: Json) -> None:
+def _refuse(view: _View, parsed: Json) -> None:
     try:
-        validator.validate(parsed)
+        view.validator.validate(parsed)
     except jsonschema_rs.ValidationError as error:
-        raise InvalidMessage(error.message, _pointer(error.instance_path, error.schema_path)) from error
+        raise InvalidMessage(error.message, _pointer(error.instance_path, view.members)) from error
 
 
 def _upgraded(upgrade: Upgrade, parsed: Json) -> Json:
@@ -352,13 +362,24 @@ def _typed(parsed: Json, kind: type[Message]) -> Message:
         raise InvalidMessage(reason, pointer) from error
 
 
-def _unknown_members(strict: jsonschema_rs.Draft202012Validator, parsed: Json) -> int:
+def _unknown_members(strict: _View, parsed: Json) -> int:
     kind = jsonschema_rs.ValidationErrorKind.AdditionalProperties
-    return sum(len(e.kind.unexpected) for e in strict.iter_errors(parsed) if isinstance(e.kind, kind))
+    return sum(len(e.kind.unexpected) for e in strict.validator.iter_errors(parsed) if isinstance(e.kind, kind))
 
 
-def _pointer(path: Sequence[str | int], schema_path: Sequence[str | int]) -> str:
+def _pointer(path: Sequence[str | int], members: Collection[str]) -> str:
     """Where it is, with `*` for a member that its sender named: only the schema's names may stand in a log."""
-    known = {part for part in schema_path if isinstance(part, str)}
-    shown = [part if isinstance(part, int) or part in known else "*" for part in path]
+    shown = [part if isinstance(part, int) or part in members else "*" for part in path]
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in shown)
+
+
+def _members(schema: Json) -> Iterator[str]:
+    """The names of all members that a schema describes, at any depth."""
+    if isinstance(schema, dict):
+        part = cast("dict[str, Json]", schema)
+        yield from part.get("properties", {})
+        for value in part.values():
+            yield from _members(value)
+    elif isinstance(schema, list):
+        for value in cast("list[Json]", schema):
+            yield from _members(value)
