@@ -69,15 +69,17 @@ simulate: $(STAMP) ## how often the canary errs and how soon it is rolled back: 
 
 test-unit: $(STAMP) ## domains and pure parts, without sockets
 	@$(MAKE) --no-print-directory -j2 --output-sync=target unit-with-torch unit-without-torch
+	@$(PYTEST) -p no:cacheprovider -n 2 $(SIMULATION)
 
-# Two halves of about the same length, side by side.
+# Two halves of about the same length, side by side; then the simulation, two scenes at a time.
 WITH_TORCH := tests/unit/engine_local tests/unit/trainer_worker
+SIMULATION := tests/unit/canary_deployer/test_simulation.py
 
 unit-with-torch:
 	@$(PYTEST) -p no:cacheprovider $(WITH_TORCH)
 
 unit-without-torch:
-	@$(PYTEST) -p no:cacheprovider tests/unit $(WITH_TORCH:%=--ignore=%)
+	@$(PYTEST) -p no:cacheprovider tests/unit $(WITH_TORCH:%=--ignore=%) --ignore=$(SIMULATION)
 
 test-contract: $(STAMP) $(NODE_STAMP) ## schemas, examples, typed messages
 	@$(PYTEST) tests/contract
