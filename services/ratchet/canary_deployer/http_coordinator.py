@@ -57,7 +57,7 @@ class HttpCoordinator:
             return msgspec.json.decode(answer.content, type=kind)
         except httpx.HTTPError as error:
             raise Unavailable(f"the coordinator does not answer: {error!r}") from error
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise Unavailable(f"the coordinator's answer to {path} cannot be read: {error}") from error
 
 

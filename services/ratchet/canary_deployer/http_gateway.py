@@ -54,7 +54,7 @@ def _message(body: bytes) -> JsonObject:
         # `Any`: another program's JSON.
         told: Any = msgspec.json.decode(body)
         message = told["choices"][0]["message"]
-    except (msgspec.DecodeError, KeyError, IndexError, TypeError) as error:
+    except (msgspec.DecodeError, RecursionError, KeyError, IndexError, TypeError) as error:
         raise Rejected(f"the answer holds no message: {error!r}") from error
     if not isinstance(message, dict):
         raise Rejected("the answer holds no message")

@@ -1,4 +1,7 @@
-"""An operator's command as a subprocess: it gets so long and may print so much, and what it leaves running is ended."""
+"""An operator's command as a subprocess: it gets so long and may print so much, and its process group ends with it.
+
+What leaves the group (`setsid`) goes on, and holds nobody up.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ import os
 import shlex
 import signal
 import time
+from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-CLOSE_S = 1.0
-"""How long the pipes of an ended command may take to close: somebody who left its group may hold them."""
+READ_BYTES = 1 << 16
+"""Of one read of a pipe."""
 STDERR_TAIL = 400
 """Characters of the command's complaint that are reported."""
 
@@ -44,14 +48,7 @@ async def run(command: Command, environment: Mapping[str, str], given: bytes = b
     """Run a command to its end or to its deadline, with `given` as its input."""
     started = time.monotonic()
     try:
-        process = await asyncio.create_subprocess_exec(
-            *shlex.split(command.line),
-            env={**os.environ, **environment},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
+        process, transport = await _begun(command.line, environment)
     except (OSError, ValueError) as error:
         return Ended(problem=f"cannot run {command.line!r}: {error}")
     try:
@@ -62,12 +59,27 @@ async def run(command: Command, environment: Mapping[str, str], given: bytes = b
     except _TooMuch:
         return Ended((), time.monotonic() - started, f"it printed more than {command.most_bytes} bytes")
     finally:
-        await _end(process)
+        await _end(process, transport)
     lines = tuple(out.decode(errors="replace").splitlines())
     return Ended(lines, time.monotonic() - started, _complaint(process.returncode, err))
 
 
-async def _exchanged(process: asyncio.subprocess.Process, given: bytes, most: int) -> tuple[bytes, bytes]:
+async def _begun(line: str, environment: Mapping[str, str]) -> tuple[Process, asyncio.SubprocessTransport]:
+    """A process with three pipes, and the transport that can close them. Raises `OSError` or `ValueError`."""
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.subprocess_exec(
+        lambda: SubprocessStreamProtocol(READ_BYTES, loop),
+        *shlex.split(line),
+        env={**os.environ, **environment},
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        start_new_session=True,
+    )
+    return Process(transport, protocol, loop), transport
+
+
+async def _exchanged(process: Process, given: bytes, most: int) -> tuple[bytes, bytes]:
     """Output and complaints, while the input is written. Raises `_TooMuch`."""
     assert process.stdin is not None  # noqa: S101 - all are pipes
     assert process.stdout is not None  # noqa: S101 - all are pipes
@@ -93,14 +105,13 @@ async def _written(pipe: asyncio.StreamWriter, given: bytes) -> None:
         pipe.write(given)
         await pipe.drain()
         pipe.close()
-        await pipe.wait_closed()
 
 
 async def _read(pipe: asyncio.StreamReader, most: int) -> bytes:
     """All of it. Raises `_TooMuch`."""
     parts: list[bytes] = []
     size = 0
-    while part := await pipe.read(1 << 16):
+    while part := await pipe.read(READ_BYTES):
         size += len(part)
         if size > most:
             raise _TooMuch
@@ -108,18 +119,22 @@ async def _read(pipe: asyncio.StreamReader, most: int) -> bytes:
     return b"".join(parts)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Whatever the command started goes with it, also when we are cancelled."""
+async def _end(process: Process, transport: asyncio.SubprocessTransport) -> None:
+    """The command's group goes with it, also when we are cancelled.
+
+    Our ends of the pipes are closed: somebody who left the group may hold the others, and asyncio says that a process
+    has ended only when its pipes are closed too.
+    """
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    for number in range(3):
+        pipe = transport.get_pipe_transport(number)
+        if isinstance(pipe, asyncio.WriteTransport):
+            if pipe.get_write_buffer_size() or not pipe.is_closing():
+                pipe.abort()
+        elif pipe is not None:
+            pipe.close()
     await process.wait()
-    if process.stdin is not None and not process.stdin.transport.is_closing():
-        process.stdin.transport.abort()
-    with suppress(TimeoutError):
-        async with asyncio.timeout(CLOSE_S):
-            for pipe in (process.stdout, process.stderr):
-                while pipe is not None and await pipe.read(1 << 16):
-                    pass
 
 
 def _complaint(returncode: int | None, err: bytes) -> str | None:

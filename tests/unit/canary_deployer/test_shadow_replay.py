@@ -198,6 +198,11 @@ GOOD = JUDGE + "    print(json.dumps({'task': one['task'], 'success': one['answe
             "the evaluator's judgement is no use: it judged no answer",
         ),
         (
+            "print('{\"task\": \"t\", \"success\": true, \"more\": ' + '[' * 100000 + ']' * 100000 + '}')",
+            NOT_RUN,
+            "the evaluator's judgement is no use: it judged no answer",
+        ),
+        (
             GOOD + "    print(json.dumps({'task': one['task'], 'success': True}))",
             NOT_RUN,
             "the evaluator's judgement is no use: it judged an answer more than once",

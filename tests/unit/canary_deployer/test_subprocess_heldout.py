@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import sys
 from pathlib import Path
@@ -68,6 +69,22 @@ signal.pause()
         return not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
     await eventually(gone)
+
+
+async def test_what_left_the_commands_group_does_not_hold_up_its_end(tmp_path: Path):
+    mark = tmp_path / "left"
+    script = f"""
+import signal, subprocess, sys
+left = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+open({str(mark)!r}, "w").write(str(left.pid))
+signal.pause()
+"""
+    try:
+        async with asyncio.timeout(30):
+            run = await heldout(tmp_path, script, deadline_s=3).play(policy(2))
+        assert run.problem == "not finished after 3 s"
+    finally:
+        psutil.Process(int(mark.read_text())).kill()
 
 
 async def test_stables_results_are_remembered_by_policy_seed_and_command(tmp_path: Path):

@@ -61,7 +61,7 @@ def read_results(lines: Iterable[str]) -> Played:
 def _read(text: str) -> _Line | None:
     try:
         line = msgspec.json.decode(text, type=_Line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     in_range = line.score is None or 0 <= line.score <= 1
     return line if in_range and line.task and 0 <= line.valid_calls <= line.calls else None
