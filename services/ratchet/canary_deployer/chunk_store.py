@@ -15,6 +15,8 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import msgspec
+
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.domain.watch import ChunkName
 from ratchet.kernel.errors import RatchetError, Unavailable
@@ -22,12 +24,14 @@ from ratchet.kernel.kv import Bucket
 
 T = TypeVar("T")
 
+UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+"""What decoding raises for bytes that are no chunk."""
 AT_ONCE = 32
 """Requests on their way to the broker at the same time."""
 
 
 class ChunksLost(RatchetError):
-    """A record names a chunk that the bucket does not hold."""
+    """A record names a chunk that the bucket does not hold, or holds as something else."""
 
 
 class ChunkStore:
@@ -63,7 +67,7 @@ class ChunkStore:
         """Delete what the record that was just written does not name; what cannot be deleted now goes later."""
         with suppress(Unavailable):
             if self._stored is None:
-                self._stored = set(await self._bucket.items(lambda key: key.startswith(f"{self._role}.")))
+                self._stored = {key for key in await self._bucket.keys() if key.startswith(f"{self._role}.")}
             for name in self._stored - {one.name for one in names}:
                 await self._bucket.delete(name)
                 self._stored.discard(name)
@@ -72,7 +76,10 @@ class ChunkStore:
         return ChunkName(number, f"{self._role}.{number}.{uuid.uuid4().hex[:12]}")
 
     async def _read(self, name: str) -> Chunk:
-        entry = await self._bucket.get(name)
+        try:
+            entry = await self._bucket.get(name)
+        except UNREADABLE as error:
+            raise ChunksLost(f"trajectories of the rollout cannot be read: {name}: {error}") from error
         if entry is None:
             raise ChunksLost(f"trajectories of the rollout are gone: {name}")
         return entry.value

@@ -296,8 +296,8 @@ async def test_revert_wins_whatever_runs_and_ends_it_in_the_same_decision(state:
     assert [await world.stage_of(version) for version in (1, 2, 3)] == ["stable", "rolled_back", ended]
 
 
-async def with_lost_chunks() -> CanaryWorld:
-    """A canary whose trajectories somebody deleted from the bucket, before a deployer that starts anew."""
+async def with_lost_chunks(in_their_place: bytes | None = None) -> CanaryWorld:
+    """A canary whose trajectories somebody deleted from the bucket, or replaced, before a deployer that starts anew."""
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     await world.play(40, 0.7, 0.7)
@@ -308,6 +308,8 @@ async def with_lost_chunks() -> CanaryWorld:
     assert names
     for name in names:
         await chunks.delete(name)
+        if in_their_place is not None:
+            await world.bus.bucket(ROLLOUT_CHUNKS, msgspec.Raw).put(name, msgspec.Raw(in_their_place))
     world.restart()
     return world
 
@@ -317,6 +319,13 @@ async def test_a_rollout_whose_trajectories_are_gone_ends_since_nothing_can_be_p
     rollout = await world.until("rolled_back")
     assert "trajectories of the rollout are gone" in rollout.reason
     assert ((await world.route()).stable, (await world.route()).canary) == (served(1), None)
+
+
+async def test_trajectories_that_cannot_be_read_are_gone_and_hold_up_no_operator():
+    world = await with_lost_chunks(b'{"of": "another version"}')
+    assert (await world.driver.act(Act.ROLLBACK, Order("ann", "now"))).state == "rolled_back"
+    world = await with_lost_chunks(b"\xff")
+    assert "trajectories of the rollout cannot be read" in (await world.until("rolled_back")).reason
 
 
 @pytest.mark.parametrize("act", [Act.ROLLBACK, Act.PAUSE])
