@@ -54,8 +54,8 @@ async def test_an_account_of_the_dead_that_fails_is_tried_again_and_ends_nothing
     attempts: list[int] = []
     handled: list[str] = []
 
-    async def account(sequence: int) -> None:
-        attempts.append(sequence)
+    async def account(sequences: Sequence[int]) -> None:
+        attempts.extend(sequences)
         if len(attempts) < 3:
             raise Rejected("the ledger's table is not there")
 
@@ -71,6 +71,31 @@ async def test_an_account_of_the_dead_that_fails_is_tried_again_and_ends_nothing
             await eventually(lambda: true(handled))
         assert attempts == [1, 1, 1]
         assert await bus.last_sequence("RL_DEADLETTERS") == 1
+
+
+async def test_what_cannot_be_read_holds_up_nothing_that_can_and_is_accounted_for_at_once(
+    settings: KernelSettings,
+) -> None:
+    accounted: list[Sequence[int]] = []
+    handled = asyncio.Event()
+
+    async def account(sequences: Sequence[int]) -> None:
+        async with asyncio.timeout(10):
+            await handled.wait()
+        accounted.append(sequences)
+
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        handled.set()
+        return []
+
+    async with connected(settings) as bus:
+        for number in range(20):
+            await bus.nc.jetstream().publish(Trajectory.TOPIC, b"nonsense %d" % number)
+        await bus.publish(trajectory("behind them"))
+        async with running(Consumer(bus, reading(each(handle), on_dead=account, batch=21, linger_s=30))):
+            await eventually(lambda: _stored(bus, "RL_DEADLETTERS", 20))
+            await eventually(lambda: _settled(bus))
+    assert accounted == [list(range(1, 21))]
 
 
 async def test_waiting_for_what_is_away_is_no_failure_of_the_message(settings: KernelSettings) -> None:

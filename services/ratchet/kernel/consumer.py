@@ -91,8 +91,8 @@ class Subscription:
     max_deliveries: int = 5
     """A message is dead once its handling failed unexpectedly so often in this process. `Retry` and `Unavailable` are
     no failures: what waits for others may wait for as long as they take."""
-    on_dead: Callable[[int], Awaitable[None]] | None = field(default=None, repr=False)
-    """Called with the sequence of every dead message before its dead letter is published, at every attempt at that."""
+    on_dead: Callable[[Sequence[int]], Awaitable[None]] | None = field(default=None, repr=False)
+    """Called with the sequences of dead messages before their dead letters are published, at every attempt at that."""
     subjects: Sequence[str] | None = None
     """Narrower filters than all subjects of the topics, such as one pool of a work queue."""
 
@@ -181,35 +181,37 @@ class Consumer:
                     await self._stopping.wait()
 
     async def _settle(self, batch: Sequence[Msg]) -> None:
-        """Read, handle, publish, ack. An unreadable neighbour does not hold up the rest."""
+        """Read, handle, publish, ack. What cannot be read comes last and at once: it holds up nothing that can."""
         started = time.perf_counter()
         self._at_hand = batch
         self._away = False
         try:
             readable: list[tuple[Msg, Received[Message]]] = []
+            unreadable: list[tuple[Msg, Dead]] = []
             for message in batch:
-                received = await self._read(message)
-                if received is not None:
+                received = self._read(message)
+                if isinstance(received, Dead):
+                    unreadable.append((message, received))
+                else:
                     readable.append((message, received))
             for handler, part in self._by_topic(readable):
                 await self._handle(handler, part)
+            await self._bury(unreadable)
         finally:
             self._at_hand = ()
         first, longest = BACKOFF_S
         self._pause_s = min(longest, max(first, 2 * self._pause_s)) if self._away else 0.0
         HANDLING.labels(self._subscription.durable).observe(time.perf_counter() - started)
 
-    async def _read(self, message: Msg) -> Received[Message] | None:
+    def _read(self, message: Msg) -> Received[Message] | Dead:
         try:
             received, unknown = self._bus.read(message, self._subscription.handlers)
         except ContractError as error:
             reason = "invalid" if isinstance(error, InvalidMessage) else "unknown_subject"
-            await self._apply(message, Dead(reason, str(error)), None)
-            return None
+            return Dead(reason, str(error))
         except Exception as error:  # noqa: BLE001 - the boundary: what cannot even be read must not stop the service
             log.error("cannot be read", consumer=self._subscription.durable, **failure(error))
-            await self._apply(message, Dead("invalid", f"cannot be read: {type(error).__name__}"), None)
-            return None
+            return Dead("invalid", f"cannot be read: {type(error).__name__}")
         if unknown:
             UNKNOWN.labels(self._subscription.durable, received.message.TOPIC).inc(unknown)
         return received
@@ -236,8 +238,10 @@ class Consumer:
             outcomes = [self._unexpected(part[0][1], error)]
         self._away = self._away or any(isinstance(outcome, Retry) and outcome.away for outcome in outcomes)
         self._tell_retries(outcomes)
-        pairs = zip(part, outcomes, strict=True)
-        await asyncio.gather(*(self._apply(message, outcome, received) for (message, received), outcome in pairs))
+        pairs = list(zip(part, outcomes, strict=True))
+        alive = [(*known, outcome) for known, outcome in pairs if not isinstance(outcome, Dead)]
+        await asyncio.gather(*(self._apply(*one) for one in alive))
+        await self._bury([(known[0], outcome) for known, outcome in pairs if isinstance(outcome, Dead)])
 
     def _tell_retries(self, outcomes: Sequence[Outcome]) -> None:
         """One line for a batch, with the first reason: hundreds may wait for the same."""
@@ -259,39 +263,57 @@ class Consumer:
             del self._failures[next(iter(self._failures))]  # the one that failed longest ago
         return Retry(f"{type(error).__name__}: {reason_of(error)}", delay_s=min(30.0, 0.5 * 2.0**failures))
 
-    async def _apply(self, message: Msg, outcome: Outcome, received: Received[Message] | None) -> None:
+    async def _apply(self, message: Msg, received: Received[Message], outcome: Done | Retry) -> None:
         """Make the outcome true: what it publishes is durable before the message is acked."""
         try:
-            outcome = await self._made_true(message, outcome, received)
+            if isinstance(outcome, Retry):
+                await message.nak(delay=outcome.delay_s)
+            else:
+                await self._bus.publish_all(outcome.events, cause=received)
+                await message.ack()
+                self._failures.pop(received.sequence, None)
+                SEQUENCE.labels(self._subscription.durable).set(received.sequence)
+        except (ContractError, Rejected) as error:  # its answer can never be published
+            await self._bury([(message, Dead("rejected", f"its answer was refused: {error}"))])
         except (RatchetError, nats.errors.Error) as error:
-            log.warning("not settled, will be redelivered", consumer=self._subscription.durable, reason=str(error))
-            outcome = Retry(str(error))
+            await self._not_settled([message], error)
+        else:
+            self._count(outcome)
+
+    async def _bury(self, dead: Sequence[tuple[Msg, Dead]]) -> None:
+        """Account for all of them at once, which takes as long as for one; then keep and end each."""
+        account = self._subscription.on_dead
+        try:
+            if dead and account is not None:
+                await account([message.metadata.sequence.stream for message, _ in dead])
+        except (RatchetError, nats.errors.Error) as error:
+            await self._not_settled([message for message, _ in dead], error)
+        else:
+            await asyncio.gather(*(self._bury_one(message, why) for message, why in dead))
+
+    async def _bury_one(self, message: Msg, why: Dead) -> None:
+        try:
+            await self._keep(message, why)
+        except (RatchetError, nats.errors.Error) as error:
+            await self._not_settled([message], error)
+        else:
+            self._count(why)
+
+    async def _not_settled(self, messages: Sequence[Msg], error: Exception) -> None:
+        """After a fault on the way they are delivered again."""
+        durable = self._subscription.durable
+        log.warning("not settled, will be redelivered", consumer=durable, messages=len(messages), reason=str(error))
+        for message in messages:
             with suppress(nats.errors.Error):
                 await message.nak(delay=1.0)
+            self._count(Retry(str(error)))
+
+    def _count(self, outcome: Outcome) -> None:
         HANDLED.labels(self._subscription.durable, type(outcome).__name__.lower()).inc()
 
-    async def _made_true(self, message: Msg, outcome: Outcome, received: Received[Message] | None) -> Outcome:
-        """The outcome in the end: a message whose answer can never be published is dead."""
-        if isinstance(outcome, Done):
-            try:
-                await self._bus.publish_all(outcome.events, cause=received)
-            except (ContractError, Rejected) as error:
-                outcome = Dead("rejected", f"its answer was refused: {error}")
-        if isinstance(outcome, Done):
-            await message.ack()
-            self._failures.pop(message.metadata.sequence.stream, None)
-            SEQUENCE.labels(self._subscription.durable).set(message.metadata.sequence.stream)
-        elif isinstance(outcome, Dead):
-            await self._bury(message, outcome)
-        else:
-            await message.nak(delay=outcome.delay_s)
-        return outcome
-
-    async def _bury(self, message: Msg, dead: Dead) -> None:
-        """Account for it, keep it whole as dead letters, and end it; after a fault on the way it is delivered again."""
+    async def _keep(self, message: Msg, dead: Dead) -> None:
+        """Keep it whole as dead letters, and end it."""
         meta = message.metadata
-        if self._subscription.on_dead is not None:
-            await self._subscription.on_dead(meta.sequence.stream)
         letter = DeadLetter(
             stream=meta.stream,
             sequence=meta.sequence.stream,

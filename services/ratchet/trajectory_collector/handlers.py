@@ -120,12 +120,14 @@ class Collector:
             outcomes += await self.store(table, part, again=True) if part else []
         return [event for outcome in outcomes if isinstance(outcome, Done) for event in outcome.events]
 
-    async def dead(self, stream: str, sequence: int) -> None:
-        """Account for a dead letter."""
+    async def dead(self, stream: str, sequences: Sequence[int]) -> None:
+        """Account for dead letters."""
         incarnation = await self.incarnations.current(stream, self.consumer)
-        await self.ledger.write(Account(stream, self.consumer, incarnation), [Entry(sequence, DEAD)], self.now())
-        self._first_looks.pop(sequence, None)
-        metrics.STORED.labels(stream, DEAD).inc()
+        entries = [Entry(sequence, DEAD) for sequence in sequences]
+        await self.ledger.write(Account(stream, self.consumer, incarnation), entries, self.now())
+        for sequence in sequences:
+            self._first_looks.pop(sequence, None)
+        metrics.STORED.labels(stream, DEAD).inc(len(sequences))
 
     async def _end(self, received: Received[TrajectoryEnd]) -> Outcome:
         end = received.message

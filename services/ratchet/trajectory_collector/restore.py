@@ -79,13 +79,16 @@ class Restorer:
         collector = self._collectors[stream]
         wanted = collector.table()
         readable: list[Received[Message]] = []
+        unreadable: list[int] = []
         for message in messages:
             try:
                 readable.append(self._bus.read(message, wanted)[0])
             except ContractError:
-                await collector.dead(stream, message.metadata.sequence.stream)
+                unreadable.append(message.metadata.sequence.stream)
         if readable:
             await self._keep(collector, readable)
+        if unreadable:
+            await collector.dead(stream, unreadable)
 
     async def _keep(self, collector: Collector, batch: Sequence[Received[Message]]) -> None:
         """Store the batch, halved until what cannot be stored stands alone: that was a dead letter too.
@@ -102,7 +105,7 @@ class Restorer:
                 await self._keep(collector, batch[:half])
                 await self._keep(collector, batch[half:])
             elif isinstance(error, (ContractError, Rejected)):
-                await collector.dead(batch[0].stream, batch[0].sequence)
+                await collector.dead(batch[0].stream, [batch[0].sequence])
             else:
                 log.exception("cannot be restored", stream=batch[0].stream, sequence=batch[0].sequence, exc_info=error)
 
