@@ -397,6 +397,8 @@ async def test_the_api_describes_itself(kernel_settings: KernelSettings, bus: Bu
             "/v1/models/{role}",
             "/v1/models/{role}/{version}",
             "/v1/models/{role}/{version}/lineage",
+            "/v1/models/{role}/{version}/outcome-times",
+            "/v1/replay/prompts",
             "/v1/status",
             "/v1/status/dpo",
             "/v1/status/training",

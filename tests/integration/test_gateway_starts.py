@@ -158,11 +158,11 @@ async def test_an_id_without_a_time_keeps_its_arm_on_a_second_gateway_at_a_later
         answers = [await ask(here.client(), HI, extra_headers={"x-ratchet-trajectory": one}) for one in trajectories]
         return [answer.headers["x-ratchet-arm"] for answer in answers]
 
-    async with scene(nats, tmp_path / "one") as first:
+    async with scene(nats, tmp_path / "one", lease_s=300) as first:
         await offered(first, 0.5)
         before = await arms(first)
         assert set(before) == {"stable", "canary"}
-        async with scene(nats, tmp_path / "two") as second:
+        async with scene(nats, tmp_path / "two", lease_s=300) as second:
             await offered(second, 0.5)
             steps = canary_route(weight=0.5).schedule
             later = [*steps, msgspec.structs.replace(steps[0], at=steps[0].at + timedelta(hours=1), weight=0.95)]

@@ -12,8 +12,9 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from ratchet.kernel.bus import Bus
+from ratchet.kernel.bus import Bus, Connection
 from ratchet.kernel.consumer import BatchHandler, Consumer, Dead, Done, Outcome, Retry, Subscription, each
+from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import BusUnavailable, Conflict, InvalidMessage
 from ratchet.kernel.projection import Fold, Projection
 from ratchet.kernel.publisher import LOST
@@ -235,6 +236,33 @@ async def test_what_is_on_its_way_to_a_broker_that_dies_fails_with_the_connectio
         await asyncio.to_thread(nats.kill)
         with pytest.raises(BusUnavailable, match=LOST):
             await unanswered
+
+
+async def test_an_answer_that_comes_after_its_asker_gave_up_makes_no_connection_deaf(settings: KernelSettings) -> None:
+    async with connected(settings) as bus:
+        given_up: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        given_up.cancel()
+        await bus.nc._send_ping(given_up)
+        await bus.nc.flush()
+        await bus.publish(trajectory())
+        assert bus.nc.stats["reconnects"] == 0
+
+
+async def test_a_connection_that_nothing_reads_any_more_is_made_anew(settings: KernelSettings) -> None:
+    bus = Bus(Connection(), name="deaf", contracts=Contracts.load(), replicas=1)
+    await bus.reach(settings, settings.nats_url, ping_s=0.1, reconnect_time_wait=0.1)
+    try:
+        await bus.ensure_streams()
+        reading: asyncio.Task[None] = bus.nc._reading_task  # type: ignore[assignment]
+        await end(reading)
+
+        async def heard() -> bool:
+            return bus.nc.stats["reconnects"] == 1 and bus.nc.is_connected
+
+        await eventually(heard)
+        await bus.publish(trajectory())
+    finally:
+        await bus.close()
 
 
 async def test_a_bus_closes_while_the_broker_is_dead(settings: KernelSettings, nats: RunningServer) -> None:

@@ -8,9 +8,8 @@ from datetime import datetime
 
 import nats.errors
 import structlog
-from nats.aio.client import Client as Nats
 
-from ratchet.kernel.bus import Bus
+from ratchet.kernel.bus import Bus, Connection
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.settings import KernelSettings
 from ratchet.kernel.urls import shown
@@ -30,7 +29,7 @@ def broker_url(settings: KernelSettings) -> str:
 
 async def connect(settings: KernelSettings, name: str, contracts: Contracts, now: Callable[[], datetime]) -> Bus:
     """A bus, as soon as the broker can be reached; says once that it is away."""
-    bus = Bus(Nats(), name=name, contracts=contracts, replicas=settings.replicas, now=now)
+    bus = Bus(Connection(), name=name, contracts=contracts, replicas=settings.replicas, now=now)
     pause_s = FIRST_PAUSE_S
     while True:
         url = broker_url(settings)

@@ -34,6 +34,9 @@ ENSURE_S = 30.0
 """Longest wait until a stream or a bucket is made: the broker writes to a disk that others may use."""
 RECONNECT_S = 0.25
 """Pause between attempts to reach the broker again; attempts never end."""
+PING_S, UNANSWERED_PINGS = 5, 2
+"""Seconds between pings; a connection on which so many in a row stay without an answer is made anew: the broker is
+frozen, or what it sends is not read any more."""
 
 
 def utc_now() -> datetime:
@@ -50,6 +53,19 @@ class Extent:
     first: int
     """Sequence of the oldest message; one more than `last` when there is none."""
     last: int
+
+
+class Connection(Nats):
+    """nats-py's client, which a late answer to a ping does not make deaf.
+
+    Its reading ends for good with the PONG to a ping whose sender has stopped waiting for it, as after a broker that
+    was frozen for a moment (nats-py 2.16, `Client._process_pong`).
+    """
+
+    async def _process_pong(self) -> None:
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
 
 
 class Bus:
@@ -74,7 +90,7 @@ class Bus:
     ) -> Bus:
         """Connect, waiting for as long as the broker is away."""
         bounded = contracts.bounded(settings.stream_max_bytes)
-        bus = cls(Nats(), name=name, contracts=bounded, replicas=settings.replicas, now=now)
+        bus = cls(Connection(), name=name, contracts=bounded, replicas=settings.replicas, now=now)
         while True:
             try:
                 await bus.reach(settings, settings.nats_url, reconnect_time_wait=RECONNECT_S, error_cb=_log_error)
@@ -84,7 +100,7 @@ class Bus:
             else:
                 return bus
 
-    async def reach(self, settings: KernelSettings, url: str, **pace: Any) -> None:
+    async def reach(self, settings: KernelSettings, url: str, *, ping_s: float = PING_S, **pace: Any) -> None:
         """Connect, once; a connection that breaks later comes back by itself. Raises what nats-py raises.
 
         `pace`: options of `nats.connect` in which services and agents differ: pauses, and what is said of errors.
@@ -94,6 +110,8 @@ class Bus:
             name=self._name,
             max_reconnect_attempts=-1,
             connect_timeout=2,
+            ping_interval=ping_s,
+            max_outstanding_pings=UNANSWERED_PINGS,
             disconnected_cb=self._connection_lost,
             reconnected_cb=self._connection_back,
             nkeys_seed=str(settings.nats_seed_file) if settings.nats_seed_file else None,
