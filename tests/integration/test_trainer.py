@@ -56,7 +56,6 @@ async def test_a_dispatch_becomes_a_content_addressed_adapter_and_that_can_be_co
     assert (done.metadata.worker, done.metadata.training_samples) == ("test-worker", len(CHATS))
     running = [status for status in world.said(dispatch.training_job_id) if status.status == "running"]
     assert running[0].progress is None
-    assert len(running) > 3
     assert {headers["ce-causationid"] for headers in world.headers} == {dispatch.event_id}
     assert len({headers["ce-correlationid"] for headers in world.headers}) == 1
     assert not (world.settings.work / f"{dispatch.training_job_id}-1").exists()

@@ -58,6 +58,12 @@ ASKED: dict[int | str, dict[str, Any]] = {
     422: {"model": ErrorOut, "description": "The request cannot be run as it is."},
 }
 """What a request for training may get besides its new job."""
+CHANGES: dict[int | str, dict[str, Any]] = {
+    400: {"description": "The body is no text, or one of the headers that are checked comes twice."},
+    403: {"description": "From a page of another site, or for a host that is none of RATCHET_ALLOWED_HOSTS."},
+    415: {"description": "The content type is not application/json."},
+}
+"""What any request that changes something may get."""
 
 
 class AskIn(BaseModel):
@@ -90,7 +96,10 @@ def http_app(parts: Parts) -> FastAPI:
         title="Ratchet coordinator",
         version="1",
         description="Training jobs and the policies they made. Errors are `{detail: one line}`.",
-        responses={503: {"model": ErrorOut, "description": "The broker, the warehouse or the object store is away."}},
+        responses={
+            422: {"model": ErrorOut, "description": "A parameter or the body is not what this document says."},
+            503: {"model": ErrorOut, "description": "The broker, the warehouse or the object store is away."},
+        },
     )
     app.include_router(_health_routes(parts))
     app.include_router(_job_commands(parts))
@@ -104,7 +113,7 @@ def http_app(parts: Parts) -> FastAPI:
 
 
 def _job_commands(parts: Parts) -> APIRouter:
-    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+    routes = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=CHANGES)
 
     @routes.post(
         "",
