@@ -50,8 +50,6 @@ def feedback(
     named = {"role": known, "rater": rater}
     about = {"trajectory_id": trajectory_id, **{name: value for name, value in named.items() if value}}
     bodies: list[dict[str, Any]] = [{**about, "kind": kind, "value": value} for kind, value in given.items()]
-    if warning is not None:
-        errors.print(f"ratchet: {warning}", markup=False)
     if dry_run:
         print_dry_run(f"POST {endpoints.url('gateway')}/v1/feedback", bodies, as_json)
     else:
@@ -60,6 +58,8 @@ def feedback(
             print_json({"feedback": answers, "warning": warning})
         else:
             console.print(f"noted {', '.join(given)} for trajectory {trajectory_id}")
+    if warning is not None:
+        errors.print(f"ratchet: {warning}", markup=False)
     raise typer.Exit(ExitCode.PARTLY if warning else ExitCode.DONE)
 
 

@@ -28,8 +28,9 @@ class StackSettings:
     """Start these members (and the servers that a service needs); all when empty."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Added to the environment of every service."""
-    start_s: float = 90.0
-    """Each process has this long to become ready. Torch takes its time on a busy machine."""
+    start_s: float = 300.0
+    """Each process has this long to become ready: importing torch takes minutes on a busy machine. One that ends
+    instead is noticed at once."""
     restart_first_s: float = 0.5
     """Pause before the first restart of a crashed process; doubles with every further crash."""
     restart_last_s: float = 30.0
