@@ -67,3 +67,8 @@ def test_what_cannot_be_replayed_says_why():
     assert prompt_of(turns[1:]) == "unreadable_chat"
     large = [{"role": "user", "content": "x" * LARGEST_PROMPT}]
     assert prompt_of([msgspec.structs.replace(turns[0], messages=large)]) == "too_large"
+    deep: object = "x"
+    for _ in range(300):
+        deep = [deep]
+    nested = [{"role": "user", "content": [{"type": "text", "text": "x", "more": deep}]}]
+    assert prompt_of([msgspec.structs.replace(turns[0], messages=nested)]) == "too_deep"

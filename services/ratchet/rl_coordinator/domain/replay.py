@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import cast
 
 import msgspec
 
+from ratchet.kernel.redaction import MAX_DEPTH
 from ratchet.messages.base import JsonObject
 from ratchet.messages.chat import ChatError, chain_of_turns, chat_of_turns
 from ratchet.messages.recorded import last_tools
@@ -63,6 +65,17 @@ class Prompt:
     """Bytes of messages and tools."""
 
 
+def _is_within(value: object, levels: int) -> bool:
+    """Whether a JSON value is nested at most so deep. No gateway records a deeper one; no HTTP answer carries it."""
+    if levels < 0:
+        return False
+    if isinstance(value, dict):
+        return all(_is_within(one, levels - 1) for one in cast("JsonObject", value).values())
+    if isinstance(value, list):
+        return all(_is_within(one, levels - 1) for one in cast("list[object]", value))
+    return True
+
+
 def unseen(logged: Iterable[Logged], lineage: Lineage) -> tuple[list[Logged], Counter[str]]:
     """Those of `logged` that may be replayed, in their order, and how many were left out for which reason."""
     left_out: Counter[str] = Counter()
@@ -103,6 +116,8 @@ def prompt_of(turns: Sequence[Turn]) -> Prompt | str:
     size = len(msgspec.json.encode([messages, tools]))
     if size > LARGEST_PROMPT:
         return "too_large"
+    if not _is_within([messages, tools], MAX_DEPTH):
+        return "too_deep"
     return Prompt(
         turn_id=called.turn_id,
         trajectory_id=called.trajectory_id,
