@@ -125,13 +125,17 @@ async def test_an_end_after_the_silence_fills_the_row_and_revises_the_reward(ker
             await bus.publish(trajectory_end("ride", turns=1, outcome=Outcome(status="failure")))
             await eventually(outcome_is(warehouse, "failure"))
             first, second = await eventually(has(warehouse, "rewards", 2))
+            (update,) = await eventually(has(warehouse, "feedback", 1))
+
+            async def accounted() -> bool:
+                balance = await warehouse.rows("SELECT * FROM ledger_balance WHERE stream = 'RL_TRAJECTORIES'")
+                return [(one["stored"], one["duplicate"], one["missing"]) for one in balance] == [(1, 1, 0)]
+
+            await eventually(accounted)
         assert (first["revision"], second["revision"], second["total"]) == (0, 1, 0.0)
         assert second["confidence"] > 0
         assert (await told(warehouse)).task_context.group_key == "group-ride"
-        (update,) = await stored(warehouse, "feedback")
         assert update["kind"] == "update"
-        balance = await warehouse.rows("SELECT * FROM ledger_balance WHERE stream = 'RL_TRAJECTORIES'")
-        assert (balance[0]["stored"], balance[0]["duplicate"], balance[0]["missing"]) == (1, 1, 0)
 
 
 async def test_what_the_agents_own_client_says_later_stands(kernel_settings: KernelSettings) -> None:
