@@ -84,9 +84,9 @@ unit-without-torch:
 test-contract: $(STAMP) $(NODE_STAMP) ## schemas, examples, typed messages
 	@$(PYTEST) tests/contract
 
-# Two files at a time: every test has a broker, a database and a bucket of its own.
+# Three files at a time, for much of a test is waiting: each test has a broker, a database and a bucket of its own.
 test-integration: $(STAMP) $(NODE_STAMP) ## on the real nats-server, ClickHouse engine and S3
-	@$(PYTEST) -n 2 --dist loadfile tests/integration
+	@$(PYTEST) -n 3 --dist loadfile tests/integration
 
 test-e2e: $(STAMP) ## a small loop, closed
 	@$(PYTEST) tests/e2e
