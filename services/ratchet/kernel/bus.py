@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import nats
 import nats.errors
@@ -110,7 +110,7 @@ class Bus:
             name=self._name,
             max_reconnect_attempts=-1,
             connect_timeout=2,
-            ping_interval=ping_s,
+            ping_interval=cast("int", ping_s),  # it is slept for: any number does
             max_outstanding_pings=UNANSWERED_PINGS,
             disconnected_cb=self._connection_lost,
             reconnected_cb=self._connection_back,
