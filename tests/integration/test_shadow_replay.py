@@ -225,6 +225,8 @@ async def test_a_candidate_with_little_traffic_is_replayed_and_begins_higher_or_
         again = (await workshop.api.get("/v1/replay/prompts", params=query)).json()
         assert (len(again["prompts"]), again["lineage"]) == (FRESH, [4, 1])
         assert again["left_out"]["mixed_or_pinned"] == 4 * FRESH, "what a replay asked is replayed by none"
+        few = (await workshop.api.get("/v1/replay/prompts", params=query | {"limit": 2})).json()
+        assert len(few["prompts"]) == 2, "however many replays are newer than what agents asked"
         wanted = {"algorithm": "sft", "base_model": "org/model", "role": ROLE, "dataset": {"sample_size": 1000}}
         preview = (await workshop.api.post("/v1/jobs/preview", json=wanted)).json()
         assert preview["left_out"]["mixed_or_pinned"] == 4 * FRESH, "and trains nothing"

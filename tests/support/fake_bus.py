@@ -17,7 +17,7 @@ import msgspec
 
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import BusUnavailable, Conflict
-from ratchet.kernel.kv import Entry, decoded
+from ratchet.kernel.kv import Entry, entry_of
 from ratchet.kernel.received import Received
 from ratchet.messages import Message
 from ratchet.messages.base import Cause
@@ -62,7 +62,7 @@ class FakeBucket:
 
     async def get(self, key: str) -> Entry[Any] | None:
         found = self._store.entries.get(key)
-        return Entry(decoded(found[0], self._kind), found[1]) if found else None
+        return entry_of(f"{self._name}/{key}", found[0], found[1], self._kind) if found else None
 
     async def create(self, key: str, value: Any) -> int:
         if key in self._store.entries:

@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 DOCUMENTS = Path(__file__).parents[2] / "contracts" / "http"
 CONFORMS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 """The document names every status that comes, and what comes with it."""
-EXAMPLES = 25
+EXAMPLES = 15
 """Requests per route and kind (legal, illegal)."""
 
 

@@ -29,7 +29,7 @@ from ratchet.embedded.seaweed_s3 import seaweed_s3
 from ratchet.kernel.settings import PREFIX, KernelSettings
 from tests.support.containers import clickhouse_container, nats_container, running_container, s3_container
 
-START_S = 60.0
+START_S = 300.0
 """Deadline for one server's start on a busy machine."""
 
 ACCESS_KEY, SECRET_KEY = "test-access", "test-secret"

@@ -15,17 +15,13 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import msgspec
-
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.domain.watch import ChunkName
-from ratchet.kernel.errors import RatchetError, Unavailable
+from ratchet.kernel.errors import RatchetError, Unavailable, Unreadable
 from ratchet.kernel.kv import Bucket
 
 T = TypeVar("T")
 
-UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
-"""What decoding raises for bytes that are no chunk."""
 AT_ONCE = 32
 """Requests on their way to the broker at the same time."""
 
@@ -78,8 +74,8 @@ class ChunkStore:
     async def _read(self, name: str) -> Chunk:
         try:
             entry = await self._bucket.get(name)
-        except UNREADABLE as error:
-            raise ChunksLost(f"trajectories of the rollout cannot be read: {name}: {error}") from error
+        except Unreadable as error:
+            raise ChunksLost(f"trajectories of the rollout cannot be read: {name}: {error.reason}") from error
         if entry is None:
             raise ChunksLost(f"trajectories of the rollout are gone: {name}")
         return entry.value

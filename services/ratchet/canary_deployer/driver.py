@@ -35,7 +35,9 @@ log = structlog.get_logger()
 LOOK_AGAIN_S = 30.0
 """With nothing to do, look for candidates this often although nobody called."""
 AFTER_FAULT_S = 1.0
-"""Pause before the state is read again after a fault."""
+"""Pause before the state is read again after a fault of a neighbour."""
+LONGEST_PAUSE_S = 30.0
+"""What fails by itself will fail again, at the cost of a gate perhaps: a pause is twice the one before, up to this."""
 
 
 class EventSource(Protocol):
@@ -100,15 +102,18 @@ class RoleDriver:
 
     async def run(self) -> None:
         """Step until stopped. After a fault everything is read again."""
+        pause_s = AFTER_FAULT_S
         while not self._stopping:
             try:
                 await self.step()
-                self.fault = None
-            except RatchetError as error:
-                await self._failed(str(error))
+                self.fault, pause_s = None, AFTER_FAULT_S
+            except (Unavailable, Conflict) as error:
+                await self._failed(str(error), AFTER_FAULT_S)
             except Exception as error:  # the boundary: one role's fault must not stop the others
-                log.exception("rollout step failed", role=self.role)
-                await self._failed(repr(error))
+                if not isinstance(error, RatchetError):
+                    log.exception("rollout step failed", role=self.role)
+                await self._failed(str(error) if isinstance(error, RatchetError) else repr(error), pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         await self._save_statistics()
         await self._close_events()
 
@@ -396,11 +401,11 @@ class RoleDriver:
         if events is not None:
             await events.close()
 
-    async def _failed(self, reason: str) -> None:
-        log.warning("rollout waits", role=self.role, reason=reason)
+    async def _failed(self, reason: str, pause_s: float) -> None:
+        log.warning("rollout waits", role=self.role, reason=reason, again_in_s=pause_s)
         self.fault = reason
         self._keeper.forget()
-        await self._pause(AFTER_FAULT_S)
+        await self._pause(pause_s)
 
     async def _save_statistics(self) -> None:
         """At the end: what is saved need not be folded again. Failing that, it will be."""

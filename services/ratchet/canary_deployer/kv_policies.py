@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from operator import itemgetter
 from typing import TypeVar
 
 import msgspec
+import structlog
 
 from ratchet.canary_deployer.leadership import Lead
-from ratchet.kernel.errors import Conflict, NotFound
+from ratchet.kernel.errors import Conflict, NotFound, Unreadable
 from ratchet.kernel.kv import Bucket
 from ratchet.messages.state import PolicyVersion, Route
+
+log = structlog.get_logger()
 
 V = TypeVar("V", Route, PolicyVersion)
 
@@ -45,9 +49,8 @@ class KvPolicies:
         return entry.value
 
     async def versions(self, role: str) -> list[PolicyVersion]:
-        """All policies of a role, oldest first."""
-        entries = await self._versions.items(lambda key: key.startswith(f"{role}."))
-        return sorted((entry.value for entry in entries.values()), key=lambda policy: policy.version)
+        """All policies of a role that can be read, oldest first."""
+        return [policy for _, policy in await self._numbered(role) if policy is not None]
 
     async def change_version(self, role: str, version: int, change: Callable[[PolicyVersion], PolicyVersion]) -> None:
         """Replace a policy by `change(policy)`. Raises `NotFound`."""
@@ -61,13 +64,13 @@ class KvPolicies:
 
         The policy is written before the counter, so a crash in between leaves a policy that is found again.
         """
-        known = await self.versions(role)
-        for policy in known:
-            if policy.training_job_id == training_job_id:
+        known = await self._numbered(role)
+        for _, policy in known:
+            if policy is not None and policy.training_job_id == training_job_id:
                 await self._count(role, policy.version)
                 return policy, False
         route = await self.route(role)
-        version = max([route.next_version if route else 1, *(policy.version + 1 for policy in known)])
+        version = max([route.next_version if route else 1, *(number + 1 for number, _ in known)])
         policy = build(version)
         try:
             await self._lead.confirm()
@@ -76,6 +79,22 @@ class KvPolicies:
             return await self.register(role, training_job_id, build)
         await self._count(role, version)
         return policy, True
+
+    async def _numbered(self, role: str) -> list[tuple[int, PolicyVersion | None]]:
+        """All policies of a role with their versions, oldest first; None for one that cannot be read, which is told.
+
+        One damaged entry must not keep the role from its next policy.
+        """
+        keys = [key for key in await self._versions.keys() if key.startswith(f"{role}.")]
+        return sorted([(int(key.rpartition(".")[2]), await self._readable(key)) for key in keys], key=itemgetter(0))
+
+    async def _readable(self, key: str) -> PolicyVersion | None:
+        try:
+            entry = await self._versions.get(key)
+        except Unreadable as error:
+            log.warning("policy left out", reason=str(error))
+            return None
+        return entry.value if entry else None
 
     async def _count(self, role: str, version: int) -> None:
         """The next version is later than this one."""

@@ -27,7 +27,7 @@ from typing import Protocol
 import structlog
 
 from ratchet.canary_deployer import metrics
-from ratchet.kernel.errors import Conflict, Unavailable
+from ratchet.kernel.errors import Conflict, Unavailable, Unreadable
 from ratchet.kernel.kv import Bucket, Entry
 from ratchet.kernel.runtime import Component
 from ratchet.kernel.tasks import end
@@ -125,7 +125,7 @@ class Leadership:
         """See `Lead`."""
         term = self._term
         if term is not None and self.leading:
-            entry = await self._bucket.get(KEY)
+            entry = await self._read()
             if entry is not None and (entry.value.holder, entry.value.term) == (self._me, term):
                 return
             self._known = entry.value if entry else None
@@ -160,7 +160,7 @@ class Leadership:
     async def beat(self) -> None:
         """Renew the lead, or look whether to take it. Raises `Conflict` when another process was faster."""
         began = self._monotonic()
-        entry = await self._bucket.get(KEY)
+        entry = await self._read()
         self._known = entry.value if entry else None
         if entry is not None and entry.value.holder not in ("", self._me):
             if self._term is not None:
@@ -168,6 +168,17 @@ class Leadership:
             if not self._overdue(entry.revision, began):
                 return
         await self._take(entry, began)
+
+    async def _read(self) -> Entry[Leader] | None:
+        """The key; one that cannot be read is a leader nobody has heard of, and is replaced once it is overdue.
+
+        Its term is not known. Every term took a write, so none was higher than the revision.
+        """
+        try:
+            return await self._bucket.get(KEY)
+        except Unreadable as error:
+            log.error("leader's key cannot be read", reason=str(error))
+            return Entry(Leader(holder="unreadable", url="", term=error.revision, beat=0), error.revision)
 
     def _overdue(self, revision: int, now: float) -> bool:
         """Whether the key has been at this revision for long enough, by this process's own clock."""
@@ -208,7 +219,7 @@ class Leadership:
         if term is None:
             return
         with suppress(Conflict, Unavailable):
-            entry = await self._bucket.get(KEY)
+            entry = await self._read()
             if entry is not None and entry.value.holder == self._me:
                 freed = Leader(holder="", url="", term=term, beat=entry.value.beat + 1)
                 await self._bucket.update(KEY, freed, entry.revision)

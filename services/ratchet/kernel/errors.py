@@ -11,6 +11,7 @@
     ├── NotFound                no such role, policy, job, file or object
     ├── Conflict                somebody else changed it first (compare-and-set lost)
     ├── DigestMismatch          the bytes are not the ones that were named
+    ├── Unreadable              a stored value is not what its bucket holds
     ├── Rejected                a request that can never succeed as it is
     ├── MissingExtra            an optional part of the package is not installed
     └── ConfigError             a setting is wrong, a port is taken
@@ -68,6 +69,15 @@ class Conflict(RatchetError):
 
 class DigestMismatch(RatchetError):
     """The bytes are not the ones that were named."""
+
+
+class Unreadable(RatchetError):
+    """A stored value is not what its bucket holds: damaged, or written by another version. `revision` is its own."""
+
+    def __init__(self, key: str, revision: int, reason: str) -> None:
+        super().__init__(f"{key} cannot be read: {reason}")
+        self.revision = revision
+        self.reason = reason
 
 
 class Rejected(RatchetError):

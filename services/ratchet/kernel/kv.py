@@ -17,7 +17,7 @@ from nats.js import errors as js_errors
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.kv import KeyValue
 
-from ratchet.kernel.errors import BusUnavailable, Conflict
+from ratchet.kernel.errors import BusUnavailable, Conflict, Unreadable
 from ratchet.kernel.puller import Puller
 
 log = structlog.get_logger()
@@ -44,7 +44,7 @@ class Entry(Generic[V]):
 class Bucket(Generic[V]):
     """One bucket whose values are all of one type; `msgspec.Raw` stands for whatever is stored, JSON or not.
 
-    Raises `BusUnavailable` while the broker does not answer, `msgspec.MsgspecError` for a value of another type.
+    Raises `BusUnavailable` while the broker does not answer, `Unreadable` for a value of another type.
     """
 
     def __init__(self, nc: Nats, name: str, kind: type[V]) -> None:
@@ -64,7 +64,7 @@ class Bucket(Generic[V]):
             except js_errors.KeyNotFoundError:
                 return None
         assert entry.value is not None  # noqa: S101 - a found key has a value
-        return Entry(decoded(entry.value, self._kind), entry.revision or 0)
+        return entry_of(f"{self._name}/{key}", entry.value, entry.revision or 0, self._kind)
 
     async def create(self, key: str, value: V) -> int:
         """Write a key that must not exist yet; returns its revision. Raises `Conflict` if it does."""
@@ -149,7 +149,7 @@ class Bucket(Generic[V]):
                     news.append((key, None))
             elif known.get(key) != revision:
                 known[key] = revision
-                news.append((key, Entry(decoded(message.data, self._kind), revision)))
+                news.append((key, entry_of(f"{self._name}/{key}", message.data, revision, self._kind)))
         for key in known.keys() - newest.keys() if whole else ():
             del known[key]
             news.append((key, None))
@@ -225,9 +225,14 @@ def _is_marker(message: Msg) -> bool:
     return (message.headers or {}).get("KV-Operation") in _GONE
 
 
-def decoded(stored: bytes, kind: type[V]) -> V:
-    """A value of a bucket. Raises `msgspec.MsgspecError`, except for `msgspec.Raw`, which is the bytes themselves."""
-    return cast("V", msgspec.Raw(stored)) if kind is msgspec.Raw else msgspec.json.decode(stored, type=kind)
+def entry_of(where: str, stored: bytes, revision: int, kind: type[V]) -> Entry[V]:
+    """An entry of a bucket. Raises `Unreadable`, but never for `msgspec.Raw`, which is the bytes themselves."""
+    if kind is msgspec.Raw:
+        return Entry(cast("V", msgspec.Raw(stored)), revision)
+    try:
+        return Entry(msgspec.json.decode(stored, type=kind), revision)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise Unreadable(where, revision, str(error)) from error
 
 
 @contextmanager

@@ -61,16 +61,18 @@ SELECT t.trajectory_id AS trajectory_id, t.task AS task, t.claimed_arm AS claime
 FROM (
     SELECT trajectory_id, coalesce(group_key, task_id) AS task, arm AS claimed_arm, ingested_at
     FROM trajectories WHERE role = {role:String} AND ingested_at > {since:DateTime64(3)}
-    ORDER BY ingested_at DESC LIMIT 1 BY trajectory_id LIMIT {limit:UInt32}
+    ORDER BY ingested_at DESC LIMIT 1 BY trajectory_id
 ) AS t
 INNER JOIN (
     SELECT c.trajectory_id AS trajectory_id, groupUniqArray(toString(c.arm)) AS arms, min(c.at) AS began
     FROM turns AS c WHERE c.role = {role:String} AND c.ingested_at > {turns_since:DateTime64(3)}
     GROUP BY c.trajectory_id
 ) AS u ON u.trajectory_id = t.trajectory_id
-ORDER BY t.ingested_at DESC, trajectory_id DESC
+ORDER BY has(u.arms, 'pinned') OR t.claimed_arm = 'pinned', t.ingested_at DESC, trajectory_id DESC
+LIMIT {limit:UInt32}
 """
-"""Trajectories with gateway calls that were stored since an instant, newest first."""
+"""Trajectories with gateway calls that were stored since an instant: newest first, but pinned ones last, so that those
+of replays and held-out tasks do not hide the agents' own."""
 
 _BODIES = "SELECT body FROM {table} FINAL WHERE role = {{role:String}} AND trajectory_id IN {{ids:Array(String)}}"
 _WATERMARK = (

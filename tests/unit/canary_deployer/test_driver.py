@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from ratchet.canary_deployer.domain.announcements import Facts, registration
 from ratchet.canary_deployer.domain.audit import first_break
@@ -382,6 +383,7 @@ async def test_a_kill_at_any_write_of_a_revert_changes_nothing_in_the_end(after_
         with pytest.raises(Killed):
             await world.driver.act(Act.REVERT, Order("ann", "back"))
         world.restart()
+        world.driver.wake()  # so that a step with nothing to do does not wait
         await world.driver.step()
         if (await world.rollout()).state != "reverted":
             await world.driver.act(Act.REVERT, Order("ann", "back"))
@@ -669,6 +671,51 @@ async def test_a_running_driver_stops_at_once_and_names_its_fault():
     assert (await world.rollout()).state == "gating"
 
 
+async def test_a_gate_that_fails_by_itself_is_asked_less_and_less_often():
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["probe"] = FaultyGate()
+
+    def pauses() -> list[float]:
+        return [entry["again_in_s"] for entry in logs if entry["event"] == "rollout waits"]
+
+    async def seven() -> bool:
+        world.driver.wake()  # no test waits for a pause
+        return len(pauses()) >= 7
+
+    with capture_logs() as logs:
+        working = asyncio.create_task(world.driver.run())
+        await eventually(seven)
+        await world.driver.stop()
+        await working
+    assert pauses()[:7] == [1, 2, 4, 8, 16, 30, 30]
+
+
+async def test_a_route_that_is_deleted_or_set_back_under_a_rollout_is_made_true_again():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    before, routes = await world.route(), world.bus.bucket(POLICIES, Route)
+    for damage in (None, Route(role=ROLE), Route(role=ROLE, stable=served(2))):
+        await routes.delete(ROLE)
+        if damage is not None:
+            await routes.put(ROLE, damage)
+        world.clock.advance(10)
+        await world.driver.step()
+        route = await world.route()
+        assert (route.stable, route.canary and route.canary.policy) == (served(1), served(2))
+        assert before.canary is not None
+        assert route.canary is not None
+        assert (route.canary.salt, route.canary.schedule) == (before.canary.salt, before.canary.schedule)
+
+
+async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_rollout():
+    world = await CanaryWorld().with_policies(1, 3)
+    await world.bus.bucket(POLICIES, msgspec.Raw).put(f"{ROLE}.2", msgspec.Raw(b"{"))
+    assert (await world.until("running")).candidate == served(3)
+    await world.bus.bucket(POLICIES, msgspec.Raw).put(f"{ROLE}.4", msgspec.Raw(b"null"))
+    new, is_new = await world.policies.register(ROLE, "another job", policy)
+    assert (new.version, is_new) == (5, True)
+
+
 async def test_an_abort_ends_a_gate_that_is_still_running():
     world = await CanaryWorld().with_policies(1, 2)
     gate = world.gates["probe"] = EndlessGate()
@@ -687,6 +734,13 @@ class BrokenGate:
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
         raise Unavailable("the engine is away")
+
+
+class FaultyGate:
+    """Fails in a way that nobody has thought of."""
+
+    async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
+        raise ValueError("not thought of")
 
 
 class EndlessGate:

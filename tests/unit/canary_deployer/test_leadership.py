@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from ratchet.canary_deployer.domain.operators import Act, Order
@@ -91,6 +92,23 @@ async def test_only_one_of_two_standbys_wins():
         await bus.bucket(ROLLOUTS, Leader).update(KEY, entry.value, entry.revision)
     await standbys[1].beat()
     assert [one.leading for one in standbys] == [True, False]
+
+
+async def test_a_key_that_cannot_be_read_is_replaced_and_the_next_term_is_higher():
+    bus, clock = FakeBus(), FakeClock()
+    first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
+    for _ in range(5):
+        await first.beat()
+    await bus.bucket(ROLLOUTS, msgspec.Raw).put(KEY, msgspec.Raw(b"\xff"))
+    with pytest.raises(NotLeading):
+        await first.confirm()
+    for one in (first, second):
+        await one.beat()
+    assert (first.leading, second.leading) == (False, False)
+    clock.advance(TAKEOVER_S)
+    await second.beat()
+    assert second.leading
+    assert second.term > 1
 
 
 async def test_a_clean_stop_gives_the_lead_back_at_once():

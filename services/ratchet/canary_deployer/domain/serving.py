@@ -39,15 +39,14 @@ CANDIDATE_STAGE: dict[State, str] = {
 
 
 def settled(route: Route, rollout: Rollout) -> Route:
-    """The role's route as the rollout's state asks for it."""
+    """The role's route as the rollout's state asks for it, also where it was lost or set back meanwhile."""
     audited = msgspec.structs.replace(route, audit_hash=rollout.last_hash)
-    if rollout.state in WITH_TRAFFIC:
-        return msgspec.structs.replace(audited, canary=_canary_route(route, rollout))
-    if rollout.state is State.PROMOTED and route.stable != rollout.candidate:
-        return msgspec.structs.replace(audited, stable=rollout.candidate, previous=route.stable, canary=None)
     if rollout.state is State.REVERTED:
         return msgspec.structs.replace(audited, stable=rollout.candidate, previous=None, canary=None)
-    return msgspec.structs.replace(audited, canary=None)
+    if rollout.state is State.PROMOTED:
+        return msgspec.structs.replace(audited, stable=rollout.candidate, previous=rollout.stable, canary=None)
+    canary = _canary_route(route, rollout) if rollout.state in WITH_TRAFFIC else None
+    return msgspec.structs.replace(audited, stable=rollout.stable, canary=canary)
 
 
 def renewed(route: Route, rollout: Rollout) -> Route:
