@@ -42,7 +42,7 @@ from ratchet.canary_deployer.domain.rollout import IllegalMove, Rollout
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.summary import summary
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.kernel.errors import Conflict, NotFound, RatchetError, Unavailable
+from ratchet.kernel.errors import Conflict, NotFound, RatchetError, Unavailable, Unreadable
 from ratchet.messages import ModelRollout, decode
 from ratchet.messages.base import JsonObject
 
@@ -231,7 +231,7 @@ async def _problem(_: Request, error: Exception) -> Response:
     elif isinstance(error, IllegalMove | Conflict):
         status = 409
     else:
-        status = 503 if isinstance(error, Unavailable) else 400
+        status = 503 if isinstance(error, Unavailable | Unreadable) else 400
     return _json({"error": {"message": str(error)}}, status)
 
 

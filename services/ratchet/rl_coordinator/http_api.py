@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from ratchet.kernel.errors import Conflict, InvalidMessage, NotFound, RatchetError, Rejected, Unavailable
+from ratchet.kernel.errors import Conflict, InvalidMessage, NotFound, RatchetError, Rejected, Unavailable, Unreadable
 from ratchet.kernel.health import Check, Health
 from ratchet.rl_coordinator.dispatcher import Dispatcher
 from ratchet.rl_coordinator.domain.jobs import State
@@ -40,6 +40,7 @@ STATUS_OF: Sequence[tuple[type[RatchetError], int]] = (
     (Conflict, 409),
     (Rejected, 422),
     (Unavailable, 503),
+    (Unreadable, 503),
 )
 """Which answer an error gets; any other is 500."""
 

@@ -74,6 +74,12 @@ async def test_rollouts_and_policies_are_shown(desk: Desk):
     assert [one["role"] for one in (await desk.get("/v1/policies"))["roles"]] == [ROLE]
 
 
+async def test_a_record_that_cannot_be_read_is_no_fault_of_the_request(desk: Desk):
+    await desk.world.bus.bucket(ROLLOUTS, msgspec.Raw).put(ROLE, msgspec.Raw(b"{"))
+    told = await desk.post(f"/v1/rollouts/{ROLE}/pause", ACT, 503)
+    assert told["error"]["message"].startswith(f"{ROLLOUTS}/{ROLE} cannot be read")
+
+
 async def test_acts_change_the_rollout_and_are_audited(desk: Desk):
     await desk.world.until("running")
     assert (await desk.post(f"/v1/rollouts/{ROLE}/pause", ACT))["state"] == "paused"
