@@ -89,7 +89,7 @@ def trajectory_turns(
     `calls` names the model calls by the index of their answer in `messages`. Entries take id and time from there;
     where there is none, the time is that of the entry before (at first `started_at`). Raises `ChatError`.
     """
-    with _readable():
+    with _shallow():
         return _trajectory_turns(messages, started_at, calls or {})
 
 
@@ -120,7 +120,7 @@ def chat_messages(trajectory: Trajectory) -> Messages:
 
     Raises `ChatError` for a trajectory that holds what JSON cannot (text that is no Unicode).
     """
-    with _readable():
+    with _shallow():
         return _chat_messages(trajectory)
 
 
@@ -186,6 +186,8 @@ def _normal(message: JsonObject, index: int) -> JsonObject:
         raise ChatError(f"message {index} has the role {role!r}")
     normal = {name: value for name, value in message.items() if value is not None and value != []}
     normal["content"] = _normal_content(message.get("content"), index)
+    if isinstance(normal.get("tool_call_id"), dict | list):
+        raise ChatError(f"message {index} has a tool_call_id that is not text")
     if role == "function":
         normal |= {"role": "tool", "tool_call_id": _LEGACY_ID}
     if role == "assistant":
@@ -229,7 +231,7 @@ def _normal_call(call: object, index: int) -> JsonObject:
         raise ChatError(f"message {index} has a tool call without a function name")
     if kind == "function":
         arguments: object = cast("JsonObject", called).get("arguments")
-        text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
+        text = arguments if isinstance(arguments, str) else _json_text(arguments or {})
         normal["function"] = {**cast("JsonObject", called), "arguments": text}
     return normal
 
@@ -310,7 +312,7 @@ def _entries(said: JsonObject, observation: Observation, following: Messages, pl
     entries[0] = msgspec.structs.replace(entries[0], thought_process=thoughts)
     if _said(entries) == said:
         return entries
-    whole = msgspec.structs.replace(actions[0], raw_response=msgspec.json.encode(said).decode())
+    whole = msgspec.structs.replace(actions[0], raw_response=_json_text(said))
     return [msgspec.structs.replace(entries[0], action=whole), *entries[1:]]
 
 
@@ -395,7 +397,7 @@ def _answer_text(turn: TrajectoryTurn) -> str:
 
 
 def _tool_call(turn: TrajectoryTurn) -> JsonObject:
-    arguments = msgspec.json.encode(turn.action.tool_args or {}).decode()
+    arguments = _json_text(turn.action.tool_args or {})
     function = {"name": _tool_name(turn), "arguments": arguments}
     return {"id": _call_id(turn.turn_id), "type": "function", "function": function}
 
@@ -415,7 +417,7 @@ def _content(value: str | JsonObject | list[JsonObject]) -> str | list[JsonObjec
     """Text or parts as they are, any other object as JSON text."""
     if isinstance(value, dict):
         parts: object = value.get("content") if len(value) == 1 else None
-        return cast("list[JsonObject]", parts) if isinstance(parts, list) else msgspec.json.encode(value).decode()
+        return cast("list[JsonObject]", parts) if isinstance(parts, list) else _json_text(value)
     return value
 
 
@@ -482,15 +484,21 @@ def _inside(value: object) -> Iterable[object]:
     return cast("list[object]", value) if isinstance(value, list) else ()
 
 
+def _json_text(value: object) -> str:
+    """`value` as JSON. Raises `ChatError` for what no JSON holds: text that is no Unicode, endless numbers, objects."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except (RecursionError, UnicodeError, OverflowError, TypeError) as error:
+        raise ChatError(f"is not JSON: {type(error).__name__}") from error
+
+
 @contextmanager
-def _readable() -> Iterator[None]:
-    """A chat that no JSON can hold breaks its format: nested for ever, text that is no Unicode, endless numbers."""
+def _shallow() -> Iterator[None]:
+    """Messages that are nested for ever break the format: nobody can compare or write them."""
     try:
         yield
     except RecursionError as error:
         raise ChatError("nested too deeply") from error
-    except (UnicodeError, OverflowError, TypeError) as error:
-        raise ChatError(f"is not JSON: {type(error).__name__}") from error
 
 
 # Gateway turns

@@ -148,3 +148,24 @@ def test_any_trajectory_is_a_chat_whose_members_every_reader_can_read(turns: lis
             assert isinstance(message["role"], str)
             assert isinstance(text_of(message.get("content")), str)
             assert all(isinstance(call, dict) for call in message.get("tool_calls") or [])
+
+
+def test_a_fault_of_the_caller_is_no_broken_chat() -> None:
+    """What a caller of ours did wrong surfaces: told as bad data, it would end as one more dead letter."""
+    nothing: Any = None
+    with pytest.raises(TypeError):
+        trajectory_turns(nothing, started_at=AT)
+    with pytest.raises(TypeError):
+        chat_messages(trajectory(turns=nothing))
+
+
+def test_what_no_json_holds_is_a_broken_chat() -> None:
+    told = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "audio": object()}]
+    with pytest.raises(ChatError, match="is not JSON: TypeError"):
+        trajectory_turns(told, started_at=AT)
+
+
+def test_an_id_that_is_no_text_is_a_broken_chat() -> None:
+    result = {"role": "tool", "tool_call_id": {"no": "text"}, "content": "x"}
+    with pytest.raises(ChatError, match="message 1 has a tool_call_id that is not text"):
+        trajectory_turns([{"role": "assistant", "content": "y"}, result], started_at=AT)
