@@ -50,6 +50,16 @@ HOSTILE_TEXTS = [
 OFF_UNICODE = ["\ud800", "ok \udc80 ok", '{"a": "\udfff"}']
 """Text that Python can hold and no JSON can (`surrogateescape`)."""
 
+DAMAGED_JSON = [
+    b"",
+    b"not json",
+    b'{"kind": "',
+    b'{"kind": "\xff"}',
+    b'{"kind": "x", "beside": ' + b"[" * 100_000,
+    b"\x00" * 100,
+]
+"""What a disk or an object store may give back in the place of an object with the member `kind`."""
+
 HEADERS: list[dict[str, str]] = [
     {},
     {"content-encoding": "gzip"},

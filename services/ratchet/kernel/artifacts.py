@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from ratchet.kernel.errors import DigestMismatch, Rejected
-from ratchet.messages.base import JsonObject, Value
+from ratchet.messages.base import JsonObject, Value, decode
 
 if TYPE_CHECKING:
     from ratchet.kernel.objects import ObjectRef
@@ -124,8 +124,8 @@ def encode_manifest(manifest: PolicyManifest) -> bytes:
 def decode_manifest(body: bytes, uri: str) -> PolicyManifest:
     """Read a manifest. Raises `Rejected` when `body` is not one, or names a file outside its directory."""
     try:
-        manifest = msgspec.json.decode(body, type=PolicyManifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        manifest = decode(body, PolicyManifest)
+    except msgspec.DecodeError as error:
         raise Rejected(f"{uri} is not a policy manifest: {error}") from error
     if manifest.kind not in (ADAPTER, MODEL):
         raise Rejected(f"{uri} is a {manifest.kind!r} manifest, not a policy")

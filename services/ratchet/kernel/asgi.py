@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from ratchet.kernel.errors import RatchetError, Unavailable
+from ratchet.messages.base import decode
 
 log = structlog.get_logger()
 
@@ -74,9 +75,9 @@ class Request:
     def json(self) -> Any:
         """The body as JSON. Raises `HttpError` 400."""
         try:
-            value = msgspec.json.decode(self.body)
+            value = decode(self.body)
             check_numbers(self.body, value)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        except msgspec.DecodeError as error:
             raise HttpError(400, f"the body is not JSON: {error}", code="invalid_json") from error
         except OverflowError as error:
             raise HttpError(400, "the body holds an integer of more than 64 bits", code="invalid_json") from error

@@ -22,7 +22,7 @@ import msgspec
 from ratchet.kernel.errors import ConfigError, InvalidMessage, Rejected, UnknownSubject
 from ratchet.kernel.resources import resource_dir
 from ratchet.kernel.upgrades import UPGRADES, Upgrade, Upgrades, older_versions, upgrade_path
-from ratchet.messages import MESSAGES, Message, encode
+from ratchet.messages import MESSAGES, Message, decode, encode
 
 T = TypeVar("T")
 
@@ -334,7 +334,7 @@ def _bounded() -> Iterator[None]:
 def parse(body: bytes) -> Json:
     """A body as JSON. Raises `InvalidMessage`."""
     try:
-        return msgspec.json.decode(body)
+        return decode(body)
     except msgspec.DecodeError as error:
         raise InvalidMessage(f"not JSON: {error}") from error
 

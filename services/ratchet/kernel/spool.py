@@ -27,6 +27,7 @@ import msgspec
 
 from ratchet.kernel.envelope import wire_size
 from ratchet.kernel.errors import ConfigError
+from ratchet.messages.base import unpack
 
 FRAME = struct.Struct("<II")
 _RECORD = re.compile(rb"\x93[\xa0-\xbf\xd9\xda]")
@@ -325,7 +326,7 @@ def _frame_at(content: bytes, offset: int) -> tuple[Record, int] | None:
     if body + length > len(content) or zlib.crc32(memoryview(content)[body : body + length]) != checksum:
         return None
     try:
-        return msgspec.msgpack.decode(content[body : body + length], type=Record), body + length
+        return unpack(content[body : body + length], Record), body + length
     except msgspec.DecodeError:
         return None
 

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import msgspec
 
+from ratchet.messages.base import decode
+
 STATE_FILE = "stack.json"
 DIRECTORY_VARIABLE, DEFAULT_DIRECTORY = "RATCHET_DIR", Path(".ratchet")
 
@@ -41,8 +43,8 @@ def stack_env(directory: Path, user: int) -> dict[str, str]:
         with (directory / STATE_FILE).open("rb") as file:
             if os.fstat(file.fileno()).st_uid != user:
                 return {}
-            stack = msgspec.json.decode(file.read(), type=_Stack)
+            stack = decode(file.read(), _Stack)
         os.kill(stack.pid, 0)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError):
         return {}
     return stack.env

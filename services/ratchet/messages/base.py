@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar, overload
 
 import msgspec
 
@@ -44,7 +45,7 @@ class Cause(Value, frozen=True, kw_only=True, omit_defaults=True):
     """W3C trace context of the event, if it had one."""
 
 
-M = TypeVar("M", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 def named_id(*parts: object) -> str:
@@ -62,9 +63,32 @@ def encode(value: msgspec.Struct) -> bytes:
     return msgspec.json.encode(value)
 
 
-def decode(body: bytes, kind: type[M]) -> M:
-    """Read JSON as `kind`, ignoring unknown members. Raises `msgspec.ValidationError` on a type mismatch."""
-    return msgspec.json.decode(body, type=kind)
+@overload
+def decode(body: bytes | str, kind: type[T]) -> T: ...
+@overload
+def decode(body: bytes | str, kind: Any = Any) -> Any: ...
+def decode(body: bytes | str, kind: Any = Any) -> Any:
+    """Read JSON as `kind`, ignoring unknown members; without one as the JSON that it is. `Any`: a union is no `type`.
+
+    Raises `msgspec.DecodeError` for everything that it is not, also for bytes that are no text and for what is nested
+    without end; `msgspec.ValidationError`, which is one, on a type mismatch.
+    """
+    return _read(msgspec.json.decode, body, kind)
+
+
+def unpack(body: bytes, kind: type[T]) -> T:
+    """Read MessagePack as `kind`. Raises `msgspec.DecodeError`, as `decode` does."""
+    return _read(msgspec.msgpack.decode, body, kind)
+
+
+def _read(decoder: Callable[..., Any], body: bytes | str, kind: Any) -> Any:
+    """What msgspec raises for bad bytes is three errors of different families: here they become one."""
+    try:
+        return decoder(body, type=kind)
+    except UnicodeError as error:
+        raise msgspec.DecodeError("it holds a text that is no Unicode") from error
+    except RecursionError as error:
+        raise msgspec.DecodeError("it is nested too deeply") from error
 
 
 JsonObject = dict[str, Any]

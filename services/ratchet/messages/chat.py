@@ -34,7 +34,7 @@ from typing import Any, cast
 
 import msgspec
 
-from ratchet.messages.base import JsonObject, named_id
+from ratchet.messages.base import JsonObject, decode, named_id
 from ratchet.messages.trajectory import Action, Observation, Trajectory, TrajectoryTurn, TurnResult
 from ratchet.messages.turn import Turn
 
@@ -462,8 +462,8 @@ def _json(text: str) -> object:
     if not text.startswith("{"):
         return None
     try:
-        parsed: object = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        parsed: object = decode(text)
+    except msgspec.DecodeError:
         return None
     return None if _is_deep(parsed) else parsed
 

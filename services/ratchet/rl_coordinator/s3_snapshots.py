@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from ratchet.kernel.artifacts import BlobStore
 from ratchet.kernel.errors import Rejected
-from ratchet.messages.base import JsonObject, Value
+from ratchet.messages.base import JsonObject, Value, decode
 from ratchet.messages.training import SnapshotRef
 from ratchet.messages.training_rules import LABELS, PAIRS, TRAJECTORIES
 from ratchet.rl_coordinator.domain.rows import RowOrigin
@@ -208,7 +208,7 @@ class Snapshots:
         """A verified manifest. Raises `NotFound`, `DigestMismatch`, or `Rejected` when it is none."""
         body = self._objects.get(ref.uri, ref.digest)
         try:
-            manifest = msgspec.json.decode(body, type=Manifest)
+            manifest = decode(body, Manifest)
         except msgspec.DecodeError as error:
             raise Rejected(f"{ref.uri} is not a snapshot manifest: {error}") from error
         if manifest.kind != "snapshot":

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ratchet.messages.base import Value
+from ratchet.messages.base import Value, decode
 from ratchet.trainer_worker.errors import DataUnusable
 
 MANIFEST = "checkpoint.json"
@@ -103,7 +103,7 @@ def open_checkpoint(directory: Path, training_job_id: str, algorithm: str) -> Ch
 
 
 def _read(directory: Path) -> CheckpointManifest:
-    return msgspec.json.decode((directory / MANIFEST).read_bytes(), type=CheckpointManifest)
+    return decode((directory / MANIFEST).read_bytes(), CheckpointManifest)
 
 
 def _sha256(path: Path) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from ratchet.kernel.artifacts import Probe
-from ratchet.messages.base import Value
+from ratchet.messages.base import Value, decode
 from ratchet.messages.training import EvaluationResults, TrainingConfig
 
 JOB_FILE, METRICS_FILE, LOG_FILE = "job.json", "metrics.jsonl", "child.log"
@@ -109,7 +109,7 @@ def write_job(directory: Path, spec: JobSpec) -> None:
 
 def read_job(directory: Path) -> JobSpec:
     """Read the job file of `directory`."""
-    return msgspec.json.decode((directory / JOB_FILE).read_bytes(), type=JobSpec)
+    return decode((directory / JOB_FILE).read_bytes(), JobSpec)
 
 
 def encode_event(event: Event) -> bytes:
@@ -119,4 +119,4 @@ def encode_event(event: Event) -> bytes:
 
 def decode_event(line: bytes) -> Event:
     """Raises `msgspec.DecodeError` for a line that is no event."""
-    return msgspec.json.decode(line, type=Event)
+    return decode(line, Event)

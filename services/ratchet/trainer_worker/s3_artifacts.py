@@ -26,7 +26,7 @@ from ratchet.kernel.artifacts import (
     upload_files,
 )
 from ratchet.kernel.errors import Rejected
-from ratchet.messages.base import Value
+from ratchet.messages.base import Value, decode
 from ratchet.messages.training import Artifacts, TrainingDispatch
 from ratchet.messages.training_rules import DATASET_FORMATS, TRAJECTORIES, holdout_of
 from ratchet.trainer_worker.checkpoints import MANIFEST
@@ -215,7 +215,7 @@ def _fetch_dataset(objects: BlobStore, dispatch: TrainingDispatch, directory: Pa
         raise Rejected("the dispatch names no snapshot: there is nothing to train on")
     body = objects.get(reference.uri, reference.digest)
     try:
-        snapshot = msgspec.json.decode(body, type=_Snapshot)
+        snapshot = decode(body, _Snapshot)
     except msgspec.DecodeError as error:
         raise Rejected(f"{reference.uri} is not a snapshot: {error}") from error
     role = dispatch.request.role
@@ -234,7 +234,7 @@ def _fetch_checkpoint(objects: BlobStore, dispatch: TrainingDispatch, directory:
     if dispatch.resume_from is None:
         return None
     try:
-        stored = msgspec.json.decode(objects.get(dispatch.resume_from), type=StoredCheckpoint)
+        stored = decode(objects.get(dispatch.resume_from), StoredCheckpoint)
     except msgspec.DecodeError as error:
         raise Rejected(f"{dispatch.resume_from} is not a checkpoint: {error}") from error
     target = Path(tempfile.mkdtemp(prefix=RESUME, dir=directory))

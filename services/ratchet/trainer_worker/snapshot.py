@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ratchet.messages.base import JsonObject, Value
+from ratchet.messages.base import JsonObject, Value, decode
 from ratchet.messages.training_rules import LABELS, PAIRS, TRAJECTORIES
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.learner.rows import Call
@@ -125,7 +125,7 @@ def _read(path: Path, columns: list[str], make: Callable[[dict[str, Any]], T], w
     try:
         table: Any = pq.read_table(str(path), columns=columns)  # pyright: ignore[reportUnknownMemberType] - no types
         found = [make(record) for record in table.to_pylist()]
-    except (pa.ArrowException, KeyError, msgspec.DecodeError) as error:
+    except (pa.ArrowException, KeyError, UnicodeDecodeError, msgspec.DecodeError) as error:
         raise DataUnusable(f"the snapshot cannot be read: {error}") from error
     if not found:
         raise DataUnusable(f"the snapshot holds no {what}")
@@ -133,7 +133,7 @@ def _read(path: Path, columns: list[str], make: Callable[[dict[str, Any]], T], w
 
 
 def _objects(column: str | None) -> list[JsonObject]:
-    return msgspec.json.decode(column or b"[]", type=list[JsonObject])
+    return decode(column or "[]", list[JsonObject])
 
 
 def _trajectory(record: dict[str, Any]) -> LoggedTrajectory:
@@ -145,7 +145,7 @@ def _trajectory(record: dict[str, Any]) -> LoggedTrajectory:
         success=record["success"],
         messages=_objects(record["messages"]),
         tools=_objects(record["tools"]),
-        calls=[logged.call() for logged in msgspec.json.decode(record["calls"] or b"[]", type=list[LoggedCall])],
+        calls=[logged.call() for logged in decode(record["calls"] or "[]", list[LoggedCall])],
     )
 
 

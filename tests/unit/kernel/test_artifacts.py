@@ -24,6 +24,7 @@ from ratchet.kernel.artifacts import (
 )
 from ratchet.kernel.errors import DigestMismatch, NotFound, Rejected
 from tests.support.blobs import MemoryBlobs
+from tests.support.hostile import DAMAGED_JSON
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -116,11 +117,15 @@ def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(Rejected, match="'snapshot' manifest, not a policy"):
         read_policy(blobs, snapshot.uri)
-    text = blobs.put(b"not json", "policies", ".json")
-    with pytest.raises(Rejected, match="is not a policy manifest"):
-        read_policy(blobs, text.uri)
     with pytest.raises(NotFound):
         read_policy(blobs, "s3://test/policies/unknown.json")
+
+
+@pytest.mark.parametrize("body", DAMAGED_JSON, ids=lambda body: repr(body[:20]))
+def test_what_cannot_be_read_is_no_policy(body: bytes) -> None:
+    blobs = MemoryBlobs()
+    with pytest.raises(Rejected, match="is not a policy manifest"):
+        read_policy(blobs, blobs.put(body, "policies", ".json").uri)
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", ".hidden", "/etc/passwd", ""])

@@ -1,6 +1,7 @@
 """The spool keeps records in order across restarts, within its bound, and never keeps half a record."""
 
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratchet.kernel.errors import BusUnavailable, ConfigError
-from ratchet.kernel.spool import Record, Spool
+from ratchet.kernel.spool import FRAME, Record, Spool
 
 ROOM = 1_000_000
 
@@ -119,6 +120,23 @@ async def test_an_altered_frame_is_not_published(tmp_path: Path) -> None:
 
     again = Spool(tmp_path, ROOM)
     assert (again.pending, again.damaged, again.size) == (0, 1, 0)
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "payload", [b"\x93\xa1\xff\x80\xc4\x00", b"\x91" * 100_000, b"", b"\x93\xa1x\x80"], ids=lambda one: repr(one[:8])
+)
+async def test_a_whole_frame_that_is_no_record_costs_nothing_else(tmp_path: Path, payload: bytes) -> None:
+    spool = Spool(tmp_path, ROOM)
+    spool.append(record(0))
+    spool.close()
+    frame = FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+    rewrite_segment(tmp_path, lambda content: frame + content)
+
+    again, broker = Spool(tmp_path, ROOM), Broker()
+    assert (again.pending, again.damaged) == (1, 1)
+    await again.drain(broker.publish)
+    assert broker.records == [record(0)]
     again.close()
 
 

@@ -11,6 +11,7 @@ from ratchet.messages.training import SnapshotRef
 from ratchet.rl_coordinator.given import given_snapshot, require_own_policy
 from ratchet.rl_coordinator.s3_snapshots import Manifest, ParquetFile, Snapshots
 from tests.support.blobs import MemoryBlobs
+from tests.support.hostile import DAMAGED_JSON
 from tests.support.training import NOON
 
 
@@ -58,6 +59,13 @@ def test_a_snapshot_that_is_not_there_or_not_the_one_that_was_named_is_refused(b
     for wrong in (SnapshotRef(uri="s3://test/none.json", digest="0" * 64), SnapshotRef(uri=ref.uri, digest="0" * 64)):
         with pytest.raises(Rejected, match=r"dataset\.snapshot"):
             given_snapshot(snapshots, wrong, "support")
+
+
+@pytest.mark.parametrize("body", DAMAGED_JSON, ids=lambda body: repr(body[:20]))
+def test_what_cannot_be_read_is_no_snapshot(blobs: MemoryBlobs, body: bytes) -> None:
+    stored = blobs.put(body, "snapshots", ".json")
+    with pytest.raises(Rejected, match="is not a snapshot manifest"):
+        given_snapshot(Snapshots(blobs, "test"), SnapshotRef(uri=stored.uri, digest=stored.sha256), "support")
 
 
 def test_an_adapter_must_be_the_roles_own_and_a_model_may_be_anybodys(blobs: MemoryBlobs) -> None:

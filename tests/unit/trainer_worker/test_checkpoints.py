@@ -9,6 +9,7 @@ import pytest
 
 from ratchet.trainer_worker.checkpoints import MANIFEST, CheckpointStore, open_checkpoint
 from ratchet.trainer_worker.errors import DataUnusable
+from tests.support.hostile import DAMAGED_JSON
 
 
 def store(root: Path, keep: int = 1) -> CheckpointStore:
@@ -70,3 +71,11 @@ def test_another_jobs_checkpoint_is_not_resumed(tmp_path: Path) -> None:
     checkpoint = store(tmp_path).save(1, 0.0, write())
     with pytest.raises(DataUnusable, match="belongs to sft job job"):
         open_checkpoint(checkpoint.directory, "other", "sft")
+
+
+@pytest.mark.parametrize("body", DAMAGED_JSON, ids=lambda body: repr(body[:20]))
+def test_a_checkpoint_whose_manifest_cannot_be_read_is_not_resumed(tmp_path: Path, body: bytes) -> None:
+    checkpoint = store(tmp_path).save(1, 0.0, write())
+    (checkpoint.directory / MANIFEST).write_bytes(body)
+    with pytest.raises(DataUnusable, match="is not a complete checkpoint"):
+        open_checkpoint(checkpoint.directory, "job", "sft")

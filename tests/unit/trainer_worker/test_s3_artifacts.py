@@ -26,6 +26,7 @@ from ratchet.trainer_worker.s3_artifacts import (
     store_policy,
 )
 from tests.support.blobs import MemoryBlobs
+from tests.support.hostile import DAMAGED_JSON
 from tests.support.training import request
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -123,6 +124,22 @@ def test_a_changed_snapshot_is_refused(tmp_path: Path) -> None:
     blobs.blobs[snapshot.uri] += b" "
     with pytest.raises(DigestMismatch):
         fetch_inputs(blobs, asked, directory(tmp_path), tmp_path / "models", threads=1)
+
+
+@pytest.mark.parametrize("body", DAMAGED_JSON, ids=lambda body: repr(body[:20]))
+def test_what_cannot_be_read_is_told_as_what_it_should_be(tmp_path: Path, body: bytes) -> None:
+    blobs = MemoryBlobs()
+    stored = blobs.put(body, "any", ".json")
+    asked = dispatch(blobs, model(blobs, tmp_path / "base").uri)
+    resumed = msgspec.structs.replace(asked, resume_from=stored.uri)
+    with pytest.raises(Rejected, match="is not a checkpoint"):
+        fetch_inputs(blobs, resumed, directory(tmp_path), tmp_path / "models", threads=1)
+    config = asked.request.training_config
+    dataset = msgspec.structs.replace(config.dataset, snapshot=SnapshotRef(uri=stored.uri, digest=stored.sha256))
+    config = msgspec.structs.replace(config, dataset=dataset)
+    given = msgspec.structs.replace(asked, request=msgspec.structs.replace(asked.request, training_config=config))
+    with pytest.raises(Rejected, match="is not a snapshot"):
+        fetch_inputs(blobs, given, directory(tmp_path), tmp_path / "models", threads=1)
 
 
 def test_a_dispatch_without_a_snapshot_is_refused(tmp_path: Path) -> None:
