@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, State
@@ -53,6 +54,18 @@ async def test_a_rollout_under_way_keeps_the_starts_that_it_has_not_read(
         assert (await readers.applied("RL_STARTS"))["the rollout of support"] == needed_after
         await rollout(bus, State.PROMOTED, start_seq=read)
         assert "the rollout of support" not in await readers.applied("RL_STARTS")
+
+
+@pytest.mark.parametrize("body", [b'{"state": "\xff"}', b'{"beside": ' + b"[" * 100_000, b"null", b'{"state": 7}'])
+async def test_a_rollout_whose_record_cannot_be_read_keeps_everything_of_its_role(
+    settings: KernelSettings, body: bytes
+) -> None:
+    async with connected(settings) as bus:
+        for role, number in (("planner", 1), ("support", 1), ("planner", 2)):
+            await start(bus, role, number)
+        await bus.bucket(ROLLOUTS, msgspec.Raw).create("support", msgspec.Raw(body))
+        applied = await NatsReaders(bus, Streams(bus), []).applied("RL_STARTS")
+        assert applied["the rollout of support"] == 1
 
 
 async def test_a_projection_keeps_what_it_has_not_folded(settings: KernelSettings) -> None:

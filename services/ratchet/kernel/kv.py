@@ -19,6 +19,7 @@ from nats.js.kv import KeyValue
 
 from ratchet.kernel.errors import BusUnavailable, Conflict, Unreadable
 from ratchet.kernel.puller import Puller
+from ratchet.messages.base import decode
 
 log = structlog.get_logger()
 
@@ -230,8 +231,8 @@ def entry_of(where: str, stored: bytes, revision: int, kind: type[V]) -> Entry[V
     if kind is msgspec.Raw:
         return Entry(cast("V", msgspec.Raw(stored)), revision)
     try:
-        return Entry(msgspec.json.decode(stored, type=kind), revision)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        return Entry(decode(stored, kind), revision)
+    except msgspec.DecodeError as error:
         raise Unreadable(where, revision, str(error)) from error
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import msgspec
 
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.projection import positions
-from ratchet.messages import Start, Turn, role_subject
+from ratchet.messages import Start, Turn, Value, decode, role_subject
 from ratchet.messages.state import ROLLOUTS
 from ratchet.trajectory_collector.nats_streams import Streams
 
@@ -17,6 +16,15 @@ TAILS = {"RL_TURNS": ("turn_seq", Turn.TOPIC), "RL_STARTS": ("start_seq", Start.
 """Stream -> the member of a rollout's record that says up to where it was read, and the topic that is read."""
 READING = frozenset({"running", "paused", "held", "soaking"})
 """The states of a rollout that reads them. A place of 0 is not in its record."""
+
+
+class _Tail(Value, frozen=True, kw_only=True):
+    """What the deployer's record of a rollout says of its reading."""
+
+    state: str
+    role: str
+    turn_seq: int = 0
+    start_seq: int = 0
 
 
 class NatsReaders:
@@ -57,9 +65,16 @@ class NatsReaders:
         member, topic = TAILS[stream]
         found: dict[str, int] = {}
         for key, entry in (await self._bus.bucket(ROLLOUTS, msgspec.Raw).items()).items():
-            record: Any = msgspec.json.decode(entry.value)
-            if isinstance(record, dict) and record.get("state") in READING:  # pyright: ignore[reportUnknownMemberType] - another service's record
-                subject = role_subject(topic, str(record.get("role", key)))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
-                place = int(record.get(member, 0))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
-                found[f"the rollout of {key}"] = await self._streams.read_by(stream, place, [subject])
+            tail = _tail(key, bytes(entry.value))
+            if tail.state in READING:
+                subject = role_subject(topic, tail.role)
+                found[f"the rollout of {key}"] = await self._streams.read_by(stream, getattr(tail, member), [subject])
         return found
+
+
+def _tail(key: str, record: bytes) -> _Tail:
+    """A record that cannot be read may be of a rollout under way that has read nothing: it needs everything."""
+    try:
+        return decode(record, _Tail)
+    except msgspec.DecodeError:
+        return _Tail(state="running", role=key)
