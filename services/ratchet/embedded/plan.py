@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -136,12 +137,20 @@ def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[st
 
 
 def _drain_s(spec: ServiceSpec, env: Mapping[str, str]) -> float:
-    """How long a service drains: as the stack's environment says, else this process's own, else the catalog."""
+    """How long a service drains: as the stack's environment says, else this process's own, else the catalog.
+
+    Raises `ConfigError` for what is no time: a stop waits for so long.
+    """
     said = env.get(spec.drain_variable, os.environ.get(spec.drain_variable))
+    if said is None:
+        return spec.drain_s or 0.0
     try:
-        return float(said) if said is not None else spec.drain_s or 0.0
+        drain_s = float(said)
     except ValueError as error:
         raise ConfigError(f"wrong setting {spec.drain_variable}: {said!r} is no number") from error
+    if not 0 <= drain_s < math.inf:
+        raise ConfigError(f"wrong setting {spec.drain_variable}: {said!r} is no number of seconds, 0 or more")
+    return drain_s
 
 
 def kernel_of(env: Mapping[str, str]) -> KernelSettings:
@@ -154,4 +163,4 @@ def kernel_of(env: Mapping[str, str]) -> KernelSettings:
     try:
         return KernelSettings.model_validate(given)
     except ValidationError as error:
-        raise ConfigError(f"the environment has a wrong setting: {faults(error, PREFIX)}") from error
+        raise ConfigError(f"wrong setting {faults(error, PREFIX)}") from error

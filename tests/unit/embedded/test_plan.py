@@ -102,10 +102,17 @@ def test_a_drain_that_is_no_number_is_one_clear_line(tmp_path: Path):
         service_program(spec, default_ports(), {"RATCHET_GATEWAY_DRAIN_S": "long"}, tmp_path)
 
 
+@pytest.mark.parametrize("said", ["inf", "nan", "-1", "1e999"])
+def test_a_drain_that_is_no_time_is_refused(tmp_path: Path, said: str):
+    spec = next(spec for spec in SERVICES if spec.short == "gateway")
+    with pytest.raises(ConfigError, match=f"^wrong setting RATCHET_GATEWAY_DRAIN_S: '{said}' is no number of seconds"):
+        service_program(spec, default_ports(), {"RATCHET_GATEWAY_DRAIN_S": said}, tmp_path)
+
+
 def test_a_stacks_environment_may_hold_json():
     kernel = kernel_of({"RATCHET_STREAM_MAX_BYTES": '{"RL_TURNS": 5}', "RATCHET_ALLOWED_HOSTS": '["a.example"]'})
     assert (kernel.stream_max_bytes, kernel.allowed_hosts) == ({"RL_TURNS": 5}, ["a.example"])
-    with pytest.raises(ConfigError, match="RATCHET_ALLOWED_HOSTS: it is no JSON"):
+    with pytest.raises(ConfigError, match="^wrong setting RATCHET_ALLOWED_HOSTS: it is no JSON"):
         kernel_of({"RATCHET_ALLOWED_HOSTS": "a.example"})
 
 
