@@ -372,6 +372,29 @@ async def test_there_is_nothing_to_revert_twice():
         await world.driver.act(Act.REVERT, Order("ann", "and forth"))
 
 
+async def reasons(world: CanaryWorld, *versions: int) -> list[str | None]:
+    return [(await world.policies.version(ROLE, version)).reason for version in versions]
+
+
+async def test_a_resume_after_a_revert_keeps_the_reasons_of_the_revert():
+    world = await promoted(1, 2)
+    await register(world, 3)
+    await world.until("gating")
+    await world.driver.act(Act.REVERT, Order("ann", "it answers nonsense"))
+    assert await reasons(world, 1, 2, 3) == ["it answers nonsense"] * 3
+    await world.driver.act(Act.RESUME, Order("ann", "the prompt is fixed"))
+    assert (await world.rollout()).reason == "the prompt is fixed"
+    assert await reasons(world, 1, 2, 3) == ["it answers nonsense"] * 3
+
+
+async def test_a_resume_after_a_revert_in_the_soak_keeps_the_reason_of_the_revert():
+    world = await CanaryWorld(strategy="blue_green").with_policies(1, 2)
+    await world.until("soaking")
+    await world.driver.act(Act.REVERT, Order("ann", "it answers nonsense"))
+    await world.driver.act(Act.RESUME, Order("ann", "the prompt is fixed"))
+    assert await reasons(world, 2) == ["it answers nonsense"]
+
+
 @pytest.mark.parametrize("after_effect", [False, True])
 async def test_a_kill_at_any_write_of_a_revert_changes_nothing_in_the_end(after_effect: bool):
     plain = await promoted(1, 2)

@@ -183,7 +183,10 @@ async def test_without_a_command_a_person_is_asked():
 
 
 async def test_approval_is_asked_for_only_where_it_is_wanted():
-    assert (await asked("approval")).outcome == NOT_RUN
+    off = await asked("approval")
+    assert off.outcome == NOT_RUN
+    assert "RATCHET_CANARY_APPROVAL is off" in off.reason
+    assert "another gate asks about it" in off.reason
     assert (await asked("approval", approval=True)).outcome == NEEDS_APPROVAL
 
 

@@ -58,7 +58,16 @@ def renewed(route: Route, rollout: Rollout) -> Route:
 
 
 def restaged(policy: PolicyVersion, rollout: Rollout) -> PolicyVersion:
-    """A policy of the rollout with the stage, reason and gate evidence that its state asks for."""
+    """A policy of the rollout with the stage, reason and gate evidence that its state asks for.
+
+    Letting a parked queue go on says nothing of a policy: each keeps the reason for which it got its stage.
+    """
+    asked = _restaged(policy, rollout)
+    over = not (rollout.active or rollout.parked) and asked.stage == policy.stage
+    return msgspec.structs.replace(asked, reason=policy.reason) if over else asked
+
+
+def _restaged(policy: PolicyVersion, rollout: Rollout) -> PolicyVersion:
     if policy.version == rollout.candidate.version:
         stage = CANDIDATE_STAGE[rollout.state]
         gate = {**(policy.gate or {}), **{result.gate: msgspec.to_builtins(result) for result in rollout.gates}}

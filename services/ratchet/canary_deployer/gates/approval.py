@@ -13,7 +13,7 @@ NAME = "approval"
 
 @dataclass(frozen=True, slots=True)
 class ApprovalGate:
-    """Asks, or lets pass where nobody wants to be asked."""
+    """Asks; or lets pass, where another gate may still ask."""
 
     required: bool
 
@@ -22,7 +22,8 @@ class ApprovalGate:
         del stable
         if self.required:
             return GateResult(NAME, NEEDS_APPROVAL, f"an operator has to approve {candidate.name}")
-        return GateResult(NAME, NOT_RUN, "this installation asks nobody")
+        why = "RATCHET_CANARY_APPROVAL is off: no candidate waits for an operator unless another gate asks about it"
+        return GateResult(NAME, NOT_RUN, why)
 
 
 def build(tools: GateTools) -> ApprovalGate:
