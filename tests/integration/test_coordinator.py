@@ -434,6 +434,29 @@ async def test_what_cannot_work_is_refused_at_once_in_one_sentence(kernel_settin
         assert (await workshop.api.post("/v1/jobs", json={**plain, "base_model": "stable"})).status_code == 201
 
 
+async def test_a_refusal_for_too_little_data_says_how_many_trajectories_wait_for_their_reward(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
+    early, late, told = (trajectory(tid(name)) for name in ("early", "late", "text only"))
+    other = trajectory(tid("elsewhere"), role="other")
+    async with (
+        stored(kernel_settings, bus, [early, late, told, reward(told, 1.0), other]),
+        coordinating(kernel_settings, bus) as workshop,
+    ):
+        plain = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}
+        high = {"dataset": {"filter": {"min_reward": 5}}}
+        for body, said in [
+            ({**plain, "role": "other"}, "; 1 stored trajectory waits for its reward"),
+            ({**plain, **high}, "; 2 stored trajectories wait for their reward"),
+        ]:
+            refused = await workshop.api.post("/v1/jobs", json=body)
+            assert (refused.status_code, refused.json()["detail"].endswith(said)) == (409, True), refused.text
+        failed = await workshop.until((await workshop.ask())["training_job_id"], "failed")
+        assert failed["error"]["message"].endswith("; 2 stored trajectories wait for their reward")
+        preview = (await workshop.api.post("/v1/jobs/preview", json=plain)).json()
+        assert preview["refused"] == failed["error"]["message"]
+
+
 async def test_a_dry_run_checks_everything_and_creates_nothing(kernel_settings: KernelSettings, bus: Bus) -> None:
     async with stored(kernel_settings, bus, played("one", 0.5)), coordinating(kernel_settings, bus) as workshop:
         plain = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -9,8 +10,9 @@ from ratchet.kernel.warehouse import Warehouse
 from ratchet.messages.training import DatasetFilter
 
 _REWARDED = """
-SELECT count() AS stored, countIf(
-    (empty({sources:Array(String)}) OR has({sources:Array(String)}, t.source))
+SELECT countIf(r.is_rewarded) AS stored, countIf(NOT r.is_rewarded) AS waiting, countIf(
+    r.is_rewarded
+    AND (empty({sources:Array(String)}) OR has({sources:Array(String)}, t.source))
     AND (empty({domains:Array(String)}) OR has({domains:Array(String)}, coalesce(t.domain, '')))
     AND NOT has({profiles:Array(String)}, coalesce(t.profile, ''))
     AND ({longest:UInt32} = 0 OR t.turns <= {longest:UInt32})
@@ -22,8 +24,8 @@ FROM (
         turn_count AS turns, ended_at
     FROM trajectories FINAL WHERE role = {role:String}
 ) AS t
-INNER JOIN (
-    SELECT w.trajectory_id AS trajectory_id, argMax(w.total, (w.at, w.revision)) AS reward
+LEFT JOIN (
+    SELECT w.trajectory_id AS trajectory_id, argMax(w.total, (w.at, w.revision)) AS reward, true AS is_rewarded
     FROM rewards AS w WHERE w.role = {role:String} GROUP BY w.trajectory_id
 ) AS r ON r.trajectory_id = t.trajectory_id
 """
@@ -46,6 +48,18 @@ LONGEST = 2**31
 """No trajectory has more turns; a larger limit is none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rewarded:
+    """How many trajectories of a role are stored."""
+
+    stored: int
+    """With a reward."""
+    matching: int
+    """Those of them that a filter lets through."""
+    waiting: int
+    """Without a reward: every trajectory gets one, in a moment while the reward computer runs."""
+
+
 class Counts:
     """Queries that return no rows: how much there is, and whether something is."""
 
@@ -57,8 +71,8 @@ class Counts:
         rows = await self._warehouse.rows(_SETTLED, {"stream": stream, "sequence": sequence})
         return bool(rows)
 
-    async def rewarded(self, role: str, chosen: DatasetFilter) -> tuple[int, int]:
-        """Stored trajectories with a reward, and how many of them the filter lets through."""
+    async def rewarded(self, role: str, chosen: DatasetFilter) -> Rewarded:
+        """Stored trajectories with and without a reward, and how many the filter lets through."""
         dates = chosen.date_range
         parameters: dict[str, Any] = {
             "role": role,
@@ -71,7 +85,7 @@ class Counts:
             "min_reward": chosen.min_reward if chosen.min_reward is not None else _LOWEST,
         }
         row = (await self._warehouse.rows(_REWARDED, parameters))[0]
-        return int(row["stored"]), int(row["matching"])
+        return Rewarded(int(row["stored"]), int(row["matching"]), int(row["waiting"]))
 
     async def preferences(self, role: str) -> dict[str, int]:
         """Stored preferences of a role by source."""

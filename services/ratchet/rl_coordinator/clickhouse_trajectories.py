@@ -56,6 +56,14 @@ LIMIT {limit:UInt32}
 """Rewarded trajectories of a role that were stored since an instant, newest first; a reward computed again later
 replaces the earlier one. Read by the projections `by_time`: what is older costs nothing."""
 
+_WAITING = """
+SELECT uniqExact(trajectory_id) AS waiting FROM trajectories
+WHERE role = {role:String} AND ingested_at > {since:DateTime64(3)} AND trajectory_id NOT IN (
+    SELECT trajectory_id FROM rewards WHERE role = {role:String} AND ingested_at > {since:DateTime64(3)}
+)
+"""
+"""Trajectories of a role that were stored since an instant and have no reward yet."""
+
 _CAPTURED = """
 SELECT t.trajectory_id AS trajectory_id, t.task AS task, t.claimed_arm AS claimed_arm, u.arms AS arms, u.began AS began
 FROM (
@@ -89,6 +97,8 @@ class Catalogue:
     """What there is to choose from."""
 
     candidates: Sequence[Candidate]
+    waiting: int
+    """Stored trajectories that have no reward yet: none of them is a candidate."""
     reward_function: str
     """`<name> <version>` of the rewards; several, separated by commas, where they differ."""
     watermarks: Mapping[str, int]
@@ -113,8 +123,9 @@ class Trajectories:
         watermarks = {stream: await self._watermark(table, role, since) for stream, table in _STREAM_TABLES.items()}
         bounds = {"role": role, "limit": self._history_limit, "since": since, "turns_since": since - OPEN}
         rows = await self._warehouse.rows(_CANDIDATES, bounds)
+        waiting = int((await self._warehouse.rows(_WAITING, {"role": role, "since": since}))[0]["waiting"])
         functions = sorted({str(row["reward_function"]) for row in rows})
-        return Catalogue([_candidate(row) for row in rows], ", ".join(functions), watermarks)
+        return Catalogue([_candidate(row) for row in rows], waiting, ", ".join(functions), watermarks)
 
     async def captured(self, role: str, since: datetime, limit: int) -> list[Logged]:
         """The newest trajectories that were stored since an instant and have calls; some may have begun before it."""

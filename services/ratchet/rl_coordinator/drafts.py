@@ -64,6 +64,8 @@ class Draft:
     reward_function: str = ""
     minimum: int = 1
     """Less is refused."""
+    waiting: int = 0
+    """Stored trajectories that have no reward yet, and cannot be chosen before."""
     problem: str | None = None
     """Why these cannot be learned from, however many there are."""
 
@@ -108,6 +110,7 @@ class Drafts:
             watermarks=catalogue.watermarks,
             reward_function=catalogue.reward_function,
             minimum=self._minimum.get(TRAJECTORIES, 1),
+            waiting=catalogue.waiting,
         )
 
     async def _draft_pairs(self, wanted: Wanted) -> Draft:
@@ -156,6 +159,7 @@ class Drafts:
             watermarks={**catalogue.watermarks, "RL_FEEDBACK": watermark},
             reward_function=catalogue.reward_function,
             minimum=self._minimum.get(LABELS, 1),
+            waiting=catalogue.waiting,
             problem=_one_sided(ups, len(chosen)),
         )
 

@@ -17,6 +17,7 @@ from ratchet.messages.state import Job
 from ratchet.messages.training import Dataset, DatasetFilter, SnapshotRef, TrainingRequest
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.domain.lineage import consumed_snapshots
+from ratchet.rl_coordinator.domain.selection import still_waiting
 from ratchet.rl_coordinator.drafts import Draft, Drafts, Learned, Wanted, recipe_of
 from ratchet.rl_coordinator.given import given_snapshot
 from ratchet.rl_coordinator.kv_policies import Policies
@@ -151,13 +152,13 @@ def _count(rows: int, left_out: Mapping[str, int]) -> None:
 def _shortage(wanted: Wanted, draft: Draft, rows: int, left_out: Mapping[str, int]) -> str:
     """Why there is too little to learn from, for people."""
     one, many = draft.nouns
-    seen = rows + sum(left_out.values())
+    seen, waiting = rows + sum(left_out.values()), still_waiting(draft.waiting)
     if seen == 0:
-        return f"role {wanted.role} has no stored {one}"
+        return f"role {wanted.role} has no stored {one}{waiting}"
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(left_out.items()))
     usable = f"{rows or 'none'} of {seen} {many} of role {wanted.role} can be used by {wanted.algorithm}"
     needed = f", which needs at least {draft.minimum}" if draft.minimum > 1 else ""
-    return f"{usable}{needed}{': ' if reasons else ''}{reasons}"
+    return f"{usable}{needed}{': ' if reasons else ''}{reasons}{waiting}"
 
 
 def _chunks(ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:

@@ -21,6 +21,7 @@ from ratchet.messages.training_rules import DATASET_FORMATS, TRAJECTORIES
 from ratchet.rl_coordinator.clickhouse_counts import Counts
 from ratchet.rl_coordinator.domain.jobs import TERMINAL
 from ratchet.rl_coordinator.domain.requests import continues_stable
+from ratchet.rl_coordinator.domain.selection import still_waiting
 from ratchet.rl_coordinator.given import given_snapshot, require_own_policy
 from ratchet.rl_coordinator.kv_policies import KvPolicies
 from ratchet.rl_coordinator.s3_snapshots import Snapshots
@@ -89,11 +90,12 @@ class Feasibility:
                 await self._require_rewarded(role, config.dataset.filter or DatasetFilter())
 
     async def _require_rewarded(self, role: str, chosen: DatasetFilter) -> None:
-        stored, matching = await self._counts.rewarded(role, chosen)
-        if not stored:
-            raise Conflict(f"role {role} has no stored trajectory with a reward")
-        if not matching:
-            raise Conflict(f"none of {stored} rewarded trajectories of role {role} passes dataset.filter")
+        found = await self._counts.rewarded(role, chosen)
+        if not found.stored:
+            raise Conflict(f"role {role} has no stored trajectory with a reward{still_waiting(found.waiting)}")
+        if not found.matching:
+            none = f"none of {found.stored} rewarded trajectories of role {role} passes dataset.filter"
+            raise Conflict(f"{none}{still_waiting(found.waiting)}")
 
     async def _require_policy(self, uri: str, role: str) -> None:
         if is_manifest_uri(uri):

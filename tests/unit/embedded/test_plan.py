@@ -112,7 +112,7 @@ def test_a_drain_that_is_no_time_is_refused(tmp_path: Path, said: str):
 def test_a_stacks_environment_may_hold_json():
     kernel = kernel_of({"RATCHET_STREAM_MAX_BYTES": '{"RL_TURNS": 5}', "RATCHET_ALLOWED_HOSTS": '["a.example"]'})
     assert (kernel.stream_max_bytes, kernel.allowed_hosts) == ({"RL_TURNS": 5}, ["a.example"])
-    with pytest.raises(ConfigError, match="^wrong setting RATCHET_ALLOWED_HOSTS: it is no JSON"):
+    with pytest.raises(ConfigError, match=r"^wrong setting RATCHET_ALLOWED_HOSTS: it is no JSON"):
         kernel_of({"RATCHET_ALLOWED_HOSTS": "a.example"})
 
 

@@ -72,6 +72,13 @@ def reason_against(candidate: Candidate, rules: Rules) -> str | None:
     return next((reason for reason, breaks in _RULES.items() if breaks(candidate, rules)), None)
 
 
+def still_waiting(count: int) -> str:
+    """What a refusal for too little data adds while some of it is still to come; nothing when nothing is."""
+    if not count:
+        return ""
+    return f"; {count} stored {'trajectory waits for its' if count == 1 else 'trajectories wait for their'} reward"
+
+
 def age_order(candidate: Candidate) -> tuple[datetime, str]:
     """Sorts oldest first, the same way every time."""
     return (candidate.ended_at, candidate.trajectory_id)
