@@ -18,10 +18,27 @@ Json = Any
 """A decoded answer."""
 
 
+class _Blamed(msgspec.Struct):
+    param: str | None = None
+
+
+class _OpenAiError(msgspec.Struct):
+    error: _Blamed
+
+
+class Refused(Rejected):
+    """A service refused a request."""
+
+    def __init__(self, reason: str, param: str | None) -> None:
+        super().__init__(reason)
+        self.param = param
+        """The member of the request that is to blame, where the service says so."""
+
+
 def call(
     endpoints: Endpoints, short: str, method: str, path: str, body: Json = None, *, timeout_s: float = TIMEOUT_S
 ) -> Json:
-    """The decoded answer. Raises `NoStack`, `Unavailable`, `NotFound` or `Rejected` with what the service said."""
+    """The decoded answer. Raises `NoStack`, `Unavailable`, `NotFound` or `Refused` with what the service said."""
     url = endpoints.url(short)
     try:
         response = httpx.request(method, f"{url}{path}", json=body, timeout=timeout_s, trust_env=False)
@@ -44,7 +61,7 @@ def refusal(short: str, status: int, content: bytes) -> RatchetError:
         return NotFound(reason)
     if status >= 500:
         return Unavailable(f"the {short} answered {status}: {reason}")
-    return Rejected(reason)
+    return Refused(reason, _param(content))
 
 
 def _decoded(response: httpx.Response) -> Json:
@@ -70,6 +87,14 @@ def _reason(content: bytes) -> str:
     if isinstance(found, list):
         return "; ".join(_detail(one) for one in found)  # pyright: ignore[reportUnknownVariableType]
     return str(found)
+
+
+def _param(content: bytes) -> str | None:
+    """The member that an error in OpenAI's shape names."""
+    try:
+        return msgspec.json.decode(content, type=_OpenAiError).error.param
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _detail(one: Json) -> str:

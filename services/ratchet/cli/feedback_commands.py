@@ -35,8 +35,11 @@ def feedback(
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Give feedback on a trajectory; its reward is computed anew. Exit code 3: nothing is stored under the id yet."""
-    from ratchet.cli.api import call
+    """Give feedback on a trajectory; its reward is computed anew. Exit code 3: nothing is stored under the id yet.
+
+    It is given all the same, and counts once its trajectory is stored. Only where nothing knows the trajectory's role,
+    neither --role nor the gateway, is nothing given: exit code 1.
+    """
     from ratchet.cli.endpoints import locate
     from ratchet.cli.exit_codes import ExitCode
     from ratchet.cli.output import console, errors, print_dry_run, print_json
@@ -46,14 +49,17 @@ def feedback(
     if not given:
         raise typer.BadParameter("say something: --thumbs up|down, --stars 0..5 or --comment TEXT")
     endpoints = locate(directory)
-    known, warning = _known_role(endpoints, trajectory_id, role)
+    known, doubt = _known_role(endpoints, trajectory_id, role)
     named = {"role": known, "rater": rater}
     about = {"trajectory_id": trajectory_id, **{name: value for name, value in named.items() if value}}
     bodies: list[dict[str, Any]] = [{**about, "kind": kind, "value": value} for kind, value in given.items()]
+    warning = f"{doubt}: the feedback counts once its trajectory is" if doubt else None
     if dry_run:
         print_dry_run(f"POST {endpoints.url('gateway')}/v1/feedback", bodies, as_json)
+        if warning and known is None:
+            warning += "; without --role it is given only if the gateway has seen a call of it"
     else:
-        answers = [call(endpoints, "gateway", "POST", "/v1/feedback", body) for body in bodies]
+        answers = _give(endpoints, bodies, doubt)
         if as_json:
             print_json({"feedback": answers, "warning": warning})
         else:
@@ -76,12 +82,26 @@ def _known_role(endpoints: Endpoints, trajectory_id: str, role: str | None) -> t
     try:
         stored = asyncio.run(roles_of(endpoints, trajectory_id))
     except Unavailable as error:
-        return role, f"whether the trajectory is stored could not be looked up: {error}"
+        return role, f"whether the trajectory is stored could not be looked up ({error})"
     if not stored:
-        return role, f"nothing is stored under {trajectory_id} yet: the feedback counts once its trajectory is"
+        return role, f"nothing is stored under {trajectory_id} yet"
     if role is not None and role not in stored:
         raise Rejected(f"trajectory {trajectory_id} has the role {' and '.join(stored)}, not {role}")
     return role or (stored[0] if len(stored) == 1 else None), None
+
+
+def _give(endpoints: Endpoints, bodies: list[dict[str, Any]], doubt: str | None) -> list[Any]:
+    """The gateway's answers. Raises `Rejected`, before anything is given, when it cannot tell the role either."""
+    from ratchet.cli.api import Refused, call
+    from ratchet.kernel.errors import Rejected
+
+    try:
+        return [call(endpoints, "gateway", "POST", "/v1/feedback", body) for body in bodies]
+    except Refused as error:
+        if error.param != "role" or "role" in bodies[0]:
+            raise
+        known = f"{doubt}, and " if doubt else ""
+        raise Rejected(f"{known}the gateway cannot tell its role ({error}): add --role ROLE") from error
 
 
 def register(app: typer.Typer) -> None:

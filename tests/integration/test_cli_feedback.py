@@ -1,0 +1,49 @@
+"""`ratchet feedback` on trajectories that are not stored: what is given, what is not, and how the command ends."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+
+from ratchet.cli.exit_codes import ExitCode
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Feedback
+from tests.integration.test_embedded_cli import ratchet
+from tests.support.gateway_scene import ROLE, ask, scene
+from tests.support.running import migrated
+from tests.support.servers import RunningServer
+
+
+async def test_feedback_on_an_unknown_trajectory_asks_for_its_role_and_gives_nothing(
+    nats: RunningServer, kernel_settings: KernelSettings, tmp_path: Path
+) -> None:
+    unknown, called = str(uuid.uuid4()), str(uuid.uuid4())
+    async with migrated(kernel_settings), scene(nats, tmp_path) as here:
+        client = here.client(base_url=f"{here.url}/t/{called}/v1")
+        await ask(client, [{"role": "user", "content": "hi"}])
+        env = {
+            "RATCHET_GATEWAY_URL": here.url,
+            "RATCHET_CLICKHOUSE_URL": kernel_settings.clickhouse_url,
+            "RATCHET_CLICKHOUSE_DATABASE": kernel_settings.clickhouse_database,
+        }
+
+        async def said(trajectory: str, *more: str) -> tuple[int, str]:
+            words = ("feedback", trajectory, "--thumbs", "up", *more, "--dir", str(tmp_path))
+            done = await asyncio.to_thread(ratchet, *words, **env)
+            return done.returncode, done.stderr
+
+        code, line = await said(unknown)
+        assert (code, line.count("\n")) == (ExitCode.FAILED, 1)
+        assert f"nothing is stored under {unknown} yet" in line
+        assert "--role ROLE" in line
+        assert await said(unknown, "--dry-run") == (
+            ExitCode.PARTLY,
+            f"ratchet: nothing is stored under {unknown} yet: the feedback counts once its trajectory is; without"
+            " --role it is given only if the gateway has seen a call of it\n",
+        )
+        for trajectory, more in ((unknown, ("--role", ROLE)), (called, ())):
+            code, line = await said(trajectory, *more)
+            assert (code, f"nothing is stored under {trajectory} yet" in line) == (ExitCode.PARTLY, True), line
+        given = await here.published(Feedback, 2)
+        assert [(one.trajectory_id, one.role) for one in given] == [(unknown, ROLE), (called, ROLE)]
