@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import hmac
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn, cast
@@ -37,6 +37,7 @@ from ratchet.messages.state import PolicyVersion
 
 log = structlog.get_logger()
 
+FIRST_COUNTS = "the first outcome of a trajectory counts"
 TRAJECTORY, SESSION, AGENT = b"x-ratchet-trajectory", b"x-ratchet-session", b"x-ratchet-agent"
 
 
@@ -82,7 +83,10 @@ class Gateway:
         return json_response(_model_object(name))
 
     async def end(self, request: Request, trajectory: str | None) -> Response:
-        """POST /v1/trajectories/{id}/end: in the role that it names, else in every role that the trajectory met."""
+        """POST /v1/trajectories/{id}/end: in the role that it names, else in every role that the trajectory met.
+
+        An end that is said again is published like the first one, which may not have arrived.
+        """
         trajectory_id = check_trajectory_id(trajectory or "")
         body = request.json_object() if request.body else {}
         known = {arm.role: arm for arm in self.arms.of(trajectory_id)}
@@ -93,9 +97,15 @@ class Gateway:
         ends = [
             cast("TrajectoryEnd", self._checked_message(TrajectoryEnd.TOPIC, {**said, "role": role})) for role in roles
         ]
+        before = [known[role] for role in roles if role in known and known[role].ended]
+        note = _said_again(before)
         for ended in ends:
-            self.recorder.end(ended, known.get(ended.role))
-        return json_response({"trajectory_id": trajectory_id, "status": "ended", "roles": roles}, 202)
+            arm = known.get(ended.role)
+            self.recorder.end(ended, arm)
+            if arm is not None:
+                arm.ended, arm.has_outcome = True, arm.has_outcome or ended.outcome is not None
+        answer = {"trajectory_id": trajectory_id, "status": "ended", "roles": roles}
+        return json_response(answer | {"ended_before": [arm.role for arm in before], "note": note}, 202)
 
     async def feedback(self, request: Request, trajectory: str | None) -> Response:
         """POST /v1/feedback"""
@@ -276,6 +286,15 @@ class Gateway:
 def _unknown_role() -> NoReturn:
     """Raises `HttpError` 400."""
     raise HttpError(400, "say the role: this gateway has not seen a call of that trajectory", param="role")
+
+
+def _said_again(before: Sequence[Arm]) -> str | None:
+    """What becomes of an end in roles that have ended before; None where it is the first one."""
+    if not before:
+        return None
+    if all(arm.has_outcome for arm in before):
+        return f"{FIRST_COUNTS}: this end changes nothing there; say what is to be corrected as feedback"
+    return f"{FIRST_COUNTS}: this end counts where none was said, unless it comes within a few minutes of the one before"
 
 
 def _unserved(role: str) -> NotFound:

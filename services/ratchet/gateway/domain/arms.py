@@ -23,6 +23,10 @@ class Arm:
     """Its policy changed in flight."""
     turns: int = 0
     """Turns that were published, or are on their way to it."""
+    ended: bool = False
+    """Its agent has said that it is over."""
+    has_outcome: bool = False
+    """And how it went: that stands, whatever is said later."""
 
 
 class Arms:
