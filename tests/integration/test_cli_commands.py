@@ -203,6 +203,12 @@ def test_a_training_that_cannot_work_is_refused_at_once(directory: Path) -> None
     refused = ratchet("train", "nobody", "--wait", "--dir", str(directory))
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
     assert "nobody has no policy to continue from" in refused.stderr
+    before = jobs(directory)
+    for how in ((), ("--dry-run",)):
+        lost = ratchet("train", "airline", "--base-model", ".ratchet/none", *how, "--dir", str(directory))
+        assert (lost.returncode, lost.stderr.count("\n")) == (1, 1)
+        assert "base_model .ratchet/none: there is no such directory" in lost.stderr
+    assert jobs(directory) == before
 
 
 def test_a_dry_run_of_an_order_ends_as_the_order_does(directory: Path, tmp_path: Path) -> None:

@@ -17,7 +17,11 @@ Sources = Annotated[
     list[str] | None, typer.Option(help="Only trajectories from this source, repeatable: import:tau-bench.")
 ]
 BaseModel = Annotated[
-    str, typer.Option(help="`stable`, the s3:// uri of a policy's manifest, or a model's directory or name.")
+    str,
+    typer.Option(
+        help="`stable`, the s3:// uri of a policy's manifest, or a model's directory or name. The worker loads"
+        " it: where none runs on this machine, only the worker sees whether it is there.",
+    ),
 ]
 Parameters = Annotated[
     list[str] | None, typer.Option("--set", help="Hyperparameter NAME=VALUE, repeatable: learning_rate=1e-5.")

@@ -24,9 +24,12 @@ from ratchet.cli.output import (
     when,
 )
 from ratchet.cli.roles import require_role
+from ratchet.cli.training_request import located
 from ratchet.cli.waiting import Job, Waiting, until_ended
 from ratchet.kernel.errors import NotFound
 
+TRAINER = "trainer_worker"
+"""The embedded stack's worker: it loads base models from this machine."""
 JOB_ID = re.compile(r"[0-9A-Za-z_.-]+")
 
 
@@ -44,6 +47,10 @@ class Asked:
 def submit(directory: Path, body: dict[str, Any], asked: Asked) -> None:
     """Send a request, or have it checked and show it; wait for its job's end where that was asked for."""
     endpoints = locate(directory)
+    endpoints.require()
+    if isinstance(base_model := body.get("base_model"), str):
+        trains_here = endpoints.record is not None and TRAINER in endpoints.record.services
+        body = body | {"base_model": located(base_model, trains_here=trains_here)}
     if asked.dry_run:
         call(endpoints, "coordinator", "POST", "/v1/jobs?dry_run=true", body)
         print_dry_run(f"POST {endpoints.url('coordinator')}/v1/jobs", body, asked.as_json)

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from ratchet.cli.json_input import json_file
-from ratchet.kernel.errors import Rejected
+from ratchet.kernel.errors import NotFound, Rejected
 
 
 def hyperparameters(options: list[str]) -> dict[str, Any]:
@@ -33,15 +33,35 @@ def hyperparameters(options: list[str]) -> dict[str, Any]:
 
 
 def request_body(role: str, algorithm: str, base_model: str, chosen: dict[str, Any]) -> dict[str, Any]:
-    """The heart of a request. A directory here is named by its whole path: the workers stand elsewhere."""
-    path = Path(base_model)
+    """The heart of a request."""
     return {
         "algorithm": algorithm,
         "role": role,
-        "base_model": str(path.resolve()) if path.is_dir() else base_model,
+        "base_model": base_model,
         "hyperparameters": chosen,
         "requester": "ratchet train",
     }
+
+
+def located(base_model: str, *, trains_here: bool) -> str:
+    """What workers are told: a directory here by its whole path, for they stand elsewhere; anything else as it is.
+
+    Raises `NotFound` for a path to no directory: a relative one, which means something here only, and any where
+    `trains_here` says that the stack's own worker would look for it on this machine.
+    """
+    path = Path(base_model)
+    if path.is_dir():
+        return str(path.resolve())
+    if _is_path(base_model) and (trains_here or not path.is_absolute()):
+        where = f" ({path.resolve()})" if not path.is_absolute() else ""
+        raise NotFound(f"base_model {base_model}: there is no such directory{where}")
+    return base_model
+
+
+def _is_path(base_model: str) -> bool:
+    """Whether it can be nothing else: a model's name on a hub is `model` or `owner/model`."""
+    is_uri = "://" in base_model
+    return not is_uri and (base_model[:1] in {"/", ".", "~"} or base_model[-1:] == "/" or base_model.count("/") > 1)
 
 
 def dataset(samples: int, **chosen: object) -> dict[str, Any]:

@@ -123,7 +123,8 @@ class JobIn(Closed):
         "stable",
         min_length=1,
         description="`stable`: continue from what serves the role when the job starts. Else the uri of a policy"
-        " manifest, or a name or path that transformers can load.",
+        " manifest, or a name or path that transformers can load. The worker looks a name or path up, on its own"
+        " machine: one that is not there fails the job.",
     )
     dataset: DatasetIn = Field(default_factory=lambda: DatasetIn.model_validate({}))
     hyperparameters: HyperparametersIn = Field(default_factory=lambda: HyperparametersIn.model_validate({}))

@@ -1,0 +1,42 @@
+"""What `ratchet train` makes of the base model that somebody names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ratchet.cli.training_request import located
+from ratchet.kernel.errors import NotFound
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models/tiny").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("named", ["models/tiny", "./models/tiny", "models/tiny/"])
+def test_a_directory_is_named_by_its_whole_path(named: str, here: Path):
+    assert located(named, trains_here=False) == str(here / "models/tiny")
+
+
+@pytest.mark.parametrize("named", [".ratchet/base-model", "./tiny", "../tiny", "~/tiny", "tiny/", "path/to/tiny"])
+@pytest.mark.parametrize("trains_here", [True, False])
+def test_a_relative_path_to_nowhere_is_refused(named: str, trains_here: bool):
+    with pytest.raises(NotFound, match=rf"^base_model {re.escape(named)}: there is no such directory \(/"):
+        located(named, trains_here=trains_here)
+
+
+def test_an_absolute_path_is_looked_for_only_where_the_worker_looks(here: Path):
+    gone = str(here / "gone")
+    with pytest.raises(NotFound, match=r"no such directory$"):
+        located(gone, trains_here=True)
+    assert located(gone, trains_here=False) == gone
+
+
+@pytest.mark.parametrize("named", ["stable", "tiny", "owner/tiny", "s3://ratchet/policies/a.json"])
+def test_what_may_be_a_name_or_uri_is_left_to_the_worker(named: str):
+    assert located(named, trains_here=True) == named
