@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from nats.aio.msg import Msg
 
 from ratchet.cli.deadletters import Which, drop, matching, newest, read, replay, replay_all
 from ratchet.kernel.bus import Bus
@@ -74,6 +75,32 @@ async def test_a_replay_is_a_new_message_of_the_same_event_and_counts_once(kerne
         stored = await bus.nc.jetstream().get_msg("RL_TRAJECTORIES", before + 1)
         assert (stored.headers or {})["ce-id"] == planned.event_id == trajectory().event_id
         assert await bus.last_sequence("RL_TRAJECTORIES") == before + 1
+
+
+async def test_many_letters_are_read_with_few_requests(kernel_settings: KernelSettings) -> None:
+    many, requests = 80, list[str]()
+
+    async def note(request: Msg) -> None:
+        requests.append(request.subject)
+
+    async with connected(kernel_settings) as bus:
+        subject, headers, body = bus.seal(trajectory())
+        await bus.publish_all([letter(subject, headers, body, number) for number in range(1, many + 1)])
+        await drop(kernel_settings, [7])  # a hole costs nothing either
+        await bus.nc.subscribe("$JS.API.>", cb=note)
+        everything = Which(stream="RL_TRAJECTORIES")
+        for read_all in (lambda: newest(kernel_settings, many), lambda: matching(kernel_settings, everything)):
+            requests.clear()
+            assert len(await read_all()) == many - 1
+            await bus.nc.flush()
+            assert 0 < len(requests) <= many / 8, requests
+        requests.clear()
+        numbers = await matching(kernel_settings, everything)
+        await replay_all(kernel_settings, numbers, dry_run=True)
+        await drop(kernel_settings, numbers)
+        await bus.nc.flush()
+        others = [one for one in requests if "MSG.DELETE" not in one]
+        assert (len(requests) - len(others), len(others) <= many / 4) == (many - 1, True), others
 
 
 async def test_what_still_breaks_its_contract_is_not_sent(kernel_settings: KernelSettings) -> None:

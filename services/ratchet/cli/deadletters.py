@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +16,7 @@ from ratchet.kernel.bus import Bus
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.envelope import Headers, unseal
 from ratchet.kernel.errors import ContractError, InvalidMessage, NotFound, Rejected
+from ratchet.kernel.replay import Replay
 from ratchet.kernel.settings import KernelSettings
 from ratchet.messages import decode, named_id
 from ratchet.messages.operations import DeadLetter
@@ -23,7 +25,7 @@ STREAM = "RL_DEADLETTERS"
 
 
 AT_ONCE = 256
-"""Numbers that are searched before the next ones: for the newest dead letters, and for the parts of one."""
+"""Numbers that are read before the next ones: for the newest dead letters, and for the parts of one."""
 
 
 class StoredLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,15 +82,15 @@ async def newest(settings: KernelSettings, count: int) -> list[StoredLetter]:
 async def read(settings: KernelSettings, number: int) -> StoredLetter:
     """One dead letter with its whole body. Raises `NotFound`, `Rejected` when a part is gone, or `BusUnavailable`."""
     async with connected(settings) as bus:
-        return await _whole(bus, number)
+        return await _whole(bus, number, await _required(bus, number))
 
 
 async def matching(settings: KernelSettings, which: Which) -> list[int]:
     """The numbers of the selected dead letters, oldest first. Raises `BusUnavailable`."""
     async with connected(settings) as bus:
         extent = await bus.extent(STREAM)
-        letters = [one async for one in _between(bus, extent.first, extent.last)]
-    return [number for number, letter in letters if _begins(letter) and which(letter)]
+        letters = _between(bus, extent.first, extent.last)
+        return [number async for number, letter in letters if _begins(letter) and which(letter)]
 
 
 async def replay(settings: KernelSettings, number: int, *, dry_run: bool) -> Replayed:
@@ -97,7 +99,7 @@ async def replay(settings: KernelSettings, number: int, *, dry_run: bool) -> Rep
     Raises `NotFound`, or `Rejected` for a message that still breaks its contract: it would only die again.
     """
     async with connected(settings) as bus:
-        done = await _replay(bus, number, dry_run=dry_run)
+        done = await _replay(bus, number, await _required(bus, number), dry_run=dry_run)
     if done.refused is not None:
         raise Rejected(f"dead letter {number} would die again: {done.refused}")
     return done
@@ -109,14 +111,14 @@ async def replay_all(settings: KernelSettings, numbers: Sequence[int], *, dry_ru
     Raises `BusUnavailable`; beginning again is safe, consumers know what they have handled.
     """
     async with connected(settings) as bus:
-        return [await _replay(bus, number, dry_run=dry_run) for number in numbers]
+        letters = _named(bus, numbers)
+        return [await _replay(bus, number, letter, dry_run=dry_run) async for number, letter in letters]
 
 
 async def drop(settings: KernelSettings, numbers: Sequence[int]) -> None:
     """Delete dead letters for good, all their parts. Raises `NotFound` or `BusUnavailable`."""
     async with connected(settings) as bus:
-        for number in numbers:
-            letter = await _required(bus, number)
+        async for number, letter in _named(bus, numbers):
             for part in await _numbers(bus, number, letter):
                 await bus.nc.jetstream().delete_msg(STREAM, part)
 
@@ -140,9 +142,9 @@ def complaint(contracts: Contracts, subject: str, headers: Headers, body: bytes)
     return None
 
 
-async def _replay(bus: Bus, number: int, *, dry_run: bool) -> Replayed:
+async def _replay(bus: Bus, number: int, first: DeadLetter, *, dry_run: bool) -> Replayed:
     try:
-        letter = (await _whole(bus, number)).letter
+        letter = (await _whole(bus, number, first)).letter
     except Rejected as error:
         return Replayed(number=number, subject="", event_id=None, refused=str(error))
     headers, body = envelope(letter, number)
@@ -152,9 +154,8 @@ async def _replay(bus: Bus, number: int, *, dry_run: bool) -> Replayed:
     return Replayed(number=number, subject=letter.original_subject, event_id=headers.get("ce-id"), refused=why)
 
 
-async def _whole(bus: Bus, number: int) -> StoredLetter:
+async def _whole(bus: Bus, number: int, first: DeadLetter) -> StoredLetter:
     """A letter with the body of all its parts."""
-    first = await _required(bus, number)
     numbers = await _numbers(bus, number, first)
     if len(numbers) != (first.parts or 1):
         raise Rejected(f"dead letter {number} is not whole: {len(numbers)} of {first.parts} parts are there")
@@ -173,12 +174,13 @@ async def _numbers(bus: Bus, number: int, first: DeadLetter) -> list[int]:
         raise Rejected(f"dead letter {number} is part {first.part} of another one before it")
     last = min((await bus.extent(STREAM)).last, number + AT_ONCE)
     numbers = {1: number}
-    async for found, letter in _between(bus, number + 1, last):
-        same = (letter.stream, letter.sequence, letter.consumer) == (first.stream, first.sequence, first.consumer)
-        if same and letter.part is not None and letter.part > 1:
-            numbers.setdefault(letter.part, found)
-        if len(numbers) == first.parts:
-            break
+    async with aclosing(_between(bus, number + 1, last)) as following:
+        async for found, letter in following:
+            same = (letter.stream, letter.sequence, letter.consumer) == (first.stream, first.sequence, first.consumer)
+            if same and letter.part is not None and letter.part > 1:
+                numbers.setdefault(letter.part, found)
+            if len(numbers) == first.parts:
+                break
     return [numbers[part] for part in sorted(numbers)]
 
 
@@ -190,16 +192,36 @@ def _begins(letter: DeadLetter) -> bool:
 async def _required(bus: Bus, number: int) -> DeadLetter:
     found = await _stored(bus, number)
     if found is None:
-        raise NotFound(f"there is no dead letter {number}")
+        raise _missing(number)
     return found
 
 
+def _missing(number: int) -> NotFound:
+    return NotFound(f"there is no dead letter {number}")
+
+
+async def _named(bus: Bus, numbers: Sequence[int]) -> AsyncGenerator[tuple[int, DeadLetter]]:
+    """The letters of these numbers, oldest first, many read at a time. Raises `NotFound` for one that is not there."""
+    ordered = sorted(numbers)
+    for begin in range(0, len(ordered), AT_ONCE):
+        some = ordered[begin : begin + AT_ONCE]
+        letters = {number: letter async for number, letter in _between(bus, some[0], some[-1])}
+        for number in some:
+            if number not in letters:
+                raise _missing(number)
+            yield number, letters[number]
+
+
 async def _between(bus: Bus, first: int, last: int) -> AsyncGenerator[tuple[int, DeadLetter]]:
-    """The letters there are with numbers from `first` to `last`."""
-    for number in range(first, last + 1):
-        letter = await _stored(bus, number)
-        if letter is not None:
-            yield number, letter
+    """The letters there are with numbers from `first` to `last`, read in batches. Raises `BusUnavailable`."""
+    if last < first:
+        return
+    async with aclosing(Replay(bus, STREAM, (), max(first, 1), last).batches()) as batches:
+        async for batch in batches:
+            for message in batch:
+                letter = _letter(message.headers, message.data)
+                if letter is not None:
+                    yield message.metadata.sequence.stream, letter
 
 
 async def _stored(bus: Bus, number: int) -> DeadLetter | None:
@@ -207,6 +229,14 @@ async def _stored(bus: Bus, number: int) -> DeadLetter | None:
     jetstream: Any = bus.nc.jetstream()  # nats-py types its answers only in parts
     try:
         stored = await jetstream.get_msg(STREAM, number)
-        return decode(unseal(dict(stored.headers or {}), stored.data), DeadLetter)
-    except (BadRequestError, NotFoundError, InvalidMessage, msgspec.DecodeError):
+    except (BadRequestError, NotFoundError):
+        return None
+    return _letter(stored.headers, stored.data)
+
+
+def _letter(headers: Headers | None, data: bytes | None) -> DeadLetter | None:
+    """The dead letter that a message holds; None for a message that is none."""
+    try:
+        return decode(unseal(dict(headers or {}), data or b""), DeadLetter)
+    except (InvalidMessage, msgspec.DecodeError):
         return None
