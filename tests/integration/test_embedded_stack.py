@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -164,6 +165,22 @@ async def test_crashes_in_a_row_pause_longer_each_time(tmp_path: Path):
     assert reasons == ["again in 0.01 s", "again in 0.02 s", "again in 0.04 s", "again in 0.04 s"]
 
 
+async def test_a_member_that_is_slow_to_start_is_starting_and_not_crashed(tmp_path: Path):
+    states: list[tuple[MemberState, str | None]] = []
+    settings = StackSettings(start_s=1.5, remind_s=0.05)
+    slow = program("import signal; signal.pause()", free_port())
+    member = Member(slow, tmp_path / "log", {}, settings, lambda one: states.append((one.state, one.reason)))
+    try:
+        with pytest.raises(StartFailed, match=r"is not ready after 1\.5 s"):
+            await member.start()
+        assert {state for state, _ in states} == {MemberState.STARTING}
+        reasons = [reason for _, reason in states if reason is not None]
+        assert reasons
+        assert all(re.fullmatch(r"not ready for \d+ s", reason) for reason in reasons)
+    finally:
+        await member.stop()
+
+
 async def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path):
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
@@ -196,7 +213,8 @@ async def test_a_member_that_lives_and_answers_nothing_is_started_again(tmp_path
     settings = StackSettings(
         directory=tmp_path, free_ports=True, only=("nats",), restart_first_s=0.1, silent_s=0.5, answer_s=0.5
     )
-    async with Stack(settings) as stack:
+    said: list[str] = []
+    async with Stack(settings, lambda one: said.append(one.reason or "")) as stack:
         member = stack.members["nats"]
         frozen = member.record()
         assert frozen is not None
@@ -206,6 +224,7 @@ async def test_a_member_that_lives_and_answers_nothing_is_started_again(tmp_path
             return member.restarts == 1 and member.state is MemberState.READY
 
         await eventually(again, 60)
+        assert re.search(r"^was killed: it answered nothing for \d+ s; again in", "\n".join(said), re.MULTILINE)
         assert not psutil.pid_exists(frozen.pid)
 
 

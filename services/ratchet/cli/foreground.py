@@ -76,7 +76,7 @@ class _Foreground:
             print_json(started_document(self._stack.settings.directory, record))
 
     def _line(self, member: Member) -> None:
-        if member.state is not MemberState.STARTING:
+        if member.state is not MemberState.STARTING or member.reason:
             where = f" on {member.program.url}" if member.state is MemberState.READY else ""
             self._print(f"{member.name} {member.state}{where}{f': {member.reason}' if member.reason else ''}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,8 @@ from ratchet.cli.broker import connected
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.embedded.disk import LOW_BYTES, free_bytes, shortage
-from ratchet.embedded.process import readiness
+from ratchet.embedded.member import MemberState
+from ratchet.embedded.process import not_ready_for, readiness
 from ratchet.embedded.state import MemberRecord
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.errors import RatchetError
@@ -173,6 +175,8 @@ async def _service(member: MemberRecord) -> ServiceStatus:
         health_url = f"http://127.0.0.1:{member.health_port}"
         reason, notes = await asyncio.to_thread(readiness, f"{health_url}/readyz", PART_S)
         state = "ready" if reason is None else "not ready" if state == "ready" else state
+    if state == MemberState.STARTING:
+        reason = ": ".join(part for part in (not_ready_for(time.time() - member.started_at), reason) if part)
     return ServiceStatus(
         state=state,
         pid=member.pid,

@@ -8,11 +8,20 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from ratchet.embedded.process import SILENCE, Process, StartFailed, ended, is_silent, not_ready
+from ratchet.embedded.process import (
+    SILENCE,
+    Process,
+    StartFailed,
+    ended,
+    is_silent,
+    not_ready,
+    not_ready_for,
+)
 from ratchet.embedded.program import Program
 from ratchet.embedded.settings import StackSettings
 from ratchet.embedded.state import MemberRecord
 from ratchet.kernel.errors import RatchetError
+from ratchet.kernel.tasks import end
 
 SILENT_LOOKS = 3
 """No fewer: a supervisor that was stopped itself, and goes on, has heard nothing for long either."""
@@ -54,6 +63,8 @@ class Member:
         self._crashes = 0
         self._began_at = 0.0
         self._again_at = 0.0
+        self._heard_at = 0.0
+        """When it last answered anything, or began."""
         self._silent_at = 0.0
         """When it will have been silent for too long, if it stays so."""
         self._silent_looks = 0
@@ -67,12 +78,18 @@ class Member:
         """Start and wait until ready. Raises `StartFailed`; one that lives but is not ready only says so."""
         async with self._busy:
             process = self._launch()
+            reminding = asyncio.create_task(self._remind())
             try:
                 await process.wait_ready(self._settings.start_s)
             except StartFailed as error:
-                if not await asyncio.to_thread(self._alive):
+                if self._exit_code() is not None:
                     self._enter(MemberState.CRASHED, str(error).splitlines()[0])
                     raise
+                if not await asyncio.to_thread(self._alive):
+                    self._enter(MemberState.STARTING, self._slow())
+                    raise
+            finally:
+                await end(reminding)
             await self._look()
 
     async def watch(self) -> None:
@@ -123,7 +140,8 @@ class Member:
 
     def _launch(self) -> Process:
         self._began_at = time.monotonic()
-        self._silent_at, self._silent_looks = self._began_at + self._settings.start_s, 0
+        self._heard_at, self._silent_looks = self._began_at, 0
+        self._silent_at = self._began_at + self._settings.start_s
         self.process = Process.start(self.program, self.log, self._env)
         self._enter(MemberState.STARTING, None)
         return self.process
@@ -146,16 +164,26 @@ class Member:
             self.process.kill()
         self._enter(MemberState.CRASHED, f"{how}; again in {pause:g} s; see {self.log}")
 
+    async def _remind(self) -> None:
+        """Say, every now and then, for how long it has been starting."""
+        while True:
+            await asyncio.sleep(self._settings.remind_s)
+            self._enter(MemberState.STARTING, self._slow())
+
+    def _slow(self) -> str:
+        return not_ready_for(time.monotonic() - self._began_at)
+
     async def _end_silent(self) -> None:
         if self.process is not None:
             self.process.kill()
             await asyncio.to_thread(self.process.wait)
-        self._crashed("lived and answered nothing")
+        self._crashed(f"was killed: it answered nothing for {time.monotonic() - self._heard_at:.0f} s")
 
     async def _look(self) -> None:
         reason = await asyncio.to_thread(not_ready, self.program.ready_url, self._settings.answer_s)
         if reason is None or not reason.startswith(SILENCE) or await asyncio.to_thread(self._speaks):
-            self._silent_at, self._silent_looks = time.monotonic() + self._settings.silent_s, 0
+            self._heard_at, self._silent_looks = time.monotonic(), 0
+            self._silent_at = self._heard_at + self._settings.silent_s
         else:
             self._silent_looks += 1
         if reason is None:

@@ -165,6 +165,11 @@ def _reason(status: int, body: bytes) -> str:
     return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
 
 
+def not_ready_for(seconds: float) -> str:
+    """What is said of a process that starts and is not ready yet."""
+    return f"not ready for {seconds:.0f} s"
+
+
 def ended(code: int) -> str:
     """An exit code in words."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

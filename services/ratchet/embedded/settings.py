@@ -31,6 +31,8 @@ class StackSettings:
     start_s: float = 300.0
     """Each process has this long to become ready: importing torch takes minutes on a busy machine. One that ends
     instead is noticed at once."""
+    remind_s: float = 15.0
+    """A member that starts says this often for how long it has not been ready."""
     restart_first_s: float = 0.5
     """Pause before the first restart of a crashed process; doubles with every further crash."""
     restart_last_s: float = 30.0

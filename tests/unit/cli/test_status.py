@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from pathlib import Path
 
 import psutil
@@ -21,7 +22,7 @@ async def said(text: str) -> str | None:
     return text
 
 
-async def reported(health: Health, directory: Path) -> StatusReport:
+async def reported(health: Health, directory: Path, state: str = "ready") -> StatusReport:
     """The report of a stack whose one service answers this."""
     server = HttpServer(health_app(health), "127.0.0.1", 0)
     serving = asyncio.create_task(server.run())
@@ -32,7 +33,7 @@ async def reported(health: Health, directory: Path) -> StatusReport:
         url="http://h",
         port=1,
         health_port=server.port,
-        state="ready",
+        state=state,
         restarts=0,
         reason=None,
     )
@@ -59,6 +60,14 @@ async def test_what_a_service_could_not_keep_is_shown_whether_it_is_ready_or_not
     assert gateway.notes == {"spool": "7 events lost: the queue or the spool on disk was full"}
     show(report)
     assert "7 events lost" in capsys.readouterr().out
+
+
+async def test_a_service_that_starts_is_said_to_start_and_for_how_long(tmp_path: Path) -> None:
+    health = Health("gateway", starting=None)
+    health.checks = {"routes": lambda: said("no route is known")}
+    gateway = (await reported(health, tmp_path, "starting")).services["gateway"]
+    assert gateway.state == "starting"
+    assert re.fullmatch(r"not ready for \d+ s: routes: no route is known", gateway.reason or "")
 
 
 def test_the_ledger_shows_what_is_lost_and_what_lacks_its_row(capsys: pytest.CaptureFixture[str]) -> None:
