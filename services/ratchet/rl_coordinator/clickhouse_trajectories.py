@@ -88,7 +88,8 @@ _WATERMARK = (
     " WHERE role = {{role:String}} AND ingested_at > {{since:DateTime64(3)}}"
 )
 OPEN = timedelta(days=7)
-"""A trajectory is stored at most this long after its first turn: the stream keeps turns no longer."""
+"""Calls are looked for from so long before the first trajectory is. What was open for longer may lack its first calls
+here; whoever reads its turns holds them against the same rules (`domain.selection.is_left_out`)."""
 _STREAM_TABLES = {"RL_TRAJECTORIES": "trajectories", "RL_REWARDS": "rewards", "RL_TURNS": "turns"}
 
 

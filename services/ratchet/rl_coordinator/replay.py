@@ -11,7 +11,7 @@ from ratchet.kernel.errors import Conflict, DigestMismatch, NotFound, Rejected
 from ratchet.rl_coordinator.clickhouse_lineage import History
 from ratchet.rl_coordinator.clickhouse_trajectories import Trajectories
 from ratchet.rl_coordinator.domain.lineage import ancestry
-from ratchet.rl_coordinator.domain.replay import Lineage, Logged, Prompt, prompt_of, unseen
+from ratchet.rl_coordinator.domain.replay import Lineage, Logged, Prompt, prompt_of, reason_against_calls, unseen
 from ratchet.rl_coordinator.kv_policies import KvPolicies, Policies
 from ratchet.rl_coordinator.s3_snapshots import Snapshots
 
@@ -56,7 +56,7 @@ class Replay:
         lineage = await self._lineage(role, policies, version)
         logged = await self._trajectories.captured(role, lineage.since, LOOKED_AT * limit)
         kept, left_out = unseen(logged, lineage)
-        return Replayable(lineage, await self._read(role, kept, limit, left_out), left_out)
+        return Replayable(lineage, await self._read(role, lineage, kept, limit, left_out), left_out)
 
     async def _lineage(self, role: str, policies: Policies, version: int) -> Lineage:
         line = list(ancestry(version, policies.versions))
@@ -91,7 +91,7 @@ class Replay:
         return frozenset(row["task"] for row in stored.values())
 
     async def _read(
-        self, role: str, kept: Sequence[Logged], limit: int, left_out: Counter[str]
+        self, role: str, lineage: Lineage, kept: Sequence[Logged], limit: int, left_out: Counter[str]
     ) -> list[tuple[str, Prompt]]:
         """The prompts of the first trajectories that have one, until there are enough."""
         prompts: list[tuple[str, Prompt]] = []
@@ -102,7 +102,8 @@ class Replay:
             for one in part:
                 if len(prompts) == limit:
                     return prompts
-                found = prompt_of(turns[one.trajectory_id])
+                calls = turns[one.trajectory_id]
+                found = reason_against_calls(calls, lineage) or prompt_of(calls)
                 if isinstance(found, str):
                     left_out[found] += 1
                 elif size + found.size > LARGEST_ANSWER:

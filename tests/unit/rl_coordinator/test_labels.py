@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import msgspec
+
 from ratchet.rl_coordinator.domain.labels import LabelRow, Thumb, label_row, labels, left_out_before
 from tests.support.training import conversation, trajectory
 
@@ -43,3 +45,9 @@ def test_all_that_was_said_after_the_first_prompt_is_judged() -> None:
 def test_a_trajectory_whose_turns_are_not_stored_yet_has_no_row() -> None:
     turns, _ = conversation("t", [3, 2])
     assert label_row(trajectory("t", turns=turns), turns[:1], label=True) == "turns_not_stored"
+
+
+def test_a_call_that_was_pinned_bars_its_whole_trajectory() -> None:
+    turns, _ = conversation("t", [3, 2])
+    pinned = msgspec.structs.replace(turns[0], policy=msgspec.structs.replace(turns[0].policy, arm="pinned"))
+    assert label_row(trajectory("t"), [pinned, turns[1]], label=True) == "mixed_or_pinned"

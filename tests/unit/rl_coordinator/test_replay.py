@@ -8,7 +8,15 @@ import msgspec
 import pytest
 
 from ratchet.messages.base import named_id
-from ratchet.rl_coordinator.domain.replay import LARGEST_PROMPT, Lineage, Logged, Prompt, prompt_of, unseen
+from ratchet.rl_coordinator.domain.replay import (
+    LARGEST_PROMPT,
+    Lineage,
+    Logged,
+    Prompt,
+    prompt_of,
+    reason_against_calls,
+    unseen,
+)
 from tests.support.training import NOON, conversation
 
 LINEAGE = Lineage([3, 2, 1], NOON, frozenset({"learned"}), frozenset({"task of the lineage"}))
@@ -72,3 +80,13 @@ def test_what_cannot_be_replayed_says_why():
         deep = [deep]
     nested = [{"role": "user", "content": [{"type": "text", "text": "x", "more": deep}]}]
     assert prompt_of([msgspec.structs.replace(turns[0], messages=nested)]) == "too_deep"
+
+
+def test_the_first_calls_of_a_trajectory_that_was_open_for_weeks_count():
+    """The list of trajectories knew only what came later."""
+    turns, _ = conversation(named_id("trajectory", 0), [3, 3], timestamp=NOON + timedelta(hours=1))
+    assert reason_against_calls(turns, LINEAGE) is None
+    early = msgspec.structs.replace(turns[0], timestamp=NOON - timedelta(days=20))
+    assert reason_against_calls([early, turns[1]], LINEAGE) == "older_than_snapshot"
+    pinned = msgspec.structs.replace(turns[0], policy=msgspec.structs.replace(turns[0].policy, arm="pinned"))
+    assert reason_against_calls([pinned, turns[1]], LINEAGE) == "mixed_or_pinned"

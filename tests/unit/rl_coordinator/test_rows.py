@@ -60,6 +60,15 @@ def test_a_trajectory_waits_until_all_its_turns_are_stored(stored: int, reason: 
     assert row_of(trajectory("t", turns=turns), turns[:stored], SCORED, LEARN) == reason
 
 
+@pytest.mark.parametrize("arm", ["pinned", "mixed"])
+@pytest.mark.parametrize("recipe", [LEARN, READ])
+def test_a_call_of_evaluation_or_of_another_policy_bars_its_whole_trajectory(arm: str, recipe: Recipe) -> None:
+    """The catalogue looks for calls of a few days only: a trajectory that was open for longer is seen whole here."""
+    turns, _ = conversation("t", [3, 2])
+    early = msgspec.structs.replace(turns[0], policy=msgspec.structs.replace(turns[0].policy, arm=arm))
+    assert row_of(trajectory("t"), [early, turns[1]], SCORED, recipe) == "mixed_or_pinned"
+
+
 def test_a_policy_gradient_needs_a_call_it_can_train_on() -> None:
     turns, _ = conversation("t", [3], trainable=Trainable(ok=False, reason="redacted"))
     told = trajectory("t", turns=turns)

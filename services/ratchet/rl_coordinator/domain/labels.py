@@ -12,6 +12,7 @@ from ratchet.messages.recorded import lacks_turns, offered_tools, recorded_chat
 from ratchet.messages.trajectory import Trajectory
 from ratchet.messages.turn import Turn
 from ratchet.rl_coordinator.domain.rows import TURNS_NOT_STORED, UNREADABLE_CHAT, RowOrigin, json_text
+from ratchet.rl_coordinator.domain.selection import MIXED_OR_PINNED, is_left_out
 
 THUMBS = "thumbs"
 NO_PROMPT = "no_prompt"
@@ -63,6 +64,8 @@ def left_out_before(said: Mapping[str, bool | None], rewarded: Collection[str]) 
 
 def label_row(trajectory: Trajectory, turns: Sequence[Turn], label: bool) -> LabelRow | str:
     """The row, or the reason (a token) why there can be none. All that was said after the first prompt was judged."""
+    if is_left_out(turns):
+        return MIXED_OR_PINNED
     if lacks_turns(trajectory, turns):
         return TURNS_NOT_STORED
     try:

@@ -21,8 +21,9 @@ from ratchet.messages.chat import ChatError, chain_of_turns, chat_of_turns
 from ratchet.messages.recorded import last_tools
 from ratchet.messages.routing import draw
 from ratchet.messages.turn import Sampling, Turn
-from ratchet.rl_coordinator.domain.selection import LEFT_OUT_ARMS
+from ratchet.rl_coordinator.domain.selection import LEFT_OUT_ARMS, MIXED_OR_PINNED, is_left_out
 
+OLDER_THAN_SNAPSHOT = "older_than_snapshot"
 LARGEST_PROMPT = 256 * 1024
 """Bytes of messages and tools of one prompt; a larger one is left out."""
 
@@ -93,12 +94,20 @@ def unseen(logged: Iterable[Logged], lineage: Lineage) -> tuple[list[Logged], Co
 
 def _reason_against(one: Logged, lineage: Lineage) -> str | None:
     if one.arms & LEFT_OUT_ARMS:
-        return "mixed_or_pinned"
+        return MIXED_OR_PINNED
     if one.began <= lineage.since:
-        return "older_than_snapshot"
+        return OLDER_THAN_SNAPSHOT
     if one.trajectory_id in lineage.trajectories or one.task in lineage.groups:
         return "group_of_lineage"
     return None
+
+
+def reason_against_calls(turns: Iterable[Turn], lineage: Lineage) -> str | None:
+    """Why a trajectory may not be replayed, by all of its calls; `Logged` may not know the first of a long one."""
+    calls = list(turns)
+    if is_left_out(calls):
+        return MIXED_OR_PINNED
+    return OLDER_THAN_SNAPSHOT if any(call.timestamp <= lineage.since for call in calls) else None
 
 
 def prompt_of(turns: Sequence[Turn]) -> Prompt | str:

@@ -12,6 +12,7 @@ from ratchet.messages.recorded import is_captured, lacks_turns, offered_tools, r
 from ratchet.messages.trajectory import Trajectory
 from ratchet.messages.turn import Turn
 from ratchet.rl_coordinator.domain.calls import Call, calls_of
+from ratchet.rl_coordinator.domain.selection import MIXED_OR_PINNED, is_left_out
 
 TRANSFORMS: Mapping[str, Callable[[float], float]] = {
     "identity": lambda reward: reward,
@@ -77,6 +78,8 @@ class Recipe:
 
 def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, recipe: Recipe) -> Row | str:
     """The row, or the reason (a token) why there can be none."""
+    if is_left_out(turns):
+        return MIXED_OR_PINNED
     if lacks_turns(trajectory, turns):
         return TURNS_NOT_STORED
     calls = calls_of(turns, told_turns(trajectory) if is_captured(trajectory, turns) else None)

@@ -9,9 +9,11 @@ from datetime import datetime
 
 from ratchet.messages.routing import MIXED, PINNED
 from ratchet.messages.training import DatasetFilter
+from ratchet.messages.turn import Turn
 
 LEFT_OUT_ARMS = frozenset({MIXED, PINNED})
 """Evaluation traffic, and trajectories whose policy changed in flight."""
+MIXED_OR_PINNED = "mixed_or_pinned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,11 @@ def still_waiting(count: int) -> str:
     return f"; {count} stored {'trajectory waits for its' if count == 1 else 'trajectories wait for their'} reward"
 
 
+def is_left_out(turns: Iterable[Turn]) -> bool:
+    """Whether a call of a trajectory bars all of it. The catalogue may not know the first calls of a long one."""
+    return any(turn.policy.arm in LEFT_OUT_ARMS for turn in turns)
+
+
 def age_order(candidate: Candidate) -> tuple[datetime, str]:
     """Sorts oldest first, the same way every time."""
     return (candidate.ended_at, candidate.trajectory_id)
@@ -114,7 +121,7 @@ def _not_in(value: str | None, allowed: list[str] | None) -> bool:
 
 
 _RULES: Mapping[str, Callable[[Candidate, Rules], bool]] = {
-    "mixed_or_pinned": lambda c, _: bool(c.arms & LEFT_OUT_ARMS),
+    MIXED_OR_PINNED: lambda c, _: bool(c.arms & LEFT_OUT_ARMS),
     "consumed_by_lineage": lambda c, r: r.needs_calls and c.trajectory_id in r.consumed,
     "outside_date_range": _outside_dates,
     "source": lambda c, r: _not_in(c.source, r.filter.sources),
