@@ -32,6 +32,7 @@ from ratchet.gateway.domain.capture import (
 )
 from ratchet.gateway.domain.conversations import Conversations, PastCall, prefix_digests
 from ratchet.gateway.domain.forms import FORMS
+from ratchet.gateway.domain.tool_sets import ToolSets
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.envelope import seal
 from ratchet.kernel.errors import InvalidMessage, Rejected
@@ -40,8 +41,8 @@ from ratchet.kernel.spool import Record
 from ratchet.messages import MESSAGES, Message, Turn
 
 SOURCE = "urn:ratchet:gateway"
-TOOL_SETS = 256
-"""Sets of tools whose redaction is remembered."""
+TOOL_BYTES = 16 * 1024 * 1024
+"""Of the sets of tools whose search is remembered: thousands, as agents have them."""
 SHORT_TEXT = 1024
 """Characters of a text that a bare turn may still hold: it is redacted where agents wait."""
 LEFT_OUT = "[left out: it is long, or cannot be searched for secrets]"
@@ -120,7 +121,7 @@ class Recording:
         self._sealer = sealer
         self._redactor = redactor
         self._conversations = Conversations(conversation_bytes)
-        self._tools: dict[str, Redacted] = {}
+        self._tools = ToolSets(TOOL_BYTES)
 
     def record(self, job: Job) -> Recorded:
         """The job's record. Never raises: what cannot be recorded as it is becomes a turn that says so."""
@@ -189,11 +190,11 @@ class Recording:
         """The offered tools, searched once for each set of tools: they are long and nearly always the same."""
         if not turn.tools or turn.tools_digest is None:
             return Redacted(turn.tools)
-        if turn.tools_digest not in self._tools:
-            if len(self._tools) >= TOOL_SETS:
-                self._tools.clear()
-            self._tools[turn.tools_digest] = self._redactor.redact(turn.tools)
-        return self._tools[turn.tools_digest]
+        known = self._tools.get(turn.tools_digest, turn.tools)
+        if known is None:
+            known = self._redactor.redact(turn.tools)
+            self._tools.put(turn.tools_digest, known)
+        return known
 
 
 def short_turn(redactor: Redactor, job: CallJob, reason: str) -> Turn:
