@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.kernel.contracts import Contracts
+from ratchet.kernel.contracts import BucketSpec, Contracts
 from ratchet.kernel.errors import NotFound, UnknownSubject
 from ratchet.kernel.resources import resource_dir
 from ratchet.messages import MESSAGES, state
@@ -90,8 +90,13 @@ def test_streams_of_large_messages_are_bounded_in_bytes(stream: str):
 
 
 def test_every_bucket_that_state_is_kept_in_exists():
-    kept = {state.POLICIES, state.ROLLOUTS, state.JOBS, state.BASELINES, "optouts"}
+    kept = {state.POLICIES, state.ROLLOUTS, state.JOBS, state.BASELINES}
     assert kept <= set(CONTRACTS.buckets)
+
+
+@pytest.mark.parametrize("bucket", list(CONTRACTS.buckets.values()), ids=lambda bucket: bucket.name)
+def test_every_bucket_has_somebody_who_writes_it(bucket: BucketSpec):
+    assert bucket.writers, "nothing is declared that nobody uses"
 
 
 @pytest.mark.parametrize(
