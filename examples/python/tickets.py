@@ -39,7 +39,7 @@ def main(tasks: int = 30, tries: int = 4, role: str = "support") -> None:
     with Client(agent_id="clerk", role=role) as client:
         record(client, tasks, tries)
         client.flush(30)
-        sys.stdout.write(f"{client.stats.published} trajectories of role {role}\n")
+        sys.stdout.write(f"{client.stats.published} trajectories of role {role}; their rewards follow\n")
     BASE.mkdir(exist_ok=True)
     write_base_model(BASE, seed=1, shape=Shape())
     sys.stdout.write(f"base model in {BASE}/\n")

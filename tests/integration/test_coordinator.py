@@ -454,7 +454,7 @@ async def test_a_refusal_for_too_little_data_says_how_many_trajectories_wait_for
         failed = await workshop.until((await workshop.ask())["training_job_id"], "failed")
         assert failed["error"]["message"].endswith("; 2 stored trajectories wait for their reward")
         preview = (await workshop.api.post("/v1/jobs/preview", json=plain)).json()
-        assert preview["refused"] == failed["error"]["message"]
+        assert (preview["refused"], preview["waiting"]) == (failed["error"]["message"], 2)
 
 
 async def test_a_dry_run_checks_everything_and_creates_nothing(kernel_settings: KernelSettings, bus: Bus) -> None:

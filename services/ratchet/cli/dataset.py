@@ -106,6 +106,7 @@ def show_preview(role: str, found: Json) -> None:
         ("role", role),
         ("sources", _words(found["sources"])),
         ("left out", _words(found["left_out"])),
+        ("without a reward yet", found["waiting"] or None),
         ("reward", found["reward_function"] or None),
         ("seen up to", _words(found["watermarks"])),
     ]

@@ -43,6 +43,8 @@ class Preview:
     rows: int
     left_out: Mapping[str, int]
     """What was not taken, by reason."""
+    waiting: int
+    """Stored trajectories that have no reward yet; 0 for preferences."""
     sources: Mapping[str, int]
     watermarks: Mapping[str, int]
     reward_function: str
@@ -104,6 +106,7 @@ class Exporter:
             format=wanted.format,
             rows=rows,
             left_out=left_out,
+            waiting=draft.waiting,
             sources=sources,
             watermarks=draft.watermarks,
             reward_function=draft.reward_function,

@@ -204,6 +204,7 @@ class PreviewOut(BaseModel):
     format: str = Field(description="trajectories, pairs or labels: the algorithm decides.")
     rows: int
     left_out: dict[str, int] = Field(description="What would not be taken, by reason.")
+    waiting: int = Field(description="Stored trajectories that have no reward yet, which only a later job can take.")
     sources: dict[str, int]
     watermarks: dict[str, int] = Field(description="By stream: the newest message that was seen.")
     reward_function: str
