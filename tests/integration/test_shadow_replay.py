@@ -203,9 +203,10 @@ async def test_a_candidate_with_little_traffic_is_replayed_and_begins_higher_or_
             assert evidence["left_out"] == {"group_of_lineage": 1, "older_than_snapshot": 1}
             assert "shadow_replay: replay, not traffic: difference -1.000" in worse.reason
 
-            engine.messages[served(1).name] = {"role": "assistant", "content": "I do not know."}
-            engine.asked.clear()
-            await candidate(bus, 4, digest)
+        engine.messages[served(1).name] = {"role": "assistant", "content": "I do not know."}
+        engine.asked.clear()
+        await candidate(bus, 4, digest)
+        async with deploying(kernel_settings, tmp_path, url, str(workshop.api.base_url)):
             better = await rollout_of(bus, 4, "running")
             outcome, evidence = answered(better)
             assert (outcome, evidence["difference"], better.weight) == ("passed", 1.0, 0.25)

@@ -66,17 +66,15 @@ class Rollouts:
 
 @dataclass(frozen=True, slots=True)
 class Rises:
-    """Least rises of greedy held-out success from the first policy to the last that a run claims.
+    """Least rises of greedy held-out success from the first policy to the last that a run claims, intervals apart.
 
     No more than docs/reports/learning.md shows to hold in 99 of 100 runs; a test compares.
     """
 
-    overall: float | None
-    """In all kinds of tickets; None: nothing is claimed."""
+    overall: float
+    """In all kinds of tickets."""
     misjudged: float
     """In the kinds of tickets that the clerk misjudged."""
-    apart: bool = True
-    """Whether the intervals over tickets must be apart, too: not where there are too few tickets for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +95,12 @@ class Plan:
     max_cycles: int
     agents: int
     """Agents at work at the same time."""
-    rises: Rises
-    """What is claimed of greedy success."""
+    rises: Rises | None
+    """What is claimed of greedy success; None: nothing."""
+    training_threads: int
+    """Torch threads of a job while nothing else of the stack works. Two are a quarter faster than one on quiet cores, and
+    several times slower where others use the cores as well."""
     seed: int = 0
-    training_threads: int = 2
-    """Torch threads of a job while nothing else works."""
     canary_deadline_s: float = 900.0
     """Longest wait for a verdict."""
 
@@ -118,23 +117,25 @@ DEMO = Plan(
     max_cycles=3,
     agents=16,
     rises=Rises(overall=0.1, misjudged=0.3),
+    training_threads=2,
 )
 """`make demo`: two cores, minutes."""
 
 SMALL = Plan(
     drills=Supervised(examples=2500, steps=130, learning_rate=3e-3),
-    tickets=Supervised(examples=1200, steps=300, learning_rate=2e-3),
-    bad=Supervised(examples=300, steps=60, learning_rate=1e-3),
-    cycle=Reinforced(sample_size=1280),
-    rollouts=Rollouts(heldout_tasks=250, stages=(25, 50), stage_min_s=(1, 1), stage_min_trajectories=(10, 20)),
-    tasks=320,
+    tickets=Supervised(examples=1200, steps=150, learning_rate=2e-3),
+    bad=Supervised(examples=300, steps=100, learning_rate=1e-3),
+    cycle=Reinforced(sample_size=960),
+    rollouts=Rollouts(heldout_tasks=200, stages=(25, 50), stage_min_s=(1, 1), stage_min_trajectories=(10, 20)),
+    tasks=240,
     tries=4,
     promotions=1,
     max_cycles=3,
     agents=16,
-    rises=Rises(overall=None, misjudged=0.05, apart=False),
+    rises=None,
+    training_threads=1,
 )
-"""The end-to-end test: one promotion instead of two, fewer held-out tickets."""
+"""The end-to-end test: one promotion, less of everything. It shows that the loop closes, not how much is learned."""
 
 
 def stack_environment(plan: Plan, directory: Path) -> Mapping[str, str]:

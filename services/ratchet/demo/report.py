@@ -217,21 +217,20 @@ def _promotions(findings: Findings, plan: Plan) -> Claim:
     )
 
 
-def _rises(findings: Findings, rises: Rises) -> list[Claim]:
-    misjudged = _rise(findings, rises.misjudged, MISJUDGED, apart=rises.apart)
-    if rises.overall is None:
-        return [misjudged]
-    return [_rise(findings, rises.overall, None, apart=rises.apart), misjudged]
+def _rises(findings: Findings, rises: Rises | None) -> list[Claim]:
+    if rises is None:
+        return []
+    return [_rise(findings, rises.overall, None), _rise(findings, rises.misjudged, MISJUDGED)]
 
 
-def _rise(findings: Findings, least: float, kinds: Collection[str] | None, *, apart: bool) -> Claim:
+def _rise(findings: Findings, least: float, kinds: Collection[str] | None) -> Claim:
     of_what = "success in the kinds that the clerk misjudged" if kinds else "held-out success"
-    text = f"greedy {of_what} rose by {least:.2f} or more" + (", intervals apart" if apart else "")
+    text = f"greedy {of_what} rose by {least:.2f} or more, intervals apart"
     ends = findings.ends()
     if ends is None:
         return Claim(text, holds=False, evidence="not measured")
     (first, last), (from_sampled, to_sampled) = (_of_both(ends, mode, kinds) for mode in (GREEDY, SAMPLED))
-    rose = last.rate - first.rate >= least and (last.is_above(first) or not apart)
+    rose = last.rate - first.rate >= least and last.is_above(first)
     return Claim(text, rose, f"{first} to {last}; sampled {from_sampled} to {to_sampled}")
 
 

@@ -11,7 +11,7 @@ import pytest
 from ratchet.demo.exams import GREEDY
 from ratchet.demo.intervals import Proportion
 from ratchet.demo.learning_tables import METHODS, REJECTION, RLOO, ClaimedRise, Report, draw_tables, safety
-from ratchet.demo.plan import DEMO, SMALL
+from ratchet.demo.plan import DEMO
 from ratchet.demo.report_learning import DATA, TABLES, claimed_rises, recipe_of
 
 REPORTS = Path(__file__).parents[3] / "docs" / "reports"
@@ -25,8 +25,6 @@ def test_the_tables_are_drawn_from_the_data() -> None:
 
 def test_the_figures_are_of_the_recipe_that_the_demo_has() -> None:
     assert REPORT.recipe == recipe_of(DEMO)
-    assert (SMALL.drills, SMALL.tickets, SMALL.cycle) == (DEMO.drills, DEMO.tickets, DEMO.cycle)
-    assert (SMALL.tasks, SMALL.tries) == (DEMO.tasks, DEMO.tries)
 
 
 def test_three_seeds_were_measured_and_at_least_one_beside_rejection_sampling() -> None:
@@ -41,8 +39,8 @@ def test_the_demo_claims_no_larger_rise_than_is_safe(claim: ClaimedRise) -> None
 
 
 def test_intervals_of_the_demo_are_apart_whenever_the_rise_is_as_large_as_claimed() -> None:
-    assert DEMO.rises.apart
-    for claim in claimed_rises()[:2]:
+    assert len(claimed_rises()) == 2
+    for claim in claimed_rises():
         tickets = REPORT.measured[0].success(GREEDY, claim.kinds).trials
         for first in range(tickets - math.ceil(claim.least * tickets) + 1):
             last = Proportion(first + math.ceil(claim.least * tickets), tickets)

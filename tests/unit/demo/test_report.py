@@ -122,15 +122,10 @@ def test_a_smaller_rise_than_claimed_is_no_rise() -> None:
     assert broken(with_exams({3: an_exam(100, 238, 190)})) == [RISE]
 
 
-def test_where_there_are_few_tickets_intervals_need_not_be_apart() -> None:
-    few = with_exams({1: an_exam(2, 10, 5, tickets=20), 3: an_exam(8, 16, 5, tickets=20)})
-    assert broken(few) == [RISE, CORRECTED]
-    assert broken(few, plan=replace(PLAN, rises=replace(PLAN.rises, apart=False))) == []
-
-
-def test_where_one_cycle_is_too_few_for_a_safe_rise_in_all_kinds_none_is_claimed() -> None:
-    misjudged_alone = replace(PLAN, rises=replace(PLAN.rises, overall=None))
-    assert broken(with_exams({3: an_exam(100, 170, 190)}), plan=misjudged_alone) == []
+def test_a_plan_that_claims_no_rise_needs_none_and_names_none() -> None:
+    unclaimed = replace(PLAN, rises=None)
+    assert broken(with_exams({3: an_exam(10, 230, 240)}), plan=unclaimed) == []
+    assert not any("greedy" in claim.text for claim in claims(FINDINGS, STORY, unclaimed))
 
 
 def test_a_rise_elsewhere_corrects_no_habit() -> None:
