@@ -98,8 +98,8 @@ class Plan:
     rises: Rises | None
     """What is claimed of greedy success; None: nothing."""
     training_threads: int
-    """Torch threads of a job while nothing else of the stack works. Two are a quarter faster than one on quiet cores, and
-    several times slower where others use the cores as well."""
+    """Torch threads of a job while nothing else of the stack works. Two are a quarter faster than one on quiet cores,
+    and several times slower where others use the cores as well."""
     seed: int = 0
     canary_deadline_s: float = 900.0
     """Longest wait for a verdict."""
