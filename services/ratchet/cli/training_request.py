@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,10 +51,10 @@ def located(base_model: str, *, trains_here: bool) -> str:
     `trains_here` says that the stack's own worker would look for it on this machine.
     """
     path = Path(base_model)
-    if path.is_dir():
+    if os.path.isdir(base_model):  # noqa: PTH112 - unlike pathlib's, it refuses no text
         return str(path.resolve())
     if _is_path(base_model) and (trains_here or not path.is_absolute()):
-        where = f" ({path.resolve()})" if not path.is_absolute() else ""
+        where = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise NotFound(f"base_model {base_model}: there is no such directory{where}")
     return base_model
 

@@ -25,9 +25,17 @@ def test_a_directory_is_named_by_its_whole_path(named: str, here: Path):
 
 @pytest.mark.parametrize("named", [".ratchet/base-model", "./tiny", "../tiny", "~/tiny", "tiny/", "path/to/tiny"])
 @pytest.mark.parametrize("trains_here", [True, False])
-def test_a_relative_path_to_nowhere_is_refused(named: str, trains_here: bool):
-    with pytest.raises(NotFound, match=rf"^base_model {re.escape(named)}: there is no such directory \(/"):
+def test_a_relative_path_to_nowhere_is_refused(named: str, trains_here: bool, here: Path):
+    said = f"base_model {named}: there is no such directory in {here}"
+    with pytest.raises(NotFound, match=f"^{re.escape(said)}$"):
         located(named, trains_here=trains_here)
+
+
+@pytest.mark.parametrize("odd", ["./\x00", "/\x00", "./\ud800", "./" + "x" * 5000])
+def test_what_can_be_no_path_is_refused_as_one_that_leads_nowhere(odd: str):
+    with pytest.raises(NotFound, match="there is no such directory"):
+        located(odd, trains_here=True)
+    assert located("x" * 5000, trains_here=True) == "x" * 5000
 
 
 def test_an_absolute_path_is_looked_for_only_where_the_worker_looks(here: Path):
