@@ -434,6 +434,38 @@ async def test_what_cannot_work_is_refused_at_once_in_one_sentence(kernel_settin
         assert (await workshop.api.post("/v1/jobs", json={**plain, "base_model": "stable"})).status_code == 201
 
 
+async def test_too_little_data_and_more_than_is_chosen_from_are_refused_at_once(
+    kernel_settings: KernelSettings, bus: Bus
+) -> None:
+    async with (
+        stored(kernel_settings, bus, played("one", 0.5)),
+        coordinating(kernel_settings, bus, minimum_trajectories=2, history_limit=3, slots={"default": 2}) as workshop,
+    ):
+        imitation = await workshop.ask(algorithm="sft", dataset={"sample_size": 2})
+        snapshot = (await workshop.dispatched(imitation["training_job_id"])).request.training_config.dataset.snapshot
+        assert snapshot is not None
+        given = {"source": "s3", "snapshot": {"uri": snapshot.uri, "digest": snapshot.digest}}
+        for dataset, code, said in [
+            (
+                {"sample_size": 2},
+                409,
+                f"1 of 1 rewarded trajectories of role {ROLE} can be chosen; rloo needs at least 2",
+            ),
+            ({"sample_size": 1}, 422, "dataset.sample_size 1: rloo needs at least 2"),
+            ({"sample_size": 4}, 422, "dataset.sample_size 4 is more than the 3 that a snapshot is chosen from"),
+            (given, 422, f"dataset.snapshot {snapshot.uri} holds 1 row; rloo needs at least 2"),
+        ]:
+            plain = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}
+            answer = await workshop.api.post("/v1/jobs", json={**plain, "dataset": dataset})
+            assert (answer.status_code, said in answer.json()["detail"]) == (code, True), answer.text
+        # What comes over the bus is asked by nobody who waits: its job says why.
+        few = Dataset(source="clickhouse", sample_size=3)
+        await bus.publish(request("few", training_config=config("rloo", "org/model", dataset=few)))
+        failed = await workshop.until(request("few").training_job_id, "failed")
+        assert "1 of 1 rewarded trajectories" in failed["error"]["message"]
+        assert "which needs at least 2" in failed["error"]["message"]
+
+
 async def test_a_refusal_for_too_little_data_says_how_many_trajectories_wait_for_their_reward(
     kernel_settings: KernelSettings, bus: Bus
 ) -> None:

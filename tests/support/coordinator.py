@@ -100,7 +100,8 @@ async def coordinating(kernel: KernelSettings, bus: Bus, **chosen: Any) -> Async
         return [Done() for _ in batch]
 
     jobs = Subscription(stream="RL_JOBS", durable="workers", handlers={TrainingDispatch.TOPIC: take})
-    settings = Settings(kernel=kernel, port=0, tick_s=0.05, trigger_tick_s=0.05, **chosen)
+    few = {"minimum_trajectories": 1}
+    settings = Settings(kernel=kernel, port=0, tick_s=0.05, trigger_tick_s=0.05, **(few | chosen))
     async with running_app(build(settings)) as app, running(Consumer(bus, jobs)):
         server = next(part for part in app.components if isinstance(part, HttpServer))
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as api:

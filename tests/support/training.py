@@ -34,12 +34,17 @@ from ratchet.messages.trajectory import (
 from ratchet.messages.turn import EngineInfo, PromptTokens, Sampling, Trainable, Turn, Usage
 from ratchet.rl_coordinator.domain.calls import ids_digest
 from ratchet.rl_coordinator.domain.jobs import accept
+from ratchet.rl_coordinator.domain.requests import Amounts
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 def after(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
+
+
+AMOUNTS = Amounts(most=200_000, trajectories=8, pairs=8, labels=8)
+"""As the coordinator's settings have them."""
 
 
 def config(algorithm: str = "rloo", base_model: str = "stable", **changes: Any) -> TrainingConfig:

@@ -13,7 +13,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -29,7 +29,7 @@ from ratchet.kernel.runtime import App, Component, Periodic
 from ratchet.kernel.warehouse import Warehouse
 from ratchet.messages import Preference, Reward, TrainingRequest, TrainingStatus
 from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route
-from ratchet.messages.training_rules import DATASET_FORMATS, LABELS, PAIRS
+from ratchet.messages.training_rules import DATASET_FORMATS, PAIRS
 from ratchet.rl_coordinator.clickhouse_counts import Counts
 from ratchet.rl_coordinator.clickhouse_lineage import History
 from ratchet.rl_coordinator.clickhouse_preferences import Preferences
@@ -37,7 +37,7 @@ from ratchet.rl_coordinator.clickhouse_trajectories import Trajectories
 from ratchet.rl_coordinator.dispatcher import Dispatcher
 from ratchet.rl_coordinator.domain.jobs import Limits
 from ratchet.rl_coordinator.domain.recipes import Recipe, read_recipes
-from ratchet.rl_coordinator.domain.requests import Abilities
+from ratchet.rl_coordinator.domain.requests import Abilities, Amounts
 from ratchet.rl_coordinator.domain.triggers import Counted, count_one_more, counted_role, preferring_role
 from ratchet.rl_coordinator.drafts import Drafts
 from ratchet.rl_coordinator.exporter import Exporter
@@ -151,7 +151,7 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
 
 def _feasibility(settings: Settings, stores: Stores, policies: KvPolicies, jobs: KvJobs) -> Feasibility:
     given = Given(stores.objects, Snapshots(stores.objects, settings.kernel.s3_bucket))
-    return Feasibility(policies, Counts(stores.warehouse), given, jobs.all)
+    return Feasibility(policies, Counts(stores.warehouse), given, _amounts(settings), jobs.all)
 
 
 def _consumer(bus: Bus, coordinator: Coordinator) -> Consumer:
@@ -191,7 +191,7 @@ def _exporter(settings: Settings, stores: Stores) -> Exporter:
     drafts = Drafts(
         _trajectories(settings, stores),
         Preferences(stores.warehouse, settings.history_limit),
-        minimum={PAIRS: settings.minimum_pairs, LABELS: settings.minimum_labels},
+        _amounts(settings),
         pairs_per_group=settings.pairs_per_group,
     )
     snapshots = Snapshots(stores.objects, settings.kernel.s3_bucket)
@@ -214,20 +214,36 @@ def _registry(settings: Settings, stores: Stores, policies: KvPolicies, jobs: Kv
 
 def _house(settings: Settings) -> House:
     return House(
-        abilities=Abilities(settings.training_enabled, settings.algorithms),
+        abilities=_abilities(settings),
         slots=settings.slots,
         ageing_s=settings.ageing_s,
         limits=Limits(settings.lease_s, settings.max_attempts, settings.retries),
     )
 
 
+def _abilities(settings: Settings) -> Abilities:
+    return Abilities(settings.training_enabled, settings.algorithms, _amounts(settings))
+
+
+def _amounts(settings: Settings) -> Amounts:
+    return Amounts(
+        most=settings.history_limit,
+        trajectories=settings.minimum_trajectories,
+        pairs=settings.minimum_pairs,
+        labels=settings.minimum_labels,
+    )
+
+
 def _recipes(settings: Settings) -> Recipes:
     """The recipes of file and environment. Raises `ConfigError` if one of them could never be run."""
     document = {**_recipes_in_file(settings), **settings.recipes}
+    abilities = _abilities(settings)
     of_pairs = frozenset(name for name in settings.algorithms if DATASET_FORMATS.get(name) == PAIRS)
     return Recipes(
-        rewarded=read_recipes(document, settings.threshold, settings.algorithms),
-        preferences=read_recipes(settings.preference_recipes, settings.preference_threshold, of_pairs),
+        rewarded=read_recipes(document, settings.threshold, abilities),
+        preferences=read_recipes(
+            settings.preference_recipes, settings.preference_threshold, replace(abilities, algorithms=of_pairs)
+        ),
     )
 
 

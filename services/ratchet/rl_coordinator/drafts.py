@@ -14,7 +14,7 @@ from ratchet.rl_coordinator.clickhouse_trajectories import Trajectories
 from ratchet.rl_coordinator.domain.baselines import baselines
 from ratchet.rl_coordinator.domain.labels import LabelRow, label_row, labels, left_out_before
 from ratchet.rl_coordinator.domain.pairs import PairRow, PairRules, pair_row, select_pairs
-from ratchet.rl_coordinator.domain.requests import uses_policy_gradient
+from ratchet.rl_coordinator.domain.requests import Amounts, uses_policy_gradient
 from ratchet.rl_coordinator.domain.rows import TRANSFORMS, Recipe, Row, Scored, row_of
 from ratchet.rl_coordinator.domain.selection import LEFT_OUT_ARMS, Candidate, Rules, age_order, select
 
@@ -74,12 +74,12 @@ class Drafts:
     """Chooses from the warehouse."""
 
     def __init__(
-        self, trajectories: Trajectories, preferences: Preferences, minimum: Mapping[str, int], pairs_per_group: int
+        self, trajectories: Trajectories, preferences: Preferences, amounts: Amounts, pairs_per_group: int
     ) -> None:
-        """`minimum`: by format, how many rows a job needs. `pairs_per_group`: most pairs of one task."""
+        """`amounts`: how few rows a job is run on. `pairs_per_group`: most pairs of one task."""
         self._trajectories = trajectories
         self._preferences = preferences
-        self._minimum = minimum
+        self._amounts = amounts
         self._pairs_per_group = pairs_per_group
 
     async def draft(self, wanted: Wanted) -> Draft:
@@ -109,7 +109,7 @@ class Drafts:
             rows=rows,
             watermarks=catalogue.watermarks,
             reward_function=catalogue.reward_function,
-            minimum=self._minimum.get(TRAJECTORIES, 1),
+            minimum=self._amounts.least(wanted.algorithm),
             waiting=catalogue.waiting,
         )
 
@@ -130,7 +130,7 @@ class Drafts:
             nouns=("preference", "preferences"),
             rows=rows,
             watermarks={"RL_FEEDBACK": watermark},
-            minimum=self._minimum.get(PAIRS, 1),
+            minimum=self._amounts.least(wanted.algorithm),
         )
 
     async def _draft_labels(self, wanted: Wanted) -> Draft:
@@ -158,7 +158,7 @@ class Drafts:
             rows=rows,
             watermarks={**catalogue.watermarks, "RL_FEEDBACK": watermark},
             reward_function=catalogue.reward_function,
-            minimum=self._minimum.get(LABELS, 1),
+            minimum=self._amounts.least(wanted.algorithm),
             waiting=catalogue.waiting,
             problem=_one_sided(ups, len(chosen)),
         )

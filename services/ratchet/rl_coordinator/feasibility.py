@@ -20,7 +20,7 @@ from ratchet.messages.training import DatasetFilter, TrainingRequest
 from ratchet.messages.training_rules import DATASET_FORMATS, TRAJECTORIES
 from ratchet.rl_coordinator.clickhouse_counts import Counts
 from ratchet.rl_coordinator.domain.jobs import TERMINAL
-from ratchet.rl_coordinator.domain.requests import continues_stable
+from ratchet.rl_coordinator.domain.requests import Amounts, continues_stable
 from ratchet.rl_coordinator.domain.selection import still_waiting
 from ratchet.rl_coordinator.given import given_snapshot, require_own_policy
 from ratchet.rl_coordinator.kv_policies import KvPolicies
@@ -43,10 +43,13 @@ class Given:
 class Feasibility:
     """One look per question; the first obstacle is the answer."""
 
-    def __init__(self, policies: KvPolicies, counts: Counts, given: Given, jobs: Callable[[], list[Job]]) -> None:
+    def __init__(
+        self, policies: KvPolicies, counts: Counts, given: Given, amounts: Amounts, jobs: Callable[[], list[Job]]
+    ) -> None:
         self._policies = policies
         self._counts = counts
         self._given = given
+        self._amounts = amounts
         self._jobs = jobs
 
     async def check(self, request: TrainingRequest) -> None:
@@ -72,9 +75,14 @@ class Feasibility:
             )
 
     async def _snapshot(self, request: TrainingRequest) -> None:
-        snapshot = request.training_config.dataset.snapshot
-        if snapshot is not None:
-            await asyncio.to_thread(given_snapshot, self._given.snapshots, snapshot, request.role)
+        config = request.training_config
+        snapshot, least = config.dataset.snapshot, self._amounts.least(config.algorithm)
+        if snapshot is None:
+            return
+        manifest = await asyncio.to_thread(given_snapshot, self._given.snapshots, snapshot, request.role)
+        if manifest.rows < least:
+            rows = f"{manifest.rows} row{'' if manifest.rows == 1 else 's'}"
+            raise Rejected(f"dataset.snapshot {snapshot.uri} holds {rows}; {config.algorithm} needs at least {least}")
 
     async def _data(self, request: TrainingRequest) -> None:
         config, role = request.training_config, request.role
@@ -87,15 +95,18 @@ class Feasibility:
             case training_rules.LABELS:
                 _require_both_kinds(role, *await self._counts.thumbs(role))
             case _:
-                await self._require_rewarded(role, config.dataset.filter or DatasetFilter())
+                await self._require_rewarded(role, config.algorithm, config.dataset.filter or DatasetFilter())
 
-    async def _require_rewarded(self, role: str, chosen: DatasetFilter) -> None:
-        found = await self._counts.rewarded(role, chosen)
+    async def _require_rewarded(self, role: str, algorithm: str, chosen: DatasetFilter) -> None:
+        least, found = self._amounts.least(algorithm), await self._counts.rewarded(role, chosen)
         if not found.stored:
             raise Conflict(f"role {role} has no stored trajectory with a reward{still_waiting(found.waiting)}")
         if not found.matching:
             none = f"none of {found.stored} rewarded trajectories of role {role} passes dataset.filter"
             raise Conflict(f"{none}{still_waiting(found.waiting)}")
+        if found.matching < least:
+            few = f"{found.matching} of {found.stored} rewarded trajectories of role {role} can be chosen"
+            raise Conflict(f"{few}; {algorithm} needs at least {least}{still_waiting(found.waiting)}")
 
     async def _require_policy(self, uri: str, role: str) -> None:
         if is_manifest_uri(uri):

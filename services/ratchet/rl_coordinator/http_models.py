@@ -49,7 +49,12 @@ class SnapshotIn(Closed):
 
 class DatasetIn(Closed):
     source: Literal["nats_stream", "clickhouse", "s3", "local"] = "clickhouse"
-    sample_size: Positive = Field(5000, description="At most this many trajectories, newest first.")
+    sample_size: Positive = Field(
+        5000,
+        description="At most this many trajectories, newest first. Refused above RATCHET_COORDINATOR_HISTORY_LIMIT"
+        " (200000), and below what the algorithm needs: RATCHET_COORDINATOR_MINIMUM_TRAJECTORIES, ..._PAIRS or"
+        " ..._LABELS (8 each; sft needs 1).",
+    )
     stream_name: str | None = None
     filter: FilterIn | None = None
     snapshot: SnapshotIn | None = Field(None, description="With source s3: train on this snapshot again.")

@@ -54,9 +54,13 @@ class Settings(BaseSettings):
     recipes_file: Path | None = None
     """JSON file with more recipes; those in `recipes` come first."""
     history_limit: int = 200_000
-    """Most recent trajectories of a role that a snapshot is selected from, and its baselines are computed over."""
+    """Most recent trajectories of a role that a snapshot is selected from, and its baselines are computed over. A
+    `sample_size` above it is refused. A worker holds its whole snapshot in memory."""
     history_days: float = Field(default=90, gt=0)
     """Trajectories that were stored longer ago are not chosen from: a snapshot's cost does not grow with history."""
+    minimum_trajectories: int = 8
+    """A job that learns from rewards (rloo, grpo, reinforce, ppo) and has fewer is refused: it compares tries with each
+    other. A floor against nothing at all: with less than a batch, an epoch is one train step over what there is."""
     minimum_pairs: int = 8
     """A job that learns from preference pairs and has fewer is refused. A floor against nothing at all: below some 500
     pairs, DPO shows little."""

@@ -14,13 +14,14 @@ from ratchet.demo.plan import BAD_DOMAIN, DEMO, DOMAIN, SMALL, Plan, deployer_en
 from ratchet.kernel.bus import utc_now
 from ratchet.rl_coordinator.domain.requests import Abilities, problems
 from ratchet.rl_coordinator.http_models import JobIn
+from tests.support.training import AMOUNTS
 
 PLANS = pytest.mark.parametrize("plan", [DEMO, SMALL], ids=["demo", "small"])
 
 
 @PLANS
 def test_the_coordinator_takes_every_job(plan: Plan) -> None:
-    abilities = Abilities(training_enabled=True, algorithms=frozenset({"sft", "rloo"}))
+    abilities = Abilities(training_enabled=True, algorithms=frozenset({"sft", "rloo"}), amounts=AMOUNTS)
     base = "s3://ratchet/policies/abc.json"
     for body in (drill_job(plan, base), ticket_job(plan, base), cycle_job(plan, 1), bad_job(plan)):
         request = JobIn.model_validate(body).request("00000000-0000-7000-8000-000000000000", utc_now())

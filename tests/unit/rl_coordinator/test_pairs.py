@@ -11,8 +11,8 @@ from ratchet.messages import Preference
 from ratchet.messages.base import named_id
 from ratchet.messages.training import Dataset, DatasetFilter, DateRange
 from ratchet.rl_coordinator.domain.pairs import Opinion, PairRow, PairRules, pair_row, select_pairs
-from ratchet.rl_coordinator.domain.requests import config_problems
-from tests.support.training import after, config
+from ratchet.rl_coordinator.domain.requests import Abilities, config_problems
+from tests.support.training import AMOUNTS, after, config
 
 ANY = PairRules(filter=DatasetFilter(), consumed=frozenset())
 
@@ -187,5 +187,6 @@ def test_filters_that_pairs_do_not_have_are_refused() -> None:
     asked = config(
         "dpo", "base", dataset=Dataset(source="clickhouse", sample_size=10, filter=DatasetFilter(min_reward=0.5))
     )
-    (problem,) = [one for one in config_problems(asked, frozenset({"dpo"})) if "min_reward" in one]
+    able = Abilities(training_enabled=True, algorithms=frozenset({"dpo"}), amounts=AMOUNTS)
+    (problem,) = [one for one in config_problems(asked, able) if "min_reward" in one]
     assert problem == "dataset.filter.min_reward does nothing for dpo, which learns from preference pairs"

@@ -8,10 +8,15 @@ import msgspec
 import pytest
 
 from ratchet.kernel.errors import ConfigError
+from ratchet.messages.training import Dataset
 from ratchet.rl_coordinator.domain.recipes import read_recipes, recipe_for
-from tests.support.training import config
+from ratchet.rl_coordinator.domain.requests import Abilities
+from tests.support.training import AMOUNTS, config
 
-OFFERED = frozenset({"sft", "rloo"})
+OFFERED = Abilities(training_enabled=True, algorithms=frozenset({"sft", "rloo"}), amounts=AMOUNTS)
+
+
+FEW = Dataset(source="clickhouse", sample_size=7)
 
 
 def entry(**changes: Any) -> dict[str, Any]:
@@ -40,6 +45,10 @@ def test_a_role_without_a_recipe_is_trained_by_hand_unless_there_is_one_for_all(
         (entry(threshold=0), "threshold must be at least 1"),
         (entry(priority="now"), "priority must be one of"),
         (entry(config=msgspec.to_builtins(config("dpo"))), "'dpo' is not offered"),
+        (
+            entry(config=msgspec.to_builtins(config(dataset=FEW))),
+            "rloo needs at least 8",
+        ),
     ],
 )
 def test_a_recipe_that_could_never_be_run_stops_the_start(wrong: dict[str, Any], said: str) -> None:

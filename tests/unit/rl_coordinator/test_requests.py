@@ -18,10 +18,10 @@ from ratchet.messages.training import (
     Lora,
     SnapshotRef,
 )
-from ratchet.rl_coordinator.domain.requests import Abilities, continues_stable, problems
-from tests.support.training import after, config, request
+from ratchet.rl_coordinator.domain.requests import Abilities, Amounts, continues_stable, problems
+from tests.support.training import AMOUNTS, after, config, request
 
-ABILITIES = Abilities(training_enabled=True, algorithms=frozenset({"sft", "rloo", "ppo"}))
+ABILITIES = Abilities(training_enabled=True, algorithms=frozenset({"sft", "rloo", "ppo"}), amounts=AMOUNTS)
 SNAPSHOT = SnapshotRef(uri="s3://b/s.json", digest="a" * 64)
 
 
@@ -84,13 +84,40 @@ def test_all_problems_are_told_at_once() -> None:
     assert len(both) == 2
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "rows", "said"),
+    [
+        ("rloo", 7, ["dataset.sample_size 7: rloo needs at least 8"]),
+        ("ppo", 1, ["dataset.sample_size 1: ppo needs at least 8"]),
+        ("rloo", 8, []),
+        ("sft", 1, []),
+        ("rloo", 200_000, []),
+        ("rloo", 200_001, ["dataset.sample_size 200001 is more than the 200000 that a snapshot is chosen from"]),
+        ("sft", 10**9, ["dataset.sample_size 1000000000 is more than the 200000 that a snapshot is chosen from"]),
+    ],
+)
+def test_less_than_can_be_learned_from_and_more_than_is_chosen_from_is_refused(
+    algorithm: str, rows: int, said: list[str]
+) -> None:
+    assert found(algorithm, dataset=Dataset(source="clickhouse", sample_size=rows)) == said
+
+
+def test_of_a_snapshot_that_is_given_the_size_is_its_own() -> None:
+    assert found(dataset=Dataset(source="s3", sample_size=1, snapshot=SNAPSHOT)) == []
+
+
+@pytest.mark.parametrize(("algorithm", "least"), [("rloo", 4), ("sft", 1), ("dpo", 3), ("kto", 2), ("unknown", 1)])
+def test_each_format_has_its_own_floor(algorithm: str, least: int) -> None:
+    assert Amounts(most=9, trajectories=4, pairs=3, labels=2).least(algorithm) == least
+
+
 def test_a_role_that_no_subject_can_carry_is_refused() -> None:
     (problem,) = problems(request(role="Support Desk"), ABILITIES)
     assert "Support Desk" in problem
 
 
 def test_disabled_training_is_a_reason_of_its_own() -> None:
-    off = Abilities(training_enabled=False, algorithms=ABILITIES.algorithms)
+    off = Abilities(training_enabled=False, algorithms=ABILITIES.algorithms, amounts=AMOUNTS)
     assert problems(request(), off) == ["training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)"]
 
 

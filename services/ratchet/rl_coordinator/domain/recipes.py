@@ -9,7 +9,7 @@ import msgspec
 
 from ratchet.kernel.errors import ConfigError
 from ratchet.messages.training import TrainingConfig
-from ratchet.rl_coordinator.domain.requests import config_problems
+from ratchet.rl_coordinator.domain.requests import Abilities, config_problems
 from ratchet.rl_coordinator.domain.schedule import PRIORITIES
 
 ANY_ROLE = "*"
@@ -24,11 +24,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: str = "normal"
 
 
-def read_recipes(
-    document: Mapping[str, Mapping[str, Any]], threshold: int, algorithms: frozenset[str]
-) -> dict[str, Recipe]:
+def read_recipes(document: Mapping[str, Mapping[str, Any]], threshold: int, abilities: Abilities) -> dict[str, Recipe]:
     """Recipes by role from parsed JSON; `threshold` where one names none. Raises `ConfigError`."""
-    return {role: _read(role, {"threshold": threshold, **entry}, algorithms) for role, entry in document.items()}
+    return {role: _read(role, {"threshold": threshold, **entry}, abilities) for role, entry in document.items()}
 
 
 def recipe_for(role: str, recipes: Mapping[str, Recipe]) -> Recipe | None:
@@ -36,12 +34,12 @@ def recipe_for(role: str, recipes: Mapping[str, Recipe]) -> Recipe | None:
     return recipes.get(role, recipes.get(ANY_ROLE))
 
 
-def _read(role: str, entry: Mapping[str, Any], algorithms: frozenset[str]) -> Recipe:
+def _read(role: str, entry: Mapping[str, Any], abilities: Abilities) -> Recipe:
     try:
         recipe = msgspec.convert(entry, Recipe)
     except msgspec.ValidationError as error:
         raise ConfigError(f"training recipe of role {role}: {error}") from error
-    found = config_problems(recipe.config, algorithms)
+    found = config_problems(recipe.config, abilities)
     if recipe.priority not in PRIORITIES:
         found.append(f"priority must be one of {', '.join(PRIORITIES)}")
     if recipe.threshold < 1:

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from ratchet.messages.routing import ROLE
 from ratchet.messages.training import Dataset, Evaluation, TrainingConfig, TrainingRequest
-from ratchet.messages.training_rules import DATASET_FORMATS, PAIRS, evaluation_problems, training_problems
+from ratchet.messages.training_rules import (
+    DATASET_FORMATS,
+    LABELS,
+    PAIRS,
+    TRAJECTORIES,
+    evaluation_problems,
+    training_problems,
+)
 
 POLICY_GRADIENT = frozenset({"ppo", "rloo", "grpo", "reinforce"})
 """Algorithms that learn from captured token ids and log-probabilities."""
@@ -17,11 +24,32 @@ TRANSFORMS = frozenset({"identity", "negate"})
 
 
 @dataclass(frozen=True, slots=True)
+class Amounts:
+    """Between how little and how much data a job is run."""
+
+    most: int
+    """Rows of any job: a snapshot is chosen from no more trajectories."""
+    trajectories: int
+    """Fewest of a job that learns from rewards."""
+    pairs: int
+    """Fewest of a job that learns from preferences."""
+    labels: int
+    """Fewest of a job that learns from thumbs."""
+
+    def least(self, algorithm: str) -> int:
+        """Fewest rows that the algorithm is run on. Imitation takes a single one."""
+        if uses_policy_gradient(algorithm):
+            return self.trajectories
+        return {PAIRS: self.pairs, LABELS: self.labels}.get(DATASET_FORMATS.get(algorithm, TRAJECTORIES), 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Abilities:
     """What this installation offers."""
 
     training_enabled: bool
     algorithms: frozenset[str]
+    amounts: Amounts
 
 
 def continues_stable(base_model: str) -> bool:
@@ -39,20 +67,21 @@ def problems(request: TrainingRequest, abilities: Abilities) -> list[str]:
     if not abilities.training_enabled:
         return ["training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)"]
     role = [] if ROLE.fullmatch(request.role) else [f"role {request.role!r} is not of the form [a-z0-9_-]{{1,64}}"]
-    config = config_problems(request.training_config, abilities.algorithms)
+    config = config_problems(request.training_config, abilities)
     return [*role, *config, *evaluation_problems(request), *_judged(request.evaluation)]
 
 
-def config_problems(config: TrainingConfig, algorithms: frozenset[str]) -> list[str]:
-    """Everything that keeps the configuration from being run by workers that offer `algorithms`."""
+def config_problems(config: TrainingConfig, abilities: Abilities) -> list[str]:
+    """Everything that keeps the configuration from being run here."""
     found: list[str] = []
-    if config.algorithm not in algorithms:
-        offered = ", ".join(sorted(algorithms))
+    if config.algorithm not in abilities.algorithms:
+        offered = ", ".join(sorted(abilities.algorithms))
         found.append(
             f"algorithm {config.algorithm!r} is not offered by this installation's workers (offered: {offered})"
         )
     else:
         found.extend(training_problems(config))
+        found.extend(_amount(config, abilities.amounts))
     for check in _CHECKS:
         found.extend(check(config))
     return found
@@ -88,6 +117,16 @@ def _source(config: TrainingConfig) -> Iterator[str]:
         yield f"dataset.snapshot is given, but dataset.source is {dataset.source}, not s3"
     if dataset.snapshot is not None and _selects(dataset):
         yield "dataset.snapshot is already selected: filter and reward_transform cannot be applied to it"
+
+
+def _amount(config: TrainingConfig, amounts: Amounts) -> Iterator[str]:
+    asked, least = config.dataset.sample_size, amounts.least(config.algorithm)
+    if config.dataset.snapshot is not None:
+        return
+    if asked > amounts.most:
+        yield f"dataset.sample_size {asked} is more than the {amounts.most} that a snapshot is chosen from"
+    if asked < least:
+        yield f"dataset.sample_size {asked}: {config.algorithm} needs at least {least}"
 
 
 def _selects(dataset: Dataset) -> bool:
