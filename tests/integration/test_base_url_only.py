@@ -138,6 +138,26 @@ async def test_an_end_after_the_silence_fills_the_row_and_revises_the_reward(ker
         assert update["kind"] == "update"
 
 
+async def test_an_outcome_right_after_an_end_without_one_is_no_repetition_of_it(
+    kernel_settings: KernelSettings,
+) -> None:
+    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+        async with running_app(collector(kernel_settings)), running_app(rewards(kernel_settings)):
+            await bus.publish(turn("ride"))
+            for outcome in (None, None, Outcome(status="failure"), Outcome(status="success")):
+                await bus.publish(trajectory_end("ride", turns=1, outcome=outcome))
+            await eventually(outcome_is(warehouse, "failure"))
+            first, second = await eventually(has(warehouse, "rewards", 2))
+            assert (first["revision"], second["revision"], second["total"]) == (0, 1, 0.0)
+
+            async def settled() -> bool:
+                balance = await warehouse.rows("SELECT * FROM ledger_balance WHERE stream = 'RL_TRAJECTORIES'")
+                return [(one["stored"], one["duplicate"], one["missing"]) for one in balance] == [(1, 2, 0)]
+
+            await eventually(settled)
+        assert (await told(warehouse)).outcome == Outcome(status="failure")
+
+
 async def test_what_the_agents_own_client_says_later_stands(kernel_settings: KernelSettings) -> None:
     async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
         async with running_app(collector(kernel_settings)):

@@ -35,7 +35,7 @@ def seal(
     event_id = message.event_id
     cause = cause.as_cause() if isinstance(cause, Received) else cause
     headers = {
-        "Nats-Msg-Id": event_id,
+        "Nats-Msg-Id": message.repetition_id,
         "ce-specversion": "1.0",
         "ce-id": event_id,
         "ce-type": message.TOPIC,

@@ -31,8 +31,16 @@ class Message(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def event_id(self) -> str:
-        """The same logical event always has the same id: it is the broker's deduplication key."""
+        """The same logical event always has the same id."""
         return named_id(self.TOPIC, encode(self).decode())
+
+    @property
+    def repetition_id(self) -> str:
+        """The broker's deduplication key: within its window it drops a second message of the same one.
+
+        The event's id, but where an event may be told again with more in it.
+        """
+        return self.event_id
 
 
 class Cause(Value, frozen=True, kw_only=True, omit_defaults=True):

@@ -67,14 +67,15 @@ def newest_by(algorithm: str, versions: Iterable[PolicyVersion]) -> PolicyVersio
 
 
 def started_at(trajectory_id: str) -> datetime | None:
-    """The instant inside a UUIDv7 (RFC 9562, 5.7), to the millisecond; None for any other id."""
+    """The instant inside a UUIDv7 (RFC 9562, 5.7), to the millisecond; None for any other id.
+
+    An id may hold instants until the year 10889; those that `datetime` cannot express are none.
+    """
     try:
         value = uuid.UUID(trajectory_id)
-    except ValueError:
+        return datetime.fromtimestamp((value.int >> 80) / 1000, UTC) if value.version == 7 else None
+    except (ValueError, OverflowError):
         return None
-    if value.version != 7:
-        return None
-    return datetime.fromtimestamp((value.int >> 80) / 1000, UTC)
 
 
 def weight_at(schedule: Sequence[WeightStep], instant: datetime) -> float:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime
 from typing import ClassVar
+
+import msgspec
 
 from ratchet.messages.base import DEFAULT_ROLE, JsonObject, Message, Value, named_id, role_subject
 
@@ -128,6 +131,12 @@ class Trajectory(Message, frozen=True, kw_only=True, omit_defaults=True):
         """A trajectory may run in several roles: each has its own."""
         return named_id(self.TOPIC, self.role, self.trajectory_id)
 
+    @property
+    def repetition_id(self) -> str:
+        """Another one with every other thing said: an outcome may follow an end, or a telling, without one."""
+        said = digest_said(self)
+        return named_id(self.event_id, said) if said else self.event_id
+
 
 class TrajectoryEnd(Message, frozen=True, kw_only=True, omit_defaults=True):
     """A trajectory that the gateway carried is over; the collector assembles it from its turns."""
@@ -157,3 +166,15 @@ class TrajectoryEnd(Message, frozen=True, kw_only=True, omit_defaults=True):
     def event_id(self) -> str:
         """A trajectory may run in several roles: each has its own."""
         return named_id(self.TOPIC, self.role, self.trajectory_id)
+
+    @property
+    def repetition_id(self) -> str:
+        """Another one with every other thing said: an outcome may follow an end, or a telling, without one."""
+        said = digest_said(self)
+        return named_id(self.event_id, said) if said else self.event_id
+
+
+def digest_said(told: Trajectory | TrajectoryEnd) -> str:
+    """Digest of what an agent said of its trajectory beside what happened in it; empty when it said nothing."""
+    said = [told.outcome, told.quality, told.labels]
+    return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest() if any(said) else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import msgspec
 from ratchet.messages import Feedback, JsonObject, PolicyClaim, Trajectory, TrajectoryEnd, Turn, decode, named_id
 from ratchet.messages.chat import assembled_turns
 from ratchet.messages.reward import UPDATE
-from ratchet.messages.trajectory import TaskContext, TrajectoryMetadata
+from ratchet.messages.trajectory import TaskContext, TrajectoryMetadata, digest_said
 
 ASSEMBLED = "assembled"
 """`metadata.source` of a trajectory that no client told, but its turns."""
@@ -99,7 +98,7 @@ def told_of(trajectory: Trajectory, retold_by: int = 0) -> Told:
     return Told(
         trajectory.metadata.source or "client",
         len(trajectory.turns),
-        _said(trajectory),
+        digest_said(trajectory),
         trajectory.outcome is not None,
         retold_by,
     )
@@ -116,7 +115,7 @@ def update_of(trajectory: Trajectory) -> Feedback | None:
     It is no opinion: nobody rated anything. None when the agent said nothing that a reward could depend on. The same
     words always have the same id: however often they are told, they count once.
     """
-    said = _said(trajectory)
+    said = digest_said(trajectory)
     if not said:
         return None
     return Feedback(
@@ -128,14 +127,6 @@ def update_of(trajectory: Trajectory) -> Feedback | None:
         source="trajectory_collector",
         rater=trajectory.agent_id,
     )
-
-
-def _said(trajectory: Trajectory) -> str:
-    """Digest of what an agent said of its trajectory, beside what happened in it."""
-    said = [trajectory.outcome, trajectory.quality, trajectory.labels]
-    if not any(said):
-        return ""
-    return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
 
 
 def _task(end: TrajectoryEnd, instructions: str, turns: Sequence[Turn]) -> TaskContext:

@@ -18,7 +18,8 @@ def sealed(body: bytes = b"{}", cause: Received[object] | Cause | None = None) -
 
 def test_the_first_event_of_a_chain_correlates_with_itself() -> None:
     headers, _ = sealed()
-    assert headers["ce-correlationid"] == headers["ce-id"] == headers["Nats-Msg-Id"] == trajectory().event_id
+    assert headers["ce-correlationid"] == headers["ce-id"] == trajectory().event_id
+    assert headers["Nats-Msg-Id"] == trajectory().repetition_id
     assert "ce-causationid" not in headers
     assert headers["ce-type"] == "agent.rl.trajectory.v1"
     assert headers["ce-time"] == "2026-01-05T12:00:00Z"

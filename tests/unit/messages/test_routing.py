@@ -132,3 +132,4 @@ def test_the_instant_of_a_uuid7_is_read() -> None:
 def test_foreign_ids_have_no_instant() -> None:
     assert started_at(str(uuid.uuid4())) is None
     assert started_at("not-an-id") is None
+    assert started_at("ffffffff-ffff-7fff-bfff-ffffffffffff") is None
