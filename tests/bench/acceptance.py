@@ -26,7 +26,8 @@ from typing import Any
 
 import nats.errors
 
-from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.clock import utc_now
 from ratchet.kernel.errors import RatchetError
 from ratchet.kernel.runtime import App
 from ratchet.kernel.settings import KernelSettings

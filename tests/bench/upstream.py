@@ -11,7 +11,8 @@ import sys
 import msgspec
 import uvloop
 
-from ratchet.kernel.asgi import Handler, HttpError, JsonApi, Request, Response
+from ratchet.kernel.asgi import Handler, JsonApi, Request, Response
+from ratchet.kernel.errors import HttpError
 from ratchet.kernel.http import HttpServer
 
 PROMPT_TOKENS, ADDED_TOKENS, OUTPUT_TOKENS = 180, 20, 12

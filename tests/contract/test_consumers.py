@@ -11,7 +11,8 @@ import pytest
 from nats.aio.client import Client as Nats
 
 from ratchet.canary_deployer import app as deployer
-from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.clock import utc_now
 from ratchet.kernel.consumer import Subscription
 from ratchet.kernel.warehouse import Warehouse
 from ratchet.reward_computer import app as reward

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.clock import utc_now
 from ratchet.kernel.settings import KernelSettings
 from ratchet.kernel.tasks import end
 from ratchet.kernel.warehouse import Warehouse

@@ -23,7 +23,8 @@ from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.nats_traffic import NatsTraffic
 from ratchet.canary_deployer.settings import Settings
 from ratchet.embedded.ports import free_ports
-from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.clock import utc_now
 from ratchet.kernel.errors import Unavailable
 from ratchet.kernel.http import HttpServer
 from ratchet.kernel.objects import Objects

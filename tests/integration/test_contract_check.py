@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from ratchet.cli.contract_check import Findings, read_proposal, replay
-from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.clock import utc_now
 from ratchet.kernel.errors import Rejected
 from ratchet.kernel.replay import Replay
 from ratchet.kernel.settings import KernelSettings

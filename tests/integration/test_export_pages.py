@@ -13,7 +13,7 @@ from ratchet.exporters import KINDS
 from ratchet.exporters.base import Wanted
 from ratchet.exporters.clickhouse_stored import PAGE, Stored
 from ratchet.exporters.exporting import export
-from ratchet.kernel.bus import utc_now
+from ratchet.kernel.clock import utc_now
 from ratchet.kernel.received import Received
 from ratchet.kernel.settings import KernelSettings
 from ratchet.kernel.warehouse import Warehouse

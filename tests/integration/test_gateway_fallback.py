@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 
 from ratchet.embedded.ports import free_ports
 from ratchet.gateway.settings import UpstreamSettings
-from ratchet.kernel.asgi import HttpError
+from ratchet.kernel.errors import HttpError
 from ratchet.messages import Turn
 from ratchet.messages.state import PolicyVersion, Route
 from tests.support.fake_provider import FakeProvider, providing

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from ratchet.kernel.asgi import Handler, HttpError, JsonApi, Request, Response, json_response
+from ratchet.kernel.asgi import Handler, JsonApi, Request, Response, json_response
+from ratchet.kernel.errors import HttpError
 from ratchet.kernel.http import HttpServer
 from tests.support.running import running
 

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ratchet.kernel.asgi import Handler, HttpError, JsonApi, Request, Response, json_response
+from ratchet.kernel.asgi import Handler, JsonApi, Request, Response, json_response
+from ratchet.kernel.errors import HttpError
 from ratchet.kernel.http import HttpServer
 from tests.support.running import running
 

@@ -40,7 +40,8 @@ from ratchet.canary_deployer.nats_traffic import NatsTraffic
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_heldout import HeldoutPlan, SubprocessHeldout
 from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
-from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.clock import utc_now
 from ratchet.kernel.consumer import Consumer, Subscription, each
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.http import HttpServer

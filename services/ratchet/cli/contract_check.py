@@ -13,7 +13,8 @@ from nats.aio.msg import Msg
 
 from ratchet.cli.broker import connected
 from ratchet.cli.json_input import json_file
-from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.clock import utc_now
 from ratchet.kernel.compatibility import Break, breaks
 from ratchet.kernel.contracts import Breach, Contracts, Topic, Views, load_schema, parse
 from ratchet.kernel.envelope import unseal

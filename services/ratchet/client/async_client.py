@@ -21,7 +21,8 @@ from ratchet.client.recording import Recording, Stats, new_id
 from ratchet.client.settings import ClientSettings
 from ratchet.client.training import Listener, ask_over_http, request_of
 from ratchet.client.trajectory import Agent, TrajectoryRecorder
-from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.clock import utc_now
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.errors import ConfigError, Unavailable
 from ratchet.kernel.outbox import Outbox

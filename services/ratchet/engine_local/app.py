@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 
 from ratchet.engine_local.settings import Settings
 from ratchet.kernel.asgi import JsonApi
-from ratchet.kernel.bus import utc_now
+from ratchet.kernel.clock import utc_now
 from ratchet.kernel.errors import MissingExtra
 from ratchet.kernel.http import HttpServer
 from ratchet.kernel.objects import Objects

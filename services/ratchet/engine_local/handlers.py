@@ -23,8 +23,8 @@ from ratchet.engine_local.torch_batch import Job
 from ratchet.engine_local.torch_policies import Served
 from ratchet.engine_local.transformers_text import ChatText
 from ratchet.kernel.artifacts import digest_in
-from ratchet.kernel.asgi import Answer, Handler, HttpError, Request, Response, json_response
-from ratchet.kernel.errors import DigestMismatch, NotFound, Rejected
+from ratchet.kernel.asgi import Answer, Handler, Request, Response, json_response
+from ratchet.kernel.errors import DigestMismatch, HttpError, NotFound, Rejected
 from ratchet.messages.routing import parse_model
 
 log = structlog.get_logger()

@@ -14,8 +14,7 @@ from transformers import AutoTokenizer
 
 from ratchet.engine_local.domain.texts import ControlTokens, Marks, template_messages
 from ratchet.engine_local.tool_formats import DEFAULT_TOOL_FORMAT, TOOL_FORMATS, Reply, ToolCall
-from ratchet.kernel.asgi import HttpError
-from ratchet.kernel.errors import Rejected
+from ratchet.kernel.errors import HttpError, Rejected
 from ratchet.messages.base import JsonObject
 
 _AS_JSON = re.compile(r"arguments\s*\|\s*tojson")

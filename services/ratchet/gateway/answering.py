@@ -24,7 +24,8 @@ from ratchet.gateway.engines.policies import PolicyEngine
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.recording import CallJob
-from ratchet.kernel.asgi import HttpError, check_numbers
+from ratchet.kernel.asgi import check_numbers
+from ratchet.kernel.errors import HttpError
 from ratchet.messages.routing import Assignment
 from ratchet.messages.turn import EngineInfo
 

@@ -39,10 +39,11 @@ from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.recorders import FINISH_S, Recorders
 from ratchet.gateway.recording import Sealer
 from ratchet.gateway.settings import Settings
-from ratchet.kernel.asgi import Answer, Handler, HttpError, JsonApi, Request
-from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.asgi import Answer, Handler, JsonApi, Request
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.clock import utc_now
 from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import ConfigError
+from ratchet.kernel.errors import ConfigError, HttpError
 from ratchet.kernel.health import has_files
 from ratchet.kernel.http import Bounds, HttpServer
 from ratchet.kernel.outbox import Outbox

@@ -9,7 +9,8 @@ import aiohttp
 import msgspec
 
 from ratchet.gateway.engines.http_post import UNREADABLE, bounded
-from ratchet.kernel.asgi import HttpError, Request, Response, problem_response
+from ratchet.kernel.asgi import Request, Response, problem_response
+from ratchet.kernel.errors import HttpError
 
 _JOBS = r"/v1/jobs(/[A-Za-z0-9][A-Za-z0-9_.-]{0,127}){0,2}"
 _FORWARDED = {"GET": re.compile(rf"/v1/status(/training|/dpo)?|{_JOBS}"), "POST": re.compile(_JOBS)}

@@ -10,16 +10,8 @@ from ipaddress import ip_address
 from pydantic import IPvAnyNetwork
 
 from ratchet.gateway.domain.rate_limit import RateLimit
-from ratchet.kernel.asgi import (
-    HttpError,
-    Receive,
-    Response,
-    Scope,
-    Send,
-    client_of,
-    problem_response,
-    send_response,
-)
+from ratchet.kernel.asgi import Receive, Response, Scope, Send, client_of, problem_response, send_response
+from ratchet.kernel.errors import HttpError
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 

@@ -27,9 +27,9 @@ from ratchet.gateway.engines.base import Engine
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
 from ratchet.kernel.asgi import Answer as HttpAnswer
-from ratchet.kernel.asgi import EventStream, HttpError, Request, Response, json_response, problem_response
+from ratchet.kernel.asgi import EventStream, Request, Response, json_response, problem_response
 from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import InvalidMessage, NotFound
+from ratchet.kernel.errors import HttpError, InvalidMessage, NotFound
 from ratchet.kernel.tasks import end
 from ratchet.messages import Feedback, JsonObject, Message, TrajectoryEnd
 from ratchet.messages.routing import Assignment, ModelName, parse_model, variant_of

@@ -18,7 +18,7 @@ from ratchet.gateway.domain.arms import Arm
 from ratchet.gateway.domain.capture import CANCELLED, LOST, TOO_LARGE
 from ratchet.gateway.recorders import Finish, Workers
 from ratchet.gateway.recording import CallJob, EventJob, Job, Recorded, Sealer, short_turn
-from ratchet.kernel.asgi import HttpError
+from ratchet.kernel.errors import HttpError
 from ratchet.kernel.outbox import Outbox
 from ratchet.kernel.redaction import Redactor
 from ratchet.kernel.spool import Record

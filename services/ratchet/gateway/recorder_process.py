@@ -15,7 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from ratchet.gateway.recording import Job, Recording, Sealer
-from ratchet.kernel.bus import utc_now
+from ratchet.kernel.clock import utc_now
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.redaction import Redactor
 

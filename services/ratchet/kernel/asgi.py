@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from ratchet.kernel.errors import RatchetError, Unavailable
+from ratchet.kernel.errors import HttpError, RatchetError, Unavailable
 from ratchet.messages.base import decode
 
 log = structlog.get_logger()
@@ -33,24 +33,6 @@ BODIES_LIMIT = 512 * 1024 * 1024
 DRAINED = 8
 """A body that is too large is read, and dropped, up to so many times the limit: a client that is still sending when
 the connection closes would never see why."""
-
-
-class HttpError(RatchetError):
-    """A request answered with an error, in the shape that OpenAI's clients understand."""
-
-    def __init__(
-        self, status: int, message: str, *, kind: str | None = None, code: str | None = None, param: str | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.kind = kind or ("invalid_request_error" if status < 500 else "server_error")
-        self.code = code
-        self.param = param
-
-    @property
-    def body(self) -> dict[str, object]:
-        """`{"error": {...}}`."""
-        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar, cast
 
 import nats
@@ -16,6 +16,7 @@ from nats.aio.msg import Msg
 from nats.js import errors as js_errors
 from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
 
+from ratchet.kernel.clock import utc_now
 from ratchet.kernel.contracts import Contracts, Stream
 from ratchet.kernel.envelope import HEADER_ROOM, Headers, event_id_of, seal, unseal, wire_size
 from ratchet.kernel.errors import BusUnavailable, InvalidMessage
@@ -37,11 +38,6 @@ RECONNECT_S = 0.25
 PING_S, UNANSWERED_PINGS = 5, 2
 """Seconds between pings; a connection on which so many in a row stay without an answer is made anew: the broker is
 frozen, or what it sends is not read any more."""
-
-
-def utc_now() -> datetime:
-    """The wall clock, as everything that needs one takes it: `now: Callable[[], datetime]`."""
-    return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@
     ├── Unreadable              a stored value is not what its bucket holds
     ├── Rejected                a request that can never succeed as it is
     ├── MissingExtra            an optional part of the package is not installed
-    └── ConfigError             a setting is wrong, a port is taken
+    ├── ConfigError             a setting is wrong, a port is taken
+    └── HttpError               a request that is answered with an error
 
 `str(error)` is one clear line for people. An error of a library is classified once, where it enters.
 """
@@ -94,3 +95,21 @@ class MissingExtra(RatchetError):
 
 class ConfigError(RatchetError):
     """A setting is wrong, or a port is taken."""
+
+
+class HttpError(RatchetError):
+    """A request answered with an error, in the shape that OpenAI's clients understand."""
+
+    def __init__(
+        self, status: int, message: str, *, kind: str | None = None, code: str | None = None, param: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind or ("invalid_request_error" if status < 500 else "server_error")
+        self.code = code
+        self.param = param
+
+    @property
+    def body(self) -> dict[str, object]:
+        """`{"error": {...}}`."""
+        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}

@@ -16,8 +16,8 @@ import uvicorn
 from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from ratchet.kernel.asgi import HttpError, Receive, Scope, Send, problem_response, send_response
-from ratchet.kernel.errors import ConfigError
+from ratchet.kernel.asgi import Receive, Scope, Send, problem_response, send_response
+from ratchet.kernel.errors import ConfigError, HttpError
 from ratchet.kernel.same_site import AsgiApp, SameSite
 
 HEADER_S = 10.0

@@ -16,7 +16,8 @@ from datetime import datetime
 
 import structlog
 
-from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.clock import utc_now
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.envelope import HEADER_ROOM, seal
 from ratchet.kernel.errors import ContractError, Rejected, Unavailable

@@ -11,7 +11,8 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
-from ratchet.kernel.asgi import HttpError, Receive, Scope, Send, problem_response, send_response
+from ratchet.kernel.asgi import Receive, Scope, Send, problem_response, send_response
+from ratchet.kernel.errors import HttpError
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]

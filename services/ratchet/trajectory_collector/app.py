@@ -17,7 +17,8 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
 
-from ratchet.kernel.bus import Bus, utc_now
+from ratchet.kernel.bus import Bus
+from ratchet.kernel.clock import utc_now
 from ratchet.kernel.consumer import Consumer, Subscription
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.runtime import App, Component, Periodic

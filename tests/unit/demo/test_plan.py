@@ -11,7 +11,7 @@ import pytest
 from ratchet.canary_deployer.settings import Settings
 from ratchet.demo.jobs import bad_job, cycle_job, drill_job, ticket_job
 from ratchet.demo.plan import BAD_DOMAIN, DEMO, DOMAIN, SMALL, Plan, deployer_environment
-from ratchet.kernel.bus import utc_now
+from ratchet.kernel.clock import utc_now
 from ratchet.rl_coordinator.domain.requests import Abilities, problems
 from ratchet.rl_coordinator.http_models import JobIn
 from tests.support.training import AMOUNTS

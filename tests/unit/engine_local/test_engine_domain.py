@@ -10,7 +10,7 @@ from ratchet.engine_local.domain.prefix_index import BLOCK, PrefixIndex
 from ratchet.engine_local.domain.requests import Sampling, Wanted, read_chat, read_completion
 from ratchet.engine_local.domain.residency import Resident, to_evict
 from ratchet.engine_local.domain.texts import MARKS, ControlTokens, Marks, template_messages
-from ratchet.kernel.asgi import HttpError
+from ratchet.kernel.errors import HttpError
 from ratchet.messages.base import JsonObject
 
 ASKED: list[JsonObject] = [{"role": "user", "content": "hi"}]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ratchet.gateway.domain.calls import agent_body
 from ratchet.gateway.domain.conversations import prefix_digests
 from ratchet.gateway.domain.forms import CHAT, TEXT, Form
-from ratchet.kernel.asgi import HttpError
+from ratchet.kernel.errors import HttpError
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ratchet.gateway.domain.completions import completion_upstream, read_completion
-from ratchet.kernel.asgi import HttpError
+from ratchet.kernel.errors import HttpError
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.kernel.asgi import EventStream, Handler, HttpError, JsonApi, Request, Response, json_response
-from ratchet.kernel.errors import BusUnavailable, NotFound
+from ratchet.kernel.asgi import EventStream, Handler, JsonApi, Request, Response, json_response
+from ratchet.kernel.errors import BusUnavailable, HttpError, NotFound
 
 
 class Call:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ratchet.kernel.asgi import HttpError
+from ratchet.kernel.errors import HttpError
 from ratchet.messages.base import JsonObject
 
 MAX_TOP_LOGPROBS = 20

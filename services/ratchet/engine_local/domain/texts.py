@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from ratchet.kernel.asgi import HttpError
+from ratchet.kernel.errors import HttpError
 from ratchet.messages.base import JsonObject
 
 _ROLES = {"system", "developer", "user", "assistant", "tool"}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ratchet.gateway.domain.distribution import is_constrained, is_multimodal, with_neutral
-from ratchet.kernel.asgi import HttpError
+from ratchet.kernel.errors import HttpError
 from ratchet.messages import JsonObject
 from ratchet.messages.routing import ModelName, parse_model
 from ratchet.messages.turn import Sampling

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ratchet.gateway.domain.calls import Body
-from ratchet.kernel.asgi import HttpError
+from ratchet.kernel.errors import HttpError
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": the model is at work\n\n"

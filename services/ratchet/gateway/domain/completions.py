@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ratchet.gateway.domain.calls import Body, CallRequest, engine_body, first_choice, read_call
 from ratchet.gateway.domain.capture import MODES, Answer, usage_of
-from ratchet.kernel.asgi import HttpError
+from ratchet.kernel.errors import HttpError
 from ratchet.messages import JsonObject
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ratchet.gateway.domain.calls import CallRequest
 from ratchet.gateway.domain.forms import Form
-from ratchet.kernel.asgi import HttpError
+from ratchet.kernel.errors import HttpError
 from ratchet.messages.state import ServedPolicy
 from ratchet.messages.turn import EngineInfo
 

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from ratchet.gateway.engines.base import EngineFailed, Reply
-from ratchet.kernel.asgi import HttpError
+from ratchet.kernel.errors import HttpError
 
 CONNECT_TRIES = 3
 """A refused connection was never a call, so it is tried again; anything later is not."""
