@@ -47,7 +47,7 @@ class KernelSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
 
     nats_url: str = "nats://127.0.0.1:4222"
-    """Broker."""
+    """Broker; `tls://` insists on TLS."""
     nats_seed_file: Path | None = None
     """File with this service's NKEY seed; none where the broker asks for no credentials."""
     replicas: int = 1
@@ -55,7 +55,7 @@ class KernelSettings(BaseSettings):
     stream_max_bytes: Annotated[dict[str, int], *FROM_JSON] = Field(default_factory=dict)
     """JSON: stream -> bytes it may hold, where that differs from `contracts/topics.json`."""
     clickhouse_url: str = "http://127.0.0.1:8123"
-    """ClickHouse's HTTP interface; user and password may stand in the url."""
+    """ClickHouse's HTTP interface, or HTTPS; user and password may stand in the url."""
     clickhouse_database: str = "ratchet"
     """Database that holds our tables."""
     clickhouse_timeout_s: float = Field(default=60.0, gt=0)

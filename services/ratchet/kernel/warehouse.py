@@ -46,9 +46,11 @@ class Warehouse:
     @classmethod
     async def connect(cls, settings: KernelSettings) -> Warehouse:
         """Connect, and create the database when it is missing."""
+        secure = settings.clickhouse_url.startswith("https://")  # the client looks at the port alone
         with _classified():
             first: Any = await clickhouse_connect.get_async_client(
                 dsn=settings.clickhouse_url,
+                secure=secure,
                 autogenerate_session_id=False,
                 connect_timeout=CONNECT_S,
                 send_receive_timeout=settings.clickhouse_timeout_s,
@@ -57,6 +59,7 @@ class Warehouse:
                 await first.command(f"CREATE DATABASE IF NOT EXISTS {settings.clickhouse_database}")
             client: Any = await clickhouse_connect.get_async_client(
                 dsn=settings.clickhouse_url,
+                secure=secure,
                 database=settings.clickhouse_database,
                 autogenerate_session_id=False,
                 connect_timeout=CONNECT_S,
