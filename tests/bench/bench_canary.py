@@ -37,7 +37,10 @@ def _passes(draw: random.Random, tasks: int, stable: float, candidate: float) ->
 
 def processor_share(rate: int = 20, horizon_s: int = 1800, tick_s: float = 0.5) -> Iterator[Row]:
     """Share of one core at `rate` trajectories a second when outcomes take up to the horizon: 36,000 are open."""
-    rules, compared = Rules(stages=(Stage(0.1, 0, 0),), horizon_s=float(horizon_s)), Compared("r", 1, 2)
+    rules, compared = (
+        Rules(stages=(Stage(0.1, 0, 0),), horizon_s=float(horizon_s)),
+        Compared("r", 1, 2, frozenset({0.1})),
+    )
     draw, watching = random.Random(5), Watching(Watch(), [], rules)
     ends: list[Event] = []
     number, now = 0, 0.0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.canary_deployer.nats_events import NatsEvents, Places, PlacesLost, newest
+from ratchet.canary_deployer.domain.trajectories import Score
+from ratchet.canary_deployer.nats_events import BATCH, PORTION, NatsEvents, Places, PlacesLost, Read, newest
 from ratchet.kernel.bus import Bus
 from ratchet.kernel.errors import BusUnavailable
 from ratchet.kernel.settings import KernelSettings
 from ratchet.messages import Start, named_id
+from tests.support.canary_world import reward_of
 from tests.support.messages import turn
 from tests.support.running import connected
 from tests.support.servers import RunningServer
@@ -89,6 +91,28 @@ async def test_what_is_gone_behind_a_rollouts_place_is_told_once(settings: Kerne
             assert (await read(events, 2)).start_seq == 4
             await events.close()
         assert await bus.last_sequence("RL_ALERTS") == 1
+
+
+async def test_what_piled_up_is_read_in_portions_and_nothing_of_it_is_taken_for_a_loss(
+    settings: KernelSettings,
+) -> None:
+    """A full request is answered with a status of its own; a reader that took it for a loss would begin for ever."""
+    async with connected(settings) as bus:
+        count = 3 * PORTION
+        policy = turn().policy
+        ids = [named_id(ROLE, number) for number in range(count)]
+        starts = [Start(trajectory_id=one, timestamp=bus.now(), policy=policy, role=ROLE) for one in ids]
+        await bus.publish_all(starts)
+        await bus.publish(reward_of(ids[0], success=True))
+        events = await NatsEvents.open(bus, ROLE, Places())
+        reads: list[Read] = []
+        while not reads or reads[-1].places.reward_seq == 0:
+            reads.append(await events.next(0.1))
+        handed_out = [event for one in reads for event in one.batch.events]
+        assert (len(handed_out), isinstance(handed_out[-1], Score)) == (count + 1, True)
+        assert max(len(one.batch.events) for one in reads) <= PORTION + BATCH
+        assert [one.batch.as_of > 0 for one in reads] == [False] * (len(reads) - 1) + [True]
+        await events.close()
 
 
 async def test_places_move_over_what_is_none_of_the_roles(settings: KernelSettings) -> None:

@@ -36,6 +36,8 @@ LOOK_AGAIN_S = 30.0
 """With nothing to do, look for candidates this often although nobody called."""
 AFTER_FAULT_S = 1.0
 """Pause before the state is read again after a fault of a neighbour."""
+BLIND_S = 15.0
+"""So long a canary goes on while its evidence cannot be read; then its lease grows no more until it can."""
 LONGEST_PAUSE_S = 30.0
 """What fails by itself will fail again, at the cost of a gate perhaps: a pause is twice the one before, up to this."""
 
@@ -94,6 +96,8 @@ class RoleDriver:
         self._stopping = False
         self._events: Events | None = None
         self._reading: tuple[str, int] | None = None
+        self._blind_since: tuple[str, float] | None = None
+        """For which rollout and since when reading its evidence is tried and has not succeeded."""
         self._gate: asyncio.Task[GateResult] | None = None
         self._called = True
         self._looked_at = 0.0
@@ -216,7 +220,7 @@ class RoleDriver:
         if route is None or route.previous is None or route.stable is None:
             raise Conflict(operators.nothing_to_revert(self.role, route))
         decision = Decision(Verdict.REVERT, order.reason, order.actor, "manual_approved")
-        previous = await self._office.policies.version(self.role, route.previous.version)
+        previous = await self._office.policies.served(self.role, route.previous, self._office.now())
         return decisions.reverting(previous, route, rollout, decision, self._office.now()), decision
 
     async def _ordered(
@@ -352,8 +356,9 @@ class RoleDriver:
 
     async def _watch(self, rollout: Rollout) -> None:
         """Renew the lease, wait for trajectories, fold them, decide."""
-        async with self._lock:
-            await self._keeper.renew(rollout)
+        if self._sees(rollout):
+            async with self._lock:
+                await self._keeper.renew(rollout)
         if self._keeper.lost is not None:
             await self._end_without_evidence(rollout, self._keeper.lost)
             return
@@ -363,12 +368,20 @@ class RoleDriver:
             await self._end_without_evidence(rollout, str(error))
             return
         read = await events.next(self._work.tick_s)
+        self._blind_since = None
         async with self._lock:
             current = await self._keeper.load()
             if current is None or self._reading != (current.rollout_id, self._keeper.generation):
                 return
             if current.state in WITH_TRAFFIC:
                 await self._fold(current, read)
+
+    def _sees(self, rollout: Rollout) -> bool:
+        """Whether the evidence could be read lately: a canary that nobody watches must not go on."""
+        now = self._office.monotonic()
+        if self._blind_since is None or self._blind_since[0] != rollout.rollout_id:
+            self._blind_since = (rollout.rollout_id, now)
+        return now - self._blind_since[1] < BLIND_S
 
     async def _end_without_evidence(self, rollout: Rollout, reason: str) -> None:
         """Roll back: what was judged cannot be told from what comes, so nothing can be proven any more."""

@@ -44,7 +44,7 @@ from ratchet.canary_deployer.domain.watch import Watching
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Lead
 from ratchet.canary_deployer.nats_events import Read
-from ratchet.kernel.errors import BusUnavailable, Conflict, Unavailable
+from ratchet.kernel.errors import BusUnavailable, Conflict, NotFound, Unavailable, Unreadable
 from ratchet.kernel.kv import Bucket
 from ratchet.messages import MESSAGES, Message, ModelDeployed
 from ratchet.messages.base import Cause
@@ -58,6 +58,8 @@ SAVE_CHUNK_S = 0.02
 """... by this much for each chunk that is open, ..."""
 LONGEST_SAVE_S = 5.0
 """... but at least this often: what was folded since is folded again after a crash."""
+NEEDS_ENTRY = frozenset({Verdict.START, Verdict.ADVANCE, Verdict.PROMOTE})
+"""Verdicts that move traffic to the candidate. Every other one ends it or keeps it where it is."""
 LONGEST_TICK_S = 15.0
 """A longer pause between two looks was no watching: this much of it counts. Gateways drop the canary after 20 s."""
 
@@ -141,6 +143,7 @@ class RolloutKeeper:
 
     async def supersede(self, older: PolicyVersion, newer: PolicyVersion) -> None:
         """A candidate that never began makes room for a newer one. Announced first: the stage says that it is done."""
+        await self._office.lead.confirm()
         office, reason = self._office, f"superseded by {newer.name} before it met traffic"
         facts = Facts(older, office.endpoint, office.serving_platform)
         await office.publish([superseded(facts, reason, office.now())], cause=registered(older))
@@ -204,8 +207,15 @@ class RolloutKeeper:
         return await self.make_true(moved)
 
     async def foreseen(self, rollout: Rollout, decision: Decision) -> Rollout:
-        """The rollout as `decision` leaves it; nothing is written. Raises `IllegalMove`."""
-        policy = await self._office.policies.version(self._role, rollout.candidate.version)
+        """The rollout as `decision` leaves it; nothing is written.
+
+        Raises `IllegalMove`, and `NotFound` or `Unreadable` where a policy would get on that nobody can read.
+        """
+        policies = self._office.policies
+        if decision.verdict in NEEDS_ENTRY:
+            policy = await policies.version(self._role, rollout.candidate.version)
+        else:
+            policy = await policies.served(self._role, rollout.candidate, rollout.created_at)
         taken_back = await self._taken_back(rollout) if decision.verdict is Verdict.REVERT else ()
         facts = Facts(policy, self._office.endpoint, self._office.serving_platform, taken_back)
         return decisions.taken(rollout, decision, self._office.rules, facts, self._office.now())
@@ -214,7 +224,8 @@ class RolloutKeeper:
         """The policies that a revert ends: the promoted one, and a canary that had traffic."""
         canary = rollout.ended.candidate if rollout.ended and rollout.ended.had_traffic else None
         taken = [policy for policy in (rollout.stable, canary) if policy is not None]
-        return tuple([await self._office.policies.version(self._role, policy.version) for policy in taken])
+        served = self._office.policies.served
+        return tuple([await served(self._role, policy, rollout.created_at) for policy in taken])
 
     async def make_true(self, rollout: Rollout) -> Rollout:
         """Steps 2 to 5; harmless when some of them were done before."""
@@ -244,12 +255,17 @@ class RolloutKeeper:
     async def _restage(self, rollout: Rollout) -> None:
         ended = rollout.ended.candidate if rollout.ended else None
         for policy in (rollout.candidate, rollout.stable, ended):
-            if policy is not None:
+            if policy is None:
+                continue
+            try:
                 await self._office.policies.change_version(
                     self._role, policy.version, lambda known: restaged(known, rollout)
                 )
+            except (NotFound, Unreadable) as error:
+                log.error("stage not written", role=self._role, policy=policy.name, reason=str(error))
 
     async def _announce(self, rollout: Rollout) -> None:
+        await self._office.lead.confirm()
         for cause, events in itertools.groupby(rollout.outbox, key=lambda event: event.cause):
             messages: list[Message] = [msgspec.json.decode(one.body, type=MESSAGES[one.topic]) for one in events]
             await self._office.publish(messages, cause=cause)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from operator import itemgetter
 from typing import TypeVar
 
 import msgspec
 import structlog
 
+from ratchet.canary_deployer.domain.announcements import UNKNOWN
 from ratchet.canary_deployer.leadership import Lead
 from ratchet.kernel.errors import Conflict, NotFound, Unreadable
 from ratchet.kernel.kv import Bucket
-from ratchet.messages.state import PolicyVersion, Route
+from ratchet.messages.state import PolicyVersion, Route, ServedPolicy
 
 log = structlog.get_logger()
 
@@ -47,6 +49,27 @@ class KvPolicies:
         if entry is None:
             raise NotFound(f"no such policy: {role}@{version}")
         return entry.value
+
+    async def served(self, role: str, policy: ServedPolicy, known_since: datetime) -> PolicyVersion:
+        """A policy that a rollout names; the little that the rollout knows of it where its entry is gone or damaged.
+
+        A canary must be able to end, and a promotion to be undone, whatever became of the entry.
+        """
+        try:
+            return await self.version(role, policy.version)
+        except (NotFound, Unreadable) as error:
+            log.error("policy known by its rollout alone", policy=policy.name, reason=str(error))
+            return PolicyVersion(
+                role=role,
+                version=policy.version,
+                name=policy.name,
+                digest=policy.digest,
+                uri=UNKNOWN,
+                kind=UNKNOWN,
+                base_model=UNKNOWN,
+                created_at=known_since,
+                stage=UNKNOWN,
+            )
 
     async def versions(self, role: str) -> list[PolicyVersion]:
         """All policies of a role that can be read, oldest first."""

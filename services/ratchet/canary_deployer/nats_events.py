@@ -30,6 +30,11 @@ log = structlog.get_logger()
 STARTS, TURNS, REWARDS = "RL_STARTS", "RL_TURNS", "RL_REWARDS"
 INACTIVE_S = 30.0
 """The server forgets the consumer of a deployer that died after this long."""
+PORTION = 2000
+"""About as many starts and calls are handed out at once: between two portions the lease is renewed, and a leader says
+that it lives, however long nobody has read."""
+BATCH = 512
+"""Messages of one request to the broker."""
 SKIP_S = 5.0
 """How often places are moved over messages of other roles."""
 
@@ -70,7 +75,7 @@ class Events(Protocol):
     """Starts, turns and rewards of one role from a place on.
 
     Everything that was stored before a reward of a batch is in that batch or an earlier one: rewards are read first,
-    then turns, then starts, each to its end, and handed out the other way round.
+    then turns, then starts, each to its end, and handed out the other way round, in portions.
     """
 
     async def next(self, wait_s: float) -> Read:
@@ -82,6 +87,19 @@ class Events(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Rewards that were found, and what has to be handed out before them."""
+
+    scores: list[Event]
+    as_of: float
+    read_until: float
+    turns: int
+    """So many messages of the consumer of turns, ..."""
+    starts: int
+    """... and of starts."""
+
+
 class NatsEvents:
     """Three ordered consumers, recreated by the caller (from its own places) when a message is missing."""
 
@@ -91,6 +109,11 @@ class NatsEvents:
         self._rewards = _Tail(bus, REWARDS, role_subject(Reward.TOPIC, role), places.reward_seq)
         self._streams_made = places.streams_made
         self._scored = Scored(bus)
+        self._look: _Look | None = None
+        self._last = Batch((), 0.0)
+        """The last look that was handed out whole."""
+        self._reward_seq = places.reward_seq
+        """The last reward that was handed out."""
 
     @classmethod
     async def open(cls, bus: Bus, role: str, places: Places) -> NatsEvents:
@@ -116,19 +139,27 @@ class NatsEvents:
 
     async def next(self, wait_s: float) -> Read:
         """See `Events`."""
+        look = self._look = self._look or await self._looked(wait_s)
+        events = await self._starts.portion(look.starts, PORTION)
+        events += await self._turns.portion(look.turns, PORTION - len(events))
+        if self._starts.handed_out < look.starts or self._turns.handed_out < look.turns:
+            return Read(Batch(events, self._last.as_of, self._last.read_until), self._places())
+        await self._starts.skip_ahead()
+        await self._turns.skip_ahead()
+        self._look, self._reward_seq = None, self._rewards.applied_seq
+        self._last = Batch((), look.as_of, look.read_until)
+        return Read(Batch([*events, *look.scores], look.as_of, look.read_until), self._places())
+
+    async def _looked(self, wait_s: float) -> _Look:
+        """Some rewards, then how far turns and starts have come since: in this order."""
         told = await self._scored.until()
-        scored = await self._rewards.next(wait_s)
+        scores = await self._rewards.next(wait_s)
         read_until = await self._rewards.read_until()
-        called = await self._turns.to_the_end()
-        started = await self._starts.to_the_end()
-        events: list[Event] = []
-        events += [started_of(one.message, _at(one)) for one in started if isinstance(one.message, Start)]
-        events += [call_of(one.message, _at(one)) for one in called if isinstance(one.message, Turn)]
-        events += [score_of(one.message, _at(one)) for one in scored if isinstance(one.message, Reward)]
-        places = Places(
-            self._starts.applied_seq, self._turns.applied_seq, self._rewards.applied_seq, self._streams_made
-        )
-        return Read(Batch(events, min(told, read_until), read_until), places)
+        turns = await self._turns.end()
+        return _Look(scores, min(told, read_until), read_until, turns, await self._starts.end())
+
+    def _places(self) -> Places:
+        return Places(self._starts.applied_seq, self._turns.applied_seq, self._reward_seq, self._streams_made)
 
     async def close(self) -> None:
         """See `Events`."""
@@ -136,8 +167,14 @@ class NatsEvents:
             await tail.close()
 
 
-def _at(received: Received[Message]) -> float:
-    return received.time.timestamp()
+def _event_of(received: Received[Message]) -> Event | None:
+    """What the fold sees of a message; the message itself may be large, and is not kept."""
+    message, at = received.message, received.time.timestamp()
+    if isinstance(message, Start):
+        return started_of(message, at)
+    if isinstance(message, Turn):
+        return call_of(message, at)
+    return score_of(message, at) if isinstance(message, Reward) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +220,8 @@ class _Tail:
         self._bus = bus
         self._stream = stream
         self._name = f"canary_deployer-{uuid.uuid4().hex[:12]}"
-        self._handed_out = 0
+        self.handed_out = 0
+        """Messages, valid or not."""
         self._last_at = 0.0
         self._looked_at = 0.0
         self.applied_seq = applied_seq
@@ -197,7 +235,7 @@ class _Tail:
             mem_storage=True,
             num_replicas=1,
         )
-        self._puller = Puller(bus.nc, stream, config, batch=512, linger_s=0.01)
+        self._puller = Puller(bus.nc, stream, config, batch=BATCH, linger_s=0.01)
 
     async def open(self) -> None:
         try:
@@ -205,52 +243,57 @@ class _Tail:
         except (nats.errors.Error, JetStreamError, TimeoutError) as error:
             raise BusUnavailable(f"cannot read {self._stream}: {error!r}") from error
 
-    async def next(self, wait_s: float) -> list[Received[Message]]:
-        """The next messages; an invalid one is skipped, every time alike."""
+    async def next(self, wait_s: float) -> list[Event]:
+        """The next events; an invalid one is skipped, every time alike."""
         try:
             batch = await self._puller.next_batch(wait_s)
         except nats.errors.Error as error:
             raise BusUnavailable(f"cannot read {self._stream}: {error!r}") from error
         if self._puller.reopened:
             raise BusUnavailable(f"the broker forgot the reader of {self._stream}: reading again")
-        found: list[Received[Message]] = []
+        found: list[Event] = []
         for message in batch:
             self._advance(message)
             try:
-                found.append(self._bus.read(message)[0])
+                event = _event_of(self._bus.read(message)[0])
             except ContractError as error:
                 log.warning("message skipped", stream=self._stream, sequence=self.applied_seq, reason=str(error))
+            else:
+                found += [event] if event is not None else []
         return found
 
-    async def to_the_end(self) -> list[Received[Message]]:
-        """Everything that the stream held when this was called."""
-        found: list[Received[Message]] = []
+    async def end(self) -> int:
+        """How many messages there are for this reader now, those that it has handed out included."""
         state = await self._state()
-        goal = _delivered(state) + state.num_pending
-        while self._handed_out < goal:
-            more = await self.next(ANSWER_S)
-            if not more and self._handed_out < goal:
+        return _delivered(state) + state.num_pending
+
+    async def portion(self, goal: int, most: int) -> list[Event]:
+        """What comes next until `goal` messages are handed out, and not many more than `most` of them now."""
+        found: list[Event] = []
+        until = min(goal, self.handed_out + most)
+        while self.handed_out < until:
+            before = self.handed_out
+            found += await self.next(ANSWER_S)
+            if self.handed_out == before:
                 raise BusUnavailable(f"{self._stream} holds messages that do not come: reading again")
-            found += more
-        await self._skip_ahead()
         return found
 
     async def read_until(self) -> float:
         """An instant by the broker's clock: every message that was stored before it has been handed out."""
-        await self._skip_ahead()
+        await self.skip_ahead()
         state = await self._state()
-        if state.num_pending == 0 and _delivered(state) == self._handed_out:
+        if state.num_pending == 0 and _delivered(state) == self.handed_out:
             return state.ts.timestamp()
         return self._last_at
 
-    async def _skip_ahead(self) -> None:
+    async def skip_ahead(self) -> None:
         """Now and then, move the place over messages of other roles: they may be trimmed, and are no gap then."""
         if time.monotonic() - self._looked_at < SKIP_S:
             return
         self._looked_at = time.monotonic()
         last = (await self._bus.extent(self._stream)).last
         state = await self._state()
-        if state.num_pending == 0 and _delivered(state) == self._handed_out:
+        if state.num_pending == 0 and _delivered(state) == self.handed_out:
             self.applied_seq = max(self.applied_seq, last)
 
     async def close(self) -> None:
@@ -261,9 +304,9 @@ class _Tail:
 
     def _advance(self, message: Msg) -> None:
         metadata = message.metadata
-        if metadata.sequence.consumer != self._handed_out + 1:
+        if metadata.sequence.consumer != self.handed_out + 1:
             raise BusUnavailable(f"a message of {self._stream} is missing: reading again")
-        self._handed_out = metadata.sequence.consumer
+        self.handed_out = metadata.sequence.consumer
         self.applied_seq = metadata.sequence.stream
         self._last_at = metadata.timestamp.timestamp()
 

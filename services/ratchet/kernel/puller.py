@@ -33,6 +33,8 @@ REQUEST_BYTES = 8 * 1024 * 1024
 """Bytes that one request may bring, as they are on the wire; more only where the broker takes larger messages."""
 BATCH_BYTES = 16 * 1024 * 1024
 """Bytes of one batch, unpacked: typed messages and the rows made of them take several times as much."""
+COMPLETED = "Batch Completed"
+"""What the server says when a request has brought all its messages and fewer than its bytes: nothing is lost."""
 OVERHEAD = 64 * 1024
 """Room for the subjects that the server counts beside headers and body."""
 
@@ -158,9 +160,12 @@ class Puller:
             self.waiting_bytes += wire_size(message.headers, message.data)
             self._arrived.set()
             return
+        description = (message.headers or {}).get("Description", status)
+        if description == COMPLETED:
+            return
         self._credit = 0
         if status in {"409", "503"}:
-            await self._reopen((message.headers or {}).get("Description", status))
+            await self._reopen(description)
 
     async def _reopen(self, reason: str) -> None:
         if "exceed" in reason.lower():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import msgspec
 import pytest
@@ -16,6 +17,9 @@ from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_R
 from ratchet.canary_deployer.domain.rules import Stage
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.domain.watch import Watch
+from ratchet.canary_deployer.driver import RoleDriver
+from ratchet.canary_deployer.leadership import NotLeading
+from ratchet.canary_deployer.nats_events import Places
 from ratchet.kernel.errors import BusUnavailable, Conflict, NotFound, Unavailable
 from ratchet.messages import Alert, ModelDeployed, ModelRollout, named_id
 from ratchet.messages.base import Cause
@@ -25,6 +29,8 @@ from ratchet.messages.state import POLICIES, ROLLOUT_CHUNKS, PolicyVersion, Rout
 from tests.support.canary_world import (
     ROLE,
     CanaryWorld,
+    FakeEvents,
+    FakeSource,
     policy,
     quick_rules,
     reward_of,
@@ -737,6 +743,93 @@ async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_rollout():
     await world.bus.bucket(POLICIES, msgspec.Raw).put(f"{ROLE}.4", msgspec.Raw(b"null"))
     new, is_new = await world.policies.register(ROLE, "another job", policy)
     assert (new.version, is_new) == (5, True)
+
+
+@pytest.mark.parametrize("left", [None, b"{"], ids=["gone", "unreadable"])
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_canary_ends_whatever_became_of_its_policies_entries(version: int, left: bytes | None):
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    await lose_entry(world, version, left)
+    world.restart()
+    done = await world.driver.act(Act.ROLLBACK, Order("ann", "now"))
+    assert (done.state, done.outbox, (await world.route()).canary) == ("rolled_back", (), None)
+
+
+async def test_a_canary_whose_entry_is_gone_is_rolled_back_by_the_evidence_and_not_promoted():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    await lose_entry(world, 2, None)
+    with pytest.raises(NotFound):
+        await world.driver.act(Act.PROMOTE, Order("ann", "now", override=True))
+    assert (await world.route()).stable == served(1)
+    assert await advanced(world, stable=0.9, canary=0.1) == "rolled_back"
+
+
+async def test_a_promotion_is_undone_whatever_became_of_the_policies_entries():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    await world.driver.act(Act.PROMOTE, Order("ann", "now", override=True))
+    for version in (1, 2):
+        await lose_entry(world, version, None)
+    done = await world.driver.act(Act.REVERT, Order("ann", "back"))
+    assert (done.state, done.outbox, (await world.route()).stable) == ("reverted", (), served(1))
+
+
+async def lose_entry(world: CanaryWorld, version: int, left: bytes | None) -> None:
+    """Somebody deletes a policy's entry, or leaves something else in its place."""
+    bucket = world.bus.bucket(POLICIES, msgspec.Raw)
+    await bucket.delete(f"{ROLE}.{version}")
+    if left is not None:
+        await bucket.put(f"{ROLE}.{version}", msgspec.Raw(left))
+
+
+class BrokenSource(FakeSource):
+    """The streams are there, and nobody can read them."""
+
+    async def open(self, role: str, places: Places) -> FakeEvents:
+        raise BusUnavailable("cannot read RL_REWARDS")
+
+
+async def test_a_canary_whose_evidence_cannot_be_read_is_not_kept_alive():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    world.driver = RoleDriver(ROLE, world.office(), dataclasses.replace(world.work(), source=BrokenSource(world.bus)))
+    leases: list[int] = []
+    for _ in range(10):
+        with pytest.raises(BusUnavailable):
+            await world.driver.step()
+        canary = (await world.route()).canary
+        assert canary is not None
+        leases.append(canary.lease)
+        world.clock.advance(5)
+    assert (leases[:3], leases[3:]) == ([2, 3, 4], [4] * 7)
+    world.restart()
+    world.clock.advance(5)
+    await world.play(1, 0.5, 0.5)
+    renewed = (await world.route()).canary
+    assert renewed is not None
+    assert renewed.lease == 5
+
+
+async def test_a_leader_that_was_replaced_announces_nothing():
+    world = await CanaryWorld().with_policies(1, 2, 3)
+    world.lead.leading = False
+    with pytest.raises(NotLeading):
+        await world.driver.step()
+    assert world.bus.streams.get("RL_DEPLOYMENTS", []) == []
+
+
+async def test_latencies_that_nobody_measured_leave_a_record_that_can_be_read():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    route, trajectory_id = await world.route(), started_id(world.clock(), 1)
+    claim = (trajectory_id, "stable", 1, 0.1)
+    turns = [turn_of(*claim, index=index, latency_ms=1.7e308) for index in range(2)]
+    world.bus.arrive([start_of(*claim, route), *turns, reward_of(trajectory_id, success=True)])
+    world.clock.advance(61)
+    await world.driver.step()
+    assert (await world.rollout()).watch.stable.timed == 1
 
 
 async def test_an_abort_ends_a_gate_that_is_still_running():

@@ -45,7 +45,7 @@ PROMOTIONS_HERE = (
     "better first, then worse",
 )
 """The scenes that broke an earlier design, and one of every kind; `make simulate` plays them all."""
-PAIR = Compared("r", 1, 2)
+PAIR = Compared("r", 1, 2, frozenset({0.1, 0.25, 0.5, 0.95}))
 
 
 @pytest.mark.parametrize("name", ROLLBACKS_HERE)

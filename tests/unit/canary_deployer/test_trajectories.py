@@ -35,7 +35,7 @@ from tests.support.canary_world import quick_rules, reward_of, start_of, turn_of
 from tests.support.fake_clock import START
 
 RULES = quick_rules(horizon_s=100.0)
-PAIR = Compared("r", stable_version=1, canary_version=2)
+PAIR = Compared("r", stable_version=1, canary_version=2, weights=frozenset({0.0, 0.25, 1.0}))
 
 
 def start(name: str, arm: str = "canary", at: float = 0.0, **changes: object) -> Started:
@@ -92,12 +92,23 @@ def test_what_was_not_announced_is_in_no_statistic():
         start("a", "mixed"),
         start("a", weight=0.0),
         start("a", weight=1.0),
+        start("a", weight=0.26),
         start("a", version=7),
         start("a", "stable", version=2),
         start("a", rollout_id="another"),
         start("a", rollout_id=None),
     ],
-    ids=["pinned", "mixed", "no canary", "all canary", "other policy", "wrong arm", "other rollout", "no rollout"],
+    ids=[
+        "pinned",
+        "mixed",
+        "no canary",
+        "all canary",
+        "no stage's weight",
+        "other policy",
+        "wrong arm",
+        "other rollout",
+        "no rollout",
+    ],
 )
 def test_other_trajectories_are_left_out(left_out: Started):
     assert folded(left_out, call("a"), score("a")).chunks == []

@@ -49,6 +49,8 @@ DEPLOYED_STATE: dict[Verdict, str] = {
 }
 """State of the policy after a verdict; a promotion that is complete says `promoted`. Others change no policy."""
 
+UNKNOWN = "unknown"
+"""What is said of a policy whose entry is gone, beyond its version, name and digest."""
 LARGEST_SHOWN = 1e12
 
 SEVERITY = {
@@ -313,7 +315,7 @@ def _model_info(policy: PolicyVersion) -> ModelInfo:
         model_id=policy.name,
         base_model=policy.base_model,
         checkpoint_path=policy.uri,
-        training_date=policy.created_at,
+        training_date=None if policy.uri == UNKNOWN else policy.created_at,
         training_samples=policy.training_samples or None,
         final_reward=policy.final_reward,
     )

@@ -242,8 +242,9 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def compared(self) -> Compared:
-        """The versions whose trajectories count."""
-        return Compared(self.rollout_id, self.stable.version if self.stable else 0, self.candidate.version)
+        """The versions and weights whose trajectories count."""
+        weights = frozenset(step.weight for step in self.schedule)
+        return Compared(self.rollout_id, self.stable.version if self.stable else 0, self.candidate.version, weights)
 
 
 def checked_move(state: State, verdict: Verdict, target: State) -> State:

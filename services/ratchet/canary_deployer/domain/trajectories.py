@@ -44,6 +44,8 @@ CANCELLED = "cancelled"
 
 SHORTEST_MS = 1e-3
 """A shorter latency is none that anybody measures."""
+LONGEST_MS = 1e9
+"""Nor is a longer one, of eleven days: sums of it stay numbers that a record can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,8 @@ class Compared:
     rollout_id: str
     stable_version: int
     canary_version: int
+    weights: frozenset[float]
+    """What the canary's weight has been: a start with another one was announced by nobody who knows the route."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +332,8 @@ class Window:
 
     def _start(self, start: Started, compared: Compared) -> None:
         versions = {STABLE: compared.stable_version, CANARY: compared.canary_version}
-        comparable = MIN_WEIGHT <= start.weight <= 1 - MIN_WEIGHT and start.rollout_id == compared.rollout_id
+        drawn = start.rollout_id == compared.rollout_id and start.weight in compared.weights
+        comparable = drawn and MIN_WEIGHT <= start.weight <= 1 - MIN_WEIGHT
         key = key_of(start.trajectory_id)
         if not comparable or versions.get(start.arm) != start.version or key in self._places:
             return
@@ -460,4 +465,4 @@ def _count_call(one: Trajectory, call: Call) -> None:
     one.hung |= call.hung
     if call.latency_ms is not None:
         one.calls += 1
-        one.latency_ms += call.latency_ms
+        one.latency_ms += min(call.latency_ms, LONGEST_MS)
