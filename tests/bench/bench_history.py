@@ -4,7 +4,7 @@ Rows are generated inside ClickHouse (the embedded one): random trajectory ids, 
 is the one that a service sends. Granules are what the primary key or the projection leaves to be read (EXPLAIN); rows
 and bytes are what the query then read; seconds are the median of `RUNS`. Nothing is merged, so that every run has the
 same parts: of `CHUNK` rows, which a lookup reads one granule of each.
-20 million rows need 3 GB of disk; memory is bounded by the chunk.
+20 million rows need 10 GB of disk; memory is bounded by the chunk.
 """
 # ruff: noqa: T201
 
