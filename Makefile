@@ -13,10 +13,12 @@ DEBIAN := $(VENV)/debian
 export OMP_NUM_THREADS := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 PYTEST := $(BIN)/python -m pytest -q
+# Two targets at a time, also inside one of two; what each says stays together.
+TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
 .PHONY: help setup simulate prometheus check lint type imports generated format test test-unit test-contract test-integration test-e2e \
-	unit-with-torch unit-without-torch demo learning-report up down env constraints docs
+	unit-with-torch unit-without-torch unit-and-contract demo learning-report up down env constraints docs
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +38,8 @@ $(NODE_STAMP): $(NODE)/package.json $(NODE)/package-lock.json | $(STAMP)
 prometheus: $(STAMP) ## Debian's Prometheus, for the dashboards' tests: without one they are skipped and say so
 	@test -x $(DEBIAN)/usr/bin/prometheus || bash deploy/unpack_debian.sh prometheus $(DEBIAN)
 
-check: lint type imports generated ## lint, types, import rules, generated files
+check: $(STAMP) ## lint, types, import rules, generated files
+	@$(TWO) lint type imports generated
 
 lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .
@@ -62,14 +65,20 @@ format: $(STAMP)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-test: test-unit test-contract test-integration test-e2e ## all tests
+# What has no server beside the loop, which waits for much of its time; the integration tests fill both cores by themselves.
+test: $(STAMP) $(NODE_STAMP) ## all tests
+	@$(TWO) unit-and-contract test-e2e
+	@$(MAKE) --no-print-directory test-integration
 
 simulate: $(STAMP) ## how often the canary errs and how soon it is rolled back: 5,000 rollouts a scene, hours
 	$(BIN)/python -m tests.bench.simulate_canary
 
 test-unit: $(STAMP) ## domains and pure parts, without sockets
-	@$(MAKE) --no-print-directory -j2 --output-sync=target unit-with-torch unit-without-torch
+	@$(TWO) unit-with-torch unit-without-torch
 	@$(PYTEST) -p no:cacheprovider -n 2 $(SIMULATION)
+
+unit-and-contract: test-unit
+	@$(PYTEST) tests/contract
 
 # Two halves of about the same length, side by side; then the simulation, two scenes at a time.
 WITH_TORCH := tests/unit/engine_local tests/unit/trainer_worker
