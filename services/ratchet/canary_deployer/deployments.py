@@ -61,12 +61,15 @@ class Deployments:
         """Every role that has a policy."""
         return sorted({*self._drivers, *await self._office.policies.roles()})
 
-    def driver(self, role: str) -> RoleDriver:
+    async def driver(self, role: str) -> RoleDriver:
         """The driver of a role, which takes orders. Raises `NotFound`, or `NotLeading` with the leader's address."""
         _ = self._office.lead.term
-        if role not in self._drivers:
-            raise NotFound(f"no such role: {role}")
-        return self._drivers[role]
+        driver = self._drivers.get(role)
+        if driver is not None:
+            return driver
+        if role in await self._office.policies.roles():
+            raise NotLeading("this deployer has just begun to lead: try again in a few seconds")
+        raise NotFound(f"no such role: {role}")
 
     async def current(self, role: str) -> Rollout | None:
         """The newest rollout of a role: a leader's own, else as the leader saved it. Raises `NotFound`."""

@@ -19,14 +19,15 @@ With `"dry_run": true` in its body a POST answers as it would, with the rollout 
 stands in the body, where a field that is not known is refused: a misspelt one must not act.
 
 Errors are `{"error": {"message": ...}}`: 400 for a bad body, 404 for an unknown role or policy, 409 in the wrong state,
-503 while the broker is away, and for a POST to a standby, with the address of the deployer that leads.
+503 while the broker is away, for a POST to a standby, with the address of the deployer that leads, and in the moment in
+which one begins to lead. `actor` has at most 200 characters and `reason` 10,000.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Annotated, Literal, Protocol, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -45,15 +46,21 @@ from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.kernel.errors import Conflict, NotFound, RatchetError, Unavailable, Unreadable
 from ratchet.messages import ModelRollout, decode
 from ratchet.messages.base import JsonObject
+from ratchet.messages.routing import ROLE
 
 T = TypeVar("T")
+
+
+Actor = Annotated[str, msgspec.Meta(max_length=200)]
+Reason = Annotated[str, msgspec.Meta(max_length=10_000)]
+"""Both stand in the record and in every announcement of a decision, which must fit the broker's messages together."""
 
 
 class Acting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who acts, and why: both are part of the audit log."""
 
-    actor: str
-    reason: str
+    actor: Actor
+    reason: Reason
     dry_run: bool = False
     """Answer with the rollout as the act would leave it, and change nothing."""
 
@@ -68,8 +75,8 @@ class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which version to roll out, and whether gates may be waived."""
 
     version: int
-    actor: str
-    reason: str
+    actor: Actor
+    reason: Reason
     override: bool = False
     strategy: Literal["canary", "blue_green", "immediate", "auto"] | None = None
     """How traffic moves once the gates are passed; absent: as the installation's setting says."""
@@ -122,7 +129,7 @@ class Api:
 
     async def rollout(self, request: Request) -> Response:
         """One role's newest rollout."""
-        role: str = request.path_params["role"]
+        role = _named_role(request)
         found = await self._deployments.current(role)
         if found is None:
             raise NotFound(f"there was no rollout of {role} yet")
@@ -130,7 +137,7 @@ class Api:
 
     async def audit(self, request: Request) -> Response:
         """Every decision about a role that the stream still has, held against its hash chain."""
-        role: str = request.path_params["role"]
+        role = _named_role(request)
         route = await self._policies.route(role)
         if route is None:
             raise NotFound(f"no such role: {role}")
@@ -153,7 +160,7 @@ class Api:
 
     async def policies(self, request: Request) -> Response:
         """One role's route and policies."""
-        role: str = request.path_params["role"]
+        role = _named_role(request)
         if role not in await self._policies.roles():
             raise NotFound(f"no such role: {role}")
         return _json(await self._role(role))
@@ -161,8 +168,8 @@ class Api:
     async def start(self, request: Request) -> Response:
         """Roll out a version, or approve the one that waits."""
         wanted = await _body(request, Start)
-        role: str = request.path_params["role"]
-        driver = self._deployments.driver(role)
+        role = _named_role(request)
+        driver = await self._deployments.driver(role)
         policy = await self._policies.version(role, wanted.version)
         order = Order(wanted.actor, wanted.reason, wanted.override, wanted.strategy)
         start = driver.would_start if wanted.dry_run else driver.start
@@ -171,8 +178,8 @@ class Api:
     def _act(self, act: Act) -> Callable[[Request], Awaitable[Response]]:
         async def taken(request: Request) -> Response:
             wanted = await _body(request, Promoting if act is Act.PROMOTE else Acting)
-            role: str = request.path_params["role"]
-            driver = self._deployments.driver(role)
+            role = _named_role(request)
+            driver = await self._deployments.driver(role)
             order = Order(wanted.actor, wanted.reason, isinstance(wanted, Promoting) and wanted.override)
             take = driver.would_act if wanted.dry_run else driver.act
             return _json(self._shown(role, await take(act, order)))
@@ -208,6 +215,14 @@ def _audit(found: Audit) -> JsonObject:
         if broken
         else None,
     }
+
+
+def _named_role(request: Request) -> str:
+    """The role in the path. Raises `NotFound` for what is no name of a role, without asking the broker."""
+    role: str = request.path_params["role"]
+    if ROLE.fullmatch(role) is None:
+        raise NotFound(f"no such role: {role}")
+    return role
 
 
 async def _body(request: Request, kind: type[T]) -> T:

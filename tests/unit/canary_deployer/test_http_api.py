@@ -24,7 +24,6 @@ class Desk:
         self.world = world
         self.deployments = Deployments(world.office(), world.work())
         self.deployments.registered(ROLE)
-        world.driver = self.deployments.driver(ROLE)
         self.log: list[ModelRollout] | None = None
         """The decisions as somebody left them; None: as they were taken."""
         api = Api(self.deployments, Ledger(world.policies, self), world.rules)
@@ -53,6 +52,7 @@ class Desk:
 @pytest_asyncio.fixture
 async def desk() -> AsyncIterator[Desk]:
     one = Desk(await CanaryWorld().with_policies(1, 2))
+    one.world.driver = await one.deployments.driver(ROLE)
     yield one
     await one.client.aclose()
 
@@ -78,6 +78,20 @@ async def test_a_record_that_cannot_be_read_is_no_fault_of_the_request(desk: Des
     await desk.world.bus.bucket(ROLLOUTS, msgspec.Raw).put(ROLE, msgspec.Raw(b"{"))
     told = await desk.post(f"/v1/rollouts/{ROLE}/pause", ACT, 503)
     assert told["error"]["message"].startswith(f"{ROLLOUTS}/{ROLE} cannot be read")
+
+
+async def test_a_role_that_a_new_leader_has_not_read_yet_is_asked_for_again_and_not_unknown(desk: Desk):
+    await desk.world.bus.bucket(POLICIES, PolicyVersion).put("planner.1", policy(1, role="planner"))
+    told = await desk.post("/v1/rollouts/planner/rollback", ACT, 503)
+    assert told["error"]["message"].endswith("try again in a few seconds")
+
+
+@pytest.mark.parametrize("name", ["leader.canary_deployer", "*", "%3E", "%00", "a%0d%0ab", "%20", "%ff", "x" * 65])
+async def test_what_is_no_name_of_a_role_is_not_looked_up(desk: Desk, name: str):
+    await desk.world.bus.bucket(ROLLOUTS, msgspec.Raw).put("leader.canary_deployer", msgspec.Raw(b"{}"))
+    for path in (f"/v1/rollouts/{name}", f"/v1/rollouts/{name}/audit", f"/v1/policies/{name}"):
+        assert "no such role" in (await desk.get(path, 404))["error"]["message"]
+    await desk.post(f"/v1/rollouts/{name}/pause", ACT, 404)
 
 
 async def test_acts_change_the_rollout_and_are_audited(desk: Desk):
@@ -107,6 +121,7 @@ REFUSED = pytest.mark.parametrize(
         (f"/v1/rollouts/{ROLE}/start", {**ACT, "version": 9}, 404, f"no such policy: {ROLE}@9"),
         (f"/v1/rollouts/{ROLE}/start", {**ACT, "version": 1}, 409, "is already the stable policy"),
         (f"/v1/rollouts/{ROLE}/start", ACT, 400, "bad request: Object missing required field `version`"),
+        (f"/v1/rollouts/{ROLE}/pause", {**ACT, "reason": "x" * 10_001}, 400, "Expected `str` of length <= 10000"),
         (f"/v1/rollouts/{ROLE}/pause", {"actor": "ann"}, 400, "missing required field `reason`"),
         (f"/v1/rollouts/{ROLE}/pause", {"actor": " ", "reason": "x"}, 400, "actor and reason must say something"),
         (f"/v1/rollouts/{ROLE}/pause", {**ACT, "force": True}, 400, "unknown field `force`"),
