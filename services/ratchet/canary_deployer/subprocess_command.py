@@ -1,6 +1,7 @@
 """An operator's command as a subprocess: it gets so long and may print so much, and its process group ends with it.
 
-What leaves the group (`setsid`) goes on, and holds nobody up.
+What leaves the group (`setsid`) goes on, and holds nobody up. A guard beside the command ends the group when this
+process is killed: the gate is asked again after a restart, and two of the same command would play at once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 
 READ_BYTES = 1 << 16
 """Of one read of a pipe."""
+GUARD = 'read -r _; kill -s KILL -- "-$1"'
+"""Waits until its input is closed, which a kill of this process does, and ends the group that it is told."""
 STDERR_TAIL = 400
 """Characters of the command's complaint that are reported."""
 
@@ -51,7 +54,9 @@ async def run(command: Command, environment: Mapping[str, str], given: bytes = b
         process, transport = await _begun(command.line, environment)
     except (OSError, ValueError) as error:
         return Ended(problem=f"cannot run {command.line!r}: {error}")
+    guard = None
     try:
+        guard = await _guarded(process)
         async with asyncio.timeout(command.deadline_s):
             out, err = await _exchanged(process, given, command.most_bytes)
     except TimeoutError:
@@ -60,6 +65,8 @@ async def run(command: Command, environment: Mapping[str, str], given: bytes = b
         return Ended((), time.monotonic() - started, f"it printed more than {command.most_bytes} bytes")
     finally:
         await _end(process, transport)
+        if guard is not None:
+            await _dismissed(guard)
     lines = tuple(out.decode(errors="replace").splitlines())
     return Ended(lines, time.monotonic() - started, _complaint(process.returncode, err))
 
@@ -77,6 +84,20 @@ async def _begun(line: str, environment: Mapping[str, str]) -> tuple[Process, as
         start_new_session=True,
     )
     return Process(transport, protocol, loop), transport
+
+
+async def _guarded(process: Process) -> Process:
+    """The guard of a command that has just begun."""
+    return await asyncio.create_subprocess_exec(
+        "/bin/sh", "-c", GUARD, "guard", str(process.pid), stdin=PIPE, start_new_session=True
+    )
+
+
+async def _dismissed(guard: Process) -> None:
+    """Killed before its input is closed, so that it ends nobody."""
+    with suppress(ProcessLookupError):
+        guard.kill()
+    await guard.wait()
 
 
 async def _exchanged(process: Process, given: bytes, most: int) -> tuple[bytes, bytes]:

@@ -46,6 +46,30 @@ async def test_a_failing_command_is_reported_with_its_last_words(tmp_path: Path)
     assert run.problem == "the command ended with 1: no gateway"
 
 
+async def test_a_command_ends_with_the_process_that_asked_for_it(tmp_path: Path):
+    """A kill -9 leaves nothing that goes on playing beside the command of the next process."""
+    mark = tmp_path / "command"
+    command = f"import os, signal; print(os.getpid(), file=open({str(mark)!r}, 'w')); signal.pause()"
+    asking = f"""
+import asyncio, shlex, sys
+from ratchet.canary_deployer.subprocess_command import Command, run
+asyncio.run(run(Command(shlex.join([sys.executable, "-c", {command!r}]), 300, 1000), {{}}))
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", asking)
+
+    async def begun() -> int | None:
+        return int(mark.read_text()) if mark.exists() and mark.read_text().endswith("\n") else None
+
+    pid = await eventually(begun, 60)
+    process.kill()
+    await process.wait()
+
+    async def gone() -> bool:
+        return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+    await eventually(gone, 30)
+
+
 async def test_a_missing_command_is_reported(tmp_path: Path):
     plan = HeldoutPlan("/no/such/command", 3, 0, "http://gateway", 5, tmp_path)
     run = await SubprocessHeldout(plan).play(policy(2))
