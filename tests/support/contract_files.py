@@ -15,6 +15,7 @@ import jsonschema_rs
 
 from ratchet.kernel.contracts import Contracts, load_schema, open_view
 from ratchet.kernel.resources import resource_dir
+from tools.invalid_examples import invalid_examples
 
 ROOT = resource_dir("contracts")
 CONTRACTS = Contracts.load()
@@ -27,7 +28,7 @@ ABSENT = object()
 
 @dataclass(frozen=True)
 class Example:
-    """One example file; `rule` and `at` say what an invalid one breaks, as its name says."""
+    """One example; `rule` and `at` say what an invalid one breaks, as its name says."""
 
     schema: str
     name: str
@@ -50,8 +51,13 @@ class Example:
 
 def examples(kind: str, schema: str = "*", root: Path = ROOT) -> list[Example]:
     """The `valid` or `invalid` examples of one schema, or of all, of the contracts in `root`."""
-    files = sorted((root / "examples").glob(f"{schema}/{kind}/*.json"))
-    return [Example(file.parent.parent.name, file.stem, json.loads(file.read_text())) for file in files]
+    directories = sorted((root / "examples").glob(schema))
+    read = {"valid": _valid_examples, "invalid": invalid_examples}[kind]
+    return [Example(one.name, name, document) for one in directories for name, document in read(one).items()]
+
+
+def _valid_examples(directory: Path) -> dict[str, Any]:
+    return {file.stem: json.loads(file.read_text()) for file in sorted((directory / "valid").glob("*.json"))}
 
 
 def example(schema: str, name: str = "full") -> Any:

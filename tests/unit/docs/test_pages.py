@@ -19,7 +19,7 @@ PAGES = [
 ]
 FENCE = re.compile(r"^[ \t]*```(\w*)[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-PLACE = re.compile(r"`((?:services|docs|tests|contracts|deploy|examples)/[\w./*-]*)`")
+PLACE = re.compile(r"`((?:services|docs|tests|tools|contracts|deploy|examples)/[\w./*-]*)`")
 HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 
 
