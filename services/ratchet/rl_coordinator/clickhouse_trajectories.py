@@ -76,7 +76,7 @@ INNER JOIN (
     FROM turns AS c WHERE c.role = {role:String} AND c.ingested_at > {turns_since:DateTime64(3)}
     GROUP BY c.trajectory_id
 ) AS u ON u.trajectory_id = t.trajectory_id
-ORDER BY has(u.arms, 'pinned') OR t.claimed_arm = 'pinned', t.ingested_at DESC, trajectory_id DESC
+ORDER BY has(u.arms, 'pinned') OR ifNull(t.claimed_arm, '') = 'pinned', t.ingested_at DESC, trajectory_id DESC
 LIMIT {limit:UInt32}
 """
 """Trajectories with gateway calls that were stored since an instant: newest first, but pinned ones last, so that those
