@@ -1,15 +1,13 @@
-"""Writes what is made from the contracts: the tables of README.md, asyncapi.json, and the record of a release.
+"""Writes what is made from the contracts: the tables of README.md, and asyncapi.json.
 
-python contracts/generate.py                 write the tables and the document
-python contracts/generate.py --check         exit 1 when they are not what topics.json, schemas and examples say
-python contracts/generate.py --release 0.2   record schemas and valid examples as released
+python contracts/generate.py           write the tables and the document
+python contracts/generate.py --check   exit 1 when they are not what topics.json, schemas and examples say
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -121,25 +119,11 @@ def stale() -> list[Path]:
     return [file for file, text in made().items() if not file.exists() or file.read_text() != text]
 
 
-def release(version: str) -> None:
-    """Record the schemas, the topics and the valid examples of `version`."""
-    target = ROOT / "released" / version
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(ROOT / "schemas", target / "schemas")
-    for directory in (ROOT / "examples").iterdir():
-        shutil.copytree(directory / "valid", target / "examples" / directory.name / "valid")
-    shutil.copy(ROOT / "topics.json", target / "topics.json")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write, or check."""
     parser = argparse.ArgumentParser(description="Writes what is made from the contracts.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is not fresh")
-    parser.add_argument("--release", metavar="VERSION", help="record the contracts as released")
     chosen = parser.parse_args(arguments)
-    if chosen.release:
-        release(chosen.release)
-        return 0
     for file in stale():
         if chosen.check:
             sys.stderr.write(f"contracts/{file.name} is not fresh: run `python contracts/generate.py`\n")

@@ -19,6 +19,7 @@ from ratchet.kernel.compatibility import Break, breaks
 from ratchet.kernel.contracts import Breach, Contracts, Topic, Views, load_schema, parse
 from ratchet.kernel.envelope import unseal
 from ratchet.kernel.errors import InvalidMessage, Rejected, UnknownSubject
+from ratchet.kernel.releases import releases
 from ratchet.kernel.replay import Replay
 from ratchet.kernel.resources import resource_dir
 from ratchet.kernel.settings import KernelSettings
@@ -116,17 +117,21 @@ def _topic_named_by(contracts: Contracts, schema: Json, file: Path) -> Topic:
 
 def compatibility(proposal: Proposal) -> Compatibility:
     """Against the contract in force, and against every released version of it."""
-    root, name = resource_dir("contracts"), proposal.topic.schema
-    versions = [root, *sorted((root / "released").iterdir())]
-    known = [version for version in versions if (version / "schemas" / "agent-rl" / f"{name}.schema.json").exists()]
-    changes = {change: None for version in known for change in breaks(load_schema(version, name), proposal.schema)}
-    refused = [
-        str(file.relative_to(root))
-        for version in known
-        for file in sorted((version / "examples" / name / "valid").glob("*.json"))
-        if _refused_by_readers(proposal.views, json.loads(file.read_text()))
-    ]
+    name = proposal.topic.schema
+    earlier = [release.schemas[name] for release in releases().values() if name in release.schemas]
+    changes = {change: None for old in (proposal.today, *earlier) for change in breaks(old, proposal.schema)}
+    refused = [place for place, example in _valid_examples(name) if _refused_by_readers(proposal.views, example)]
     return Compatibility(list(changes), refused)
+
+
+def _valid_examples(schema: str) -> Iterator[tuple[str, Json]]:
+    """Those of today and of every release, each with where it stands in `contracts`."""
+    root = resource_dir("contracts")
+    for file in sorted((root / "examples" / schema / "valid").glob("*.json")):
+        yield str(file.relative_to(root)), json.loads(file.read_text())
+    for version, release in releases().items():
+        for name, example in release.examples.get(schema, {}).items():
+            yield f"released/{version}.json#/examples/{schema}/{name}", example
 
 
 def _refused_by_readers(views: Views, document: Json) -> bool:

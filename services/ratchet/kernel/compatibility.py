@@ -13,10 +13,12 @@ from typing import Any
 Json = Any
 """Part of a schema."""
 
-_COMPARED = {"type", "enum", "properties", "required", "items", "additionalProperties", "oneOf", "$defs"}
+LOOKED_INTO = {"properties", "items", "additionalProperties", "oneOf", "$defs"}
+"""Keywords that hold the schemas of parts, which are compared one by one."""
+_COMPARED = LOOKED_INTO | {"type", "enum", "required"}
 """Keywords whose values may change in some ways. All others must stay: narrower, old messages are refused; wider, old
 readers refuse new messages."""
-_WORDS = {"title", "description", "examples", "deprecated", "$comment", "$id", "$schema"}
+WORDS = {"title", "description", "examples", "deprecated", "$comment", "$id", "$schema"}
 """Keywords that refuse nothing."""
 
 
@@ -62,7 +64,7 @@ def _compared(old: _Node, new: _Node, path: str) -> Iterator[Break]:
             yield Break(path, "was rewritten")
         return
     yield from _types(old, new, path)
-    for keyword in sorted((old.schema.keys() | new.schema.keys()) - _COMPARED - _WORDS):
+    for keyword in sorted((old.schema.keys() | new.schema.keys()) - _COMPARED - WORDS):
         if old.schema.get(keyword) != new.schema.get(keyword):
             yield Break(path, f"{keyword} {_shown(old, keyword)} became {_shown(new, keyword)}")
     yield from _values(old, new, path)
