@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from ratchet.kernel.bus import Bus, Connection
 from ratchet.kernel.consumer import BatchHandler, Consumer, Dead, Done, Outcome, Retry, Subscription, each
 from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import BusUnavailable, Conflict, InvalidMessage
+from ratchet.kernel.errors import BusUnavailable, Conflict, InvalidMessage, Unreadable
 from ratchet.kernel.projection import Fold, Projection
 from ratchet.kernel.publisher import LOST
 from ratchet.kernel.received import Received
@@ -453,3 +453,18 @@ async def _has(items: Sequence[object] | set[str], number: int) -> bool:
 
 async def _true(value: bool) -> bool:
     return value
+
+
+async def test_what_stands_below_a_name_is_read_without_its_neighbours(settings: KernelSettings) -> None:
+    """More keys than one request of the broker brings, one of another type, and a deleted one."""
+    async with connected(settings) as bus:
+        bucket, raw = bus.bucket("baselines", int), bus.bucket("baselines", msgspec.Raw)
+        await asyncio.gather(*(bucket.put(f"a.{n}", n) for n in range(600)), bucket.put("a", 1), bucket.put("ab.1", 1))
+        await raw.put("a.1", msgspec.Raw(b"{"))
+        await bucket.delete("a.2")
+        assert await bucket.keys("a") == sorted(f"a.{n}" for n in range(600) if n != 2)
+        found = await bucket.below("a")
+        read = {key: entry.value for key, entry in found.items() if not isinstance(entry, Unreadable)}
+        assert read == {f"a.{n}": n for n in range(600) if n not in (1, 2)}
+        assert found.keys() - read.keys() == {"a.1"}
+        assert await bucket.below("nobody") == {}

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import BusUnavailable, Conflict
+from ratchet.kernel.errors import BusUnavailable, Conflict, Unreadable
 from ratchet.kernel.kv import Entry, entry_of
 from ratchet.kernel.received import Received
 from ratchet.messages import Message
@@ -89,8 +89,18 @@ class FakeBucket:
             self._write(key, value)
         return value
 
-    async def keys(self) -> list[str]:
-        return sorted(self._store.entries)
+    async def keys(self, prefix: str | None = None) -> list[str]:
+        return [key for key in sorted(self._store.entries) if prefix is None or key.startswith(f"{prefix}.")]
+
+    async def below(self, prefix: str) -> dict[str, Entry[Any] | Unreadable]:
+        found: dict[str, Entry[Any] | Unreadable] = {}
+        for key in await self.keys(prefix):
+            body, revision = self._store.entries[key]
+            try:
+                found[key] = entry_of(f"{self._name}/{key}", body, revision, self._kind)
+            except Unreadable as error:
+                found[key] = error
+        return found
 
     async def items(self, select: Callable[[str], bool] = lambda _: True) -> dict[str, Entry[Any]]:
         found = {key: await self.get(key) for key in sorted(self._store.entries) if select(key)}

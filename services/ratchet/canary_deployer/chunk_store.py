@@ -63,7 +63,7 @@ class ChunkStore:
         """Delete what the record that was just written does not name; what cannot be deleted now goes later."""
         with suppress(Unavailable):
             if self._stored is None:
-                self._stored = {key for key in await self._bucket.keys() if key.startswith(f"{self._role}.")}
+                self._stored = {*await self._bucket.keys(self._role)}
             for name in self._stored - {one.name for one in names}:
                 await self._bucket.delete(name)
                 self._stored.discard(name)

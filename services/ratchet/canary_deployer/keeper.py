@@ -35,7 +35,7 @@ from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.chunk_store import ChunksLost, ChunkStore
 from ratchet.canary_deployer.domain import decisions
 from ratchet.canary_deployer.domain.announcements import Facts, e_values, registered, superseded
-from ratchet.canary_deployer.domain.rollout import TERMINAL, WITH_TRAFFIC, Rollout, Verdict
+from ratchet.canary_deployer.domain.rollout import TERMINAL, WITH_TRAFFIC, Rollout, Verdict, without_statistics
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.serving import SUPERSEDED, renewed, restaged, settled
 from ratchet.canary_deployer.domain.trajectories import Chunk
@@ -45,7 +45,7 @@ from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Lead
 from ratchet.canary_deployer.nats_events import Read
 from ratchet.kernel.errors import BusUnavailable, Conflict, NotFound, Unavailable, Unreadable
-from ratchet.kernel.kv import Bucket
+from ratchet.kernel.kv import Bucket, Entry
 from ratchet.messages import MESSAGES, Message, ModelDeployed
 from ratchet.messages.base import Cause
 from ratchet.messages.state import PolicyVersion
@@ -116,14 +116,30 @@ class RolloutKeeper:
     async def load(self) -> Rollout | None:
         """The rollout; read from the bucket at first and after a fault."""
         if not self._loaded:
-            entry = await self._office.rollouts.get(self._role)
+            entry, self.lost = await self._stored()
             self._rollout, self._revision = (entry.value, entry.revision) if entry else (None, None)
             self._unsaved, self._leased_at, self._watching = False, None, None
             self.generation += 1
-            await self._claim()
-            self._watching, self.lost = await self._watched(self._rollout)
+            if self.lost is None:
+                await self._claim()
+                self._watching, self.lost = await self._watched(self._rollout)
             self._loaded = True
         return self._rollout
+
+    async def _stored(self) -> tuple[Entry[Rollout] | None, str | None]:
+        """The record; and, where its statistics cannot be read and traffic depends on them, why they are lost.
+
+        A rollout without traffic needs none: what it decided and what it waits for stands beside them.
+        """
+        try:
+            return await self._office.rollouts.get(self._role), None
+        except Unreadable as error:
+            rest = without_statistics(error.stored)
+            if rest is None:
+                raise
+            log.error("statistics of a rollout left out", role=self._role, reason=str(error))
+            lost = f"statistics of the rollout cannot be read: {error.reason}" if rest.state in WITH_TRAFFIC else None
+            return Entry(rest, error.revision), lost
 
     async def _claim(self) -> None:
         """Write this leader's term into what another has left: a write that it still has on its way fails."""

@@ -108,16 +108,12 @@ class KvPolicies:
 
         One damaged entry must not keep the role from its next policy.
         """
-        keys = [key for key in await self._versions.keys() if key.startswith(f"{role}.")]
-        return sorted([(int(key.rpartition(".")[2]), await self._readable(key)) for key in keys], key=itemgetter(0))
-
-    async def _readable(self, key: str) -> PolicyVersion | None:
-        try:
-            entry = await self._versions.get(key)
-        except Unreadable as error:
-            log.warning("policy left out", reason=str(error))
-            return None
-        return entry.value if entry else None
+        known: list[tuple[int, PolicyVersion | None]] = []
+        for key, entry in (await self._versions.below(role)).items():
+            if isinstance(entry, Unreadable):
+                log.warning("policy left out", reason=str(entry))
+            known.append((int(key.rpartition(".")[2]), None if isinstance(entry, Unreadable) else entry.value))
+        return sorted(known, key=itemgetter(0))
 
     async def _count(self, role: str, version: int) -> None:
         """The next version is later than this one."""

@@ -75,10 +75,12 @@ class DigestMismatch(RatchetError):
 class Unreadable(RatchetError):
     """A stored value is not what its bucket holds: damaged, or written by another version. `revision` is its own."""
 
-    def __init__(self, key: str, revision: int, reason: str) -> None:
+    def __init__(self, key: str, revision: int, reason: str, stored: bytes = b"") -> None:
         super().__init__(f"{key} cannot be read: {reason}")
         self.revision = revision
         self.reason = reason
+        self.stored = stored
+        """The value itself, for whoever can read a part of it. No message and no log shows it."""
 
 
 class Rejected(RatchetError):

@@ -101,13 +101,21 @@ class Bucket(Generic[V]):
                     await self.update(key, value, entry.revision)
                 return value
 
-    async def keys(self) -> list[str]:
-        """All keys, sorted, read at once. Deleted ones are left out."""
-        with _classified(self._name):
-            async with aclosing(self._batches(headers_only=True)) as batches:
-                async for newest in batches:
-                    return sorted(self._key(one) for one in newest if not _is_marker(one))
-        return []
+    async def keys(self, prefix: str | None = None) -> list[str]:
+        """All keys, or those that are `prefix`, a dot and more: sorted, read at once. Deleted ones are left out."""
+        below = ">" if prefix is None else f"{prefix}.>"
+        return sorted(map(self._key, await self._newest(below, headers_only=True)))
+
+    async def below(self, prefix: str) -> dict[str, Entry[V] | Unreadable]:
+        """Entries whose keys are `prefix`, a dot and more, by key, read at once; an unreadable one is its error."""
+        found: dict[str, Entry[V] | Unreadable] = {}
+        for one in await self._newest(f"{prefix}.>"):
+            key = self._key(one)
+            try:
+                found[key] = entry_of(f"{self._name}/{key}", one.data, one.metadata.sequence.stream, self._kind)
+            except Unreadable as error:
+                found[key] = error
+        return dict(sorted(found.items()))
 
     async def items(self, select: Callable[[str], bool] = lambda _: True) -> dict[str, Entry[V]]:
         """All entries whose key is selected, by key."""
@@ -156,7 +164,15 @@ class Bucket(Generic[V]):
             news.append((key, None))
         return news
 
-    async def _batches(self, *, headers_only: bool = False) -> AsyncGenerator[list[Msg]]:
+    async def _newest(self, below: str, *, headers_only: bool = False) -> list[Msg]:
+        """The newest message of each key that is not deleted."""
+        with _classified(self._name):
+            async with aclosing(self._batches(below, headers_only=headers_only)) as batches:
+                async for newest in batches:
+                    return [one for one in newest if not _is_marker(one)]
+        raise BusUnavailable(f"broker does not answer for {self._name}: it sent less than there is")
+
+    async def _batches(self, below: str = ">", *, headers_only: bool = False) -> AsyncGenerator[list[Msg]]:
         """The newest message of every key at once, then what comes; empty batches while nothing comes.
 
         Ends when the broker has forgotten what was read, or what it holds is not what came.
@@ -164,7 +180,7 @@ class Bucket(Generic[V]):
         config = ConsumerConfig(
             ack_policy=AckPolicy.NONE,
             deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
-            filter_subject=self._prefix + ">",
+            filter_subject=self._prefix + below,
             headers_only=headers_only,
             inactive_threshold=INACTIVE_S,
             mem_storage=True,
@@ -233,7 +249,7 @@ def entry_of(where: str, stored: bytes, revision: int, kind: type[V]) -> Entry[V
     try:
         return Entry(decode(stored, kind), revision)
     except msgspec.DecodeError as error:
-        raise Unreadable(where, revision, str(error)) from error
+        raise Unreadable(where, revision, str(error), stored) from error
 
 
 @contextmanager

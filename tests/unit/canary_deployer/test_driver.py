@@ -25,7 +25,7 @@ from ratchet.messages import Alert, ModelDeployed, ModelRollout, named_id
 from ratchet.messages.base import Cause
 from ratchet.messages.reward import RewardComponent
 from ratchet.messages.routing import arm_of, weight_at
-from ratchet.messages.state import POLICIES, ROLLOUT_CHUNKS, PolicyVersion, Route
+from ratchet.messages.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route
 from tests.support.canary_world import (
     ROLE,
     CanaryWorld,
@@ -734,6 +734,45 @@ async def test_a_route_that_is_deleted_or_set_back_under_a_rollout_is_made_true_
         assert before.canary is not None
         assert route.canary is not None
         assert (route.canary.salt, route.canary.schedule) == (before.canary.salt, before.canary.schedule)
+
+
+async def of_an_earlier_version(world: CanaryWorld) -> None:
+    """The record as a version wrote it whose statistics looked otherwise, and a deployer that starts anew."""
+    records = world.bus.bucket(ROLLOUTS, msgspec.Raw)
+    members = msgspec.json.decode(msgspec.json.encode(await world.rollout()))
+    watch = {"pending": {"a trajectory": ["stable", 0.1]}, "stable": {"mean": 0.5}}
+    await records.put(ROLE, msgspec.Raw(msgspec.json.encode({**members, "watch": watch, "looks": [1, 2]})))
+    world.restart()
+
+
+@pytest.mark.parametrize("act", [None, Act.ROLLBACK])
+async def test_a_rollout_of_an_earlier_version_is_rolled_back_since_nothing_is_known_of_its_traffic(act: Act | None):
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    await of_an_earlier_version(world)
+    if act is not None:
+        await world.driver.act(act, Order("ann", "now"))
+    else:
+        await world.driver.step()
+    ended = await world.until("rolled_back")
+    assert ended.reason == "now" if act else ended.reason.startswith("statistics of the rollout cannot be read")
+    assert (await world.route()).canary is None
+    assert first_break(world.bus.published(ModelRollout)) is None
+
+
+async def test_what_ended_or_waits_since_an_earlier_version_holds_up_nobody():
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["approval"].outcome = NEEDS_APPROVAL
+    await world.until("awaiting_approval")
+    await of_an_earlier_version(world)
+    assert (await world.driver.act(Act.APPROVE, Order("ann", "go"))).state == "running"
+    await world.driver.act(Act.PROMOTE, Order("ann", "now", override=True))
+    await of_an_earlier_version(world)
+    await world.bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.3", policy(3))
+    await world.driver.step()
+    assert (await world.until("awaiting_approval")).candidate == served(3)
+    assert (await world.driver.act(Act.REVERT, Order("ann", "back"))).candidate == served(1)
+    assert first_break(world.bus.published(ModelRollout)) is None
 
 
 async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_rollout():

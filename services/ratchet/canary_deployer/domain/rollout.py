@@ -14,7 +14,7 @@ from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.trajectories import Compared
 from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.kernel.errors import Rejected
-from ratchet.messages.base import Cause, JsonObject, Value
+from ratchet.messages.base import Cause, JsonObject, Value, decode
 from ratchet.messages.state import ServedPolicy, WeightStep
 
 
@@ -245,6 +245,20 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
         """The versions and weights whose trajectories count."""
         weights = frozenset(step.weight for step in self.schedule)
         return Compared(self.rollout_id, self.stable.version if self.stable else 0, self.candidate.version, weights)
+
+
+STATISTICS = frozenset({"watch", "forecast", "horizon"})
+"""Members of a record whose shapes change from version to version. What was decided stands in the others."""
+
+
+def without_statistics(stored: bytes) -> Rollout | None:
+    """A record whose statistics cannot be read, without them; None when the rest cannot be read either."""
+    try:
+        members = msgspec.json.decode(stored, type=dict[str, msgspec.Raw])
+        kept = {name: value for name, value in members.items() if name not in STATISTICS}
+        return decode(msgspec.json.encode(kept), Rollout)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def checked_move(state: State, verdict: Verdict, target: State) -> State:
