@@ -18,13 +18,14 @@ from tests.support.compose import REPOSITORY
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 EXTRAS = {"embedded": "embedded", "engine_local": "engine", "trainer_worker": "trainer", "demo": "demo"}
 """The extra that a package of `services/ratchet` may need besides the base."""
-OURS = {path.stem for folder in ("contracts", "docs") for path in (REPOSITORY / folder).glob("*.py")} | {
+OURS = {path.stem for folder in ("contracts", "docs", "tools") for path in (REPOSITORY / folder).glob("*.py")} | {
     "ratchet",
     "tests",
     "deploy",
     "docs",
     "contracts",
     "examples",
+    "tools",
 }
 
 
