@@ -69,6 +69,6 @@ def test_a_service_imports_what_the_base_or_its_extra_declares(service: str):
     assert undeclared(REPOSITORY / "services/ratchet" / service, declared(*extras)) == set()
 
 
-@pytest.mark.parametrize("folder", ["tests", "deploy", "docs", "contracts", "examples"])
+@pytest.mark.parametrize("folder", ["tests", "deploy", "docs", "contracts", "examples", "tools"])
 def test_everything_else_imports_what_some_extra_declares(folder: str):
     assert undeclared(REPOSITORY / folder, declared(*PROJECT["optional-dependencies"])) == set()
