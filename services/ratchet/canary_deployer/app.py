@@ -1,5 +1,6 @@
 """The deployer, put together.
 
+BrokerClock: what all that follows calls now
 Leadership: one of several deployers leads; the others serve what can be read, and wait
 RL_TRAINING --training.status--> Handlers --> policies KV (next version) --> Deployments.registered   (while leading)
 Deployments, while leading: one RoleDriver per role
@@ -11,10 +12,9 @@ Api on `port`: what there is, and operators' acts
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
 
 import httpx
 from pydantic import SecretStr
@@ -34,6 +34,7 @@ from ratchet.canary_deployer.http_gateway import HttpGateway
 from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Leader, Leadership, WhileLeading
+from ratchet.canary_deployer.nats_clock import BrokerClock
 from ratchet.canary_deployer.nats_decisions import NatsDecisions
 from ratchet.canary_deployer.nats_events import NatsEvents, Places, newest
 from ratchet.canary_deployer.nats_traffic import NatsTraffic
@@ -41,7 +42,6 @@ from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_heldout import HeldoutPlan, SubprocessHeldout
 from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
 from ratchet.kernel.bus import Bus
-from ratchet.kernel.clock import utc_now
 from ratchet.kernel.consumer import Consumer, Subscription, each
 from ratchet.kernel.contracts import Contracts
 from ratchet.kernel.http import HttpServer
@@ -69,11 +69,13 @@ class BusSource:
 
 
 @asynccontextmanager
-async def build(settings: Settings, now: Callable[[], datetime] = utc_now) -> AsyncIterator[App]:
+async def build(settings: Settings) -> AsyncIterator[App]:
     """Connect and wire everything; disconnect at the end."""
     bus = await Bus.connect(settings.kernel, name=NAME, contracts=Contracts.load())
     try:
         await bus.ensure_streams()
+        clock = BrokerClock(bus)
+        await clock.look()
         headers = _bearer(settings.engine_api_key)
         async with (
             httpx.AsyncClient(base_url=settings.engine_url, headers=headers, trust_env=False) as engine,
@@ -87,7 +89,7 @@ async def build(settings: Settings, now: Callable[[], datetime] = utc_now) -> As
                 HttpCoordinator(coordinator if settings.coordinator_url else None),
                 HttpGateway(gateway),
             )
-            yield _assembled(settings, bus, clients, now)
+            yield _assembled(settings, bus, clients, clock)
     finally:
         await bus.close()
 
@@ -101,7 +103,7 @@ class Clients:
     gateway: HttpGateway
 
 
-def _assembled(settings: Settings, bus: Bus, clients: Clients, now: Callable[[], datetime]) -> App:
+def _assembled(settings: Settings, bus: Bus, clients: Clients, clock: BrokerClock) -> App:
     leadership = Leadership(bus.bucket(ROLLOUTS, Leader), settings.url, settings.takeover_s)
     policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion), leadership)
     office = Office(
@@ -109,7 +111,7 @@ def _assembled(settings: Settings, bus: Bus, clients: Clients, now: Callable[[],
         rollouts=bus.bucket(ROLLOUTS, Rollout),
         chunks=bus.bucket(ROLLOUT_CHUNKS, Chunk),
         publish=bus.publish_all,
-        now=now,
+        now=clock,
         rules=settings.rules(),
         endpoint=settings.gateway_url,
         serving_platform=settings.serving_platform,
@@ -128,11 +130,12 @@ def _assembled(settings: Settings, bus: Bus, clients: Clients, now: Callable[[],
     deployments = Deployments(office, work)
     facts = functools.partial(Facts, endpoint=office.endpoint, serving_platform=office.serving_platform)
     jobs, objects = bus.bucket(JOBS, Job), Objects(settings.kernel)
-    handlers = Handlers(policies, jobs, objects, deployments.registered, facts, now)
+    handlers = Handlers(policies, jobs, objects, deployments.registered, facts, clock)
     api = Api(deployments, Ledger(policies, NatsDecisions(bus)), office.rules)
     return App(
         name=NAME,
         components=[
+            clock,
             leadership,
             WhileLeading(leadership, lambda: deployments),
             WhileLeading(leadership, lambda: Consumer(bus, _subscription(handlers))),

@@ -1,0 +1,48 @@
+"""The deployer's clock is the broker's, whatever its own host calls now."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from ratchet.canary_deployer.nats_clock import BrokerClock
+from ratchet.kernel.settings import KernelSettings
+from ratchet.messages import Start
+from tests.support.messages import turn
+from tests.support.running import connected, running
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+NEAR = timedelta(seconds=20)
+"""What a busy machine may put between two readings of one clock."""
+
+
+class HandMoved:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+async def test_now_is_the_brokers_clock_and_goes_on_without_it(nats: RunningServer) -> None:
+    async with connected(KernelSettings(nats_url=nats.url)) as bus:
+        hand = HandMoved()
+        clock = BrokerClock(bus, hand)
+        await clock.look()
+        asked_at = clock()
+        await bus.publish(
+            Start(trajectory_id="0199f3a1-7c42-7d10-9b1e-2f6a4c8d0e11", timestamp=bus.now(), policy=turn().policy)
+        )
+        stored = (await bus.nc.jetstream().get_msg("RL_STARTS", 1)).time
+        assert stored is not None
+        assert timedelta(0) <= stored - asked_at < NEAR
+        hand.seconds += 3600
+        assert clock() == asked_at + timedelta(hours=1)
+
+        async def corrected() -> bool:
+            return clock() - stored < NEAR
+
+        async with running(clock):
+            await eventually(corrected)
