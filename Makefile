@@ -57,9 +57,11 @@ generated: $(STAMP)
 	@$(BIN)/python docs/generate_cli.py --check
 	@$(BIN)/python docs/generate_api.py --check
 
-docs: $(STAMP) ## write docs/cli.md from the parser, docs/api from docstrings and OpenAPI documents
+docs: $(STAMP) ## write docs/cli.md from the parser, docs/api from docstrings and OpenAPI; build the site of all pages: site/
 	@$(BIN)/python docs/generate_cli.py
 	@$(BIN)/python docs/generate_api.py
+	@$(BIN)/sphinx-build -q -W --keep-going -n -c tools/site -d .cache/doctrees . site
+	@echo "docs: site/index.html"
 
 format: $(STAMP)
 	@$(BIN)/ruff check --fix .
