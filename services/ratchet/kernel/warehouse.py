@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import clickhouse_connect
@@ -46,7 +47,7 @@ class Warehouse:
     @classmethod
     async def connect(cls, settings: KernelSettings) -> Warehouse:
         """Connect, and create the database when it is missing."""
-        secure = settings.clickhouse_url.startswith("https://")  # the client looks at the port alone
+        secure = urlsplit(settings.clickhouse_url).scheme == "https"  # the client looks at the port alone
         with _classified():
             first: Any = await clickhouse_connect.get_async_client(
                 dsn=settings.clickhouse_url,

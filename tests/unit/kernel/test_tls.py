@@ -47,9 +47,10 @@ async def listening(greeting: bytes = b"") -> AsyncIterator[Listener]:
         yield listener
 
 
-async def test_clickhouse_at_https_hears_no_password_in_clear_text() -> None:
+@pytest.mark.parametrize("scheme", ["https", "HTTPS"])
+async def test_clickhouse_at_https_hears_no_password_in_clear_text(scheme: str) -> None:
     async with listening() as listener:
-        url = f"https://user:password@127.0.0.1:{listener.port}"
+        url = f"{scheme}://user:password@127.0.0.1:{listener.port}"
         with pytest.raises(WarehouseUnavailable):
             await Warehouse.connect(KernelSettings(clickhouse_url=url))
         assert set(listener.heard) == {HANDSHAKE}
