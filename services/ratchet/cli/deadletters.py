@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any
@@ -202,14 +202,24 @@ def _missing(number: int) -> NotFound:
 
 async def _named(bus: Bus, numbers: Sequence[int]) -> AsyncGenerator[tuple[int, DeadLetter]]:
     """The letters of these numbers, oldest first, many read at a time. Raises `NotFound` for one that is not there."""
-    ordered = sorted(numbers)
-    for begin in range(0, len(ordered), AT_ONCE):
-        some = ordered[begin : begin + AT_ONCE]
+    for some in near(numbers):
         letters = {number: letter async for number, letter in _between(bus, some[0], some[-1])}
         for number in some:
             if number not in letters:
                 raise _missing(number)
             yield number, letters[number]
+
+
+def near(numbers: Iterable[int]) -> Iterator[list[int]]:
+    """The numbers in order, in lists that span `AT_ONCE` at most: what lies between two of a list is read as well."""
+    some: list[int] = []
+    for number in sorted(numbers):
+        if some and number >= some[0] + AT_ONCE:
+            yield some
+            some = []
+        some.append(number)
+    if some:
+        yield some
 
 
 async def _between(bus: Bus, first: int, last: int) -> AsyncGenerator[tuple[int, DeadLetter]]:
