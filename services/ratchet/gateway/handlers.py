@@ -294,7 +294,7 @@ def _said_again(before: Sequence[Arm]) -> str | None:
         return None
     if all(arm.has_outcome for arm in before):
         return f"{FIRST_COUNTS}: this end changes nothing there; say what is to be corrected as feedback"
-    return f"{FIRST_COUNTS}: this end counts where none was said"
+    return f"{FIRST_COUNTS}: one in this end counts where none was said"
 
 
 def _unserved(role: str) -> NotFound:

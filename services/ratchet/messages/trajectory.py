@@ -133,9 +133,8 @@ class Trajectory(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def repetition_id(self) -> str:
-        """Another one with every other thing said: an outcome may follow an end, or a telling, without one."""
-        said = digest_said(self)
-        return named_id(self.event_id, said) if said else self.event_id
+        """See `_repetition_id`."""
+        return _repetition_id(self)
 
 
 class TrajectoryEnd(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -169,9 +168,14 @@ class TrajectoryEnd(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def repetition_id(self) -> str:
-        """Another one with every other thing said: an outcome may follow an end, or a telling, without one."""
-        said = digest_said(self)
-        return named_id(self.event_id, said) if said else self.event_id
+        """See `_repetition_id`."""
+        return _repetition_id(self)
+
+
+def _repetition_id(told: Trajectory | TrajectoryEnd) -> str:
+    """What says something else has another one: an outcome that follows an end without one is no repetition of it."""
+    said = digest_said(told)
+    return named_id(told.event_id, said) if said else told.event_id
 
 
 def digest_said(told: Trajectory | TrajectoryEnd) -> str:

@@ -46,7 +46,7 @@ async def test_an_outcome_after_an_end_without_one_is_said_to_count(tmp_path: Pa
         await ended(here, trajectory)
         again = await ended(here, trajectory, outcome={"status": "failure"})
         assert again["ended_before"] == ["support"]
-        assert again["note"].endswith("this end counts where none was said")
+        assert again["note"].endswith("one in this end counts where none was said")
         assert "changes nothing" in (await ended(here, trajectory))["note"]
 
 

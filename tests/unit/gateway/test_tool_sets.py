@@ -42,10 +42,12 @@ def test_the_least_recently_used_make_room_by_bytes() -> None:
     assert sets.size == 2 * size(0, 1_000)
 
 
-def test_one_that_is_larger_than_all_room_is_not_kept() -> None:
+def test_one_that_is_larger_than_all_room_is_not_kept_and_costs_no_other_its_place() -> None:
     sets = ToolSets(10_000)
-    sets.put("a", Redacted(tools(0, 20_000), TAKEN))
-    assert (len(sets), sets.size) == (0, 0)
+    sets.put("a", Redacted(tools(1), TAKEN))
+    sets.put("b", Redacted(tools(0, 20_000), TAKEN))
+    assert (len(sets), sets.size) == (1, size(1))
+    assert sets.get("b", tools(0, 20_000)) is None
 
 
 def test_of_a_set_that_nothing_was_taken_out_of_no_text_is_kept() -> None:

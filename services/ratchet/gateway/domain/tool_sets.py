@@ -44,10 +44,12 @@ class ToolSets:
         return Redacted(msgspec.json.decode(searched.left), searched.counts) if searched.counts else Redacted(tools)
 
     def put(self, digest: str, redacted: Redacted) -> None:
-        """Keep what a search gave; the least recently used sets make room."""
+        """Keep what a search gave; the least recently used sets make room, but not for one that cannot stay."""
         # A copy: what the encoder returns holds on to a buffer of up to twice the length.
         left = bytes(memoryview(msgspec.json.encode(redacted.value))) if redacted.counts else b""
         searched = _Searched(redacted.counts, left)
+        if searched.size > self._limit:
+            return
         known = self._searched.pop(digest, None)
         self.size += searched.size - (known.size if known else 0)
         self._searched[digest] = searched
