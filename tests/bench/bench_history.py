@@ -3,7 +3,7 @@
 Rows are generated inside ClickHouse (the embedded one): random trajectory ids, ledger entries one per row. Each query
 is the one that a service sends. Granules are what the primary key or the projection leaves to be read (EXPLAIN); rows
 and bytes are what the query then read; seconds are the median of `RUNS`. Nothing is merged, so that every run has the
-same parts: of `CHUNK` rows, which a lookup reads one granule of each.
+same parts: of `CHUNK` rows, of each of which a lookup reads a few granules.
 20 million rows need 10 GB of disk; memory is bounded by the chunk.
 """
 # ruff: noqa: T201
