@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ratchet.canary_deployer.domain.cohorts import cohort_of, for_promotion, for_rollback
+from ratchet.canary_deployer.domain.prefixes import BLOCK
 from ratchet.canary_deployer.domain.rules import FAILURE, MISSED, Rules
 from ratchet.canary_deployer.domain.trajectories import (
     FAILED,
@@ -112,6 +113,17 @@ def test_what_was_not_announced_is_in_no_statistic():
 )
 def test_other_trajectories_are_left_out(left_out: Started):
     assert folded(left_out, call("a"), score("a")).chunks == []
+
+
+def test_what_starts_while_too_many_are_open_is_in_no_statistic_and_room_comes_back():
+    window = Window(most_open=2 * BLOCK)
+    folded(*(start(f"t{number}") for number in range(3 * BLOCK)), window=window)
+    assert (len(window.chunks), window.canary.started) == (2, 2 * BLOCK)
+    settling = [event for number in range(BLOCK) for event in (call(f"t{number}"), score(f"t{number}"))]
+    folded(*settling, window=window)
+    assert len(list(window.close(keep=1000))) == 1
+    folded(*(start(f"later {number}") for number in range(2 * BLOCK)), window=window)
+    assert (len(window.chunks), window.canary.started) == (3, 3 * BLOCK)
 
 
 def test_a_start_that_is_announced_twice_counts_at_its_first_and_never_again_after_it_has_settled():

@@ -44,6 +44,9 @@ CANCELLED = "cancelled"
 
 SHORTEST_MS = 1e-3
 """A shorter latency is none that anybody measures."""
+MOST_OPEN = 200_000
+"""Trajectories of which something may be pending at once: 270 MB, and .1 s of a processor for each look. What starts
+beyond them is in no statistic: that depends on what started before it alone, not on its arm or on how it will go."""
 LONGEST_MS = 1e9
 """Nor is a longer one, of eleven days: sums of it stay numbers that a record can hold."""
 
@@ -287,6 +290,7 @@ class Window:
     canary: ArmCounts = field(default_factory=ArmCounts)
     changed: set[int] = field(default_factory=set[int])
     """Numbers of chunks, not places."""
+    most_open: int = MOST_OPEN
     stale: set[int] = field(default_factory=set[int])
     """Numbers of chunks whose tests have to be computed anew."""
 
@@ -335,7 +339,7 @@ class Window:
         drawn = start.rollout_id == compared.rollout_id and start.weight in compared.weights
         comparable = drawn and MIN_WEIGHT <= start.weight <= 1 - MIN_WEIGHT
         key = key_of(start.trajectory_id)
-        if not comparable or versions.get(start.arm) != start.version or key in self._places:
+        if not comparable or versions.get(start.arm) != start.version or key in self._places or self._full:
             return
         chunk = self._last_chunk()
         if start.terms not in chunk.terms:
@@ -346,6 +350,12 @@ class Window:
         self._places[key] = (chunk, one)
         self.arm(one.canary).started += 1
         self._touch(chunk)
+
+    @property
+    def _full(self) -> bool:
+        """Whether no trajectory more may be open."""
+        new_chunk = not self.open or len(self.chunks[-1].trajectories) == BLOCK
+        return new_chunk and (len(self.chunks) - self.closed + 1) * BLOCK > self.most_open
 
     def _last_chunk(self) -> Chunk:
         if not self.chunks or len(self.chunks[-1].trajectories) == BLOCK:
