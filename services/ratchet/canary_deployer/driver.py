@@ -37,7 +37,7 @@ LOOK_AGAIN_S = 30.0
 AFTER_FAULT_S = 1.0
 """Pause before the state is read again after a fault of a neighbour."""
 BLIND_S = 15.0
-"""So long a canary goes on while its evidence cannot be read; then its lease grows no more until it can."""
+"""So long a canary goes on whose evidence is not read, judged and saved; then its lease grows no more until it is."""
 LONGEST_PAUSE_S = 30.0
 """What fails by itself will fail again, at the cost of a gate perhaps: a pause is twice the one before, up to this."""
 
@@ -97,7 +97,7 @@ class RoleDriver:
         self._events: Events | None = None
         self._reading: tuple[str, int] | None = None
         self._blind_since: tuple[str, float] | None = None
-        """For which rollout and since when reading its evidence is tried and has not succeeded."""
+        """For which rollout and since when its evidence has not been read, judged and saved."""
         self._gate: asyncio.Task[GateResult] | None = None
         self._called = True
         self._looked_at = 0.0
@@ -368,16 +368,16 @@ class RoleDriver:
             await self._end_without_evidence(rollout, str(error))
             return
         read = await events.next(self._work.tick_s)
-        self._blind_since = None
         async with self._lock:
             current = await self._keeper.load()
             if current is None or self._reading != (current.rollout_id, self._keeper.generation):
                 return
             if current.state in WITH_TRAFFIC:
                 await self._fold(current, read)
+        self._blind_since = None
 
     def _sees(self, rollout: Rollout) -> bool:
-        """Whether the evidence could be read lately: a canary that nobody watches must not go on."""
+        """Whether the evidence was read, judged and saved lately: a canary that nobody watches must not go on."""
         now = self._office.monotonic()
         if self._blind_since is None or self._blind_since[0] != rollout.rollout_id:
             self._blind_since = (rollout.rollout_id, now)

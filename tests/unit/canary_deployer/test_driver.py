@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from ratchet.canary_deployer.driver import RoleDriver
 from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.nats_events import Places
 from ratchet.kernel.errors import BusUnavailable, Conflict, NotFound, Unavailable
+from ratchet.kernel.kv import Entry
 from ratchet.messages import Alert, ModelDeployed, ModelRollout, named_id
 from ratchet.messages.base import Cause
 from ratchet.messages.reward import RewardComponent
@@ -39,7 +41,7 @@ from tests.support.canary_world import (
     started_id,
     turn_of,
 )
-from tests.support.fake_bus import Killed
+from tests.support.fake_bus import FakeBucket, Killed
 from tests.support.waiting import eventually
 
 
@@ -849,6 +851,35 @@ async def test_a_canary_whose_evidence_cannot_be_read_is_not_kept_alive():
     renewed = (await world.route()).canary
     assert renewed is not None
     assert renewed.lease == 5
+
+
+class UnwritableRecords:
+    """The records of rollouts are there, and nobody can change them: on a full stream, say."""
+
+    def __init__(self, records: FakeBucket) -> None:
+        self._records = records
+
+    async def get(self, key: str) -> Entry[Rollout] | None:
+        return await self._records.get(key)
+
+    async def update(self, key: str, value: Rollout, revision: int) -> int:
+        raise BusUnavailable("cannot write rollouts")
+
+
+async def test_a_canary_whose_evidence_cannot_be_saved_is_not_kept_alive():
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    records: Any = UnwritableRecords(world.bus.bucket(ROLLOUTS, Rollout))
+    world.driver = RoleDriver(ROLE, dataclasses.replace(world.office(), rollouts=records), world.work())
+    leases: list[int] = []
+    for _ in range(10):
+        world.clock.advance(5)
+        with pytest.raises(BusUnavailable):
+            await world.driver.step()
+        canary = (await world.route()).canary
+        assert canary is not None
+        leases.append(canary.lease)
+    assert (leases[:3], leases[3:]) == ([2, 3, 4], [4] * 7)
 
 
 async def test_a_leader_that_was_replaced_announces_nothing():
