@@ -254,10 +254,10 @@ STATISTICS = frozenset({"watch", "forecast", "horizon"})
 def without_statistics(stored: bytes) -> Rollout | None:
     """A record whose statistics cannot be read, without them; None when the rest cannot be read either."""
     try:
-        members = msgspec.json.decode(stored, type=dict[str, msgspec.Raw])
+        members = decode(stored, dict[str, msgspec.Raw])
         kept = {name: value for name, value in members.items() if name not in STATISTICS}
         return decode(msgspec.json.encode(kept), Rollout)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except msgspec.DecodeError:
         return None
 
 
