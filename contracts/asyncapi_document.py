@@ -27,7 +27,10 @@ HEADERS: Json = {
     "properties": {
         "Nats-Msg-Id": {
             "type": "string",
-            "description": "Equal to `ce-id`: the stream drops a second message with the same id for two minutes.",
+            "description": (
+                "The stream drops a second message with the same one for two minutes. Equal to `ce-id`, but for a"
+                " trajectory or an end of which its agent said something: what is said later is no repetition."
+            ),
             "examples": ["5f0c3c2e-6f0e-5a63-9c1c-0c9f6f0f4b1d"],
         },
         "ce-specversion": {"type": "string", "const": "1.0", "description": "Version of CloudEvents."},

@@ -110,9 +110,11 @@ class KvPolicies:
         """
         known: list[tuple[int, PolicyVersion | None]] = []
         for key, entry in (await self._versions.below(role)).items():
-            if isinstance(entry, Unreadable):
-                log.warning("policy left out", reason=str(entry))
-            known.append((int(key.rpartition(".")[2]), None if isinstance(entry, Unreadable) else entry.value))
+            number, damage = key.removeprefix(f"{role}."), str(entry) if isinstance(entry, Unreadable) else None
+            if damage or not number.isdecimal():
+                log.warning("policy left out", key=key, reason=damage or "its key names no version")
+            if number.isdecimal():
+                known.append((int(number), None if isinstance(entry, Unreadable) else entry.value))
         return sorted(known, key=itemgetter(0))
 
     async def _count(self, role: str, version: int) -> None:

@@ -780,6 +780,7 @@ async def test_what_ended_or_waits_since_an_earlier_version_holds_up_nobody():
 async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_rollout():
     world = await CanaryWorld().with_policies(1, 3)
     await world.bus.bucket(POLICIES, msgspec.Raw).put(f"{ROLE}.2", msgspec.Raw(b"{"))
+    await world.bus.bucket(POLICIES, msgspec.Raw).put(f"{ROLE}.notes", msgspec.Raw(b"{}"))
     assert (await world.until("running")).candidate == served(3)
     await world.bus.bucket(POLICIES, msgspec.Raw).put(f"{ROLE}.4", msgspec.Raw(b"null"))
     new, is_new = await world.policies.register(ROLE, "another job", policy)
