@@ -20,6 +20,7 @@ from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Call, Chunk, Event, Score, Started, Terms
 from ratchet.canary_deployer.domain.verdicts import decide
 from ratchet.canary_deployer.domain.watch import ChunkName, Watch, Watching
+from ratchet.messages.state import WeightStep
 from tests.support.canary_simulation import Ends, ends_of, running_record
 
 
@@ -62,10 +63,16 @@ class _Saved:
     """What came after the record."""
 
 
+def scheduled(record: Rollout, rules: Rules) -> Rollout:
+    """The record with the weight of its stage, from now on."""
+    step = WeightStep(at=record.created_at, weight=rules.stages[record.stage].weight)
+    return msgspec.structs.replace(record, schedule=(*record.schedule, step))
+
+
 class _Rollout:
     def __init__(self, scene: Disturbed, seed: int) -> None:
         self.scene, self.rules, self.draw = scene, scene.rules(), random.Random(seed)
-        self.saved = _Saved(running_record())
+        self.saved = _Saved(scheduled(running_record(), self.rules))
         self.coming: list[tuple[float, int, int, Event]] = []
         self.number = count()
         self.stage_s = 0.0
@@ -87,7 +94,7 @@ class _Rollout:
     def _starts(self, at: float) -> None:
         """One trajectory, as messages that come in time."""
         draw, scene, record = self.draw, self.scene, self.saved.record
-        weight = self.rules.stages[record.stage].weight
+        weight = record.weight
         name, canary = f"t{next(self.number)}", draw.random() < weight
         arm, version = ("canary", 2) if canary else ("stable", 1)
         watch = record.watch
@@ -122,8 +129,7 @@ class _Rollout:
         unread = [*self.saved.unread, *(event for _, event in sorted(came, key=lambda one: one[0]))]
         self.watching.fold(Batch(unread, now), self.saved.record.compared, self.rules)
         names = tuple(ChunkName(chunk.number, "x") for chunk in self.watching.window.chunks)
-        weight = self.rules.stages[self.saved.record.stage].weight
-        watch = self.watching.watch(weight, names)
+        watch = self.watching.watch(self.saved.record.weight, names)
         record = msgspec.structs.replace(self.saved.record, watch=watch, stage_age_s=now - self.stage_s)
         decision = decide(record, self.rules)
         if decision is None and self.draw.random() < self.scene.restarts:
@@ -133,7 +139,7 @@ class _Rollout:
             return None
         if decision is not None and decision.verdict is Verdict.ADVANCE:
             settled = watch.canary.trajectories
-            record = msgspec.structs.replace(record, stage=record.stage + 1, stage_base=settled)
+            record = scheduled(msgspec.structs.replace(record, stage=record.stage + 1, stage_base=settled), self.rules)
             self.stage_s = now
         elif decision is not None:
             state = {Verdict.ROLL_BACK: State.ROLLED_BACK, Verdict.PROMOTE: State.PROMOTED}
