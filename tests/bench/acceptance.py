@@ -211,8 +211,13 @@ async def _replaced(plane: Plane, *, with_copy: bool) -> None:
     await asyncio.to_thread(shutil.copytree, data, copy)
     await asyncio.to_thread(plane.nats.start)
 
+    async def seen() -> bool:
+        return len(await plane.stored()) > PART
+
     async def replace() -> None:
-        await plane.publish(some("between", PART))
+        await plane.publish(some("between, and seen", PART // 2))
+        await eventually(seen)  # of a copy whose later messages nobody has read, nothing shows that it is older
+        await plane.publish(some("between", PART // 2))
         await asyncio.to_thread(plane.nats.kill)
         plane.may_be_lost = set(plane.acknowledged)
         await asyncio.to_thread(shutil.rmtree, data)
