@@ -261,6 +261,7 @@ async def test_a_connection_that_nothing_reads_any_more_is_made_anew(settings: K
 
         await eventually(heard)
         await bus.publish(trajectory())
+        assert await count(bus, STREAM) == 1
     finally:
         await bus.close()
 
@@ -412,8 +413,9 @@ async def test_a_watch_notices_a_bucket_that_was_made_anew(settings: KernelSetti
         await bus.nc.jetstream().delete_key_value("baselines")
         await bus.ensure_streams()
         await bus.bucket("baselines", int).put("b", 2)
-        await eventually(lambda: _true(seen == {"a": None, "b": 2}))
+        await eventually(lambda: _true(seen["b"] == 2))
         await end(task)
+    assert seen == {"a": None, "b": 2}
 
 
 async def test_keys_are_those_that_are_there(settings: KernelSettings) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import signal
 import sys
 from pathlib import Path
 
@@ -62,12 +63,12 @@ asyncio.run(run(Command(shlex.join([sys.executable, "-c", {command!r}]), 300, 10
 
     pid = await eventually(begun, 60)
     process.kill()
-    await process.wait()
+    assert await process.wait() == -signal.SIGKILL
 
     async def gone() -> bool:
         return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
-    await eventually(gone, 30)
+    assert await eventually(gone, 30)
 
 
 async def test_a_missing_command_is_reported(tmp_path: Path):
