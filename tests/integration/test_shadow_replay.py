@@ -222,15 +222,20 @@ async def test_a_candidate_with_little_traffic_is_replayed_and_begins_higher_or_
         replays = await assembled_replays(warehouse, 4 * FRESH)
         rewards = [reward(trajectory(name), 1.0, at=bus.now()) for name in replays]
         await publish_stored(bus, warehouse, rewards)
-        query = {"role": ROLE, "version": 4}
-        again = (await workshop.api.get("/v1/replay/prompts", params=query)).json()
-        assert (len(again["prompts"]), again["lineage"]) == (FRESH, [4, 1])
-        assert again["left_out"]["mixed_or_pinned"] == 4 * FRESH, "what a replay asked is replayed by none"
-        few = (await workshop.api.get("/v1/replay/prompts", params=query | {"limit": 2})).json()
-        assert len(few["prompts"]) == 2, "however many replays are newer than what agents asked"
-        wanted = {"algorithm": "sft", "base_model": "org/model", "role": ROLE, "dataset": {"sample_size": 1000}}
-        preview = (await workshop.api.post("/v1/jobs/preview", json=wanted)).json()
-        assert preview["left_out"]["mixed_or_pinned"] == 4 * FRESH, "and trains nothing"
+        await check_replays_are_left_out(workshop, len(replays))
+
+
+async def check_replays_are_left_out(workshop: Workshop, number: int) -> None:
+    """What a replay asked is replayed by none, hides nothing of what agents asked, and trains nothing."""
+    query = {"role": ROLE, "version": 4}
+    again = (await workshop.api.get("/v1/replay/prompts", params=query)).json()
+    assert (len(again["prompts"]), again["lineage"]) == (FRESH, [4, 1])
+    assert again["left_out"]["mixed_or_pinned"] == number
+    few = (await workshop.api.get("/v1/replay/prompts", params=query | {"limit": 2})).json()
+    assert len(few["prompts"]) == 2, "however many replays are newer than what agents asked"
+    wanted = {"algorithm": "sft", "base_model": "org/model", "role": ROLE, "dataset": {"sample_size": 1000}}
+    preview = (await workshop.api.post("/v1/jobs/preview", json=wanted)).json()
+    assert preview["left_out"]["mixed_or_pinned"] == number
 
 
 async def test_prompts_are_refused_where_nobody_knows_what_the_lineage_learned(

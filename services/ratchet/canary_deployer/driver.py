@@ -114,9 +114,10 @@ class RoleDriver:
             except (Unavailable, Conflict) as error:
                 await self._failed(str(error), AFTER_FAULT_S)
             except Exception as error:  # the boundary: one role's fault must not stop the others
-                if not isinstance(error, RatchetError):
+                known = isinstance(error, RatchetError)
+                if not known:
                     log.exception("rollout step failed", role=self.role)
-                await self._failed(str(error) if isinstance(error, RatchetError) else repr(error), pause_s)
+                await self._failed(str(error) if known else repr(error), pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         await self._save_statistics()
         await self._close_events()

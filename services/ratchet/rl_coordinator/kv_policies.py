@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ratchet.kernel.errors import NotFound
+from ratchet.kernel.errors import NotFound, Unreadable
 from ratchet.kernel.kv import Bucket
 from ratchet.messages.state import PolicyVersion, Route
 
@@ -32,10 +32,13 @@ class KvPolicies:
         self._versions = versions
 
     async def of(self, role: str) -> Policies:
-        """Everything about one role."""
+        """Everything about one role. Raises `Unreadable`: without one of them a lineage would have a hole."""
         route = await self._routes.get(role)
-        entries = await self._versions.items(lambda key: key.startswith(f"{role}."))
-        versions = {entry.value.version: entry.value for entry in entries.values()}
+        versions: dict[int, PolicyVersion] = {}
+        for entry in (await self._versions.below(role)).values():
+            if isinstance(entry, Unreadable):
+                raise entry
+            versions[entry.value.version] = entry.value
         return Policies(route.value if route else None, versions)
 
     async def roles(self) -> list[str]:
