@@ -26,8 +26,8 @@ help: ## this list
 setup: $(STAMP) $(NODE_STAMP) ## make .venv with the exact versions of constraints.txt (TORCH_INDEX=<url>: torch from there; INSTALLER=pip: without uv)
 	@echo "setup: $(VENV) is ready"
 
-$(STAMP): pyproject.toml constraints.txt deploy/setup.sh deploy/uv_environment.py
-	@PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" INSTALLER="$(INSTALLER)" bash deploy/setup.sh $(VENV)
+$(STAMP): pyproject.toml constraints.txt tools/environment/setup.sh tools/environment/uv_environment.py
+	@PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" INSTALLER="$(INSTALLER)" bash tools/environment/setup.sh $(VENV)
 	@touch $@
 
 $(NODE_STAMP): $(NODE)/package.json $(NODE)/package-lock.json | $(STAMP)
@@ -36,7 +36,7 @@ $(NODE_STAMP): $(NODE)/package.json $(NODE)/package-lock.json | $(STAMP)
 	@touch $@
 
 prometheus: $(STAMP) ## Debian's Prometheus, for the dashboards' tests: without one they are skipped and say so
-	@test -x $(DEBIAN)/usr/bin/prometheus || bash deploy/unpack_debian.sh prometheus $(DEBIAN)
+	@test -x $(DEBIAN)/usr/bin/prometheus || bash tools/environment/unpack_debian.sh prometheus $(DEBIAN)
 
 check: $(STAMP) ## lint, types, import rules, generated files
 	@$(TWO) lint type imports generated
@@ -52,14 +52,14 @@ imports: $(STAMP)
 	@$(BIN)/lint-imports --no-cache
 
 generated: $(STAMP)
-	@$(BIN)/python contracts/generate.py --check
-	@$(BIN)/python deploy/grafana/loop_overview.py --check
-	@$(BIN)/python docs/generate_cli.py --check
-	@$(BIN)/python docs/generate_api.py --check
+	@$(BIN)/python tools/contract_documents.py --check
+	@$(BIN)/python tools/dashboard/loop_overview.py --check
+	@$(BIN)/python tools/docs/generate_cli.py --check
+	@$(BIN)/python tools/docs/generate_api.py --check
 
 docs: $(STAMP) ## write docs/cli.md from the parser, docs/api from docstrings and OpenAPI; build the site of all pages: site/
-	@$(BIN)/python docs/generate_cli.py
-	@$(BIN)/python docs/generate_api.py
+	@$(BIN)/python tools/docs/generate_cli.py
+	@$(BIN)/python tools/docs/generate_api.py
 	@$(BIN)/sphinx-build -q -W --keep-going -n -c tools/site -d .cache/doctrees . site
 	@echo "docs: site/index.html"
 
@@ -115,7 +115,7 @@ down: $(STAMP) ## stop a stack that runs in the background
 	@$(BIN)/ratchet down
 
 env: ## .env with random secrets for docker compose; what it says already stays
-	@$(PYTHON) deploy/make_env.py
+	@$(PYTHON) tools/environment/make_env.py
 
 constraints: $(STAMP)
-	@$(BIN)/python deploy/constraints.py
+	@$(BIN)/python tools/environment/constraints.py

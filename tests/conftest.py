@@ -8,9 +8,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 from hypothesis import HealthCheck, settings
 
 from tests.support.containers import require_engine
-from tests.support.servers import clickhouse, in_containers, kernel_settings, nats, s3
+from tests.support.servers import clickhouse, in_containers, nats, s3, shared_settings
 
-__all__ = ["clickhouse", "kernel_settings", "nats", "s3"]
+__all__ = ["clickhouse", "nats", "s3", "shared_settings"]
 
 # A busy machine is slow, not wrong: no example has a deadline, and slow generation is no failure. Examples are the same
 # in every run, so that chance decides no result; `--hypothesis-profile=explore` looks for new ones.

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ratchet.kernel.compatibility import LOOKED_INTO, WORDS
-from ratchet.kernel.contracts import load_schema
+from ratchet.bus.compatibility import LOOKED_INTO, WORDS
+from ratchet.bus.contracts import load_schema
 
 CONTRACTS = Path(__file__).resolve().parents[1] / "contracts"
 

@@ -26,13 +26,13 @@ from typing import Any
 
 import nats.errors
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.clock import utc_now
-from ratchet.kernel.errors import RatchetError
-from ratchet.kernel.runtime import App
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Alert, Trajectory, decode
+from ratchet.bus.clock import utc_now
+from ratchet.bus.connection import Bus
+from ratchet.contract import Alert, Trajectory, decode
+from ratchet.errors import RatchetError
+from ratchet.service.runtime import App
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.settings import Settings
 from tests.support.messages import trajectory
@@ -278,11 +278,11 @@ async def plane_of(scene: Scene, folder: Path) -> AsyncGenerator[Plane]:
     """Servers and collectors of a scene."""
     disk = small_disk(folder / "clickhouse") if scene.small_disk else nullcontext()
     with disk, running_nats(folder) as nats, running_clickhouse(folder) as clickhouse:
-        kernel = KernelSettings(
+        shared = SharedSettings(
             nats_url=nats.url, clickhouse_url=clickhouse.url, data_dir=folder / "data", clickhouse_timeout_s=10
         )
-        settings = Settings(kernel=kernel, ack_wait_s=5.0, audit_interval_s=0.5)
-        async with connected(kernel) as bus, migrated(kernel) as warehouse, AsyncExitStack() as running:
+        settings = Settings(shared=shared, ack_wait_s=5.0, audit_interval_s=0.5)
+        async with connected(shared) as bus, migrated(shared) as warehouse, AsyncExitStack() as running:
             plane = Plane(nats, clickhouse, folder, bus, warehouse)
             for wrong in scene.clocks:
 

@@ -11,9 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Trajectory
+from ratchet.bus.connection import Bus
+from ratchet.contract import Trajectory
+from ratchet.service.settings import SharedSettings
 from tests.support.messages import trajectory
 from tests.support.running import connected
 from tests.support.servers import running_nats
@@ -37,7 +37,7 @@ async def measure(bus: Bus, name: str, *, together: bool) -> float:
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder, running_nats(Path(folder)) as nats:
-        settings = KernelSettings(nats_url=nats.url)
+        settings = SharedSettings(nats_url=nats.url)
         async with connected(settings) as bus:
             ratios: list[float] = []
             for round_number in range(ROUNDS):

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ratchet.client import Client, ClientSettings
-from ratchet.kernel.settings import KernelSettings
+from ratchet.service.settings import SharedSettings
 from tests.support.running import connected
 from tests.support.servers import RunningServer, running_nats
 
@@ -28,13 +28,13 @@ LARGE = "The customer wrote a long letter, and the tool answered with a long tab
 @contextmanager
 def broker() -> Iterator[tuple[RunningServer, ClientSettings]]:
     with tempfile.TemporaryDirectory() as directory, running_nats(Path(directory)) as server:
-        kernel = KernelSettings(nats_url=server.url, data_dir=Path(directory) / "data")
-        asyncio.run(_prepare(kernel))
-        yield server, ClientSettings(kernel=kernel, close_s=2.0)
+        shared = SharedSettings(nats_url=server.url, data_dir=Path(directory) / "data")
+        asyncio.run(_prepare(shared))
+        yield server, ClientSettings(shared=shared, close_s=2.0)
 
 
-async def _prepare(kernel: KernelSettings) -> None:
-    async with connected(kernel):
+async def _prepare(shared: SharedSettings) -> None:
+    async with connected(shared):
         pass
 
 

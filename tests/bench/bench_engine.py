@@ -25,9 +25,9 @@ from ratchet.engine_local.torch_llama import lean_network
 from ratchet.engine_local.torch_network import Network, TransformersNetwork
 from ratchet.engine_local.torch_policies import Weights, load_weights, merge_adapter
 from ratchet.engine_local.torch_slots import Slots
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages.routing import policy_name
+from ratchet.rules.arms import policy_name
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
 from tests.support.engine_process import TEXTS, running_engine
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer, running_s3
 from tests.support.tiny_models import publish_tiny_model, write_tiny_model
@@ -105,14 +105,14 @@ async def main() -> None:
         for name, network in variants(load_weights(directory), scratch).items():
             figures = ", ".join(f"{rows} rows {step_ms(network, rows):.2f} ms" for rows in (1, 8, 16, 32))
             _say(f"{name:<24} one step: {figures}")
-        kernel = KernelSettings(
+        shared = SharedSettings(
             s3_endpoint=s3.url, s3_access_key=ACCESS_KEY, s3_secret_key=SECRET_KEY, s3_bucket="bench"
         )
-        objects = Objects(kernel)
+        objects = Objects(shared)
         objects.ensure_bucket()
         policy = publish_tiny_model(objects, directory, "helpdesk", datetime.now(UTC))
         model = policy_name("helpdesk", 1, policy.digest)
-        with running_engine(kernel, scratch) as engine:
+        with running_engine(shared, scratch) as engine:
             async with aiohttp.ClientSession() as session:
                 load = {"lora_name": model, "lora_path": policy.uri}
                 async with session.post(f"{engine.url}/v1/load_lora_adapter", json=load) as answer:

@@ -25,11 +25,11 @@ import psutil
 import uuid_utils
 import uvloop
 
-from ratchet.embedded.ports import free_ports
-from ratchet.embedded.program import Program
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages.state import Route, ServedPolicy
+from ratchet.bus.connection import Bus
+from ratchet.contract.state import Route, ServedPolicy
+from ratchet.local_stack.ports import free_ports
+from ratchet.local_stack.program import Program
+from ratchet.service.settings import SharedSettings
 from tests.support.running import connected
 from tests.support.servers import RunningServer, running, running_nats
 from tests.support.waiting import eventually
@@ -135,7 +135,7 @@ async def stack(services: str | None = None) -> AsyncIterator[Stack]:
     """A stack of its own; `services`: where its gateway's code is, if not here."""
     upstream_port, port, health_port = free_ports(3)
     with tempfile.TemporaryDirectory() as name, running_nats(folder := Path(name)) as nats:
-        async with connected(KernelSettings(nats_url=nats.url)) as bus:
+        async with connected(SharedSettings(nats_url=nats.url)) as bus:
             await bus.bucket("policies", Route).put("helpdesk", Route(role="helpdesk", stable=POLICY, next_version=2))
             env = {
                 "RATCHET_NATS_URL": nats.url,

@@ -22,11 +22,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import Row, Warehouse
-from ratchet.messages import Trajectory
+from ratchet.contract import Trajectory
+from ratchet.datasets.clickhouse_trajectories import Trajectories
 from ratchet.reward_computer.clickhouse_facts import Facts as RewardFacts
-from ratchet.rl_coordinator.clickhouse_trajectories import Trajectories
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.warehouse import Row, Warehouse
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Silence
 from ratchet.trajectory_collector.clickhouse_ledger import FOREVER, Ledger
 from ratchet.trajectory_collector.ledger import Account, Gap
@@ -175,7 +175,7 @@ async def measure(warehouse: Explaining, rows: int) -> dict[str, Measured]:
     return found
 
 
-async def explaining(settings: KernelSettings) -> Explaining:
+async def explaining(settings: SharedSettings) -> Explaining:
     """Connect to a migrated database."""
     found = await Explaining.connect(settings)
     assert isinstance(found, Explaining)
@@ -185,7 +185,7 @@ async def explaining(settings: KernelSettings) -> Explaining:
 async def main(sizes: Sequence[int]) -> None:
     """Print one table."""
     with tempfile.TemporaryDirectory() as folder, running_clickhouse(Path(folder)) as server:
-        settings = KernelSettings(
+        settings = SharedSettings(
             clickhouse_url=server.url, clickhouse_database="history", clickhouse_timeout_s=STATEMENT_S
         )
         async with migrated(settings) as plain:

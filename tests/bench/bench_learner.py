@@ -19,17 +19,17 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from ratchet.contract.training import Hyperparameters, Lora
 from ratchet.demo.base_model import Shape, write_base_model
 from ratchet.demo.clerk import CARELESS, play
 from ratchet.demo.world import TRAIN, draw_tasks, tool_definitions
-from ratchet.messages.training import Hyperparameters, Lora
-from ratchet.trainer_worker.algorithms.base import Step
-from ratchet.trainer_worker.algorithms.sft import train as train_sft
-from ratchet.trainer_worker.chats import ChatRows, Conversation
-from ratchet.trainer_worker.learner.logprobs import Scorer
-from ratchet.trainer_worker.learner.rows import Row
-from ratchet.trainer_worker.policy import load_policy
-from ratchet.trainer_worker.snapshot import LoggedTrajectory
+from ratchet.trainer_worker.training.algorithms.base import Step
+from ratchet.trainer_worker.training.algorithms.sft import train as train_sft
+from ratchet.trainer_worker.training.chats import ChatRows, Conversation
+from ratchet.trainer_worker.training.learner.logprobs import Scorer
+from ratchet.trainer_worker.training.learner.rows import Row
+from ratchet.trainer_worker.training.policy import load_policy
+from ratchet.trainer_worker.training.snapshot import LoggedTrajectory
 from tests.support.trainer_runs import RecordingRun, job_spec
 
 BATCH, STEPS = 32, 12

@@ -17,21 +17,21 @@ from pathlib import Path
 
 import torch
 
+from ratchet.bus.message import JsonObject
+from ratchet.contract.training import Hyperparameters
 from ratchet.importers.tau_bench import ImportOptions, read_records, trajectory_of
-from ratchet.messages.base import JsonObject
-from ratchet.messages.recorded import recorded_chat
-from ratchet.messages.training import Hyperparameters
 from ratchet.preferences.derivation import derive_pairs
 from ratchet.preferences.rules.base import Try
 from ratchet.preferences.rules.reward_margin import RewardMargin
-from ratchet.trainer_worker.algorithms.dpo import evaluate, train
-from ratchet.trainer_worker.chats import ChatRows
-from ratchet.trainer_worker.learner.holdout import wilson
-from ratchet.trainer_worker.learner.logprobs import Scorer
-from ratchet.trainer_worker.learner.pairs import RowPair, pair_rows
-from ratchet.trainer_worker.learner.sequences import score_all
-from ratchet.trainer_worker.policy import load_policy
-from ratchet.trainer_worker.snapshot import LoggedPair
+from ratchet.rules.recorded import recorded_chat
+from ratchet.trainer_worker.training.algorithms.dpo import evaluate, train
+from ratchet.trainer_worker.training.chats import ChatRows
+from ratchet.trainer_worker.training.learner.holdout import wilson
+from ratchet.trainer_worker.training.learner.logprobs import Scorer
+from ratchet.trainer_worker.training.learner.pairs import RowPair, pair_rows
+from ratchet.trainer_worker.training.learner.sequences import score_all
+from ratchet.trainer_worker.training.policy import load_policy
+from ratchet.trainer_worker.training.snapshot import LoggedPair
 from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.trainer_runs import RecordingRun, job_spec
 

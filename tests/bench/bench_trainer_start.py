@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 from msgspec.structs import replace
 
+from ratchet.contract.training import Hyperparameters, Lora
 from ratchet.demo.base_model import Shape, write_base_model
-from ratchet.messages.training import Hyperparameters, Lora
 from ratchet.trainer_worker.child_process import Child, WarmStart
 from ratchet.trainer_worker.job import Failed, JobSpec, Progressed
 from ratchet.trainer_worker.warm_link import WarmLink

@@ -11,9 +11,9 @@ import sys
 import msgspec
 import uvloop
 
-from ratchet.kernel.asgi import Handler, JsonApi, Request, Response
-from ratchet.kernel.errors import HttpError
-from ratchet.kernel.http import HttpServer
+from ratchet.errors import HttpError
+from ratchet.service.asgi import Handler, JsonApi, Request, Response
+from ratchet.service.http import HttpServer
 
 PROMPT_TOKENS, ADDED_TOKENS, OUTPUT_TOKENS = 180, 20, 12
 _OUTPUT = list(range(OUTPUT_TOKENS))

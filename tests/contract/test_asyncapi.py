@@ -13,8 +13,9 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from ratchet.kernel.envelope import seal
-from ratchet.kernel.received import Received
+from ratchet.bus.envelope import seal
+from ratchet.bus.received import Received
+from ratchet.contract import MESSAGES
 from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, TOPIC_OF, example, fast
 
 SPECIFICATION = ROOT.parent / "examples/node/node_modules/@asyncapi/specs/schemas/3.0.0-without-$id.json"
@@ -103,14 +104,14 @@ def test_the_payload_of_a_message_is_its_schema_and_its_examples_keep_it(name: s
 
 def cause() -> Received[Any]:
     """An event that another one follows from."""
-    message = msgspec.convert(example("trajectory.v1"), TOPIC_OF["trajectory.v1"].type)
+    message = msgspec.convert(example("trajectory.v1"), MESSAGES[TOPIC_OF["trajectory.v1"].name])
     trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     at = datetime(2026, 1, 2, tzinfo=UTC)
     return Received(message, message.subject, "RL_TRAJECTORIES", 1, 1, message.event_id, at, "first", headers=trace)
 
 
 def test_the_headers_are_those_that_services_send():
-    message = msgspec.convert(example("reward.v1"), TOPIC_OF["reward.v1"].type)
+    message = msgspec.convert(example("reward.v1"), MESSAGES[TOPIC_OF["reward.v1"].name])
     now = datetime(2026, 1, 2, tzinfo=UTC)
     headers, _ = seal(message, b"x" * 20_000, source="urn:ratchet:x", schema="urn:y", now=now, cause=cause())
     described = found("#/components/schemas/CloudEventsHeaders")

@@ -9,13 +9,13 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from ratchet.kernel import compatibility
-from ratchet.kernel.contracts import open_view
-from ratchet.kernel.releases import Release, releases
+from ratchet.bus import compatibility
+from ratchet.bus.contracts import open_view
+from ratchet.bus.releases import Release, releases
 from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, Example, examples
 from tools.record_release import recorded, without_words
 
-RELEASES = releases()
+RELEASES = releases(ROOT)
 
 
 def breaks(reader: Any, messages: list[Example]) -> list[str]:

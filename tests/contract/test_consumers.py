@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from nats.aio.client import Client as Nats
 
+from ratchet.bus.clock import utc_now
+from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import Subscription
 from ratchet.canary_deployer import app as deployer
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.clock import utc_now
-from ratchet.kernel.consumer import Subscription
-from ratchet.kernel.warehouse import Warehouse
 from ratchet.reward_computer import app as reward
 from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.rl_coordinator import app as coordinator
+from ratchet.stores.warehouse import Warehouse
 from ratchet.trainer_worker import app as trainer
 from ratchet.trainer_worker.settings import Settings as TrainerSettings
 from ratchet.trajectory_collector import app as collector

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.kernel.errors import InvalidMessage
-from ratchet.messages import encode
+from ratchet.contract import MESSAGES, encode
+from ratchet.errors import InvalidMessage
 from tests.support.contract_files import CONTRACTS, SCHEMAS, TOPIC_OF, example, examples, fast, oracle, subschemas
 
 each_schema = pytest.mark.parametrize("schema", sorted(SCHEMAS))
@@ -49,7 +49,7 @@ def test_valid_examples_survive_the_typed_mirror(schema: str):
     topic = TOPIC_OF[schema]
     for one in examples("valid", schema):
         message = CONTRACTS.check_strict_json(topic.name, msgspec.json.encode(one.document))
-        assert type(message) is topic.type
+        assert type(message) is MESSAGES[topic.name]
         assert CONTRACTS.read(message.subject, CONTRACTS.check_strict(message)) == (message, 0), one
 
 

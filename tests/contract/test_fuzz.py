@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ratchet.kernel.errors import ContractError, InvalidMessage
-from ratchet.kernel.upgrades import UPGRADES
-from ratchet.messages import Message, encode
+from ratchet.contract import Message, encode
+from ratchet.errors import ContractError, InvalidMessage
+from ratchet.service.contracts import UPGRADES
 from tests.support.contract_files import CONTRACTS, SCHEMAS, TOPIC_OF, example, fast, fast_open
 from tests.support.hostile import broken_bodies, mutations, nested
 from tests.support.schema_values import values

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from ratchet.messages import encode
+from ratchet.contract import MESSAGES, encode
 from tests.support.contract_files import CONTRACTS, SCHEMAS, TOPIC_OF, fast
 from tests.support.schema_values import resolved, values
 
@@ -99,7 +99,7 @@ def _names_of_kind(kind: str, schema: Any, root: Any) -> frozenset[str]:
 
 @each_schema
 def test_the_typed_message_has_the_members_of_its_schema(name: str):
-    typed = members_of_type(inspect.type_info(TOPIC_OF[name].type))
+    typed = members_of_type(inspect.type_info(MESSAGES[TOPIC_OF[name].name]))
     assert typed == members_of_schema(SCHEMAS[name], SCHEMAS[name])
 
 
@@ -114,7 +114,7 @@ def messages(name: str) -> st.SearchStrategy[Any]:
 @given(data=st.data())
 def test_any_strict_message_survives_the_typed_mirror(name: str, data: st.DataObject):
     document = data.draw(messages(name))
-    message = msgspec.json.decode(msgspec.json.encode(document), type=TOPIC_OF[name].type)
+    message = msgspec.json.decode(msgspec.json.encode(document), type=MESSAGES[TOPIC_OF[name].name])
     body = encode(message)
     assert fast(name).is_valid(msgspec.json.decode(body))
     assert CONTRACTS.read(message.subject, body) == (message, 0)

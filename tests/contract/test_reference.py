@@ -26,7 +26,7 @@ def empty_members(part: Any, place: str = "") -> Iterator[str]:
 
 
 def test_the_reference_is_fresh():
-    command = [sys.executable, ROOT / "docs" / "generate_api.py", "--check"]
+    command = [sys.executable, ROOT / "tools" / "docs" / "generate_api.py", "--check"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
 

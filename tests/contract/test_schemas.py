@@ -5,7 +5,7 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
-from ratchet.messages import MESSAGES
+from ratchet.contract import MESSAGES
 from tests.support.contract_files import ROOT, SCHEMAS, subschemas
 
 KEYWORDS = {

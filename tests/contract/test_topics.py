@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.kernel.contracts import BucketSpec, Contracts
-from ratchet.kernel.errors import NotFound, UnknownSubject
-from ratchet.kernel.resources import resource_dir
-from ratchet.messages import MESSAGES, state
+from ratchet.bus.contracts import BucketSpec, Contracts
+from ratchet.contract import MESSAGES, state
+from ratchet.errors import NotFound, UnknownSubject
+from ratchet.resources import resource_dir
 from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, examples
 
 DAY = 86400
@@ -44,7 +44,7 @@ def test_streams_list_exactly_the_subjects_of_their_topics():
 def test_every_topic_has_a_message_type_a_schema_and_a_stream():
     assert set(CONTRACTS.topics) == set(MESSAGES)
     for topic in CONTRACTS.topics.values():
-        assert topic.name == topic.type.TOPIC
+        assert topic.name == MESSAGES[topic.name].TOPIC
         assert topic.schema in SCHEMAS
         assert topic.stream in CONTRACTS.streams
         assert topic.producers
@@ -164,4 +164,4 @@ def test_every_schema_has_examples_and_every_directory_of_examples_a_schema():
 
 
 def test_contracts_load_from_any_directory():
-    assert set(Contracts.load(ROOT).topics) == set(MESSAGES)
+    assert set(Contracts.load(ROOT, MESSAGES).topics) == set(MESSAGES)

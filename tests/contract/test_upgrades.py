@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import ConfigError, InvalidMessage, UnknownSubject
-from ratchet.kernel.upgrades import UPGRADES, Upgrade, older_versions, upgrade_path
-from ratchet.messages import MESSAGES, Feedback
+from ratchet.bus.contracts import Contracts
+from ratchet.bus.upgrades import Upgrade, older_versions, upgrade_path
+from ratchet.contract import MESSAGES, Feedback
+from ratchet.errors import ConfigError, InvalidMessage, UnknownSubject
+from ratchet.service.contracts import UPGRADES
 from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, example, with_member
 from tests.support.second_version import V1, V2, FeedbackV2, contracts
 

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.kernel.contracts import open_view
-from ratchet.kernel.errors import InvalidMessage, UnknownSubject
+from ratchet.bus.contracts import open_view
+from ratchet.contract import MESSAGES
+from ratchet.errors import InvalidMessage, UnknownSubject
 from tests.support.contract_files import (
     CONTRACTS,
     SCHEMAS,
@@ -27,7 +28,7 @@ each_schema = pytest.mark.parametrize("schema", sorted(SCHEMAS))
 
 def subject_of(schema: str, document: Any) -> str:
     """The subject the document belongs to."""
-    return msgspec.convert(document, TOPIC_OF[schema].type).subject
+    return msgspec.convert(document, MESSAGES[TOPIC_OF[schema].name]).subject
 
 
 @each_schema
@@ -142,13 +143,13 @@ def test_a_message_on_the_subject_of_another_role_is_refused():
 
 
 def test_a_message_that_breaks_its_schema_is_not_encoded():
-    message = msgspec.convert(example("reward.v1"), TOPIC_OF["reward.v1"].type)
+    message = msgspec.convert(example("reward.v1"), MESSAGES[TOPIC_OF["reward.v1"].name])
     with pytest.raises(InvalidMessage) as refused:
         CONTRACTS.check_strict(msgspec.structs.replace(message, total_reward=float("nan")))
     assert refused.value.path == "/total_reward"
 
 
 def test_a_message_of_no_role_of_ours_has_no_subject():
-    message = msgspec.convert(example("reward.v1"), TOPIC_OF["reward.v1"].type)
+    message = msgspec.convert(example("reward.v1"), MESSAGES[TOPIC_OF["reward.v1"].name])
     with pytest.raises(UnknownSubject):
         CONTRACTS.check_strict(msgspec.structs.replace(message, role="Help Desk"))

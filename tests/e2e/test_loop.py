@@ -16,9 +16,9 @@ from ratchet.demo.plan import EXAMS, SMALL, stack_environment
 from ratchet.demo.progress import Progress
 from ratchet.demo.report import Findings, claims, read_findings, seconds_to_roll_back
 from ratchet.demo.scenario import Scenario
-from ratchet.embedded.plan import kernel_of
-from ratchet.embedded.settings import StackSettings
-from ratchet.embedded.stack import Stack
+from ratchet.local_stack.plan import shared_of
+from ratchet.local_stack.settings import StackSettings
+from ratchet.local_stack.stack import Stack
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -36,8 +36,8 @@ class Loop:
 async def loop(directory: Path) -> AsyncIterator[Loop]:
     settings = StackSettings(directory=directory, free_ports=True, env=stack_environment(SMALL, directory))
     async with Stack(settings) as stack:
-        kernel = kernel_of(stack.env).model_copy(update={"data_dir": directory / "data" / "test"})
-        async with connect(stack, kernel) as connections:
+        shared = shared_of(stack.env).model_copy(update={"data_dir": directory / "data" / "test"})
+        async with connect(stack, shared) as connections:
             scenario = Scenario(SMALL, connections, Progress(listen=print), directory)
             yield Loop(stack, connections, scenario)
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.clock import utc_now
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.tasks import end
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Outcome, Reward, Trajectory, decode
+from ratchet.bus.clock import utc_now
+from ratchet.bus.connection import Bus
+from ratchet.bus.tasks import end
+from ratchet.contract import Outcome, Reward, Trajectory, decode
 from ratchet.reward_computer.app import build as build_rewards
 from ratchet.reward_computer.settings import Settings as RewardSettings
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.idle import IdleAssembler
@@ -31,14 +31,14 @@ def seconds(number: float) -> timedelta:
     return timedelta(seconds=number)
 
 
-def collector(kernel: KernelSettings, later_s: float = 0.0) -> Any:
+def collector(shared: SharedSettings, later_s: float = 0.0) -> Any:
     """A collector whose clock is `later_s` ahead."""
-    settings = Settings(kernel=kernel, linger_s=0.02, ack_wait_s=2.0, audit_interval_s=0.1, idle_interval_s=0.1)
+    settings = Settings(shared=shared, linger_s=0.02, ack_wait_s=2.0, audit_interval_s=0.1, idle_interval_s=0.1)
     return build(settings, now=lambda: utc_now() + seconds(later_s))
 
 
-def rewards(kernel: KernelSettings) -> Any:
-    return build_rewards(RewardSettings(kernel=kernel, linger_s=0.02, ack_wait_s=2.0))
+def rewards(shared: SharedSettings) -> Any:
+    return build_rewards(RewardSettings(shared=shared, linger_s=0.02, ack_wait_s=2.0))
 
 
 async def stored(warehouse: Warehouse, table: str) -> list[dict[str, Any]]:
@@ -67,10 +67,10 @@ def outcome_is(warehouse: Warehouse, status: str) -> Callable[[], Any]:
 
 
 async def test_silence_makes_one_trajectory_and_one_reward_whoever_dies_in_between(
-    kernel_settings: KernelSettings,
+    shared_settings: SharedSettings,
 ) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with collector(kernel_settings) as app:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with collector(shared_settings) as app:
             running = [asyncio.create_task(component.run()) for component in app.components]
             await bus.publish_all([turn("ride", 0), turn("ride", 1)])
             await eventually(has(warehouse, "turns", 2))
@@ -78,12 +78,12 @@ async def test_silence_makes_one_trajectory_and_one_reward_whoever_dies_in_betwe
         assert await stored(warehouse, "trajectories") == []
         late = IDLE_S + 60
         async with (
-            running_app(collector(kernel_settings, late)),
-            running_app(collector(kernel_settings, late)),
-            running_app(rewards(kernel_settings)),
+            running_app(collector(shared_settings, late)),
+            running_app(collector(shared_settings, late)),
+            running_app(rewards(shared_settings)),
         ):
             await eventually(has(warehouse, "rewards", 1))
-        async with running_app(collector(kernel_settings, 2 * late)), running_app(rewards(kernel_settings)):
+        async with running_app(collector(shared_settings, 2 * late)), running_app(rewards(shared_settings)):
             await bus.publish(trajectory("other"))
             await eventually(has(warehouse, "rewards", 2))
         assert await bus.last_sequence("RL_TRAJECTORIES") == 2
@@ -107,21 +107,21 @@ async def assemble(bus: Bus, warehouse: Warehouse, later_s: float) -> int:
     return await bus.last_sequence("RL_TRAJECTORIES")
 
 
-async def test_a_trajectory_is_left_alone_until_it_is_silent_for_long_enough(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(collector(kernel_settings)):
+async def test_a_trajectory_is_left_alone_until_it_is_silent_for_long_enough(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(collector(shared_settings)):
             await bus.publish_all([turn("ride"), turn("failed", error="engine away", response=None)])
             await eventually(has(warehouse, "turns", 2))
         assert await assemble(bus, warehouse, IDLE_S - 60) == 0
         assert await assemble(bus, warehouse, IDLE_S + 60) == 1
 
 
-async def test_an_end_after_the_silence_fills_the_row_and_revises_the_reward(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(collector(kernel_settings)):
+async def test_an_end_after_the_silence_fills_the_row_and_revises_the_reward(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(collector(shared_settings)):
             await bus.publish(turn("ride"))
             await eventually(has(warehouse, "turns", 1))
-        async with running_app(collector(kernel_settings, IDLE_S + 60)), running_app(rewards(kernel_settings)):
+        async with running_app(collector(shared_settings, IDLE_S + 60)), running_app(rewards(shared_settings)):
             await eventually(has(warehouse, "rewards", 1))
             await bus.publish(trajectory_end("ride", turns=1, outcome=Outcome(status="failure")))
             await eventually(outcome_is(warehouse, "failure"))
@@ -140,10 +140,10 @@ async def test_an_end_after_the_silence_fills_the_row_and_revises_the_reward(ker
 
 
 async def test_an_outcome_right_after_an_end_without_one_is_no_repetition_of_it(
-    kernel_settings: KernelSettings,
+    shared_settings: SharedSettings,
 ) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(collector(kernel_settings)), running_app(rewards(kernel_settings)):
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(collector(shared_settings)), running_app(rewards(shared_settings)):
             await bus.publish(turn("ride"))
             for outcome in (None, None, Outcome(status="failure"), Outcome(status="success")):
                 await bus.publish(trajectory_end("ride", turns=1, outcome=outcome))
@@ -159,12 +159,12 @@ async def test_an_outcome_right_after_an_end_without_one_is_no_repetition_of_it(
         assert (await told(warehouse)).outcome == Outcome(status="failure")
 
 
-async def test_what_the_agents_own_client_says_later_stands(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(collector(kernel_settings)):
+async def test_what_the_agents_own_client_says_later_stands(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(collector(shared_settings)):
             await bus.publish(turn("ride"))
             await eventually(has(warehouse, "turns", 1))
-        async with running_app(collector(kernel_settings, IDLE_S + 60)):
+        async with running_app(collector(shared_settings, IDLE_S + 60)):
             await eventually(has(warehouse, "trajectories", 1))
             await bus.publish(trajectory("ride", trajectory_id=turn("ride").trajectory_id))
             await eventually(outcome_is(warehouse, "success"))
@@ -172,17 +172,17 @@ async def test_what_the_agents_own_client_says_later_stands(kernel_settings: Ker
         assert (await told(warehouse)).metadata.source == "client"
 
 
-async def test_turns_after_the_silence_make_the_same_trajectory_longer(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(collector(kernel_settings)):
+async def test_turns_after_the_silence_make_the_same_trajectory_longer(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(collector(shared_settings)):
             await bus.publish(turn("ride", 0))
             await eventually(has(warehouse, "turns", 1))
-        async with running_app(collector(kernel_settings, IDLE_S + 60)):
+        async with running_app(collector(shared_settings, IDLE_S + 60)):
             await eventually(has(warehouse, "trajectories", 1))
             await bus.publish(turn("ride", 1))
             await eventually(has(warehouse, "turns", 2))
             assert len((await told(warehouse)).turns) == 1
-        async with running_app(collector(kernel_settings, 2 * IDLE_S + 120)):
+        async with running_app(collector(shared_settings, 2 * IDLE_S + 120)):
 
             async def longer() -> bool:
                 return len((await told(warehouse)).turns) == 2

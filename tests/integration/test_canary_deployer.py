@@ -17,20 +17,20 @@ from typing import Any
 import msgspec
 import pytest
 
+from ratchet.bus.clock import utc_now
+from ratchet.bus.connection import Bus
 from ratchet.canary_deployer.app import build
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.nats_traffic import NatsTraffic
 from ratchet.canary_deployer.settings import Settings
-from ratchet.embedded.ports import free_ports
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.clock import utc_now
-from ratchet.kernel.errors import Unavailable
-from ratchet.kernel.http import HttpServer
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import ModelDeployed, ModelRollout, PolicyClaim, Start, decode, named_id
-from ratchet.messages.state import POLICIES, ROLLOUTS, PolicyVersion, Route
+from ratchet.contract import ModelDeployed, ModelRollout, PolicyClaim, Start, decode, named_id
+from ratchet.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
+from ratchet.errors import Unavailable
+from ratchet.local_stack.ports import free_ports
+from ratchet.service.http import HttpServer
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
 from tests.support.canary_traffic import SmallEngine, Traffic, finished_job
 from tests.support.canary_world import ROLE
 from tests.support.http import http_client
@@ -124,7 +124,7 @@ def settings_of(
     """A deployer that decides within seconds."""
     script = tmp_path / "heldout.py"
     script.write_text(HELDOUT)
-    kernel = KernelSettings(
+    shared = SharedSettings(
         nats_url=nats.url,
         s3_endpoint=s3.url,
         s3_access_key=ACCESS_KEY,
@@ -133,7 +133,7 @@ def settings_of(
         data_dir=tmp_path / "data",
     )
     return Settings(
-        kernel=kernel,
+        shared=shared,
         port=free_ports(1)[0],
         engine_url=f"http://127.0.0.1:{engine_port}",
         heldout_command=shlex.join([sys.executable, str(script)]),
@@ -162,8 +162,8 @@ async def stage(
     engine = SmallEngine()
     server = HttpServer(engine.app, "127.0.0.1", 0)
     settings = settings_of(nats, s3, tmp_path, server.port, changes)
-    objects = await asyncio.to_thread(prepared_objects, settings.kernel)
-    async with running(server), connected(settings.kernel) as bus:
+    objects = await asyncio.to_thread(prepared_objects, settings.shared)
+    async with running(server), connected(settings.shared) as bus:
         yield Stage(settings, bus, objects, engine)
 
 
@@ -356,8 +356,8 @@ def counted(test: Stage, trajectories: int) -> Any:
 @asynccontextmanager
 async def deployer(settings: Settings) -> AsyncIterator[asyncio.subprocess.Process]:
     """The deployer as a process of its own, ended by SIGTERM unless it was killed."""
-    kernel = {
-        f"RATCHET_{name.upper()}": str(value) for name, value in settings.kernel.model_dump(exclude_none=True).items()
+    shared = {
+        f"RATCHET_{name.upper()}": str(value) for name, value in settings.shared.model_dump(exclude_none=True).items()
     }
     own: dict[str, str] = {"RATCHET_DEPLOYER_PORT": str(settings.port)}
     timing = ("soak_s", "lead_s", "tick_s", "lease_s")
@@ -366,7 +366,7 @@ async def deployer(settings: Settings) -> AsyncIterator[asyncio.subprocess.Proce
     lists = {"STAGES": "25,50", "STAGE_MIN_S": "0", "STAGE_MIN_TRAJECTORIES": "5"}
     own |= {f"RATCHET_CANARY_{name}": value for name, value in lists.items()}
     command = [sys.executable, "-m", "ratchet.canary_deployer"]
-    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **kernel, **own})
+    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **shared, **own})
     try:
         yield process
     finally:

@@ -6,7 +6,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from ratchet.canary_deployer.nats_events import NatsEvents, Places, Read
 from ratchet.canary_deployer.nats_progress import REPORTS, SCORER
-from ratchet.kernel.settings import KernelSettings
+from ratchet.service.settings import SharedSettings
 from tests.support.canary_world import ROLE
 from tests.support.messages import trajectory
 from tests.support.running import connected
@@ -19,8 +19,8 @@ def behind(read: Read) -> bool:
     return read.batch.as_of < read.batch.read_until
 
 
-async def test_outcomes_are_known_until_what_the_reward_computer_has_acknowledged(kernel_settings: KernelSettings):
-    async with connected(kernel_settings) as bus:
+async def test_outcomes_are_known_until_what_the_reward_computer_has_acknowledged(shared_settings: SharedSettings):
+    async with connected(shared_settings) as bus:
         events = await NatsEvents.open(bus, ROLE, Places())
         try:
             alone = await events.next(TICK_S)

@@ -10,14 +10,14 @@ import pytest
 import structlog
 from nats.aio.msg import Msg
 
+from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import Consumer, Subscription, each
 from ratchet.cli.deadletters import Which, drop, matching, newest, read, replay, replay_all
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.consumer import Consumer, Subscription, each
-from ratchet.kernel.errors import NotFound, Rejected
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Message, Trajectory
-from ratchet.messages.operations import DeadLetter
-from ratchet.messages.trajectory import TaskContext
+from ratchet.contract import Message, Trajectory
+from ratchet.contract.operations import DeadLetter
+from ratchet.contract.trajectory import TaskContext
+from ratchet.errors import NotFound, Rejected
+from ratchet.service.settings import SharedSettings
 from tests.support.messages import AT, trajectory
 from tests.support.running import connected, running
 from tests.support.waiting import eventually
@@ -52,94 +52,94 @@ async def bury(bus: Bus) -> None:
     await bus.publish(letter(subject, headers, b'{"no": "trajectory"}', 2))
 
 
-async def test_letters_are_listed_newest_first_and_read_by_number(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus:
+async def test_letters_are_listed_newest_first_and_read_by_number(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus:
         await bury(bus)
-        newest_first = [found.number for found in await newest(kernel_settings, 10)]
+        newest_first = [found.number for found in await newest(shared_settings, 10)]
         last = await bus.last_sequence("RL_DEADLETTERS")
         assert newest_first[:2] == [last, last - 1]
-        assert (await read(kernel_settings, last)).letter.sequence == 2
+        assert (await read(shared_settings, last)).letter.sequence == 2
         with pytest.raises(NotFound, match=f"no dead letter {last + 1}"):
-            await read(kernel_settings, last + 1)
+            await read(shared_settings, last + 1)
 
 
-async def test_a_replay_is_a_new_message_of_the_same_event_and_counts_once(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus:
+async def test_a_replay_is_a_new_message_of_the_same_event_and_counts_once(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus:
         await bury(bus)
         number = await bus.last_sequence("RL_DEADLETTERS") - 1
         before = await bus.last_sequence("RL_TRAJECTORIES")
-        planned = await replay(kernel_settings, number, dry_run=True)
+        planned = await replay(shared_settings, number, dry_run=True)
         assert await bus.last_sequence("RL_TRAJECTORIES") == before
         for _ in range(2):
-            assert await replay(kernel_settings, number, dry_run=False) == planned
+            assert await replay(shared_settings, number, dry_run=False) == planned
         stored = await bus.nc.jetstream().get_msg("RL_TRAJECTORIES", before + 1)
         assert (stored.headers or {})["ce-id"] == planned.event_id == trajectory().event_id
         assert await bus.last_sequence("RL_TRAJECTORIES") == before + 1
 
 
-async def test_many_letters_are_read_with_few_requests(kernel_settings: KernelSettings) -> None:
+async def test_many_letters_are_read_with_few_requests(shared_settings: SharedSettings) -> None:
     many, requests = 80, list[str]()
 
     async def note(request: Msg) -> None:
         requests.append(request.subject)
 
-    async with connected(kernel_settings) as bus:
+    async with connected(shared_settings) as bus:
         subject, headers, body = bus.seal(trajectory())
         await bus.publish_all([letter(subject, headers, body, number) for number in range(1, many + 1)])
-        await drop(kernel_settings, [7])  # a hole costs nothing either
+        await drop(shared_settings, [7])  # a hole costs nothing either
         await bus.nc.subscribe("$JS.API.>", cb=note)
         everything = Which(stream="RL_TRAJECTORIES")
-        for read_all in (lambda: newest(kernel_settings, many), lambda: matching(kernel_settings, everything)):
+        for read_all in (lambda: newest(shared_settings, many), lambda: matching(shared_settings, everything)):
             requests.clear()
             assert len(await read_all()) == many - 1
             await bus.nc.flush()
             assert 0 < len(requests) <= many / 8, requests
         requests.clear()
-        numbers = await matching(kernel_settings, everything)
-        await replay_all(kernel_settings, numbers, dry_run=True)
-        await drop(kernel_settings, numbers)
+        numbers = await matching(shared_settings, everything)
+        await replay_all(shared_settings, numbers, dry_run=True)
+        await drop(shared_settings, numbers)
         await bus.nc.flush()
         others = [one for one in requests if "MSG.DELETE" not in one]
         assert (len(requests) - len(others), len(others) <= many / 4) == (many - 1, True), others
 
 
-async def test_what_still_breaks_its_contract_is_not_sent(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus:
+async def test_what_still_breaks_its_contract_is_not_sent(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus:
         await bury(bus)
         before = await bus.last_sequence("RL_TRAJECTORIES")
         with pytest.raises(Rejected, match="would die again"):
-            await replay(kernel_settings, await bus.last_sequence("RL_DEADLETTERS"), dry_run=False)
+            await replay(shared_settings, await bus.last_sequence("RL_DEADLETTERS"), dry_run=False)
         assert await bus.last_sequence("RL_TRAJECTORIES") == before
 
 
-async def test_many_are_sent_again_and_those_that_would_die_again_are_named(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus:
+async def test_many_are_sent_again_and_those_that_would_die_again_are_named(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus:
         for number in range(1, 6):
             subject, headers, body = bus.seal(trajectory(str(number)))
             await bus.publish(letter(subject, headers, b"{}" if number == 3 else body, number))
-        assert await matching(kernel_settings, Which(stream="RL_TURNS")) == []
-        assert await matching(kernel_settings, Which(reason="invalid")) == []
-        assert await matching(kernel_settings, Which(since=AT.replace(year=2030))) == []
-        numbers = await matching(kernel_settings, Which(stream="RL_TRAJECTORIES", reason="rejected", since=AT))
+        assert await matching(shared_settings, Which(stream="RL_TURNS")) == []
+        assert await matching(shared_settings, Which(reason="invalid")) == []
+        assert await matching(shared_settings, Which(since=AT.replace(year=2030))) == []
+        numbers = await matching(shared_settings, Which(stream="RL_TRAJECTORIES", reason="rejected", since=AT))
         assert len(numbers) == 5
-        done = await replay_all(kernel_settings, numbers, dry_run=False)
+        done = await replay_all(shared_settings, numbers, dry_run=False)
         assert [one.refused is None for one in done] == [True, True, False, True, True]
         assert await bus.last_sequence("RL_TRAJECTORIES") == 4
 
 
-async def test_dropped_letters_are_gone_and_leave_no_hole_in_the_list(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus:
+async def test_dropped_letters_are_gone_and_leave_no_hole_in_the_list(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus:
         for number in range(1, 6):
             subject, headers, body = bus.seal(trajectory(str(number)))
             await bus.publish(letter(subject, headers, body, number))
-        await drop(kernel_settings, [3, 4])
-        assert [found.number for found in await newest(kernel_settings, 10)] == [5, 2, 1]
-        assert [found.number for found in await newest(kernel_settings, 2)] == [5, 2]
+        await drop(shared_settings, [3, 4])
+        assert [found.number for found in await newest(shared_settings, 10)] == [5, 2, 1]
+        assert [found.number for found in await newest(shared_settings, 2)] == [5, 2]
         with pytest.raises(NotFound):
-            await drop(kernel_settings, [3])
+            await drop(shared_settings, [3])
 
 
-async def test_a_letter_as_large_as_the_broker_takes_is_replayed_whole(kernel_settings: KernelSettings) -> None:
+async def test_a_letter_as_large_as_the_broker_takes_is_replayed_whole(shared_settings: SharedSettings) -> None:
     """A whole message dies, in parts; what is sent again is the same message."""
     failing = [True]
 
@@ -150,7 +150,7 @@ async def test_a_letter_as_large_as_the_broker_takes_is_replayed_whole(kernel_se
         return []
 
     large = trajectory(task_context=TaskContext(task_id="t", instructions=random.Random(1).randbytes(7_700_000).hex()))
-    async with connected(kernel_settings) as bus:
+    async with connected(shared_settings) as bus:
         dying = Subscription(stream="RL_TRAJECTORIES", durable="worker", handlers={Trajectory.TOPIC: each(handle)})
         async with running(Consumer(bus, dying)):
             await bus.publish(large)
@@ -159,15 +159,15 @@ async def test_a_letter_as_large_as_the_broker_takes_is_replayed_whole(kernel_se
                 return await bus.last_sequence("RL_DEADLETTERS") >= 2
 
             await eventually(dead)
-            (found,) = await newest(kernel_settings, 10)
+            (found,) = await newest(shared_settings, 10)
             failing[0] = False
-            await replay(kernel_settings, found.number, dry_run=False)
+            await replay(shared_settings, found.number, dry_run=False)
 
             async def handled() -> bool:
                 return len(failing) > 1
 
             await eventually(handled)
-        whole = await read(kernel_settings, found.number)
+        whole = await read(shared_settings, found.number)
         assert len(whole.numbers) >= 2
-        await drop(kernel_settings, [found.number])
-        assert await newest(kernel_settings, 10) == []
+        await drop(shared_settings, [found.number])
+        assert await newest(shared_settings, 10) == []

@@ -7,25 +7,25 @@ import uuid
 from pathlib import Path
 
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Feedback
-from tests.integration.test_embedded_cli import ratchet
+from ratchet.contract import Feedback
+from ratchet.service.settings import SharedSettings
+from tests.integration.test_local_cli import ratchet
 from tests.support.gateway_scene import ROLE, ask, scene
 from tests.support.running import migrated
 from tests.support.servers import RunningServer
 
 
 async def test_feedback_on_an_unknown_trajectory_asks_for_its_role_and_gives_nothing(
-    nats: RunningServer, kernel_settings: KernelSettings, tmp_path: Path
+    nats: RunningServer, shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
     unknown, called = str(uuid.uuid4()), str(uuid.uuid4())
-    async with migrated(kernel_settings), scene(nats, tmp_path) as here:
+    async with migrated(shared_settings), scene(nats, tmp_path) as here:
         client = here.client(base_url=f"{here.url}/t/{called}/v1")
         await ask(client, [{"role": "user", "content": "hi"}])
         env = {
             "RATCHET_GATEWAY_URL": here.url,
-            "RATCHET_CLICKHOUSE_URL": kernel_settings.clickhouse_url,
-            "RATCHET_CLICKHOUSE_DATABASE": kernel_settings.clickhouse_database,
+            "RATCHET_CLICKHOUSE_URL": shared_settings.clickhouse_url,
+            "RATCHET_CLICKHOUSE_DATABASE": shared_settings.clickhouse_database,
         }
 
         async def said(trajectory: str, *more: str) -> tuple[int, str]:

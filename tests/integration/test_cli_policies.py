@@ -10,21 +10,21 @@ import pytest
 
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.policies import export, export_target, require_exportable
-from ratchet.kernel.artifacts import ADAPTER, Policy, PolicyManifest, publish_policy, upload_files
-from ratchet.kernel.errors import NotFound, Rejected
-from ratchet.kernel.exports import MANIFEST
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.settings import KernelSettings
+from ratchet.errors import NotFound, Rejected
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
+from ratchet.stores.policies import ADAPTER, Policy, PolicyManifest, publish_policy, upload_files
+from ratchet.stores.policy_files import MANIFEST
 from tests.support.messages import AT
 from tests.support.servers import variables
 
 
-def endpoints(kernel: KernelSettings, tmp_path: Path) -> Endpoints:
-    return Endpoints(tmp_path, None, variables(kernel))
+def endpoints(shared: SharedSettings, tmp_path: Path) -> Endpoints:
+    return Endpoints(tmp_path, None, variables(shared))
 
 
-def a_policy(kernel: KernelSettings, tmp_path: Path) -> Policy:
-    objects, files = Objects(kernel), tmp_path / "files"
+def a_policy(shared: SharedSettings, tmp_path: Path) -> Policy:
+    objects, files = Objects(shared), tmp_path / "files"
     objects.ensure_bucket()
     files.mkdir()
     (files / "adapter.bin").write_bytes(b"weights")
@@ -43,35 +43,35 @@ def quiet(done: float, total: float | None = None, note: str = "") -> None:
     """A bar that nobody looks at."""
 
 
-def test_an_export_is_the_policy_byte_for_byte(kernel_settings: KernelSettings, tmp_path: Path) -> None:
-    policy, target = a_policy(kernel_settings, tmp_path), tmp_path / "out" / "support"
-    names = export(endpoints(kernel_settings, tmp_path), described(policy), target, quiet)
+def test_an_export_is_the_policy_byte_for_byte(shared_settings: SharedSettings, tmp_path: Path) -> None:
+    policy, target = a_policy(shared_settings, tmp_path), tmp_path / "out" / "support"
+    names = export(endpoints(shared_settings, tmp_path), described(policy), target, quiet)
     files = (path for path in target.rglob("*") if path.is_file())
     assert sorted(names) == sorted(str(path.relative_to(target)) for path in files) != []
     assert (target / "model" / "adapter.bin").read_bytes() == b"weights"
     assert hashlib.sha256((target / MANIFEST).read_bytes()).hexdigest() == policy.digest
 
 
-def test_an_export_goes_where_policies_of_its_kind_go(kernel_settings: KernelSettings, tmp_path: Path) -> None:
-    policy = described(a_policy(kernel_settings, tmp_path))
-    assert export_target(endpoints(kernel_settings, tmp_path), policy) == Path("artifacts/imported/support@1")
+def test_an_export_goes_where_policies_of_its_kind_go(shared_settings: SharedSettings, tmp_path: Path) -> None:
+    policy = described(a_policy(shared_settings, tmp_path))
+    assert export_target(endpoints(shared_settings, tmp_path), policy) == Path("artifacts/imported/support@1")
 
 
-def test_an_export_never_writes_over_anything(kernel_settings: KernelSettings, tmp_path: Path) -> None:
-    policy, target = a_policy(kernel_settings, tmp_path), tmp_path / "out"
+def test_an_export_never_writes_over_anything(shared_settings: SharedSettings, tmp_path: Path) -> None:
+    policy, target = a_policy(shared_settings, tmp_path), tmp_path / "out"
     target.mkdir()
     (target / "mine").touch()
     with pytest.raises(Rejected, match="not an empty directory"):
-        export(endpoints(kernel_settings, tmp_path), described(policy), target, quiet)
+        export(endpoints(shared_settings, tmp_path), described(policy), target, quiet)
     with pytest.raises(Rejected, match="not an empty directory"):
-        require_exportable(endpoints(kernel_settings, tmp_path), described(policy), target)
+        require_exportable(endpoints(shared_settings, tmp_path), described(policy), target)
     assert [path.name for path in target.iterdir()] == ["mine"]
 
 
-def test_an_export_that_would_work_passes_the_look_before_it(kernel_settings: KernelSettings, tmp_path: Path) -> None:
-    policy, target = a_policy(kernel_settings, tmp_path), tmp_path / "out"
-    require_exportable(endpoints(kernel_settings, tmp_path), described(policy), target)
+def test_an_export_that_would_work_passes_the_look_before_it(shared_settings: SharedSettings, tmp_path: Path) -> None:
+    policy, target = a_policy(shared_settings, tmp_path), tmp_path / "out"
+    require_exportable(endpoints(shared_settings, tmp_path), described(policy), target)
     assert not target.exists()
     gone = {**described(policy), "uri": policy.uri.replace(policy.digest, "0" * 64)}
     with pytest.raises(NotFound):
-        require_exportable(endpoints(kernel_settings, tmp_path), gone, target)
+        require_exportable(endpoints(shared_settings, tmp_path), gone, target)

@@ -16,29 +16,29 @@ import pytest
 
 from ratchet import AsyncClient, Client
 from ratchet.client import ClientSettings
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import InvalidMessage, Rejected
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Feedback, Preference, Trajectory
+from ratchet.contract import Feedback, Preference, Trajectory
+from ratchet.errors import InvalidMessage, Rejected
+from ratchet.service.contracts import load_contracts
+from ratchet.service.settings import SharedSettings
 from tests.support.running import connected
 from tests.support.servers import RunningServer
 from tests.support.waiting import eventually
 
-CONTRACTS = Contracts.load()
+CONTRACTS = load_contracts()
 
 
 @pytest.fixture
 async def settings(nats: RunningServer, tmp_path: Path) -> ClientSettings:
     """Settings for a broker with all streams."""
-    kernel = KernelSettings(nats_url=nats.url, data_dir=tmp_path / "data")
-    async with connected(kernel):
+    shared = SharedSettings(nats_url=nats.url, data_dir=tmp_path / "data")
+    async with connected(shared):
         pass
-    return ClientSettings(kernel=kernel)
+    return ClientSettings(shared=shared)
 
 
 async def stored(settings: ClientSettings, stream: str, kind: type) -> list:
     """Everything in a stream, oldest first."""
-    async with connected(settings.kernel) as bus:
+    async with connected(settings.shared) as bus:
         found = []
         for sequence in range(1, await bus.last_sequence(stream) + 1):
             message = await bus.nc.jetstream().get_msg(stream, sequence)
@@ -132,7 +132,7 @@ async def test_a_frozen_broker_costs_neither_the_agents_time_nor_a_trajectory(
 async def test_a_broker_that_lost_its_data_gets_everything_that_comes_after(
     settings: ClientSettings, nats: RunningServer, tmp_path: Path
 ) -> None:
-    async with connected(settings.kernel), AsyncClient(agent_id="a", settings=settings) as client:
+    async with connected(settings.shared), AsyncClient(agent_id="a", settings=settings) as client:
         play(client, "before")
         assert await client.flush(10)
         nats.kill()
@@ -196,7 +196,7 @@ async def test_no_secret_reaches_the_broker_or_the_spool(settings: ClientSetting
             return client.stats.pending == 1 and client.stats.redacted > 0
 
         await eventually(spooled)
-        on_disk = b"".join(path.read_bytes() for path in (settings.kernel.data_dir / "client-spool").rglob("*.segment"))
+        on_disk = b"".join(path.read_bytes() for path in (settings.shared.data_dir / "client-spool").rglob("*.segment"))
         assert b"hunter22" not in on_disk
         assert b"mia@example.com" not in on_disk
         nats.start()
@@ -223,7 +223,7 @@ async def test_an_invalid_message_is_counted_or_raised_by_a_strict_client(settin
 def run_agent(settings: ClientSettings, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run an agent's script in a fresh interpreter."""
     script = "from ratchet import Client\n" + textwrap.dedent(code)
-    kernel = settings.kernel
+    shared = settings.shared
     return subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,
@@ -232,8 +232,8 @@ def run_agent(settings: ClientSettings, code: str, **environment: str) -> subpro
         check=False,
         env={
             **os.environ,
-            "RATCHET_NATS_URL": kernel.nats_url,
-            "RATCHET_DATA_DIR": str(kernel.data_dir),
+            "RATCHET_NATS_URL": shared.nats_url,
+            "RATCHET_DATA_DIR": str(shared.data_dir),
             "RATCHET_CLIENT_CLOSE_S": "0.3",
             **environment,
         },
@@ -258,7 +258,7 @@ async def test_an_agent_without_a_broker_and_without_a_disk_works_all_the_same(
         print("the agent's own output")
         """
     )
-    blocked = Path(settings.kernel.data_dir).parent / "a file, not a folder"
+    blocked = Path(settings.shared.data_dir).parent / "a file, not a folder"
     blocked.touch()
     ended = run_agent(settings, code, RATCHET_DATA_DIR=str(blocked), TMPDIR=str(blocked))
     assert (ended.returncode, ended.stdout) == (0, "the agent's own output\n"), ended.stderr
@@ -327,7 +327,7 @@ async def test_an_agent_that_is_told_nothing_finds_the_local_stack(settings: Cli
             assert client.flush(10)
         """
     )
-    record = {"pid": os.getpid(), "env": {"RATCHET_NATS_URL": settings.kernel.nats_url}, "services": {}}
+    record = {"pid": os.getpid(), "env": {"RATCHET_NATS_URL": settings.shared.nats_url}, "services": {}}
     (tmp_path / "stack.json").write_text(json.dumps(record))
     ended = run_agent(settings, code, RATCHET_DIR=str(tmp_path), RATCHET_CLIENT_CLOSE_S="10")
     assert ended.returncode == 0, ended.stderr
@@ -344,12 +344,12 @@ async def test_a_client_that_never_reached_a_broker_says_where_the_record_lies(
             play(client, "1")
         """
     )
-    ended = run_agent(settings, code, RATCHET_NATS_URL=settings.kernel.nats_url.replace("//", "//ratchet:secret@"))
+    ended = run_agent(settings, code, RATCHET_NATS_URL=settings.shared.nats_url.replace("//", "//ratchet:secret@"))
     assert ended.returncode == 0
     assert "secret" not in ended.stderr
     (line,) = [line for line in ended.stderr.splitlines() if "never reached a broker" in line]
-    assert settings.kernel.nats_url in line
-    assert str(settings.kernel.data_dir / "client-spool") in line
+    assert settings.shared.nats_url in line
+    assert str(settings.shared.data_dir / "client-spool") in line
 
 
 async def test_importing_ratchet_is_cheap_and_the_client_needs_no_torch(settings: ClientSettings) -> None:

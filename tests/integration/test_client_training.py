@@ -10,8 +10,8 @@ import pytest
 
 from ratchet import AsyncClient, Client
 from ratchet.client import ClientSettings
-from ratchet.kernel.errors import InvalidMessage, Rejected, Unavailable
-from ratchet.kernel.settings import KernelSettings
+from ratchet.errors import InvalidMessage, Rejected, Unavailable
+from ratchet.service.settings import SharedSettings
 from tests.support.coordinator import ROLE, coordinating, played, stored, tid
 from tests.support.running import connected, migrated, prepared_objects
 from tests.support.servers import running_nats
@@ -22,20 +22,20 @@ DEAD = "http://127.0.0.1:9"
 
 
 async def test_training_is_asked_for_over_the_bus_and_over_http_when_the_broker_is_dead(
-    kernel_settings: KernelSettings, tmp_path: Path
+    shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
-    prepared_objects(kernel_settings)
+    prepared_objects(shared_settings)
     own = tmp_path / "own"
     own.mkdir()
     with running_nats(own) as nats:
         async with (
-            migrated(kernel_settings),
-            connected(kernel_settings) as bus,
-            stored(kernel_settings, bus, played("t1", 1.0)),
-            coordinating(kernel_settings, bus) as workshop,
+            migrated(shared_settings),
+            connected(shared_settings) as bus,
+            stored(shared_settings, bus, played("t1", 1.0)),
+            coordinating(shared_settings, bus) as workshop,
         ):
             url = str(workshop.api.base_url)
-            near = ClientSettings(kernel=kernel_settings, coordinator_url=DEAD, gateway_url=DEAD)
+            near = ClientSettings(shared=shared_settings, coordinator_url=DEAD, gateway_url=DEAD)
             async with AsyncClient(agent_id="a", role=ROLE, settings=near) as client:
                 asked = {"algorithm": "sft", "base_model": "org/model", "idempotency_key": "weekly"}
                 client.feedback(tid("t1"), thumbs=True)
@@ -51,8 +51,8 @@ async def test_training_is_asked_for_over_the_bus_and_over_http_when_the_broker_
                 with pytest.raises(Rejected, match="learning_rat"):
                     await client.train(**asked, hyperparameters={"learning_rat": 1e-5})
 
-            elsewhere = KernelSettings(nats_url=nats.url, data_dir=tmp_path / "data")
-            far = ClientSettings(kernel=elsewhere, coordinator_url=DEAD, gateway_url=url, close_s=0.2)
+            elsewhere = SharedSettings(nats_url=nats.url, data_dir=tmp_path / "data")
+            far = ClientSettings(shared=elsewhere, coordinator_url=DEAD, gateway_url=url, close_s=0.2)
             async with AsyncClient(agent_id="a", role=ROLE, settings=far) as client:
                 await asyncio.to_thread(nats.kill)
                 assert await client.train(**asked, hyperparameters={"learning_rate": 1e-5}) == job_id
@@ -70,7 +70,7 @@ async def test_training_is_asked_for_over_the_bus_and_over_http_when_the_broker_
 
 
 async def test_nobody_to_ask_is_one_clear_error(tmp_path: Path) -> None:
-    nowhere = KernelSettings(nats_url="nats://127.0.0.1:9", data_dir=tmp_path / "data")
-    settings = ClientSettings(kernel=nowhere, coordinator_url=DEAD, gateway_url=DEAD, close_s=0.2)
+    nowhere = SharedSettings(nats_url="nats://127.0.0.1:9", data_dir=tmp_path / "data")
+    settings = ClientSettings(shared=nowhere, coordinator_url=DEAD, gateway_url=DEAD, close_s=0.2)
     with Client(agent_id="a", role=ROLE, settings=settings) as client, pytest.raises(Unavailable, match="cannot ask"):
         await asyncio.to_thread(client.train, base_model="org/model")

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import RatchetError
-from ratchet.kernel.runtime import App
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.tasks import end
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Alert, Start, Trajectory, decode, named_id
+from ratchet.bus.connection import Bus
+from ratchet.bus.tasks import end
+from ratchet.contract import Alert, Start, Trajectory, decode, named_id
+from ratchet.errors import RatchetError
+from ratchet.service.runtime import App
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.settings import Settings
 from tests.support.messages import trajectory, trajectory_end, turn
@@ -32,8 +32,8 @@ HUGE = msgspec.structs.replace(turn().policy, version=2**40)
 """A policy that the contract takes and ClickHouse cannot hold."""
 
 
-def settings_of(kernel: KernelSettings) -> Settings:
-    return Settings(kernel=kernel, linger_s=0.02, ack_wait_s=2.0, audit_interval_s=0.1, assembly_patience_s=5.0)
+def settings_of(shared: SharedSettings) -> Settings:
+    return Settings(shared=shared, linger_s=0.02, ack_wait_s=2.0, audit_interval_s=0.1, assembly_patience_s=5.0)
 
 
 async def stored(warehouse: Warehouse, table: str = "trajectories") -> int:
@@ -59,9 +59,9 @@ def accounted(warehouse: Warehouse, number: int) -> Callable[[], Any]:
     return probe
 
 
-async def test_an_event_becomes_a_row_and_is_accounted_for(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(build(settings_of(kernel_settings))):
+async def test_an_event_becomes_a_row_and_is_accounted_for(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([trajectory(str(n)) for n in range(50)])
             await eventually(has(warehouse, 50))
             await eventually(accounted(warehouse, 50))
@@ -73,10 +73,10 @@ async def test_an_event_becomes_a_row_and_is_accounted_for(kernel_settings: Kern
 
 
 async def test_an_event_that_comes_twice_is_stored_once_and_counted_as_duplicate(
-    kernel_settings: KernelSettings,
+    shared_settings: SharedSettings,
 ) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(build(settings_of(kernel_settings))):
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(build(settings_of(shared_settings))):
             await bus.publish(trajectory())
             await eventually(accounted(warehouse, 1))
             await publish_outside_the_window(bus, trajectory())
@@ -87,9 +87,9 @@ async def test_an_event_that_comes_twice_is_stored_once_and_counted_as_duplicate
         assert await stored(warehouse) == 2
 
 
-async def test_a_dead_letter_is_accounted_for(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(build(settings_of(kernel_settings))) as app:
+async def test_a_dead_letter_is_accounted_for(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(build(settings_of(shared_settings))) as app:
             await bus.nc.jetstream().publish(Trajectory.TOPIC, b"not json")
             await bus.publish(trajectory())
             await eventually(accounted(warehouse, 2))
@@ -99,24 +99,24 @@ async def test_a_dead_letter_is_accounted_for(kernel_settings: KernelSettings) -
 
 
 async def test_a_collector_killed_in_mid_batch_loses_nothing_and_stores_nothing_twice(
-    kernel_settings: KernelSettings,
+    shared_settings: SharedSettings,
 ) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
         await bus.publish_all([trajectory(str(n)) for n in range(400)])
-        async with build(settings_of(kernel_settings)) as app:
+        async with build(settings_of(shared_settings)) as app:
             victims = [asyncio.create_task(component.run()) for component in app.components]
             await eventually(has(warehouse, 1))
             await end(*victims)
-        async with running_app(build(settings_of(kernel_settings))):
+        async with running_app(build(settings_of(shared_settings))):
             await eventually(has(warehouse, 400))
             await eventually(accounted(warehouse, 400))
         total = await balance(warehouse)
         assert (await stored(warehouse), total["stored"], total["missing"]) == (400, 400, 0)
 
 
-async def test_two_collectors_share_a_stream_and_the_ledger_still_balances(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        settings = settings_of(kernel_settings)
+async def test_two_collectors_share_a_stream_and_the_ledger_still_balances(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        settings = settings_of(shared_settings)
         async with running_app(build(settings)), running_app(build(settings)):
             for part in range(10):
                 await bus.publish_all([trajectory(f"{part}-{n}") for n in range(50)])
@@ -126,10 +126,10 @@ async def test_two_collectors_share_a_stream_and_the_ledger_still_balances(kerne
 
 
 async def test_a_trajectory_is_assembled_from_its_turns_once_they_are_all_stored(
-    kernel_settings: KernelSettings,
+    shared_settings: SharedSettings,
 ) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(build(settings_of(kernel_settings))):
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([turn("ride", 0), trajectory_end("ride", turns=2)])
             await eventually(has(warehouse, 1, "turns"))
             assert await stored(warehouse) == 0
@@ -143,7 +143,7 @@ async def test_a_trajectory_is_assembled_from_its_turns_once_they_are_all_stored
         assert assembled.task_context.group_key == "group-ride"
 
 
-async def test_only_a_silent_trajectory_with_an_answered_call_can_be_assembled(kernel_settings: KernelSettings) -> None:
+async def test_only_a_silent_trajectory_with_an_answered_call_can_be_assembled(shared_settings: SharedSettings) -> None:
     cancelled: dict[str, Any] = {"response": None, "finish_reason": "cancelled"}
     calls = [
         turn("answered"),
@@ -152,20 +152,20 @@ async def test_only_a_silent_trajectory_with_an_answered_call_can_be_assembled(k
         turn("answered, then left"),
         turn("answered, then left", 1, **cancelled),
     ]
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(build(settings_of(kernel_settings))):
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all(calls)
             await eventually(has(warehouse, len(calls), "turns"))
-            late = settings_of(kernel_settings).model_copy(update={"idle_s": 0.0, "idle_interval_s": 0.1})
+            late = settings_of(shared_settings).model_copy(update={"idle_s": 0.0, "idle_interval_s": 0.1})
             async with running_app(build(late)):
                 await eventually(has(warehouse, 2))
         told = await warehouse.rows("SELECT trajectory_id FROM trajectories FINAL")
         assert {row["trajectory_id"] for row in told} == {calls[0].trajectory_id, calls[3].trajectory_id}
 
 
-async def test_what_clickhouse_lost_is_read_again_from_the_streams(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        small = settings_of(kernel_settings).model_copy(update={"batch": 16})
+async def test_what_clickhouse_lost_is_read_again_from_the_streams(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        small = settings_of(shared_settings).model_copy(update={"batch": 16})
         async with running_app(build(small)):
             await bus.publish_all([turn("ride", 0), trajectory_end("ride", turns=1)])
             await bus.publish_all([trajectory(str(n)) for n in range(40)])
@@ -194,16 +194,16 @@ async def test_what_clickhouse_lost_is_read_again_from_the_streams(kernel_settin
         assert await bus.last_sequence("RL_FEEDBACK") == 0
 
 
-async def test_an_older_backup_is_brought_up_to_date(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(build(settings_of(kernel_settings))):
+async def test_an_older_backup_is_brought_up_to_date(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([trajectory(str(n)) for n in range(30)])
             await eventually(accounted(warehouse, 30))
         for table in ("trajectories", "ledger_entries"):
             await warehouse.command(f"ALTER TABLE {table} DELETE WHERE sequence BETWEEN 10 AND 19 OR sequence > 25")
         await warehouse.command("TRUNCATE TABLE ledger_windows")
         await eventually(lambda: _count_is(warehouse, 15))
-        async with running_app(build(settings_of(kernel_settings))):
+        async with running_app(build(settings_of(shared_settings))):
             await eventually(accounted(warehouse, 30))
         assert await stored(warehouse) == 30
         left = await bus.nc.jetstream().consumers_info("RL_TRAJECTORIES")
@@ -212,11 +212,11 @@ async def test_an_older_backup_is_brought_up_to_date(kernel_settings: KernelSett
 
 
 async def test_rows_that_vanish_while_the_collector_runs_are_told_and_come_back(
-    kernel_settings: KernelSettings,
+    shared_settings: SharedSettings,
 ) -> None:
     """The ledger's own entries balance all the while: only a look at the rows finds this."""
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        few = settings_of(kernel_settings).model_copy(update={"audit_window": 16, "audit_windows_per_tick": 2})
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        few = settings_of(shared_settings).model_copy(update={"audit_window": 16, "audit_windows_per_tick": 2})
         async with running_app(build(few)) as app:
             await bus.publish_all([trajectory(str(n)) for n in range(100)])
             await eventually(accounted(warehouse, 100))
@@ -229,17 +229,17 @@ async def test_rows_that_vanish_while_the_collector_runs_are_told_and_come_back(
 
 
 async def test_what_neither_clickhouse_nor_the_stream_holds_is_lost_told_counted_and_balanced(
-    kernel_settings: KernelSettings,
+    shared_settings: SharedSettings,
 ) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(build(settings_of(kernel_settings))):
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([trajectory(str(n)) for n in range(10)])
             await eventually(accounted(warehouse, 10))
         for table in ("trajectories", *LEDGER):
             await warehouse.command(f"TRUNCATE TABLE {table}")
         await bus.nc.jetstream().purge_stream("RL_TRAJECTORIES", seq=5)
         await bus.nc.jetstream().delete_msg("RL_TRAJECTORIES", 7)
-        async with running_app(build(settings_of(kernel_settings))) as app:
+        async with running_app(build(settings_of(shared_settings))) as app:
             await eventually(accounted(warehouse, 10))
             await eventually(lambda: _is_ready(app))
         total = await balance(warehouse)
@@ -250,11 +250,11 @@ async def test_what_neither_clickhouse_nor_the_stream_holds_is_lost_told_counted
 
 @pytest.mark.parametrize("incarnation", ["made anew", "restored from an older copy"])
 async def test_a_broker_that_gives_sequences_out_again_loses_nothing(
-    kernel_settings: KernelSettings, nats: RunningServer, tmp_path: Path, incarnation: str
+    shared_settings: SharedSettings, nats: RunningServer, tmp_path: Path, incarnation: str
 ) -> None:
     copy, data = tmp_path / "older copy", tmp_path / "nats"
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(build(settings_of(kernel_settings))) as app:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(build(settings_of(shared_settings))) as app:
             await bus.publish_all([trajectory(f"first-{n}") for n in range(5)])
             await eventually(accounted(warehouse, 5))
             await asyncio.to_thread(nats.stop)
@@ -267,7 +267,7 @@ async def test_a_broker_that_gives_sequences_out_again_loses_nothing(
             if incarnation == "restored from an older copy":
                 await asyncio.to_thread(shutil.copytree, copy, data)
             await asyncio.to_thread(nats.start)
-            async with connected(kernel_settings) as renewed:
+            async with connected(shared_settings) as renewed:
                 await renewed.publish_all([trajectory(f"third-{n}") for n in range(8)])
                 await eventually(has(warehouse, 18))
                 await eventually(lambda: _is_ready(app))
@@ -282,15 +282,15 @@ async def test_a_broker_that_gives_sequences_out_again_loses_nothing(
 
 
 async def test_a_stream_that_fills_by_bytes_is_trimmed_to_the_mark_of_what_every_reader_has(
-    kernel_settings: KernelSettings,
+    shared_settings: SharedSettings,
 ) -> None:
     alone = {"absent_readers": ["reward_computer"], "trim_keep_s": 0.0}
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
         jetstream = bus.nc.jetstream()
         config = (await jetstream.stream_info("RL_TRAJECTORIES")).config
         config.max_bytes = 200_000
         await jetstream.update_stream(config)
-        async with running_app(build(settings_of(kernel_settings).model_copy(update=alone))):
+        async with running_app(build(settings_of(shared_settings).model_copy(update=alone))):
             for part in range(20):
                 await _publish_when_there_is_room(bus, [trajectory(f"{part}-{n}") for n in range(20)])
             await eventually(accounted(warehouse, 400))
@@ -305,15 +305,15 @@ async def test_a_stream_that_fills_by_bytes_is_trimmed_to_the_mark_of_what_every
 
 
 async def test_a_stream_is_not_trimmed_below_a_reader_that_is_behind_and_operators_are_told(
-    kernel_settings: KernelSettings,
+    shared_settings: SharedSettings,
 ) -> None:
     """The reward computer never ran here: its consumer and its projection need everything."""
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
         jetstream = bus.nc.jetstream()
         config = (await jetstream.stream_info("RL_TRAJECTORIES")).config
         config.max_msgs = 100
         await jetstream.update_stream(config)
-        async with running_app(build(settings_of(kernel_settings).model_copy(update={"trim_keep_s": 0.0}))):
+        async with running_app(build(settings_of(shared_settings).model_copy(update={"trim_keep_s": 0.0}))):
             await bus.publish_all([trajectory(str(n)) for n in range(95)])
             await eventually(accounted(warehouse, 95))
             await eventually(lambda: _told(bus, "full:RL_TRAJECTORIES"))
@@ -321,10 +321,10 @@ async def test_a_stream_is_not_trimmed_below_a_reader_that_is_behind_and_operato
 
 
 async def test_a_warehouse_that_was_away_does_not_use_up_the_patience_with_an_end(
-    kernel_settings: KernelSettings, clickhouse: RunningServer
+    shared_settings: SharedSettings, clickhouse: RunningServer
 ) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        brief = settings_of(kernel_settings).model_copy(update={"assembly_patience_s": 2.0})
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        brief = settings_of(shared_settings).model_copy(update={"assembly_patience_s": 2.0})
         async with running_app(build(brief)) as app:
             await bus.publish(trajectory_end("ride", turns=1))
             await eventually(lambda: _is_ready(app))
@@ -343,9 +343,9 @@ async def test_a_warehouse_that_was_away_does_not_use_up_the_patience_with_an_en
         assert row["outcome"] == "success"
 
 
-async def test_a_trajectory_in_two_roles_is_assembled_and_stored_in_each(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(build(settings_of(kernel_settings))):
+async def test_a_trajectory_in_two_roles_is_assembled_and_stored_in_each(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(build(settings_of(shared_settings))):
             roles = ("planner", "support")
             calls = [
                 turn(
@@ -362,12 +362,12 @@ async def test_a_trajectory_in_two_roles_is_assembled_and_stored_in_each(kernel_
 
 @pytest.mark.parametrize("first", [("planner", "support"), ("support",), ("planner",)])
 async def test_a_silent_trajectory_in_two_roles_is_assembled_in_each(
-    kernel_settings: KernelSettings, first: tuple[str, ...]
+    shared_settings: SharedSettings, first: tuple[str, ...]
 ) -> None:
     """Both roles fall silent at once, or one when the other's trajectory is stored: neither is taken for the other."""
     calls = {role: turn("ride", role=role, turn_id=named_id(role)) for role in ("planner", "support")}
-    silent = settings_of(kernel_settings).model_copy(update={"idle_s": 0.3, "idle_interval_s": 0.1})
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+    silent = settings_of(shared_settings).model_copy(update={"idle_s": 0.3, "idle_interval_s": 0.1})
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
         async with running_app(build(silent)):
             await bus.publish_all([calls[role] for role in first])
             await eventually(has(warehouse, len(first)))
@@ -377,11 +377,11 @@ async def test_a_silent_trajectory_in_two_roles_is_assembled_in_each(
         assert rows == [{"role": role, "source": "assembled", "turn_count": 1} for role in calls]
 
 
-async def test_starts_are_stored_and_accounted_for(kernel_settings: KernelSettings) -> None:
+async def test_starts_are_stored_and_accounted_for(shared_settings: SharedSettings) -> None:
     async with (
-        connected(kernel_settings) as bus,
-        migrated(kernel_settings) as warehouse,
-        running_app(build(settings_of(kernel_settings))),
+        connected(shared_settings) as bus,
+        migrated(shared_settings) as warehouse,
+        running_app(build(settings_of(shared_settings))),
     ):
         await bus.publish(
             Start(trajectory_id=turn().trajectory_id, timestamp=bus.now(), policy=turn().policy, role="support")
@@ -394,12 +394,12 @@ async def test_starts_are_stored_and_accounted_for(kernel_settings: KernelSettin
         await eventually(balanced)
 
 
-async def test_large_trajectories_are_stored_whole(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+async def test_large_trajectories_are_stored_whole(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
         many = [trajectory(str(n), labels={"text": _noise(50_000, n)}) for n in range(120)]
         large = [trajectory(f"l{n}", labels={"text": _noise(500_000, n)}) for n in range(12)]
         huge = [trajectory("huge", labels={"text": "word " * 4_000_000})]
-        async with running_app(build(settings_of(kernel_settings))):
+        async with running_app(build(settings_of(shared_settings))):
             for message in [*many, *large, *huge]:
                 await bus.publish(message)
             await eventually(accounted(warehouse, 133), deadline_s=90)
@@ -409,10 +409,10 @@ async def test_large_trajectories_are_stored_whole(kernel_settings: KernelSettin
 
 
 async def test_while_the_warehouse_is_away_nothing_is_acked_and_nothing_is_lost(
-    kernel_settings: KernelSettings, clickhouse: RunningServer
+    shared_settings: SharedSettings, clickhouse: RunningServer
 ) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
-        async with running_app(build(settings_of(kernel_settings))) as app:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(build(settings_of(shared_settings))) as app:
             await bus.publish(trajectory("before"))
             await eventually(has(warehouse, 1))
             await asyncio.to_thread(clickhouse.kill)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import nats
 
-from ratchet.embedded.binaries import find_binary
-from ratchet.embedded.bootstrap import bootstrap
-from ratchet.embedded.ports import LOOPBACK, free_ports
-from ratchet.embedded.program import Program
-from ratchet.kernel.settings import KernelSettings
+from ratchet.local_stack.binaries import find_binary
+from ratchet.local_stack.bootstrap import bootstrap
+from ratchet.local_stack.ports import LOOPBACK, free_ports
+from ratchet.local_stack.program import Program
+from ratchet.service.settings import SharedSettings
 from tests.support.compose import REPOSITORY
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer, running
 
@@ -60,7 +60,7 @@ async def test_broker_wants_the_password_and_init_prepares_it_twice(
     port, monitor = free_ports(2)
     with running(broker(tmp_path, port, monitor), tmp_path) as server:
         assert await refusal(port) == b"-ERR 'Authorization Violation'\r\n"
-        settings = KernelSettings(
+        settings = SharedSettings(
             nats_url=server.url,
             clickhouse_url=clickhouse.url,
             clickhouse_database="compose_init",

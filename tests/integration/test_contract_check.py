@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from ratchet.bus.clock import utc_now
+from ratchet.bus.connection import Bus
+from ratchet.bus.reader import Replay
 from ratchet.cli.contract_check import Findings, read_proposal, replay
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.clock import utc_now
-from ratchet.kernel.errors import Rejected
-from ratchet.kernel.replay import Replay
-from ratchet.kernel.settings import KernelSettings
+from ratchet.errors import Rejected
+from ratchet.service.settings import SharedSettings
 from tests.support.contract_files import SCHEMAS
 from tests.support.messages import trajectory
 from tests.support.running import connected
@@ -29,8 +29,8 @@ STREAM, SUBJECT = "RL_TRAJECTORIES", "agent.rl.trajectory.v1"
 
 
 @pytest.fixture
-def settings(nats: RunningServer) -> KernelSettings:
-    return KernelSettings(nats_url=nats.url)
+def settings(nats: RunningServer) -> SharedSettings:
+    return SharedSettings(nats_url=nats.url)
 
 
 def proposed(tmp_path: Path, edit: Any = lambda schema: None, name: str = "trajectory.v1") -> Path:
@@ -45,7 +45,7 @@ def group_key_required(schema: Any) -> None:
     schema["$defs"]["task_context"].setdefault("required", []).append("group_key")
 
 
-async def ratchet(settings: KernelSettings, *arguments: object) -> tuple[int, str, str]:
+async def ratchet(settings: SharedSettings, *arguments: object) -> tuple[int, str, str]:
     """Run the command; exit code, standard output, standard error."""
     command = [sys.executable, "-m", "ratchet.cli", "contract", *map(str, arguments)]
     env = {**os.environ, "RATCHET_NATS_URL": settings.nats_url}
@@ -61,7 +61,7 @@ async def publish(bus: Bus, count: int) -> None:
     await bus.nc.jetstream().publish(SUBJECT, b'{"hello": 1}')
 
 
-async def test_todays_schema_takes_todays_messages(settings: KernelSettings, tmp_path: Path) -> None:
+async def test_todays_schema_takes_todays_messages(settings: SharedSettings, tmp_path: Path) -> None:
     async with connected(settings) as bus:
         await bus.publish_all([trajectory(str(number)) for number in range(3)])
         code, out, _ = await ratchet(settings, "check", proposed(tmp_path))
@@ -71,7 +71,7 @@ async def test_todays_schema_takes_todays_messages(settings: KernelSettings, tmp
 
 
 async def test_messages_that_would_fail_are_listed_with_place_and_reason(
-    settings: KernelSettings, tmp_path: Path
+    settings: SharedSettings, tmp_path: Path
 ) -> None:
     async with connected(settings) as bus:
         await publish(bus, 3)
@@ -89,7 +89,7 @@ async def test_messages_that_would_fail_are_listed_with_place_and_reason(
     assert {"path": "/task_context/group_key", "what": "became required"} in answer["compatibility"]["changes"]
 
 
-async def test_what_only_the_edges_refuse_is_told_apart(settings: KernelSettings, tmp_path: Path) -> None:
+async def test_what_only_the_edges_refuse_is_told_apart(settings: SharedSettings, tmp_path: Path) -> None:
     def without_labels(schema: Any) -> None:
         del schema["properties"]["labels"]
 
@@ -101,7 +101,7 @@ async def test_what_only_the_edges_refuse_is_told_apart(settings: KernelSettings
     assert "0 would be refused by readers, 1 only at the edges" in out
 
 
-async def test_only_the_asked_days_are_read_and_no_consumer_stays(settings: KernelSettings, tmp_path: Path) -> None:
+async def test_only_the_asked_days_are_read_and_no_consumer_stays(settings: SharedSettings, tmp_path: Path) -> None:
     async with connected(settings) as bus:
         await publish(bus, 1)
         proposal = read_proposal(proposed(tmp_path), None)
@@ -115,14 +115,14 @@ async def test_only_the_asked_days_are_read_and_no_consumer_stays(settings: Kern
     assert isinstance(found, Findings)
 
 
-async def test_a_work_queue_cannot_be_read_again(settings: KernelSettings, tmp_path: Path) -> None:
+async def test_a_work_queue_cannot_be_read_again(settings: SharedSettings, tmp_path: Path) -> None:
     proposal = read_proposal(proposed(tmp_path, name="training.dispatch.v1"), None)
     async with connected(settings):
         with pytest.raises(Rejected, match="work queue"):
             await replay(settings, proposal, 1.0, 10, lambda done, total: None)
 
 
-async def test_topics_are_listed_and_shown(settings: KernelSettings) -> None:
+async def test_topics_are_listed_and_shown(settings: SharedSettings) -> None:
     code, out, _ = await ratchet(settings, "list", "--json")
     assert (code, {topic["name"] for topic in json.loads(out)["topics"]} >= {SUBJECT}) == (0, True)
     code, out, _ = await ratchet(settings, "show", "trajectory.v1", "--json")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.consumer import BatchHandler, Consumer, Subscription, each
-from ratchet.kernel.projection import Fold, Projection
-from ratchet.kernel.received import Received
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Feedback, Message, named_id
+from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import BatchHandler, Consumer, Subscription, each
+from ratchet.bus.projection import Fold, Projection
+from ratchet.bus.received import Received
+from ratchet.contract import Feedback, Message, named_id
+from ratchet.service.settings import SharedSettings
 from tests.support.messages import AT
 from tests.support.running import connected, running
 from tests.support.second_version import V1, V2, FeedbackV2, contracts
@@ -25,16 +25,16 @@ STREAM = "RL_FEEDBACK"
 
 
 @pytest.fixture
-def settings(nats: RunningServer) -> KernelSettings:
-    return KernelSettings(nats_url=nats.url)
+def settings(nats: RunningServer) -> SharedSettings:
+    return SharedSettings(nats_url=nats.url)
 
 
 @asynccontextmanager
-async def both_releases(settings: KernelSettings) -> AsyncIterator[tuple[Bus, Bus]]:
+async def both_releases(settings: SharedSettings) -> AsyncIterator[tuple[Bus, Bus]]:
     """A bus of the release that knows only the first version, and one of the next release."""
     async with AsyncExitStack() as stack:
         old = await stack.enter_async_context(connected(settings, "old"))
-        new = await Bus.connect(settings, name="new", contracts=contracts())
+        new = await Bus.connect(settings.bus, name="new", contracts=contracts())
         stack.push_async_callback(new.close)
         yield old, new
 
@@ -70,7 +70,7 @@ def holds(messages: list[Any], number: int) -> Any:
     return probe
 
 
-async def test_a_reader_of_the_new_version_gets_both_in_order_and_an_old_one_its_own(settings: KernelSettings) -> None:
+async def test_a_reader_of_the_new_version_gets_both_in_order_and_an_old_one_its_own(settings: SharedSettings) -> None:
     async with both_releases(settings) as (old, new):
         await old.publish(rated("before", value=5.0))
         await new.ensure_streams()
@@ -85,7 +85,7 @@ async def test_a_reader_of_the_new_version_gets_both_in_order_and_an_old_one_its
     assert read_by_old == [rated("before", value=5.0), rated("during", kind="thumbs", value=False)]
 
 
-async def test_a_reader_that_is_replaced_by_its_next_release_goes_on_where_it_was(settings: KernelSettings) -> None:
+async def test_a_reader_that_is_replaced_by_its_next_release_goes_on_where_it_was(settings: SharedSettings) -> None:
     async with both_releases(settings) as (old, new):
         first: list[Any] = []
         await old.publish(rated("one"))
@@ -104,7 +104,7 @@ async def test_a_reader_that_is_replaced_by_its_next_release_goes_on_where_it_wa
 
 
 async def test_a_reader_that_is_replaced_after_the_writers_has_passed_over_what_it_did_not_know(
-    settings: KernelSettings,
+    settings: SharedSettings,
 ) -> None:
     """Why the readers come first: the place of a durable consumer is behind the last message that it knew."""
     async with both_releases(settings) as (old, new):
@@ -121,7 +121,7 @@ async def test_a_reader_that_is_replaced_after_the_writers_has_passed_over_what_
     assert (early, later) == ([rated("two")], [scored("three", 0.75)])
 
 
-async def test_what_cannot_be_upgraded_is_a_dead_letter_and_holds_up_nobody(settings: KernelSettings) -> None:
+async def test_what_cannot_be_upgraded_is_a_dead_letter_and_holds_up_nobody(settings: SharedSettings) -> None:
     async with both_releases(settings) as (old, new):
         await new.ensure_streams()
         await old.publish(rated("words", kind="comment", value="nice"))
@@ -134,7 +134,7 @@ async def test_what_cannot_be_upgraded_is_a_dead_letter_and_holds_up_nobody(sett
     assert b"cannot be upgraded to agent.rl.feedback.v2" in (letter.data or b"")
 
 
-async def test_a_projection_of_the_new_version_folds_both(settings: KernelSettings) -> None:
+async def test_a_projection_of_the_new_version_folds_both(settings: SharedSettings) -> None:
     fold = Fold(
         name="scores",
         stream=STREAM,

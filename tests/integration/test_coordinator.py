@@ -12,17 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import Consumer, Done, Subscription
+from ratchet.bus.message import named_id
+from ratchet.bus.received import Received
 from ratchet.client.operations import Operations
-from ratchet.embedded.ports import free_ports
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.consumer import Consumer, Done, Subscription
-from ratchet.kernel.errors import Unavailable
-from ratchet.kernel.received import Received
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Preference, TrainingStatus
-from ratchet.messages.base import named_id
-from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
-from ratchet.messages.training import (
+from ratchet.contract import Preference, TrainingStatus
+from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
+from ratchet.contract.training import (
     Artifacts,
     Dataset,
     DatasetFilter,
@@ -31,6 +28,9 @@ from ratchet.messages.training import (
     SnapshotRef,
     TrainingError,
 )
+from ratchet.errors import Unavailable
+from ratchet.local_stack.ports import free_ports
+from ratchet.service.settings import SharedSettings
 from tests.support.coordinator import ROLE, coordinating, played, stored, tid
 from tests.support.running import connected, migrated, prepared_objects, running
 from tests.support.servers import running_s3
@@ -39,20 +39,20 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-async def bus(kernel_settings: KernelSettings) -> AsyncIterator[Bus]:
-    prepared_objects(kernel_settings)
-    async with migrated(kernel_settings), connected(kernel_settings) as bus:
+async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
+    prepared_objects(shared_settings)
+    async with migrated(shared_settings), connected(shared_settings) as bus:
         yield bus
 
 
-async def test_rows_become_a_snapshot_and_a_dispatch(kernel_settings: KernelSettings, bus: Bus) -> None:
+async def test_rows_become_a_snapshot_and_a_dispatch(shared_settings: SharedSettings, bus: Bus) -> None:
     facts = [
         *played("first", 0.2, seconds=1, task="a"),
         *played("second", 0.8, seconds=2, task="a"),
         *played("evaluated", 1.0, seconds=3, arm="pinned"),
         *played("poor", 0.1, seconds=4, task="b"),
     ]
-    async with stored(kernel_settings, bus, facts), coordinating(kernel_settings, bus) as workshop:
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
         asked = await workshop.ask(dataset={"sample_size": 10, "filter": {"min_reward": 0.15}})
         dispatch = await workshop.dispatched(asked["training_job_id"])
         job = await workshop.job(asked["training_job_id"])
@@ -76,10 +76,10 @@ async def test_rows_become_a_snapshot_and_a_dispatch(kernel_settings: KernelSett
 
 
 async def test_a_job_continues_from_stable_and_does_not_see_its_lineages_data_again(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
     facts = [*played("old", 0.2, seconds=1), *played("new", 0.8, seconds=2)]
-    async with stored(kernel_settings, bus, facts), coordinating(kernel_settings, bus) as workshop:
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
         first = await workshop.ask(dataset={"sample_size": 10, "filter": {"date_range": {"end": after(2).isoformat()}}})
         dispatch = await workshop.dispatched(first["training_job_id"])
         snapshot = dispatch.request.training_config.dataset.snapshot
@@ -122,9 +122,9 @@ async def promote(bus: Bus, version: int, dataset_digest: str) -> None:
     await bus.bucket(POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served, next_version=version + 1))
 
 
-async def test_negated_rewards_and_their_baselines_are_mirrored(kernel_settings: KernelSettings, bus: Bus) -> None:
+async def test_negated_rewards_and_their_baselines_are_mirrored(shared_settings: SharedSettings, bus: Bus) -> None:
     facts = [*played("first", 0.25, seconds=1), *played("second", 1.0, seconds=2)]
-    async with stored(kernel_settings, bus, facts), coordinating(kernel_settings, bus) as workshop:
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
         asked = await workshop.ask(dataset={"sample_size": 10, "reward_transform": "negate"})
         snapshot = (await workshop.dispatched(asked["training_job_id"])).request.training_config.dataset.snapshot
         assert snapshot is not None
@@ -136,9 +136,9 @@ async def test_negated_rewards_and_their_baselines_are_mirrored(kernel_settings:
         ]
 
 
-async def test_a_job_without_usable_data_fails_and_says_why(kernel_settings: KernelSettings, bus: Bus) -> None:
+async def test_a_job_without_usable_data_fails_and_says_why(shared_settings: SharedSettings, bus: Bus) -> None:
     told = trajectory(tid("text only"))
-    async with stored(kernel_settings, bus, [told, reward(told, 1.0)]), coordinating(kernel_settings, bus) as workshop:
+    async with stored(shared_settings, bus, [told, reward(told, 1.0)]), coordinating(shared_settings, bus) as workshop:
         asked = await workshop.ask()
         failed = await workshop.until(asked["training_job_id"], "failed")
         assert failed["error"]["code"] == "DATA"
@@ -148,9 +148,9 @@ async def test_a_job_without_usable_data_fails_and_says_why(kernel_settings: Ker
         assert (await workshop.dispatched(text["training_job_id"])).request.training_config.algorithm == "sft"
 
 
-async def test_the_same_request_twice_is_one_job(kernel_settings: KernelSettings, bus: Bus) -> None:
+async def test_the_same_request_twice_is_one_job(shared_settings: SharedSettings, bus: Bus) -> None:
     facts = played("one", 0.5)
-    async with stored(kernel_settings, bus, facts), coordinating(kernel_settings, bus) as workshop:
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
         first = await workshop.ask(idempotency_key="nightly")
         again = await workshop.api.post(
             "/v1/jobs", json={"algorithm": "rloo", "role": ROLE, "idempotency_key": "nightly"}
@@ -170,10 +170,10 @@ async def test_the_same_request_twice_is_one_job(kernel_settings: KernelSettings
 
 
 async def test_slots_are_not_exceeded_and_priority_decides_who_is_next(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
     facts = played("one", 0.5)
-    async with stored(kernel_settings, bus, facts), coordinating(kernel_settings, bus) as workshop:
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
         running_job = await workshop.ask()
         dispatch = await workshop.dispatched(running_job["training_job_id"])
         low = await workshop.ask(priority="low", notes="low")
@@ -194,11 +194,11 @@ async def test_slots_are_not_exceeded_and_priority_decides_who_is_next(
         assert (await workshop.job(low["training_job_id"]))["state"] == "queued"
 
 
-async def test_a_silent_worker_loses_its_job_and_is_fenced_off(kernel_settings: KernelSettings, bus: Bus) -> None:
+async def test_a_silent_worker_loses_its_job_and_is_fenced_off(shared_settings: SharedSettings, bus: Bus) -> None:
     facts = played("one", 0.5)
     async with (
-        stored(kernel_settings, bus, facts),
-        coordinating(kernel_settings, bus, lease_s=0.6) as workshop,
+        stored(shared_settings, bus, facts),
+        coordinating(shared_settings, bus, lease_s=0.6) as workshop,
     ):
         asked = await workshop.ask()
         first = await workshop.dispatched(asked["training_job_id"])
@@ -217,9 +217,9 @@ async def test_a_silent_worker_loses_its_job_and_is_fenced_off(kernel_settings: 
         assert (done["attempt"], done["artifacts"]["final_checkpoint"]) == (2, "s3://b/policies/good.json")
 
 
-async def test_cancelling(kernel_settings: KernelSettings, bus: Bus) -> None:
+async def test_cancelling(shared_settings: SharedSettings, bus: Bus) -> None:
     facts = played("one", 0.5)
-    async with stored(kernel_settings, bus, facts), coordinating(kernel_settings, bus) as workshop:
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
         at_work = await workshop.ask()
         dispatch = await workshop.dispatched(at_work["training_job_id"])
         await workshop.say(dispatch, "running")
@@ -240,17 +240,17 @@ async def test_cancelling(kernel_settings: KernelSettings, bus: Bus) -> None:
         assert (unknown.status_code, "no such job" in unknown.json()["detail"]) == (404, True)
 
 
-async def test_a_restart_keeps_everything(kernel_settings: KernelSettings, bus: Bus) -> None:
+async def test_a_restart_keeps_everything(shared_settings: SharedSettings, bus: Bus) -> None:
     facts = played("one", 0.5)
-    async with stored(kernel_settings, bus, facts):
-        async with coordinating(kernel_settings, bus) as workshop:
+    async with stored(shared_settings, bus, facts):
+        async with coordinating(shared_settings, bus) as workshop:
             at_work = await workshop.ask()
             dispatch = await workshop.dispatched(at_work["training_job_id"])
             await workshop.say(dispatch, "running", progress=Progress(current_step=1))
             await workshop.until(at_work["training_job_id"], "running")
             waiting = await workshop.ask(idempotency_key="later")
         await workshop.say(dispatch, "running", progress=Progress(current_step=2))
-        async with coordinating(kernel_settings, bus) as workshop:
+        async with coordinating(shared_settings, bus) as workshop:
             again = await workshop.ask(idempotency_key="later")
             assert again["training_job_id"] == waiting["training_job_id"]
 
@@ -263,7 +263,7 @@ async def test_a_restart_keeps_everything(kernel_settings: KernelSettings, bus: 
             assert workshop.dispatches == [await workshop.dispatched(waiting["training_job_id"])]
 
 
-async def test_the_bus_hears_of_every_state_once(kernel_settings: KernelSettings, bus: Bus) -> None:
+async def test_the_bus_hears_of_every_state_once(shared_settings: SharedSettings, bus: Bus) -> None:
     heard: list[tuple[str, int, str]] = []
 
     async def listen(batch: Sequence[Received[TrainingStatus]]) -> list[Done]:
@@ -273,9 +273,9 @@ async def test_the_bus_hears_of_every_state_once(kernel_settings: KernelSettings
     ears = Subscription(stream="RL_TRAINING", durable="ears", handlers={TrainingStatus.TOPIC: listen})
     facts = played("one", 0.5)
     async with (
-        stored(kernel_settings, bus, facts),
+        stored(shared_settings, bus, facts),
         running(Consumer(bus, ears)),
-        coordinating(kernel_settings, bus) as workshop,
+        coordinating(shared_settings, bus) as workshop,
     ):
         asked = await workshop.ask()
         job_id = asked["training_job_id"]
@@ -301,22 +301,22 @@ async def test_the_bus_hears_of_every_state_once(kernel_settings: KernelSettings
 
 @pytest.mark.parametrize(("age_s", "attempt"), [(1, 1), (600, 2)])
 async def test_a_coordinator_that_died_between_taking_a_slot_and_publishing_makes_up_for_it(
-    kernel_settings: KernelSettings, bus: Bus, age_s: float, attempt: int
+    shared_settings: SharedSettings, bus: Bus, age_s: float, attempt: int
 ) -> None:
     left = job("left", state="dispatched", announced=False, snapshot=SnapshotRef(uri="s3://b/s.json", digest="a" * 64))
     taken_at = bus.now() - timedelta(seconds=age_s)
     await bus.bucket(JOBS, Job).create(left.training_job_id, changed(left, updated_at=taken_at))
-    async with coordinating(kernel_settings, bus) as workshop:
+    async with coordinating(shared_settings, bus) as workshop:
         dispatch = await workshop.dispatched(left.training_job_id, attempt)
         assert [each.attempt for each in workshop.dispatches] == [dispatch.attempt]
 
 
 async def test_a_job_waits_while_the_object_store_is_away(
-    kernel_settings: KernelSettings, bus: Bus, tmp_path: Path
+    shared_settings: SharedSettings, bus: Bus, tmp_path: Path
 ) -> None:
-    async with stored(kernel_settings, bus, played("one", 0.5)):
+    async with stored(shared_settings, bus, played("one", 0.5)):
         with running_s3(tmp_path) as store:
-            elsewhere = kernel_settings.model_copy(update={"s3_endpoint": store.url})
+            elsewhere = shared_settings.model_copy(update={"s3_endpoint": store.url})
             store.kill()
             async with coordinating(elsewhere, bus) as workshop:
                 asked = await workshop.ask()
@@ -331,15 +331,15 @@ async def test_a_job_waits_while_the_object_store_is_away(
                 await workshop.dispatched(asked["training_job_id"])
 
 
-async def test_the_threshold_starts_one_training_per_role(kernel_settings: KernelSettings, bus: Bus) -> None:
+async def test_the_threshold_starts_one_training_per_role(shared_settings: SharedSettings, bus: Bus) -> None:
     facts = [message for n in range(6) for message in played(f"t{n}", 0.5, seconds=n)]
     training = config(
         base_model="org/model", dataset=Dataset(source="clickhouse", sample_size=4, filter=DatasetFilter())
     )
     recipes = {ROLE: {"config": msgspec.to_builtins(training), "threshold": 5, "priority": "high"}}
     async with (
-        stored(kernel_settings, bus, facts),
-        coordinating(kernel_settings, bus, recipes=recipes) as workshop,
+        stored(shared_settings, bus, facts),
+        coordinating(shared_settings, bus, recipes=recipes) as workshop,
     ):
 
         async def started() -> list[dict[str, Any]]:
@@ -358,9 +358,9 @@ async def test_the_threshold_starts_one_training_per_role(kernel_settings: Kerne
 
 
 async def test_requests_that_cannot_be_run_are_refused_with_one_clear_line(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
-    async with coordinating(kernel_settings, bus) as workshop:
+    async with coordinating(shared_settings, bus) as workshop:
         for body, said in [
             ({"algorithm": "planner_ppo"}, "algorithm 'planner_ppo' is not offered"),
             ({"algorithm": "rloo", "learning_rate": 1}, "learning_rate: Extra inputs are not permitted"),
@@ -376,16 +376,16 @@ async def test_requests_that_cannot_be_run_are_refused_with_one_clear_line(
         assert "algorithm 'planner_ppo' is not offered" in refused["error"]["message"]
 
 
-async def test_disabled_training_is_a_polite_refusal(kernel_settings: KernelSettings, bus: Bus) -> None:
-    async with coordinating(kernel_settings, bus, training_enabled=False) as workshop:
+async def test_disabled_training_is_a_polite_refusal(shared_settings: SharedSettings, bus: Bus) -> None:
+    async with coordinating(shared_settings, bus, training_enabled=False) as workshop:
         answer = await workshop.api.post("/v1/jobs", json={"algorithm": "rloo"})
         assert (answer.status_code, "training is disabled" in answer.json()["detail"]) == (409, True)
         assert (await workshop.api.get("/v1/status")).json()["training_enabled"] is False
         assert (await workshop.api.get("/health")).json() == {"status": "ok", "reasons": {}}
 
 
-async def test_the_api_describes_itself(kernel_settings: KernelSettings, bus: Bus) -> None:
-    async with coordinating(kernel_settings, bus) as workshop:
+async def test_the_api_describes_itself(shared_settings: SharedSettings, bus: Bus) -> None:
+    async with coordinating(shared_settings, bus) as workshop:
         document = (await workshop.api.get("/openapi.json")).json()
         assert set(document["paths"]) == {
             "/health",
@@ -406,9 +406,9 @@ async def test_the_api_describes_itself(kernel_settings: KernelSettings, bus: Bu
         assert "learning_rate" in document["components"]["schemas"]["HyperparametersIn"]["properties"]
 
 
-async def test_what_cannot_work_is_refused_at_once_in_one_sentence(kernel_settings: KernelSettings, bus: Bus) -> None:
-    missing = f"s3://{kernel_settings.s3_bucket}/policies/{'a' * 64}.json"
-    async with stored(kernel_settings, bus, played("one", 0.5)), coordinating(kernel_settings, bus) as workshop:
+async def test_what_cannot_work_is_refused_at_once_in_one_sentence(shared_settings: SharedSettings, bus: Bus) -> None:
+    missing = f"s3://{shared_settings.s3_bucket}/policies/{'a' * 64}.json"
+    async with stored(shared_settings, bus, played("one", 0.5)), coordinating(shared_settings, bus) as workshop:
         plain = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}
         future = {"filter": {"date_range": {"start": "2040-01-01T00:00:00Z"}}}
         for change, code, said in [
@@ -435,11 +435,11 @@ async def test_what_cannot_work_is_refused_at_once_in_one_sentence(kernel_settin
 
 
 async def test_too_little_data_and_more_than_is_chosen_from_are_refused_at_once(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
     async with (
-        stored(kernel_settings, bus, played("one", 0.5)),
-        coordinating(kernel_settings, bus, minimum_trajectories=2, history_limit=3, slots={"default": 2}) as workshop,
+        stored(shared_settings, bus, played("one", 0.5)),
+        coordinating(shared_settings, bus, minimum_trajectories=2, history_limit=3, slots={"default": 2}) as workshop,
     ):
         imitation = await workshop.ask(algorithm="sft", dataset={"sample_size": 2})
         snapshot = (await workshop.dispatched(imitation["training_job_id"])).request.training_config.dataset.snapshot
@@ -467,13 +467,13 @@ async def test_too_little_data_and_more_than_is_chosen_from_are_refused_at_once(
 
 
 async def test_a_refusal_for_too_little_data_says_how_many_trajectories_wait_for_their_reward(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
     early, late, told = (trajectory(tid(name)) for name in ("early", "late", "text only"))
     other = trajectory(tid("elsewhere"), role="other")
     async with (
-        stored(kernel_settings, bus, [early, late, told, reward(told, 1.0), other]),
-        coordinating(kernel_settings, bus) as workshop,
+        stored(shared_settings, bus, [early, late, told, reward(told, 1.0), other]),
+        coordinating(shared_settings, bus) as workshop,
     ):
         plain = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}
         high = {"dataset": {"filter": {"min_reward": 5}}}
@@ -489,8 +489,8 @@ async def test_a_refusal_for_too_little_data_says_how_many_trajectories_wait_for
         assert (preview["refused"], preview["waiting"]) == (failed["error"]["message"], 2)
 
 
-async def test_a_dry_run_checks_everything_and_creates_nothing(kernel_settings: KernelSettings, bus: Bus) -> None:
-    async with stored(kernel_settings, bus, played("one", 0.5)), coordinating(kernel_settings, bus) as workshop:
+async def test_a_dry_run_checks_everything_and_creates_nothing(shared_settings: SharedSettings, bus: Bus) -> None:
+    async with stored(shared_settings, bus, played("one", 0.5)), coordinating(shared_settings, bus) as workshop:
         plain = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}
         for change, code in [({}, 200), ({"algorithm": "magic"}, 422), ({"base_model": "stable"}, 409)]:
             answer = await workshop.api.post("/v1/jobs", params={"dry_run": True}, json={**plain, **change})
@@ -504,8 +504,8 @@ async def test_a_dry_run_checks_everything_and_creates_nothing(kernel_settings: 
         assert await bus.last_sequence("RL_TRAINING") == before
 
 
-async def test_jobs_are_filtered_and_come_in_pages(kernel_settings: KernelSettings, bus: Bus) -> None:
-    async with stored(kernel_settings, bus, played("one", 0.5)), coordinating(kernel_settings, bus) as workshop:
+async def test_jobs_are_filtered_and_come_in_pages(shared_settings: SharedSettings, bus: Bus) -> None:
+    async with stored(shared_settings, bus, played("one", 0.5)), coordinating(shared_settings, bus) as workshop:
         ids = [(await workshop.ask(notes=str(number)))["training_job_id"] for number in range(3)]
         page = (await workshop.api.get("/v1/jobs", params={"limit": 1, "offset": 1})).json()
         assert ([job["training_job_id"] for job in page["jobs"]], page["total"]) == ([ids[1]], 3)
@@ -516,13 +516,13 @@ async def test_jobs_are_filtered_and_come_in_pages(kernel_settings: KernelSettin
         assert (await workshop.api.get("/v1/jobs", params={"since": "yesterday"})).status_code == 422
 
 
-async def test_old_ended_jobs_leave_the_bucket(kernel_settings: KernelSettings, bus: Bus) -> None:
+async def test_old_ended_jobs_leave_the_bucket(shared_settings: SharedSettings, bus: Bus) -> None:
     bucket = bus.bucket(JOBS, Job)
     for number, days in enumerate((200, 100, 1)):
         at = bus.now() - timedelta(days=days)
         old = job(f"old {number}", state="completed", created_at=at)
         await bucket.create(old.training_job_id, changed(old, updated_at=at, finished_at=at))
-    async with coordinating(kernel_settings, bus) as workshop:
+    async with coordinating(shared_settings, bus) as workshop:
 
         async def pruned() -> bool:
             return (await workshop.api.get("/v1/jobs")).json()["total"] == 1
@@ -543,13 +543,13 @@ def preferred(name: str, source: str) -> Preference:
     )
 
 
-async def test_training_and_preferences_are_told_at_a_glance(kernel_settings: KernelSettings, bus: Bus) -> None:
+async def test_training_and_preferences_are_told_at_a_glance(shared_settings: SharedSettings, bus: Bus) -> None:
     opinions = [preferred("one", "human"), preferred("two", "derived"), preferred("three", "derived")]
     training = config("dpo", base_model="org/model", hyperparameters=Hyperparameters())
     recipe = {"config": msgspec.to_builtins(training), "threshold": 4}
     async with (
-        stored(kernel_settings, bus, [*played("one", 0.5), *opinions]),
-        coordinating(kernel_settings, bus, preference_recipes={ROLE: recipe}) as workshop,
+        stored(shared_settings, bus, [*played("one", 0.5), *opinions]),
+        coordinating(shared_settings, bus, preference_recipes={ROLE: recipe}) as workshop,
     ):
         at_work = await workshop.ask()
         dispatch = await workshop.dispatched(at_work["training_job_id"])
@@ -591,8 +591,8 @@ async def test_an_operator_who_asks_nobody_is_told_so() -> None:
         await asyncio.to_thread(operations.get_ml_status)
 
 
-async def test_odd_values_are_refused_and_nothing_breaks(kernel_settings: KernelSettings, bus: Bus) -> None:
-    async with stored(kernel_settings, bus, played("one", 0.5)), coordinating(kernel_settings, bus) as workshop:
+async def test_odd_values_are_refused_and_nothing_breaks(shared_settings: SharedSettings, bus: Bus) -> None:
+    async with stored(shared_settings, bus, played("one", 0.5)), coordinating(shared_settings, bus) as workshop:
         for path in (
             "/v1/models?role=a b",
             "/v1/models?role=*",

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.grafana.loop_overview import ROWS
-from ratchet.embedded.catalog import SERVICES
-from ratchet.embedded.plan import kernel_of
-from ratchet.embedded.settings import StackSettings
-from ratchet.embedded.stack import Stack
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.contracts import Contracts
+from ratchet.bus.connection import Bus
+from ratchet.local_stack.catalog import SERVICES
+from ratchet.local_stack.plan import shared_of
+from ratchet.local_stack.settings import StackSettings
+from ratchet.local_stack.stack import Stack
+from ratchet.service.contracts import load_contracts
 from tests.support.compose import REPOSITORY, services
 from tests.support.http import http_client
 from tests.support.messages import trajectory
 from tests.support.prometheus import BINARY, Prometheus, running_prometheus
 from tests.support.waiting import eventually
 from tests.unit.deploy.test_dashboard import names
+from tools.dashboard.loop_overview import ROWS
 
 QUERIES = [(panel.title, query) for row in ROWS.values() for panel in row for query in panel.queries.values()]
 ALERTS = yaml.safe_load((REPOSITORY / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
@@ -108,7 +108,7 @@ def health_paths() -> dict[str, str]:
 
 async def published(stack: Stack, count: int) -> None:
     """Finished trajectories, as a client sends them."""
-    bus = await Bus.connect(kernel_of(stack.env), name="test", contracts=Contracts.load())
+    bus = await Bus.connect(shared_of(stack.env).bus, name="test", contracts=load_contracts())
     try:
         await bus.publish_all([trajectory(f"seen-{number}") for number in range(count)])
     finally:

@@ -15,15 +15,15 @@ from typing import Any
 import httpx
 import pytest
 
+from ratchet.bus.connection import Bus
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.rollout import Rollout
-from ratchet.embedded.ports import free_ports
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.http import HttpServer
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import ModelRollout, decode
-from ratchet.messages.state import POLICIES, ROLLOUTS, PolicyVersion, Route
+from ratchet.contract import ModelRollout, decode
+from ratchet.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
+from ratchet.local_stack.ports import free_ports
+from ratchet.service.http import HttpServer
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
 from tests.support.canary_traffic import SmallEngine, finished_job
 from tests.support.canary_world import ROLE
 from tests.support.http import http_client
@@ -126,7 +126,7 @@ class Pair:
 async def pair(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> AsyncIterator[Pair]:
     """Servers, an engine, and two deployers; the first leads."""
     engine = HttpServer(SmallEngine().app, "127.0.0.1", 0)
-    kernel = KernelSettings(
+    shared = SharedSettings(
         nats_url=nats.url,
         s3_endpoint=s3.url,
         s3_access_key=ACCESS_KEY,
@@ -134,12 +134,12 @@ async def pair(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> AsyncI
         s3_bucket=f"deployers-{os.getpid()}-{time.monotonic_ns()}",
         data_dir=tmp_path / "data",
     )
-    objects = await asyncio.to_thread(prepared_objects, kernel)
-    async with running(engine), connected(kernel) as bus:
+    objects = await asyncio.to_thread(prepared_objects, shared)
+    async with running(engine), connected(shared) as bus:
         started: list[Deployer] = []
         try:
             for name in ("one", "two"):
-                started.append(await started_deployer(kernel, engine.port, tmp_path / name))
+                started.append(await started_deployer(shared, engine.port, tmp_path / name))
                 await eventually(started[-1].answers, 120)
             yield Pair(bus, objects, started)
         finally:
@@ -151,10 +151,10 @@ async def pair(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> AsyncI
                 await asyncio.gather(*(one.process.wait() for one in started))
 
 
-async def started_deployer(kernel: KernelSettings, engine_port: int, data_dir: Path) -> Deployer:
+async def started_deployer(shared: SharedSettings, engine_port: int, data_dir: Path) -> Deployer:
     """A deployer of its own port and folder."""
     port = free_ports(1)[0]
-    shared = {f"RATCHET_{name.upper()}": str(value) for name, value in kernel.model_dump(exclude_none=True).items()}
+    shared = {f"RATCHET_{name.upper()}": str(value) for name, value in shared.model_dump(exclude_none=True).items()}
     own = {
         "RATCHET_DATA_DIR": str(data_dir),
         "RATCHET_DEPLOYER_PORT": str(port),

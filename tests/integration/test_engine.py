@@ -11,10 +11,10 @@ import httpx
 import msgspec
 import pytest
 
-from ratchet.kernel.artifacts import Policy, Probe, publish_policy
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages.routing import policy_name
+from ratchet.rules.arms import policy_name
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
+from ratchet.stores.policies import Policy, Probe, publish_policy
 from tests.support.engine_process import Published, logprobs_by_transformers, publish, running_engine
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
 
@@ -23,20 +23,20 @@ ASKED = [{"role": "user", "content": "where is my order K47"}]
 
 
 @pytest.fixture(scope="module")
-def kernel(s3: RunningServer) -> KernelSettings:
-    return KernelSettings(
+def shared(s3: RunningServer) -> SharedSettings:
+    return SharedSettings(
         s3_endpoint=s3.url, s3_access_key=ACCESS_KEY, s3_secret_key=SECRET_KEY, s3_bucket="engine-test"
     )
 
 
 @pytest.fixture(scope="module")
-def published(kernel: KernelSettings, tmp_path_factory: pytest.TempPathFactory) -> Published:
-    return publish(kernel, tmp_path_factory.mktemp("published"), ROLE)
+def published(shared: SharedSettings, tmp_path_factory: pytest.TempPathFactory) -> Published:
+    return publish(shared, tmp_path_factory.mktemp("published"), ROLE)
 
 
 @pytest.fixture(scope="module")
-def engine(kernel: KernelSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with running_engine(kernel, tmp_path_factory.mktemp("engine")) as server:
+def engine(shared: SharedSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with running_engine(shared, tmp_path_factory.mktemp("engine")) as server:
         yield server
 
 
@@ -73,9 +73,9 @@ async def test_both_kinds_of_policy_give_the_logprobs_that_transformers_gives(
 
 
 async def test_policies_that_are_not_what_was_published_are_refused(
-    engine: RunningServer, published: Published, kernel: KernelSettings
+    engine: RunningServer, published: Published, shared: SharedSettings
 ) -> None:
-    objects = Objects(kernel)
+    objects = Objects(shared)
     probe = published.adapter.manifest.probe
     assert probe is not None
     shifted = Probe(
@@ -94,9 +94,9 @@ async def test_policies_that_are_not_what_was_published_are_refused(
 
 
 async def test_a_file_damaged_in_the_store_is_refused(
-    engine: RunningServer, published: Published, kernel: KernelSettings
+    engine: RunningServer, published: Published, shared: SharedSettings
 ) -> None:
-    objects = Objects(kernel)
+    objects = Objects(shared)
     config = {**json.loads((published.adapter_directory / "adapter_config.json").read_text()), "r": 4}
     ref = objects.put(json.dumps(config).encode(), "blobs")
     files = [

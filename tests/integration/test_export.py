@@ -16,17 +16,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from ratchet.bus.connection import Bus
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
-from ratchet.embedded.ports import free_ports
+from ratchet.contract import Outcome
+from ratchet.contract.state import POLICIES, Route, ServedPolicy
 from ratchet.gateway.app import build as build_gateway
 from ratchet.gateway.settings import Settings as GatewaySettings
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Outcome
-from ratchet.messages.state import POLICIES, Route, ServedPolicy
+from ratchet.local_stack.ports import free_ports
 from ratchet.reward_computer.app import build as build_rewards
 from ratchet.reward_computer.settings import Settings as RewardSettings
+from ratchet.service.settings import SharedSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.messages import AT, trajectory, turn
@@ -41,11 +41,11 @@ GOOD, BAD = trajectory("0").trajectory_id, trajectory("1").trajectory_id
 
 
 @asynccontextmanager
-async def rewarded(kernel: KernelSettings, number: int) -> AsyncIterator[Bus]:
+async def rewarded(shared: SharedSettings, number: int) -> AsyncIterator[Bus]:
     """Stored and rewarded trajectories of the role support, every second one a failure; an opinion on the first."""
-    collector = build_collector(CollectorSettings(kernel=kernel, linger_s=0.02))
-    computer = build_rewards(RewardSettings(kernel=kernel, linger_s=0.02))
-    async with connected(kernel) as bus, migrated(kernel) as warehouse, running_app(collector), running_app(computer):
+    collector = build_collector(CollectorSettings(shared=shared, linger_s=0.02))
+    computer = build_rewards(RewardSettings(shared=shared, linger_s=0.02))
+    async with connected(shared) as bus, migrated(shared) as warehouse, running_app(collector), running_app(computer):
 
         async def revisions() -> int:
             return (await warehouse.rows("SELECT count() AS n FROM rewards FINAL"))[0]["n"]
@@ -69,7 +69,7 @@ async def _at_least(count: Any, number: int) -> bool:
     return await count() >= number
 
 
-async def ratchet(kernel: KernelSettings, *words: str, **env: str) -> tuple[int, str, str]:
+async def ratchet(shared: SharedSettings, *words: str, **env: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command."""
     done = await asyncio.to_thread(
         subprocess.run,
@@ -77,7 +77,7 @@ async def ratchet(kernel: KernelSettings, *words: str, **env: str) -> tuple[int,
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, **variables(kernel), **env},
+        env={**os.environ, **variables(shared), **env},
         timeout=60,
     )
     assert "Traceback" not in done.stderr
@@ -85,10 +85,10 @@ async def ratchet(kernel: KernelSettings, *words: str, **env: str) -> tuple[int,
 
 
 @pytest.mark.timeout(300)  # nine commands, each a process of its own
-async def test_what_is_stored_is_exported_and_shown(kernel_settings: KernelSettings, tmp_path: Path) -> None:
+async def test_what_is_stored_is_exported_and_shown(shared_settings: SharedSettings, tmp_path: Path) -> None:
     lines, table = tmp_path / "runs.jsonl", tmp_path / "rewards.parquet"
-    async with rewarded(kernel_settings, 12):
-        code, out, _ = await ratchet(kernel_settings, "export", "executions", "-o", str(lines), "--json")
+    async with rewarded(shared_settings, 12):
+        code, out, _ = await ratchet(shared_settings, "export", "executions", "-o", str(lines), "--json")
         assert (code, json.loads(out)["records"]) == (0, 13)
         *runs, dead = [json.loads(line) for line in lines.read_text().splitlines()]
         assert (dead["success"], dead["error"], dead["request"]) == (False, "engine away", "question 0")
@@ -96,43 +96,43 @@ async def test_what_is_stored_is_exported_and_shown(kernel_settings: KernelSetti
         assert {run["result"] for run in runs} == {"It arrives today."}
         assert all(run["latency_ms"] == 3000 and run["reward"] is not None for run in runs)
 
-        code, out, _ = await ratchet(kernel_settings, "export", "rewards", "-o", str(table), "--role", "support")
+        code, out, _ = await ratchet(shared_settings, "export", "rewards", "-o", str(table), "--role", "support")
         assert (code, out.split()[:2]) == (0, ["13", "rewards"])
         assert sorted(row["revision"] for row in pq.read_table(table).to_pylist()) == [0] * 12 + [1]
 
         only = ("--min-reward", "0.7", "--limit", "3", "--since", AT.isoformat(), "--until", "2027-01-01")
-        await ratchet(kernel_settings, "export", "trajectories", "-o", str(lines), *only)
+        await ratchet(shared_settings, "export", "trajectories", "-o", str(lines), *only)
         told = [json.loads(line) for line in lines.read_text().splitlines()]
         assert len(told) == 3
         assert all(one["reward"]["total"] >= 0.7 and one["trajectory_id"] != GOOD for one in told)
 
-        code, out, _ = await ratchet(kernel_settings, "trajectories", "list", "--json", "--outcome", "failure")
+        code, out, _ = await ratchet(shared_settings, "trajectories", "list", "--json", "--outcome", "failure")
         assert [row["reward"] for row in json.loads(out)["trajectories"]] == [0.0] * 6
-        code, out, _ = await ratchet(kernel_settings, "trajectories", "show", GOOD, "--json")
+        code, out, _ = await ratchet(shared_settings, "trajectories", "show", GOOD, "--json")
         whole = json.loads(out)
         assert [one.get("revision", 0) for one in whole["rewards"]] == [0, 1]
         assert (whole["trajectory"]["trajectory_id"], len(whole["feedback"])) == (GOOD, 1)
-        code, out, _ = await ratchet(kernel_settings, "trajectories", "show", GOOD)
+        code, out, _ = await ratchet(shared_settings, "trajectories", "show", GOOD)
         assert "where is my order?" in out
         assert "task_completion" in out
-        code, _, err = await ratchet(kernel_settings, "trajectories", "show", turn("going on").trajectory_id)
+        code, _, err = await ratchet(shared_settings, "trajectories", "show", turn("going on").trajectory_id)
         assert (code, "has not ended yet" in err) == (1, True)
-        code, _, err = await ratchet(kernel_settings, "export", "rewards", "-o", str(tmp_path / "no" / "x.jsonl"))
+        code, _, err = await ratchet(shared_settings, "export", "rewards", "-o", str(tmp_path / "no" / "x.jsonl"))
         assert (code, err.count("\n")) == (1, 1)
 
 
-async def test_what_serves_is_exported_for_tensorzero(kernel_settings: KernelSettings, tmp_path: Path) -> None:
-    prepared_objects(kernel_settings)
+async def test_what_serves_is_exported_for_tensorzero(shared_settings: SharedSettings, tmp_path: Path) -> None:
+    prepared_objects(shared_settings)
     (port,) = free_ports(1)
-    settings = DeployerSettings(kernel=kernel_settings, port=port, engine_url=DEAD, gateway_url=DEAD)
+    settings = DeployerSettings(shared=shared_settings, port=port, engine_url=DEAD, gateway_url=DEAD)
     file, url = tmp_path / "tensorzero.toml", {"RATCHET_DEPLOYER_URL": f"http://127.0.0.1:{port}"}
     words = ("export", "tensorzero", "-o", str(file), "--json")
-    async with connected(kernel_settings) as bus, running_app(build_deployer(settings)):
-        code, _, err = await ratchet(kernel_settings, *words, **url)
+    async with connected(shared_settings) as bus, running_app(build_deployer(settings)):
+        code, _, err = await ratchet(shared_settings, *words, **url)
         assert (code, "no policy serves any role" in err) == (1, True)
         stable = ServedPolicy(version=1, name="support@1-aaaaaaaa", digest="a" * 64)
         await bus.bucket(POLICIES, Route).create("support", Route(role="support", stable=stable, next_version=2))
-        code, out, err = await ratchet(kernel_settings, *words, **url)
+        code, out, err = await ratchet(shared_settings, *words, **url)
         assert (code, json.loads(out)["roles"]) == (0, ["support"]), err
     assert tomllib.loads(file.read_text())["functions"]["support"]["experimentation"]["candidate_variants"] == {
         "support_v1_aaaaaaaa": 1
@@ -140,23 +140,23 @@ async def test_what_serves_is_exported_for_tensorzero(kernel_settings: KernelSet
 
 
 async def test_feedback_says_when_it_is_about_nothing_and_refuses_another_role(
-    kernel_settings: KernelSettings,
+    shared_settings: SharedSettings,
 ) -> None:
     async with (
-        rewarded(kernel_settings, 2) as bus,
-        running_app(build_gateway(GatewaySettings(kernel=kernel_settings, port=0))) as gateway,
+        rewarded(shared_settings, 2) as bus,
+        running_app(build_gateway(GatewaySettings(shared=shared_settings, port=0))) as gateway,
     ):
         url = {"RATCHET_GATEWAY_URL": f"http://127.0.0.1:{gateway.components[-1].port}"}  # type: ignore[attr-defined]
         before = await bus.last_sequence("RL_FEEDBACK")
-        code, _, err = await ratchet(kernel_settings, "feedback", BAD, "--thumbs", "up", "--role", "sales", **url)
+        code, _, err = await ratchet(shared_settings, "feedback", BAD, "--thumbs", "up", "--role", "sales", **url)
         assert (code, "has the role support, not sales" in err) == (1, True)
         assert await bus.last_sequence("RL_FEEDBACK") == before
 
-        code, _, err = await ratchet(kernel_settings, "feedback", BAD, "--stars", "4", **url)
+        code, _, err = await ratchet(shared_settings, "feedback", BAD, "--stars", "4", **url)
         assert (code, err) == (0, "")
         unknown = trajectory("nobody").trajectory_id
         words = ("feedback", unknown, "--thumbs", "up", "--role", "support", "--json")
-        code, out, err = await ratchet(kernel_settings, *words, **url)
+        code, out, err = await ratchet(shared_settings, *words, **url)
         assert (code, "nothing is stored under" in err) == (3, True)
         assert json.loads(out)["feedback"][0]["trajectory_id"] == unknown
 

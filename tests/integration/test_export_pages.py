@@ -9,26 +9,26 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ratchet.bus.clock import utc_now
+from ratchet.bus.received import Received
+from ratchet.contract import Message, Preference, Trajectory, Turn
 from ratchet.exporters import KINDS
 from ratchet.exporters.base import Wanted
 from ratchet.exporters.clickhouse_stored import PAGE, Stored
 from ratchet.exporters.exporting import export
-from ratchet.kernel.clock import utc_now
-from ratchet.kernel.received import Received
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Message, Preference, Trajectory, Turn
 from ratchet.preferences.clickhouse_stored import StoredPreferences
 from ratchet.preferences.clickhouse_stored import Wanted as WantedPreferences
 from ratchet.preferences.records import preference_of
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.rows import TABLES, row_of
 from tests.support.messages import AT, trajectory, turn
 from tests.support.running import migrated
 
 
 @pytest.fixture
-async def warehouse(kernel_settings: KernelSettings) -> AsyncIterator[Warehouse]:
-    async with migrated(kernel_settings) as warehouse:
+async def warehouse(shared_settings: SharedSettings) -> AsyncIterator[Warehouse]:
+    async with migrated(shared_settings) as warehouse:
         yield warehouse
 
 

@@ -11,8 +11,8 @@ import msgspec
 import openai
 import pytest
 
-from ratchet.messages import Feedback, TrajectoryEnd, Turn
-from ratchet.messages.state import Route
+from ratchet.contract import Feedback, TrajectoryEnd, Turn
+from ratchet.contract.state import Route
 from tests.support.gateway_scene import ROLE, ask, canary_route, scene, version
 from tests.support.http import http_client
 from tests.support.servers import RunningServer

@@ -6,9 +6,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Trajectory
-from ratchet.messages.chat import chat_messages
+from ratchet.contract import Trajectory
+from ratchet.rules.chat import chat_messages
+from ratchet.service.settings import SharedSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.gateway_scene import ROLE, Scene, scene
@@ -25,14 +25,14 @@ CALLED: list[Any] = [
 
 
 async def test_a_run_known_only_by_its_base_url_is_assembled(
-    kernel_settings: KernelSettings, nats: RunningServer, tmp_path: Path
+    shared_settings: SharedSettings, nats: RunningServer, tmp_path: Path
 ) -> None:
     trajectory = str(uuid.uuid4())
-    prepared_objects(kernel_settings)
+    prepared_objects(shared_settings)
     async with (
-        migrated(kernel_settings),
+        migrated(shared_settings),
         scene(nats, tmp_path) as here,
-        running_app(build_collector(CollectorSettings(kernel=kernel_settings, linger_s=0.01))),
+        running_app(build_collector(CollectorSettings(shared=shared_settings, linger_s=0.01))),
     ):
         talk = await played(here, trajectory)
         async with http_client() as http:

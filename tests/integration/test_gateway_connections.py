@@ -11,8 +11,8 @@ import httpx
 import msgspec
 import pytest
 
-from ratchet.kernel.asgi import JsonApi, Request, Response, json_response
-from ratchet.kernel.http import Bounds, HttpServer
+from ratchet.service.asgi import JsonApi, Request, Response, json_response
+from ratchet.service.http import Bounds, HttpServer
 from tests.support.http import http_client
 from tests.support.running import running
 from tests.support.waiting import eventually

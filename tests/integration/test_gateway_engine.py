@@ -13,16 +13,16 @@ from typing import Any
 import openai
 import pytest
 
+from ratchet.bus.connection import Bus
+from ratchet.bus.envelope import unseal
+from ratchet.contract import Turn
+from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
 from ratchet.gateway.app import build
 from ratchet.gateway.domain.capture import ids_digest
 from ratchet.gateway.settings import Settings
-from ratchet.kernel.artifacts import Policy
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.envelope import unseal
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Turn
-from ratchet.messages.routing import policy_name
-from ratchet.messages.state import PolicyVersion, Route, ServedPolicy
+from ratchet.rules.arms import policy_name
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.policies import Policy
 from tests.support.engine_process import (
     AT,
     Published,
@@ -87,19 +87,19 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def store(s3: RunningServer) -> KernelSettings:
-    return KernelSettings(
+def store(s3: RunningServer) -> SharedSettings:
+    return SharedSettings(
         s3_endpoint=s3.url, s3_access_key=ACCESS_KEY, s3_secret_key=SECRET_KEY, s3_bucket="gateway-engine-test"
     )
 
 
 @pytest.fixture(scope="module")
-def published(store: KernelSettings, tmp_path_factory: pytest.TempPathFactory) -> Published:
+def published(store: SharedSettings, tmp_path_factory: pytest.TempPathFactory) -> Published:
     return publish(store, tmp_path_factory.mktemp("published"), ROLE)
 
 
 @pytest.fixture(scope="module")
-def engine(store: KernelSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def engine(store: SharedSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     scratch = tmp_path_factory.mktemp("engine")
     with running_engine(store, scratch, RATCHET_ENGINE_RESIDENT_POLICIES="12") as server:
         yield server
@@ -107,14 +107,14 @@ def engine(store: KernelSettings, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @asynccontextmanager
 async def scene(nats: RunningServer, engine: RunningServer, published: Published, folder: Path) -> AsyncIterator[Scene]:
-    kernel = KernelSettings(nats_url=nats.url, data_dir=folder)
-    async with connected(kernel) as bus:
+    shared = SharedSettings(nats_url=nats.url, data_dir=folder)
+    async with connected(shared) as bus:
         versions = [_version(1, published.model), _version(2, published.adapter)]
         for version in versions:
             await bus.bucket("policies", PolicyVersion).put(f"{ROLE}.{version.version}", version)
         stable = ServedPolicy(version=2, name=versions[1].name, digest=versions[1].digest)
         await bus.bucket("policies", Route).put(ROLE, Route(role=ROLE, stable=stable, next_version=3))
-        settings = Settings(kernel=kernel, port=0, engine_url=engine.url)
+        settings = Settings(shared=shared, port=0, engine_url=engine.url)
         async with running_app(build(settings)) as app:
             port: int = app.components[-1].port  # type: ignore[attr-defined]
             async with openai.AsyncOpenAI(
@@ -210,7 +210,7 @@ async def test_a_dead_engine_is_told_clearly_and_a_restarted_one_gets_its_policy
 
 
 async def test_ten_roles_are_served_at_once_each_by_its_own_policy_and_all_on_one_base(
-    nats: RunningServer, engine: RunningServer, published: Published, store: KernelSettings, tmp_path: Path
+    nats: RunningServer, engine: RunningServer, published: Published, store: SharedSettings, tmp_path: Path
 ) -> None:
     roles = [f"role_{number}" for number in range(10)]
     async with scene(nats, engine, published, tmp_path) as here:

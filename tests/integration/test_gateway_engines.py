@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ratchet.embedded.ports import free_ports
 from ratchet.gateway.engines.base import EngineFailed, Reply
 from ratchet.gateway.engines.http_post import LARGEST_ANSWER, Address, HttpPost, open_session
+from ratchet.local_stack.ports import free_ports
 
 
 class Engine:

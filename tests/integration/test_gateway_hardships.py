@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import msgspec
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import BusUnavailable
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages.state import Route
+from ratchet.bus.connection import Bus
+from ratchet.contract.state import Route
+from ratchet.errors import BusUnavailable
+from ratchet.service.settings import SharedSettings
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_process import gateway_process, terminate
 from tests.support.gateway_scene import ROLE, canary_route, put_routes, version
@@ -52,8 +52,8 @@ class World:
 @asynccontextmanager
 async def world(nats: RunningServer, folder: Path) -> AsyncIterator[World]:
     engine = FakeEngine(resident={version(1).name, version(2).name})
-    kernel = KernelSettings(nats_url=nats.url, data_dir=folder)
-    async with connected(kernel) as bus, serving(engine) as engine_url:
+    shared = SharedSettings(nats_url=nats.url, data_dir=folder)
+    async with connected(shared) as bus, serving(engine) as engine_url:
         await put_routes(bus, **{ROLE: 1})
         yield World(bus, engine, engine_url, nats, folder)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ratchet.messages import Turn
+from ratchet.contract import Turn
 from tests.support.gateway_scene import ROLE, Scene, scene
 from tests.support.litellm_client import litellm
 from tests.support.servers import RunningServer

@@ -9,9 +9,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from ratchet.contract import TrajectoryEnd, Turn
 from ratchet.gateway.recorders import Recorders
-from ratchet.kernel.redaction import MAX_FOUND
-from ratchet.messages import TrajectoryEnd, Turn
+from ratchet.rules.redaction import MAX_FOUND
 from tests.support.gateway_scene import Scene, ask, scene
 from tests.support.http import http_client
 from tests.support.servers import RunningServer

@@ -14,13 +14,13 @@ import openai
 import pytest
 import uuid_utils
 
+from ratchet.bus.connection import Bus
+from ratchet.contract import Start, Turn
+from ratchet.contract.state import Route
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.runtime import App
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Start, Turn
-from ratchet.messages.state import Route
+from ratchet.service.runtime import App
+from ratchet.service.settings import SharedSettings
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_routes, version
 from tests.support.running import connected, running_app
@@ -46,11 +46,11 @@ async def gateway(settings: Settings) -> AsyncIterator[tuple[openai.AsyncOpenAI,
 async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_the_turns(
     nats: RunningServer, tmp_path: Path
 ) -> None:
-    kernel = KernelSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
+    shared = SharedSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
     engine = FakeEngine(resident={version(1).name, version(2).name})
-    async with connected(kernel) as bus, serving(engine) as engine_url:
+    async with connected(shared) as bus, serving(engine) as engine_url:
         await put_routes(bus, **{ROLE: 1})
-        settings = Settings(kernel=kernel, port=0, engine_url=engine_url, close_s=0.5)
+        settings = Settings(shared=shared, port=0, engine_url=engine_url, close_s=0.5)
         async with gateway(settings) as (client, app):
             await offer_canary(bus, lease=1)
             await eventually(lambda: listed(client, f"{ROLE}@2"))
@@ -90,12 +90,12 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
 async def test_a_canary_trajectory_that_a_restart_finds_without_a_lease_goes_on_as_stable_and_is_announced_once(
     nats: RunningServer, tmp_path: Path
 ) -> None:
-    kernel = KernelSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
+    shared = SharedSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
     engine = FakeEngine(resident={version(1).name, version(2).name})
     trajectory = {"x-ratchet-trajectory": str(uuid_utils.uuid7())}
-    async with connected(kernel) as bus, serving(engine) as engine_url:
+    async with connected(shared) as bus, serving(engine) as engine_url:
         await put_routes(bus, **{ROLE: 1})
-        settings = Settings(kernel=kernel, port=0, engine_url=engine_url)
+        settings = Settings(shared=shared, port=0, engine_url=engine_url)
         async with gateway(settings) as (client, app):
             await offer_canary(bus, lease=1)
             await eventually(lambda: listed(client, f"{ROLE}@2"))
@@ -112,11 +112,11 @@ async def test_a_canary_trajectory_that_a_restart_finds_without_a_lease_goes_on_
 
 
 async def test_a_canary_that_cannot_be_observed_is_not_served(nats: RunningServer, tmp_path: Path) -> None:
-    kernel = KernelSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
+    shared = SharedSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
     engine = FakeEngine(resident={version(1).name, version(2).name})
-    async with connected(kernel) as bus, serving(engine) as engine_url:
+    async with connected(shared) as bus, serving(engine) as engine_url:
         await put_routes(bus, **{ROLE: 1})
-        settings = Settings(kernel=kernel, port=0, engine_url=engine_url, queue_limit=2, spool_bytes=0)
+        settings = Settings(shared=shared, port=0, engine_url=engine_url, queue_limit=2, spool_bytes=0)
         async with gateway(settings) as (client, _):
             await offer_canary(bus, lease=1)
             await eventually(lambda: listed(client, f"{ROLE}@2"))
@@ -134,11 +134,11 @@ async def test_a_canary_that_cannot_be_observed_is_not_served(nats: RunningServe
 async def test_entries_that_cannot_be_read_are_told_and_everything_else_is_served(
     nats: RunningServer, tmp_path: Path
 ) -> None:
-    kernel = KernelSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
+    shared = SharedSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
     engine = FakeEngine(resident={version(1).name})
-    async with connected(kernel) as bus, serving(engine) as engine_url:
+    async with connected(shared) as bus, serving(engine) as engine_url:
         await put_routes(bus, **{ROLE: 1})
-        async with gateway(Settings(kernel=kernel, port=0, engine_url=engine_url)) as (client, app):
+        async with gateway(Settings(shared=shared, port=0, engine_url=engine_url)) as (client, app):
             bucket = await bus.nc.jetstream().key_value("policies")
             await bucket.put("other", b"no json")
             await bucket.put(f"{ROLE}.2", b'{"role": 7}')

@@ -13,9 +13,9 @@ import openai
 import pytest
 import uuid_utils
 
-from ratchet.messages import Start, TrajectoryEnd, Turn
-from ratchet.messages.routing import draw
-from ratchet.messages.state import Route
+from ratchet.contract import Start, TrajectoryEnd, Turn
+from ratchet.contract.state import Route
+from ratchet.rules.arms import draw
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_routes, scene, served, version
 from tests.support.http import http_client
 from tests.support.planted import Echo, answers_to

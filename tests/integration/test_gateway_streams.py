@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from ratchet.messages import Turn
+from ratchet.contract import Turn
 from tests.support.gateway_scene import ROLE, Scene, scene, version
 from tests.support.http import http_client
 from tests.support.servers import RunningServer

@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 
-from ratchet.embedded.ports import free_ports
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Turn
+from ratchet.contract import Turn
+from ratchet.local_stack.ports import free_ports
+from ratchet.service.settings import SharedSettings
 from tests.support.coordinator import coordinating, played, stored
 from tests.support.gateway_scene import ROLE, Scene, ask, put_routes, scene, version
 from tests.support.http import http_client
@@ -23,15 +23,15 @@ HI: list[Any] = [{"role": "user", "content": "where is it?"}]
 
 
 async def test_two_roles_infer_in_one_session_and_one_starts_a_training_through_one_base_url(
-    kernel_settings: KernelSettings, nats: RunningServer, tmp_path: Path
+    shared_settings: SharedSettings, nats: RunningServer, tmp_path: Path
 ) -> None:
     facts = [*played("first", 0.2, seconds=1), *played("second", 0.8, seconds=2)]
-    prepared_objects(kernel_settings)
+    prepared_objects(shared_settings)
     async with (
-        migrated(kernel_settings),
-        connected(kernel_settings) as bus,
-        stored(kernel_settings, bus, facts),
-        coordinating(kernel_settings, bus) as workshop,
+        migrated(shared_settings),
+        connected(shared_settings) as bus,
+        stored(shared_settings, bus, facts),
+        coordinating(shared_settings, bus) as workshop,
         scene(nats, tmp_path, coordinator_url=str(workshop.api.base_url)) as here,
     ):
         await put_routes(bus, planner=3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ratchet.kernel.settings import KernelSettings
+from ratchet.service.settings import SharedSettings
 from tests.bench.bench_history import explaining, fill, measure
 from tests.support.running import migrated
 
@@ -11,10 +11,10 @@ SLACK = 10
 """Granules: every table has one more for each part, and parts are merged when ClickHouse likes."""
 
 
-async def test_no_query_of_the_event_plane_reads_more_of_a_longer_history(kernel_settings: KernelSettings) -> None:
+async def test_no_query_of_the_event_plane_reads_more_of_a_longer_history(shared_settings: SharedSettings) -> None:
     """Ten times the rows: a column read whole would be ten times the granules."""
-    async with migrated(kernel_settings) as plain:
-        warehouse = await explaining(kernel_settings)
+    async with migrated(shared_settings) as plain:
+        warehouse = await explaining(shared_settings)
         try:
             found: list[dict[str, int]] = []
             for rows in (SHORT, LONG):

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.consumer import Consumer, Done, Outcome, Subscription
-from ratchet.kernel.envelope import unseal
-from ratchet.kernel.errors import InvalidMessage
-from ratchet.kernel.received import Received
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import DeadLetter, Message, Trajectory
+from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import Consumer, Done, Outcome, Subscription
+from ratchet.bus.envelope import unseal
+from ratchet.bus.received import Received
+from ratchet.contract import DeadLetter, Message, Trajectory
+from ratchet.errors import InvalidMessage
+from ratchet.service.settings import SharedSettings
 from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.rows import TABLES
 from ratchet.trajectory_collector.settings import Settings
@@ -32,8 +32,8 @@ PER_TOPIC = 24
 
 
 @pytest.fixture
-def settings(nats: RunningServer) -> KernelSettings:
-    return KernelSettings(nats_url=nats.url)
+def settings(nats: RunningServer) -> SharedSettings:
+    return SharedSettings(nats_url=nats.url)
 
 
 def hostile(stream: str) -> Iterator[tuple[str, bytes, dict[str, str]]]:
@@ -70,7 +70,7 @@ def read(bus: Bus, stored: Any) -> Message:
 
 
 @pytest.mark.parametrize("stream", [name for name in CONTRACTS.streams if name != "RL_DEADLETTERS"])
-async def test_every_hostile_message_is_handled_or_dead_with_a_reason(settings: KernelSettings, stream: str) -> None:
+async def test_every_hostile_message_is_handled_or_dead_with_a_reason(settings: SharedSettings, stream: str) -> None:
     taken: list[int] = []
     async with connected(settings) as bus:
         sent = [
@@ -93,7 +93,7 @@ async def test_every_hostile_message_is_handled_or_dead_with_a_reason(settings: 
 
 
 async def test_a_message_as_large_as_the_broker_takes_is_kept_whole_in_several_dead_letters(
-    settings: KernelSettings,
+    settings: SharedSettings,
 ) -> None:
     taken: list[int] = []
     huge = random.Random(1).randbytes(8 * 1024 * 1024 - 2048)
@@ -129,10 +129,10 @@ UNFIT = ("ClickHouse cannot hold it", "ended without an answered turn", "which i
 that never comes."""
 
 
-async def test_the_collector_accounts_for_every_legal_message_however_extreme(kernel_settings: KernelSettings) -> None:
+async def test_the_collector_accounts_for_every_legal_message_however_extreme(shared_settings: SharedSettings) -> None:
     messages = [message for topic in TABLES for message in legal(topic)]
-    settings = Settings(kernel=kernel_settings, linger_s=0.05, audit_interval_s=0.2, assembly_patience_s=0.5)
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+    settings = Settings(shared=shared_settings, linger_s=0.05, audit_interval_s=0.2, assembly_patience_s=0.5)
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
         for number, (subject, body) in enumerate(messages):
             await bus.nc.publish(subject, body, headers={"ce-id": f"event-{number}"})
         await bus.nc.flush()

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from ratchet.canary_deployer.app import build as build_deployer
-from ratchet.kernel.settings import KernelSettings
+from ratchet.service.settings import SharedSettings
 from tests.integration.test_canary_deployer import stage
 from tests.support.coordinator import coordinating
 from tests.support.engine_process import publish, running_engine
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.timeout(240)
 
 
 async def test_gateway_and_what_it_forwards(
-    kernel_settings: KernelSettings, nats: RunningServer, tmp_path: Path
+    shared_settings: SharedSettings, nats: RunningServer, tmp_path: Path
 ) -> None:
-    prepared_objects(kernel_settings)
+    prepared_objects(shared_settings)
     async with (
-        migrated(kernel_settings),
-        connected(kernel_settings) as bus,
-        coordinating(kernel_settings, bus) as there,
+        migrated(shared_settings),
+        connected(shared_settings) as bus,
+        coordinating(shared_settings, bus) as there,
     ):
         await eventually(lambda: _answers(there.api))
         async with scene(nats, tmp_path, coordinator_url=str(there.api.base_url)) as here:
@@ -44,12 +44,12 @@ async def test_deployer(nats: RunningServer, s3: RunningServer, tmp_path: Path) 
     assert len(statuses) >= 7
 
 
-async def test_coordinator(kernel_settings: KernelSettings) -> None:
-    prepared_objects(kernel_settings)
+async def test_coordinator(shared_settings: SharedSettings) -> None:
+    prepared_objects(shared_settings)
     async with (
-        migrated(kernel_settings),
-        connected(kernel_settings) as bus,
-        coordinating(kernel_settings, bus) as here,
+        migrated(shared_settings),
+        connected(shared_settings) as bus,
+        coordinating(shared_settings, bus) as here,
     ):
         await eventually(lambda: _answers(here.api))
         statuses = await fuzzed_live(str(here.api.base_url))
@@ -57,9 +57,9 @@ async def test_coordinator(kernel_settings: KernelSettings) -> None:
     assert len(statuses) >= 8
 
 
-async def test_engine(kernel_settings: KernelSettings, tmp_path: Path) -> None:
-    publish(kernel_settings, tmp_path, "support")
-    with running_engine(kernel_settings, tmp_path) as engine:
+async def test_engine(shared_settings: SharedSettings, tmp_path: Path) -> None:
+    publish(shared_settings, tmp_path, "support")
+    with running_engine(shared_settings, tmp_path) as engine:
         statuses = await fuzzed("engine.openapi.yaml", engine.url)
     assert unreached(statuses) == []
     assert len(statuses) >= 5

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ratchet.bus.connection import Bus
 from ratchet.importers.tau_bench import ImportOptions, import_tau_bench, read_records, trajectory_of
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import Warehouse
 from ratchet.reward_computer.app import build
 from ratchet.reward_computer.settings import Settings
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.warehouse import Warehouse
 from tests.integration.test_reward_computer import loop, publish_again, settled
 from tests.support.real_data import AIRLINE, needs_real_data
 from tests.support.running import running_app
@@ -46,9 +46,9 @@ async def handled_everything(bus: Bus) -> None:
         await eventually(settled(bus, "RL_TRAJECTORIES", durable), 60)
 
 
-async def imported_twice(kernel: KernelSettings, path: Path, expected: int) -> list[dict[str, Any]]:
+async def imported_twice(shared: SharedSettings, path: Path, expected: int) -> list[dict[str, Any]]:
     """Import, import again, and once more past the broker's memory; returns the rewards, which never changed."""
-    async with loop(kernel) as (bus, warehouse), running_app(build(Settings(kernel=kernel))):
+    async with loop(shared) as (bus, warehouse), running_app(build(Settings(shared=shared))):
         await import_tau_bench(bus, path, OPTIONS)
         await eventually(holds(warehouse, expected), 60)
         trajectories, rewards = await table(warehouse, "trajectories"), await table(warehouse, "rewards")
@@ -63,16 +63,16 @@ async def imported_twice(kernel: KernelSettings, path: Path, expected: int) -> l
         return rewards
 
 
-async def test_importing_twice_leaves_the_same_rows(kernel_settings: KernelSettings, tmp_path: Path) -> None:
+async def test_importing_twice_leaves_the_same_rows(shared_settings: SharedSettings, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text(json.dumps([record(1, 0, 1.0), {"broken": True}, record(1, 1, 0.0), record(2, 0, 0.5)]))
-    rewards = await imported_twice(kernel_settings, path, 3)
+    rewards = await imported_twice(shared_settings, path, 3)
     assert sorted(row["components"]["task_completion"] for row in rewards) == [0.0, 0.75, 1.0]
 
 
 @needs_real_data
-async def test_the_real_airline_file_is_rewarded_as_it_was_verified(kernel_settings: KernelSettings) -> None:
-    rewards = await imported_twice(kernel_settings, AIRLINE, 120)
+async def test_the_real_airline_file_is_rewarded_as_it_was_verified(shared_settings: SharedSettings) -> None:
+    rewards = await imported_twice(shared_settings, AIRLINE, 120)
     completed = [row["components"]["task_completion"] for row in rewards]
     assert (completed.count(1.0), completed.count(0.0)) == (36, 84)
     assert all(row["total"] == 0.0 for row, done in zip(rewards, completed, strict=True) if not done)

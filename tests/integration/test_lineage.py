@@ -13,21 +13,21 @@ from typing import Any
 import msgspec
 import pytest
 
+from ratchet.bus.connection import Bus
+from ratchet.bus.message import Cause, named_id
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
-from ratchet.embedded.ports import free_ports
-from ratchet.kernel.artifacts import PolicyManifest, publish_policy
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.http import HttpServer
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Feedback, Message, PolicyClaim, Preference, Reward, Start
-from ratchet.messages.base import Cause, named_id
-from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
-from ratchet.messages.training import Artifacts
+from ratchet.contract import Feedback, Message, PolicyClaim, Preference, Reward, Start
+from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
+from ratchet.contract.training import Artifacts
+from ratchet.local_stack.ports import free_ports
 from ratchet.reward_computer.app import build as build_rewards
 from ratchet.reward_computer.settings import Settings as RewardSettings
+from ratchet.service.http import HttpServer
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
+from ratchet.stores.policies import PolicyManifest, publish_policy
+from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.canary_traffic import SmallEngine
@@ -38,9 +38,9 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-async def bus(kernel_settings: KernelSettings) -> AsyncIterator[Bus]:
-    prepared_objects(kernel_settings)
-    async with migrated(kernel_settings), connected(kernel_settings) as bus:
+async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
+    prepared_objects(shared_settings)
+    async with migrated(shared_settings), connected(shared_settings) as bus:
         yield bus
 
 
@@ -118,12 +118,12 @@ async def lineage(workshop: Workshop, version: int, **query: int) -> dict[str, A
 
 
 async def test_a_policy_is_walked_back_to_its_trajectories_rewards_and_raters(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
     opinions = [rated("a", "ann"), rated("b", "ann"), rated("b", "bob")]
     async with (
-        stored(kernel_settings, bus, [*facts("a", "b", "c"), *opinions]),
-        coordinating(kernel_settings, bus) as workshop,
+        stored(shared_settings, bus, [*facts("a", "b", "c"), *opinions]),
+        coordinating(shared_settings, bus) as workshop,
     ):
         policy = await trained(workshop, 1)
         await put(bus, policy, stable=1)
@@ -145,8 +145,8 @@ async def test_a_policy_is_walked_back_to_its_trajectories_rewards_and_raters(
         assert found["parent"] is None
 
 
-async def test_parents_are_walked_when_asked_for(kernel_settings: KernelSettings, bus: Bus) -> None:
-    async with stored(kernel_settings, bus, facts("a", "b")), coordinating(kernel_settings, bus) as workshop:
+async def test_parents_are_walked_when_asked_for(shared_settings: SharedSettings, bus: Bus) -> None:
+    async with stored(shared_settings, bus, facts("a", "b")), coordinating(shared_settings, bus) as workshop:
         first = await trained(workshop, 1)
         second = await trained(workshop, 2)
         await put(bus, first, changed_parent(second, 1), stable=2)
@@ -162,23 +162,23 @@ def changed_parent(policy: PolicyVersion, parent: int) -> PolicyVersion:
     return PolicyVersion(**{name: getattr(policy, name) for name in policy.__struct_fields__} | {"parent": parent})
 
 
-async def test_what_is_gone_is_named_and_the_rest_is_shown(kernel_settings: KernelSettings, bus: Bus) -> None:
-    async with stored(kernel_settings, bus, facts("a")), coordinating(kernel_settings, bus) as workshop:
+async def test_what_is_gone_is_named_and_the_rest_is_shown(shared_settings: SharedSettings, bus: Bus) -> None:
+    async with stored(shared_settings, bus, facts("a")), coordinating(shared_settings, bus) as workshop:
         policy = await trained(workshop, 1)
         await put(bus, policy)
         assert policy.training_job_id is not None
         assert policy.dataset_digest is not None
         await bus.bucket(JOBS, Job).delete(policy.training_job_id)
-        delete(Objects(kernel_settings), kernel_settings, policy.dataset_digest)
+        delete(Objects(shared_settings), shared_settings, policy.dataset_digest)
         found = await lineage(workshop, 1)
         assert found["missing"] == [f"snapshot {policy.dataset_digest} is not in the object store any more"]
         assert (found["job"]["from_history"], found["job"]["algorithm"]) == (True, "rloo")
         assert found["trajectories"] == {"total": 0, "offset": 0, "items": []}
 
 
-def delete(objects: Objects, kernel: KernelSettings, digest: str) -> None:
+def delete(objects: Objects, shared: SharedSettings, digest: str) -> None:
     """A lifecycle rule of the store removed a manifest."""
-    objects._client.delete_object(Bucket=kernel.s3_bucket, Key=f"snapshots/{digest}.json")
+    objects._client.delete_object(Bucket=shared.s3_bucket, Key=f"snapshots/{digest}.json")
 
 
 def preferred(number: int, rater: str) -> Preference:
@@ -195,12 +195,12 @@ def preferred(number: int, rater: str) -> Preference:
 
 
 async def test_a_policy_of_preferences_is_walked_back_to_them_and_their_raters(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
     opinions = [preferred(number, "ann" if number else "bob") for number in range(3)]
     async with (
-        stored(kernel_settings, bus, opinions),
-        coordinating(kernel_settings, bus, minimum_pairs=2) as workshop,
+        stored(shared_settings, bus, opinions),
+        coordinating(shared_settings, bus, minimum_pairs=2) as workshop,
     ):
         await put(bus, await trained(workshop, 1, algorithm="dpo"))
         found = await lineage(workshop, 1, limit=2)
@@ -255,11 +255,11 @@ async def walked_back(warehouse: Warehouse, event_id: str) -> list[Stored]:
 
 
 @asynccontextmanager
-async def deploying(kernel: KernelSettings) -> AsyncIterator[None]:
+async def deploying(shared: SharedSettings) -> AsyncIterator[None]:
     """The deployer with an engine that loads everything."""
     engine = HttpServer(SmallEngine().app, "127.0.0.1", 0)
     settings = DeployerSettings(
-        kernel=kernel, port=free_ports(1)[0], engine_url=f"http://127.0.0.1:{engine.port}", tick_s=0.1
+        shared=shared, port=free_ports(1)[0], engine_url=f"http://127.0.0.1:{engine.port}", tick_s=0.1
     )
     async with running(engine), running_app(build_deployer(settings)):
         yield
@@ -276,16 +276,16 @@ def policy_of(objects: Objects, job_id: str) -> Artifacts:
 
 @pytest.mark.timeout(120)
 async def test_the_chain_is_walked_from_a_deployment_to_a_trajectory_by_ids_alone(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
     # Ended a while ago by the clock: the reward computer looks at the time that it was stored only.
     played_only = [message for message in played("a", 1.0) if not isinstance(message, Reward)]
     async with (
-        migrated(kernel_settings) as warehouse,
-        running_app(build_collector(CollectorSettings(kernel=kernel_settings, linger_s=0.01))),
-        running_app(build_rewards(RewardSettings(kernel=kernel_settings))),
-        deploying(kernel_settings),
-        coordinating(kernel_settings, bus) as workshop,
+        migrated(shared_settings) as warehouse,
+        running_app(build_collector(CollectorSettings(shared=shared_settings, linger_s=0.01))),
+        running_app(build_rewards(RewardSettings(shared=shared_settings))),
+        deploying(shared_settings),
+        coordinating(shared_settings, bus) as workshop,
     ):
         await bus.publish_all(played_only)
 
@@ -329,16 +329,16 @@ async def test_the_chain_is_walked_from_a_deployment_to_a_trajectory_by_ids_alon
         assert trajectory.body["trajectory_id"] == tid("a")
 
 
-async def test_an_unknown_policy_is_one_line(kernel_settings: KernelSettings, bus: Bus) -> None:
-    async with coordinating(kernel_settings, bus) as workshop:
+async def test_an_unknown_policy_is_one_line(shared_settings: SharedSettings, bus: Bus) -> None:
+    async with coordinating(shared_settings, bus) as workshop:
         for path in (f"{ROLE}/7/lineage", f"{ROLE}/7", "nobody"):
             answer = await workshop.api.get(f"/v1/models/{path}")
             assert answer.status_code == 404
             assert answer.json()["detail"].startswith("no such ")
 
 
-async def test_the_registry_lists_and_filters_versions(kernel_settings: KernelSettings, bus: Bus) -> None:
-    async with stored(kernel_settings, bus, facts("a")), coordinating(kernel_settings, bus) as workshop:
+async def test_the_registry_lists_and_filters_versions(shared_settings: SharedSettings, bus: Bus) -> None:
+    async with stored(shared_settings, bus, facts("a")), coordinating(shared_settings, bus) as workshop:
         first = await trained(workshop, 1)
         second = await trained(workshop, 2)
         waiting = await workshop.ask()
@@ -357,7 +357,7 @@ async def test_the_registry_lists_and_filters_versions(kernel_settings: KernelSe
 
 
 async def test_how_long_outcomes_took_is_told_from_the_start_to_the_first_known_outcome(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
     began = bus.now() - timedelta(hours=12)
     policy = registered(1)
@@ -369,8 +369,8 @@ async def test_how_long_outcomes_took_is_told_from_the_start_to_the_first_known_
         facts.append(reward(named, 0.0, revision=1, at=began + timedelta(minutes=minutes + 60)))
     unknown = msgspec.structs.replace(reward(trajectory(tid("u")), 0.5, at=began), reward_components={})
     facts += [announced(tid("u"), began), unknown, announced(tid("other"), began, version=2)]
-    async with migrated(kernel_settings) as warehouse, coordinating(kernel_settings, bus) as workshop:
-        async with running_app(build_collector(CollectorSettings(kernel=kernel_settings, linger_s=0.01))):
+    async with migrated(shared_settings) as warehouse, coordinating(shared_settings, bus) as workshop:
+        async with running_app(build_collector(CollectorSettings(shared=shared_settings, linger_s=0.01))):
             await bus.publish_all(facts)
 
             async def all_there() -> bool:

@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from ratchet.kernel.health import Health, health_app
-from ratchet.kernel.http import HttpServer
+from ratchet.service.health import Health, health_app
+from ratchet.service.http import HttpServer
 from tests.support.exported import import_all_metrics
 from tests.support.http import http_client
 from tests.support.running import running

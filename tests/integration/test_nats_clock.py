@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from ratchet.canary_deployer.nats_clock import BrokerClock
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Start
+from ratchet.contract import Start
+from ratchet.service.settings import SharedSettings
 from tests.support.messages import turn
 from tests.support.running import connected, running
 from tests.support.servers import RunningServer
@@ -27,7 +27,7 @@ class HandMoved:
 
 
 async def test_now_is_the_brokers_clock_and_goes_on_without_it(nats: RunningServer) -> None:
-    async with connected(KernelSettings(nats_url=nats.url)) as bus:
+    async with connected(SharedSettings(nats_url=nats.url)) as bus:
         hand = HandMoved()
         clock = BrokerClock(bus, hand)
         await clock.look()

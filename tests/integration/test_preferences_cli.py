@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 import structlog
 
+from ratchet.bus.connection import Bus
 from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.settings import KernelSettings
 from ratchet.preferences.clickhouse_stored import StoredPreferences, Wanted
+from ratchet.service.settings import SharedSettings
 from tests.support.coordinator import ROLE, coordinating, stored
 from tests.support.preferences import tries
 from tests.support.running import connected, migrated, prepared_objects
@@ -28,9 +28,9 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-async def bus(kernel_settings: KernelSettings) -> AsyncIterator[Bus]:
-    prepared_objects(kernel_settings)
-    async with migrated(kernel_settings), connected(kernel_settings) as bus:
+async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
+    prepared_objects(shared_settings)
+    async with migrated(shared_settings), connected(shared_settings) as bus:
         yield bus
 
 
@@ -54,9 +54,9 @@ class Shell:
 
 @pytest.fixture
 def ratchet(
-    kernel_settings: KernelSettings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shared_settings: SharedSettings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Shell]:
-    for variable, value in variables(kernel_settings).items():
+    for variable, value in variables(shared_settings).items():
         monkeypatch.setenv(variable, value)
     # The services of the test run in this process too, and would write their log between a command's words.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -64,9 +64,9 @@ def ratchet(
     structlog.reset_defaults()
 
 
-async def there(kernel: KernelSettings, number: int) -> None:
+async def there(shared: SharedSettings, number: int) -> None:
     """Wait until so many preferences are stored."""
-    async with migrated(kernel) as warehouse:
+    async with migrated(shared) as warehouse:
 
         async def all_there() -> bool:
             counts = await StoredPreferences(warehouse).counts(Wanted())
@@ -76,16 +76,16 @@ async def there(kernel: KernelSettings, number: int) -> None:
 
 
 async def test_pairs_are_derived_added_listed_and_exported(
-    kernel_settings: KernelSettings, bus: Bus, ratchet: Shell, tmp_path: Path
+    shared_settings: SharedSettings, bus: Bus, ratchet: Shell, tmp_path: Path
 ) -> None:
-    async with stored(kernel_settings, bus, tries()):
+    async with stored(shared_settings, bus, tries()):
         dry = await ratchet.json("preferences", "derive", "--dry-run")
         assert (dry["dry_run"], dry["report"]["pairs"], dry["report"]["done"]["published"]) == (True, 7, 7)
         assert (await ratchet.json("preferences", "list"))["counts"] == []
         report = await ratchet("preferences", "derive", "--role", ROLE)
         assert "verified-outcome" in report
         assert "7 pairs: 7 published, 0 already present" in report
-        await there(kernel_settings, 7)
+        await there(shared_settings, 7)
         assert "7 pairs: 0 published, 7 already present" in await ratchet("preferences", "derive")
         assert "no such role: nobody" in await ratchet("preferences", "derive", "--role", "nobody", code=1)
 
@@ -102,7 +102,7 @@ async def test_pairs_are_derived_added_listed_and_exported(
         added = await ratchet.json("preferences", "add", "--file", str(file), "--role", ROLE, code=3)
         assert [bad["line"] for bad in added["report"]["bad"]] == [2, 3]
         assert added["report"]["done"]["published"] == 1
-        await there(kernel_settings, 10)
+        await there(shared_settings, 10)
 
         listed = await ratchet.json("preferences", "list", "--source", "human", "--limit", "2")
         assert [one["prompt"] for one in listed["preferences"]] == ["When?", "Who?"]
@@ -120,15 +120,15 @@ async def test_pairs_are_derived_added_listed_and_exported(
 
 
 async def test_a_snapshot_is_previewed_shown_and_exported(
-    kernel_settings: KernelSettings, bus: Bus, ratchet: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_settings: SharedSettings, bus: Bus, ratchet: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
-        stored(kernel_settings, bus, tries()),
-        coordinating(kernel_settings, bus, minimum_pairs=3) as workshop,
+        stored(shared_settings, bus, tries()),
+        coordinating(shared_settings, bus, minimum_pairs=3) as workshop,
     ):
         monkeypatch.setenv("RATCHET_COORDINATOR_URL", str(workshop.api.base_url))
         await ratchet("preferences", "derive")
-        await there(kernel_settings, 7)
+        await there(shared_settings, 7)
         asked = ("dataset", "preview", "--role", ROLE, "--algorithm")
         assert (await ratchet.json(*asked, "dpo"))["preview"]["refused"] is None
         assert "a job would be refused: role support has no stored" in await ratchet(*asked, "kto")

@@ -14,14 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
+from ratchet.bus.connection import Bus
 from ratchet.importers.report import ImportReport
 from ratchet.importers.tau_bench import ImportOptions, import_tau_bench, read_records
-from ratchet.kernel.artifacts import read_policy
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.http import HttpServer
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import Warehouse
 from ratchet.preferences.clickhouse_stored import StoredPreferences
 from ratchet.preferences.clickhouse_tries import Tries
 from ratchet.preferences.deriving import Deriver
@@ -30,6 +25,11 @@ from ratchet.reward_computer.app import build as build_reward_computer
 from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.rl_coordinator.app import build as build_coordinator
 from ratchet.rl_coordinator.settings import Settings as CoordinatorSettings
+from ratchet.service.http import HttpServer
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
+from ratchet.stores.policies import read_policy
+from ratchet.stores.warehouse import Warehouse
 from ratchet.trainer_worker.app import build as build_trainer
 from ratchet.trainer_worker.settings import Settings as TrainerSettings
 from ratchet.trajectory_collector.app import build as build_collector
@@ -88,16 +88,16 @@ class Line:
 
 
 @asynccontextmanager
-async def line(kernel: KernelSettings) -> AsyncIterator[Line]:
-    objects = prepared_objects(kernel)
+async def line(shared: SharedSettings) -> AsyncIterator[Line]:
+    objects = prepared_objects(shared)
     async with AsyncExitStack() as stack:
-        warehouse = await stack.enter_async_context(migrated(kernel))
-        bus = await stack.enter_async_context(connected(kernel))
-        await stack.enter_async_context(running_app(build_collector(CollectorSettings(kernel=kernel, linger_s=0.02))))
-        await stack.enter_async_context(running_app(build_reward_computer(RewardSettings(kernel=kernel))))
-        settings = CoordinatorSettings(kernel=kernel, port=0, tick_s=0.05)
+        warehouse = await stack.enter_async_context(migrated(shared))
+        bus = await stack.enter_async_context(connected(shared))
+        await stack.enter_async_context(running_app(build_collector(CollectorSettings(shared=shared, linger_s=0.02))))
+        await stack.enter_async_context(running_app(build_reward_computer(RewardSettings(shared=shared))))
+        settings = CoordinatorSettings(shared=shared, port=0, tick_s=0.05)
         app = await stack.enter_async_context(running_app(build_coordinator(settings)))
-        await stack.enter_async_context(running_app(build_trainer(TrainerSettings(kernel=kernel, heartbeat_s=0.3))))
+        await stack.enter_async_context(running_app(build_trainer(TrainerSettings(shared=shared, heartbeat_s=0.3))))
         server = next(part for part in app.components if isinstance(part, HttpServer))
         api = httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=30)
         yield Line(bus, warehouse, objects, await stack.enter_async_context(api))
@@ -150,10 +150,10 @@ async def learn(
 
 
 async def test_logged_successes_train_an_adapter_whose_loss_falls(
-    kernel_settings: KernelSettings, tmp_path: Path
+    shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
     file = hand_made(tmp_path)
-    async with line(kernel_settings) as here:
+    async with line(shared_settings) as here:
         report = await here.imported(file)
         assert (report.published, [one.index for one in report.malformed]) == (10, [4])
         await here.rewarded(10)
@@ -163,9 +163,9 @@ async def test_logged_successes_train_an_adapter_whose_loss_falls(
 
 @needs_real_data
 async def test_real_trajectories_train_a_model_whose_loss_falls_and_import_twice_changes_nothing(
-    kernel_settings: KernelSettings, tmp_path: Path
+    shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
-    async with line(kernel_settings) as here:
+    async with line(shared_settings) as here:
         report = await here.imported(AIRLINE)
         assert (report.published, report.malformed) == (120, [])
         await here.rewarded(120)
@@ -180,10 +180,10 @@ async def test_real_trajectories_train_a_model_whose_loss_falls_and_import_twice
 
 @needs_real_data
 async def test_real_pairs_train_a_model_that_prefers_what_it_was_shown(
-    kernel_settings: KernelSettings, tmp_path: Path
+    shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
     """That it prefers the pairs it learnt from is all that is asserted: 46 pairs cannot show more (ADR 20)."""
-    async with line(kernel_settings) as here:
+    async with line(shared_settings) as here:
         await here.imported(AIRLINE)
         await here.rewarded(120)
         deriver = Deriver(Tries(here.warehouse), StoredPreferences(here.warehouse), here.bus, RewardMargin())

@@ -8,14 +8,14 @@ from typing import Any
 
 from nats.js.errors import NotFoundError
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.projection import Projection
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Message, Outcome, Reward, decode
-from ratchet.messages.state import BASELINES
+from ratchet.bus.connection import Bus
+from ratchet.bus.projection import Projection
+from ratchet.contract import Message, Outcome, Reward, decode
+from ratchet.contract.state import BASELINES
 from ratchet.reward_computer.app import SCORE_WINDOWS, TURN_HISTORY, build
 from ratchet.reward_computer.settings import Settings
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.messages import trajectory
@@ -25,19 +25,19 @@ from tests.support.waiting import eventually
 from tests.unit.reward_computer.test_reward_components import turns
 
 
-def settings_of(kernel: KernelSettings, **changes: Any) -> Settings:
-    return Settings(kernel=kernel, **({"linger_s": 0.02, "ack_wait_s": 2.0} | changes))
+def settings_of(shared: SharedSettings, **changes: Any) -> Settings:
+    return Settings(shared=shared, **({"linger_s": 0.02, "ack_wait_s": 2.0} | changes))
 
 
-def collector_of(kernel: KernelSettings) -> CollectorSettings:
-    return CollectorSettings(kernel=kernel, linger_s=0.02, ack_wait_s=2.0)
+def collector_of(shared: SharedSettings) -> CollectorSettings:
+    return CollectorSettings(shared=shared, linger_s=0.02, ack_wait_s=2.0)
 
 
 @asynccontextmanager
-async def loop(kernel: KernelSettings) -> AsyncIterator[tuple[Bus, Warehouse]]:
+async def loop(shared: SharedSettings) -> AsyncIterator[tuple[Bus, Warehouse]]:
     """Broker and warehouse made ready, and a collector that stores."""
-    collector = build_collector(collector_of(kernel))
-    async with connected(kernel) as bus, migrated(kernel) as warehouse, running_app(collector):
+    collector = build_collector(collector_of(shared))
+    async with connected(shared) as bus, migrated(shared) as warehouse, running_app(collector):
         yield bus, warehouse
 
 
@@ -79,8 +79,8 @@ def opinions_in(reward: Reward) -> set[str]:
     return set((reward.reward_components["user_feedback"].raw_data or {}).get("feedback_ids", ()))
 
 
-async def test_a_trajectory_becomes_a_reward_row(kernel_settings: KernelSettings) -> None:
-    async with loop(kernel_settings) as (bus, warehouse), running_app(build(settings_of(kernel_settings))) as app:
+async def test_a_trajectory_becomes_a_reward_row(shared_settings: SharedSettings) -> None:
+    async with loop(shared_settings) as (bus, warehouse), running_app(build(settings_of(shared_settings))) as app:
         await bus.publish_all([trajectory("good"), trajectory("bad", outcome=Outcome(status="failure"))])
         await eventually(rewarded(warehouse, 2))
         (good,), (bad,) = await rewards(warehouse, "good"), await rewards(warehouse, "bad")
@@ -93,9 +93,9 @@ async def test_a_trajectory_becomes_a_reward_row(kernel_settings: KernelSettings
 
 
 async def test_late_feedback_makes_a_revision_and_the_same_feedback_does_not_make_another(
-    kernel_settings: KernelSettings,
+    shared_settings: SharedSettings,
 ) -> None:
-    async with loop(kernel_settings) as (bus, warehouse), running_app(build(settings_of(kernel_settings))):
+    async with loop(shared_settings) as (bus, warehouse), running_app(build(settings_of(shared_settings))):
         await bus.publish(trajectory())
         await eventually(rewarded(warehouse, 1))
         await bus.publish(feedback(1, value=False))
@@ -111,8 +111,8 @@ async def test_late_feedback_makes_a_revision_and_the_same_feedback_does_not_mak
         assert third.reward_components["user_feedback"].score == 0.5
 
 
-async def test_feedback_that_comes_first_is_in_the_first_reward(kernel_settings: KernelSettings) -> None:
-    async with loop(kernel_settings) as (bus, warehouse), running_app(build(settings_of(kernel_settings))):
+async def test_feedback_that_comes_first_is_in_the_first_reward(shared_settings: SharedSettings) -> None:
+    async with loop(shared_settings) as (bus, warehouse), running_app(build(settings_of(shared_settings))):
         await bus.publish(feedback(1, value=False))
         await eventually(settled(bus, "RL_FEEDBACK", "reward-feedback"))
         await bus.publish(trajectory())
@@ -121,11 +121,11 @@ async def test_feedback_that_comes_first_is_in_the_first_reward(kernel_settings:
         assert reward.reward_components["user_feedback"].score == 0.0
 
 
-async def test_two_workers_lose_no_opinion_when_everything_comes_at_once(kernel_settings: KernelSettings) -> None:
+async def test_two_workers_lose_no_opinion_when_everything_comes_at_once(shared_settings: SharedSettings) -> None:
     names = [str(number) for number in range(20)]
     said = [feedback(number, name, value=bool(number % 2)) for number in range(5) for name in names]
-    one, two = build(settings_of(kernel_settings, batch=3)), build(settings_of(kernel_settings, batch=3))
-    async with loop(kernel_settings) as (bus, warehouse), running_app(one), running_app(two):
+    one, two = build(settings_of(shared_settings, batch=3)), build(settings_of(shared_settings, batch=3))
+    async with loop(shared_settings) as (bus, warehouse), running_app(one), running_app(two):
         await bus.publish_all([*said[:40], *(trajectory(name) for name in names), *said[40:]])
 
         async def complete() -> bool:
@@ -141,14 +141,14 @@ async def test_two_workers_lose_no_opinion_when_everything_comes_at_once(kernel_
             }
 
 
-async def test_a_restart_loses_nothing_and_remembers_the_baselines(kernel_settings: KernelSettings) -> None:
+async def test_a_restart_loses_nothing_and_remembers_the_baselines(shared_settings: SharedSettings) -> None:
     messages = [trajectory(str(number), turns=turns(3 + number % 3)) for number in range(30)]
-    async with loop(kernel_settings) as (bus, warehouse):
-        async with running_app(build(settings_of(kernel_settings))):
+    async with loop(shared_settings) as (bus, warehouse):
+        async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all(messages[:20])
             await eventually(rewarded(warehouse, 20))
         await bus.publish_all(messages[20:29])
-        async with running_app(build(settings_of(kernel_settings))):
+        async with running_app(build(settings_of(shared_settings))):
             await eventually(rewarded(warehouse, 29))
             await bus.publish(messages[29])
             await eventually(rewarded(warehouse, 30))
@@ -158,8 +158,8 @@ async def test_a_restart_loses_nothing_and_remembers_the_baselines(kernel_settin
         assert len(await rewards(warehouse)) == 30
 
 
-async def test_each_reward_is_measured_against_what_came_before_it(kernel_settings: KernelSettings) -> None:
-    async with loop(kernel_settings) as (bus, warehouse), running_app(build(settings_of(kernel_settings))):
+async def test_each_reward_is_measured_against_what_came_before_it(shared_settings: SharedSettings) -> None:
+    async with loop(shared_settings) as (bus, warehouse), running_app(build(settings_of(shared_settings))):
         await bus.publish_all([trajectory(str(number), turns=turns(1 + number % 4)) for number in range(40)])
         await eventually(rewarded(warehouse, 40))
         for number in range(40):
@@ -170,9 +170,9 @@ async def test_each_reward_is_measured_against_what_came_before_it(kernel_settin
             assert raw["mean"] == (sum(before) / number if number else 0.0)
 
 
-async def test_folding_the_streams_again_gives_the_same_baselines(kernel_settings: KernelSettings) -> None:
-    async with loop(kernel_settings) as (bus, warehouse):
-        async with running_app(build(settings_of(kernel_settings))):
+async def test_folding_the_streams_again_gives_the_same_baselines(shared_settings: SharedSettings) -> None:
+    async with loop(shared_settings) as (bus, warehouse):
+        async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([trajectory(str(number), turns=turns(1 + number % 4)) for number in range(30)])
             await eventually(rewarded(warehouse, 30))
             await bus.publish(feedback(1, "3"))
@@ -196,8 +196,8 @@ async def folded(bus: Bus, rewards_seen: int) -> tuple[Mapping[str, Any], Mappin
         return histories.states(), windows.states()
 
 
-async def test_rewards_wait_for_the_collector_and_then_come(kernel_settings: KernelSettings) -> None:
-    async with connected(kernel_settings) as bus, migrated(kernel_settings) as warehouse:
+async def test_rewards_wait_for_the_collector_and_then_come(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
 
         async def tried() -> bool:
             with suppress(NotFoundError):
@@ -205,11 +205,11 @@ async def test_rewards_wait_for_the_collector_and_then_come(kernel_settings: Ker
                 return bool(info.num_redelivered)
             return False
 
-        async with running_app(build(settings_of(kernel_settings))):
+        async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([trajectory(), feedback()])
             await eventually(tried)
             assert await rewards(warehouse) == []
-            async with running_app(build_collector(collector_of(kernel_settings))):
+            async with running_app(build_collector(collector_of(shared_settings))):
                 found = await eventually(rewarded(warehouse, 1))
                 await eventually(settled(bus, "RL_FEEDBACK", "reward-feedback"))
                 assert found[0].revision == 0

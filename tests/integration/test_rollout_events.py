@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from ratchet.bus.connection import Bus
 from ratchet.canary_deployer.domain.trajectories import Score
 from ratchet.canary_deployer.nats_events import BATCH, PORTION, NatsEvents, Places, PlacesLost, Read, newest
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import BusUnavailable
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Start, named_id
+from ratchet.contract import Start, named_id
+from ratchet.errors import BusUnavailable
+from ratchet.service.settings import SharedSettings
 from tests.support.canary_world import reward_of
 from tests.support.messages import turn
 from tests.support.running import connected
@@ -20,8 +20,8 @@ ROLE = "support"
 
 
 @pytest.fixture
-def settings(nats: RunningServer) -> KernelSettings:
-    return KernelSettings(nats_url=nats.url)
+def settings(nats: RunningServer) -> SharedSettings:
+    return SharedSettings(nats_url=nats.url)
 
 
 async def start(bus: Bus, number: int, role: str = ROLE) -> None:
@@ -47,7 +47,7 @@ async def read(events: NatsEvents, number: int) -> Places:
     return places
 
 
-async def test_a_stream_that_was_made_anew_under_a_rollout_is_noticed(settings: KernelSettings) -> None:
+async def test_a_stream_that_was_made_anew_under_a_rollout_is_noticed(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         begun = await newest(bus)
         events = await NatsEvents.open(bus, ROLE, begun)
@@ -71,7 +71,7 @@ async def test_a_stream_that_was_made_anew_under_a_rollout_is_noticed(settings: 
             await NatsEvents.open(bus, ROLE, places)
 
 
-async def test_an_older_copy_of_a_stream_is_noticed(settings: KernelSettings) -> None:
+async def test_an_older_copy_of_a_stream_is_noticed(settings: SharedSettings) -> None:
     """The stream says that it is the same one, and ends before the rollout's place."""
     async with connected(settings) as bus:
         made = (await newest(bus)).streams_made
@@ -80,7 +80,7 @@ async def test_an_older_copy_of_a_stream_is_noticed(settings: KernelSettings) ->
             await NatsEvents.open(bus, ROLE, Places(5, 0, 0, made))
 
 
-async def test_what_is_gone_behind_a_rollouts_place_is_told_once(settings: KernelSettings) -> None:
+async def test_what_is_gone_behind_a_rollouts_place_is_told_once(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         begun = await newest(bus)
         for number in range(4):
@@ -94,7 +94,7 @@ async def test_what_is_gone_behind_a_rollouts_place_is_told_once(settings: Kerne
 
 
 async def test_what_piled_up_is_read_in_portions_and_nothing_of_it_is_taken_for_a_loss(
-    settings: KernelSettings,
+    settings: SharedSettings,
 ) -> None:
     """A full request is answered with a status of its own; a reader that took it for a loss would begin for ever."""
     async with connected(settings) as bus:
@@ -115,7 +115,7 @@ async def test_what_piled_up_is_read_in_portions_and_nothing_of_it_is_taken_for_
         await events.close()
 
 
-async def test_places_move_over_what_is_none_of_the_roles(settings: KernelSettings) -> None:
+async def test_places_move_over_what_is_none_of_the_roles(settings: SharedSettings) -> None:
     """Else what other roles did would never be trimmed, or its trimming would look like a loss."""
     async with connected(settings) as bus:
         await start(bus, 1)

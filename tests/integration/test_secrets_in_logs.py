@@ -12,13 +12,13 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from ratchet.embedded.plan import kernel_of
-from ratchet.embedded.settings import StackSettings
-from ratchet.embedded.stack import Stack
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import DeadLetter
-from ratchet.messages.routing import policy_name
+from ratchet.bus.connection import Bus
+from ratchet.contract import DeadLetter
+from ratchet.local_stack.plan import shared_of
+from ratchet.local_stack.settings import StackSettings
+from ratchet.local_stack.stack import Stack
+from ratchet.rules.arms import policy_name
+from ratchet.service.settings import SharedSettings
 from tests.integration.test_hostile_messages import letters
 from tests.support.canary_traffic import finished_job
 from tests.support.contract_files import CONTRACTS, example
@@ -71,11 +71,11 @@ async def test_no_log_line_holds_what_was_planted_in_requests_answers_and_events
     async with Echo().running() as echo:
         settings = StackSettings(directory=tmp_path, free_ports=True, only=SERVICES, env=_environment(echo))
         async with Stack(settings) as stack:
-            kernel = kernel_of(stack.env)
-            prepared_objects(kernel)
-            resident = await asyncio.to_thread(_publish, kernel, tmp_path)
-            async with connected(kernel) as bus:
-                await _plant(stack, bus, kernel, resident)
+            shared = shared_of(stack.env)
+            prepared_objects(shared)
+            resident = await asyncio.to_thread(_publish, shared, tmp_path)
+            async with connected(shared) as bus:
+                await _plant(stack, bus, shared, resident)
                 dead = [letter for name in CONTRACTS.streams for letter in await letters(bus, name)]
     _assert_said_nowhere(tmp_path, dead)
 
@@ -91,13 +91,13 @@ def _environment(echo: str) -> dict[str, str]:
     }
 
 
-def _publish(kernel: KernelSettings, folder: Path) -> dict[str, str]:
+def _publish(shared: SharedSettings, folder: Path) -> dict[str, str]:
     """Make a policy that the engine can load."""
-    published = publish(kernel, folder, "support").adapter
+    published = publish(shared, folder, "support").adapter
     return {"lora_name": policy_name("support", 1, published.digest), "lora_path": published.uri}
 
 
-async def _plant(stack: Stack, bus: Bus, kernel: KernelSettings, resident: dict[str, str]) -> None:
+async def _plant(stack: Stack, bus: Bus, shared: SharedSettings, resident: dict[str, str]) -> None:
     await put_routes(bus, support=1)
     engine, coordinator = stack.url("engine"), stack.url("coordinator")
     async with http_client() as http:
@@ -116,7 +116,7 @@ async def _plant(stack: Stack, bus: Bus, kernel: KernelSettings, resident: dict[
         await _send_all(url, _asked(operations(document), {**BODIES, **bodies}))
     await _publish_events(bus)
     for number in (2, 3):
-        await bus.publish(await asyncio.to_thread(finished_job, prepared_objects(kernel), number))
+        await bus.publish(await asyncio.to_thread(finished_job, prepared_objects(shared), number))
     await eventually(lambda: _all_read(bus), 120)
 
 

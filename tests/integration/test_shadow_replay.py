@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
+from ratchet.bus.connection import Bus
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
-from ratchet.embedded.ports import free_ports
+from ratchet.contract import Message, PolicyClaim, Start
+from ratchet.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
+from ratchet.contract.training import Artifacts
+from ratchet.contract.trajectory import TaskContext
 from ratchet.gateway.app import build as build_gateway
 from ratchet.gateway.settings import Settings as GatewaySettings
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.http import HttpServer
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Message, PolicyClaim, Start
-from ratchet.messages.state import POLICIES, ROLLOUTS, PolicyVersion, Route
-from ratchet.messages.training import Artifacts
-from ratchet.messages.trajectory import TaskContext
+from ratchet.local_stack.ports import free_ports
+from ratchet.service.http import HttpServer
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.canary_traffic import SmallEngine
@@ -51,9 +51,9 @@ DEAD = "http://127.0.0.1:9"
 
 
 @pytest.fixture
-async def bus(kernel_settings: KernelSettings) -> AsyncIterator[Bus]:
-    prepared_objects(kernel_settings)
-    async with connected(kernel_settings) as bus:
+async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
+    prepared_objects(shared_settings)
+    async with connected(shared_settings) as bus:
         yield bus
 
 
@@ -108,12 +108,12 @@ def fresh(count: int, at: datetime) -> list[Message]:
 
 
 @asynccontextmanager
-async def deploying(kernel: KernelSettings, tmp_path: Path, gateway: str, coordinator: str) -> AsyncIterator[None]:
+async def deploying(shared: SharedSettings, tmp_path: Path, gateway: str, coordinator: str) -> AsyncIterator[None]:
     """A deployer to which every rollout is too long."""
     engine = HttpServer(SmallEngine().app, "127.0.0.1", 0)
     async with running(engine):
         settings = DeployerSettings(
-            kernel=kernel.model_copy(update={"data_dir": tmp_path / "deployer"}),
+            shared=shared.model_copy(update={"data_dir": tmp_path / "deployer"}),
             port=free_ports(1)[0],
             engine_url=f"http://127.0.0.1:{engine.port}",
             gateway_url=gateway,
@@ -163,7 +163,7 @@ def answered(rollout: Rollout) -> tuple[str, dict[str, Any]]:
 
 @pytest.mark.timeout(500)
 async def test_a_candidate_with_little_traffic_is_replayed_and_begins_higher_or_asks_a_person(
-    kernel_settings: KernelSettings, bus: Bus, tmp_path: Path
+    shared_settings: SharedSettings, bus: Bus, tmp_path: Path
 ) -> None:
     engine = FakeEngine(resident={served(version).name for version in (1, 2, 3, 4)})
     engine.messages = {
@@ -174,13 +174,13 @@ async def test_a_candidate_with_little_traffic_is_replayed_and_begins_higher_or_
     await bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.1", policy(1, stage="stable", training_job_id=None))
     await bus.bucket(POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=5))
     async with (
-        migrated(kernel_settings) as warehouse,
+        migrated(shared_settings) as warehouse,
         running_app(
-            build_collector(CollectorSettings(kernel=kernel_settings, linger_s=0.01, idle_s=2, idle_interval_s=0.2))
+            build_collector(CollectorSettings(shared=shared_settings, linger_s=0.01, idle_s=2, idle_interval_s=0.2))
         ),
-        coordinating(kernel_settings, bus) as workshop,
+        coordinating(shared_settings, bus) as workshop,
         serving(engine) as engine_url,
-        running_app(build_gateway(GatewaySettings(kernel=kernel_settings, port=0, engine_url=engine_url))) as gateway,
+        running_app(build_gateway(GatewaySettings(shared=shared_settings, port=0, engine_url=engine_url))) as gateway,
     ):
         await publish_stored(bus, warehouse, [*captured("a", "learned", NOON), *captured("b", "old", NOON)])
         digest = await snapshot(workshop)
@@ -188,7 +188,7 @@ async def test_a_candidate_with_little_traffic_is_replayed_and_begins_higher_or_
         url = f"http://127.0.0.1:{gateway.components[-1].port}"  # type: ignore[attr-defined]
 
         await candidate(bus, 2, digest)
-        async with deploying(kernel_settings, tmp_path, url, DEAD):
+        async with deploying(shared_settings, tmp_path, url, DEAD):
             waiting = await rollout_of(bus, 2, "awaiting_approval")
         assert answered(waiting)[0] == "not_run"
         assert "shadow_replay: the coordinator does not answer" in waiting.reason
@@ -196,7 +196,7 @@ async def test_a_candidate_with_little_traffic_is_replayed_and_begins_higher_or_
 
         engine.messages[served(1).name] = calling("look_up")
         await candidate(bus, 3, digest)
-        async with deploying(kernel_settings, tmp_path, url, str(workshop.api.base_url)):
+        async with deploying(shared_settings, tmp_path, url, str(workshop.api.base_url)):
             worse = await rollout_of(bus, 3, "awaiting_approval")
             outcome, evidence = answered(worse)
             assert (outcome, evidence["difference"], evidence["prompts"]) == ("failed", -1.0, FRESH)
@@ -206,7 +206,7 @@ async def test_a_candidate_with_little_traffic_is_replayed_and_begins_higher_or_
         engine.messages[served(1).name] = {"role": "assistant", "content": "I do not know."}
         engine.asked.clear()
         await candidate(bus, 4, digest)
-        async with deploying(kernel_settings, tmp_path, url, str(workshop.api.base_url)):
+        async with deploying(shared_settings, tmp_path, url, str(workshop.api.base_url)):
             better = await rollout_of(bus, 4, "running")
             outcome, evidence = answered(better)
             assert (outcome, evidence["difference"], better.weight) == ("passed", 1.0, 0.25)
@@ -239,9 +239,9 @@ async def check_replays_are_left_out(workshop: Workshop, number: int) -> None:
 
 
 async def test_prompts_are_refused_where_nobody_knows_what_the_lineage_learned(
-    kernel_settings: KernelSettings, bus: Bus
+    shared_settings: SharedSettings, bus: Bus
 ) -> None:
-    async with migrated(kernel_settings), coordinating(kernel_settings, bus) as workshop:
+    async with migrated(shared_settings), coordinating(shared_settings, bus) as workshop:
         for made in (policy(1), policy(2, parent=7, dataset_digest="d" * 64), policy(3, dataset_digest="d" * 64)):
             await bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.{made.version}", made)
         told = [

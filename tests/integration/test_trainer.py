@@ -11,17 +11,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ratchet.kernel.artifacts import fetch_policy, read_policy
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import TrainingStatus
-from ratchet.messages.training import Checkpointing
+from ratchet.contract import TrainingStatus
+from ratchet.contract.training import Checkpointing
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.policies import fetch_policy, read_policy
 from tests.support.trainer_world import CHATS, CHILD_S, World, child_of, trainer_world, working
 from tests.support.waiting import eventually
 
 
 @pytest.fixture
-async def world(kernel_settings: KernelSettings, tmp_path: Path) -> AsyncIterator[World]:
-    async with trainer_world(kernel_settings, tmp_path) as world:
+async def world(shared_settings: SharedSettings, tmp_path: Path) -> AsyncIterator[World]:
+    async with trainer_world(shared_settings, tmp_path) as world:
         yield world
 
 

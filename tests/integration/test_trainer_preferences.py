@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from ratchet.contract.training import Dataset, Evaluation, SnapshotRef, TrainingConfig, TrainingStatus
 from ratchet.engine_local.s3_policies import PolicyLoader
-from ratchet.kernel.artifacts import fetch_policy, read_policy
-from ratchet.kernel.exports import export_policy
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages.training import Dataset, Evaluation, SnapshotRef, TrainingConfig, TrainingStatus
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.policies import fetch_policy, read_policy
+from ratchet.stores.policy_files import export_policy
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
 from tests.support.toy_preferences import parrot_chats, parrot_labels, parrot_pairs
 from tests.support.trainer_runs import write_labels, write_pairs, write_snapshot
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-async def world(kernel_settings: KernelSettings, tmp_path: Path) -> AsyncIterator[World]:
-    async with trainer_world(kernel_settings, tmp_path) as world:
+async def world(shared_settings: SharedSettings, tmp_path: Path) -> AsyncIterator[World]:
+    async with trainer_world(shared_settings, tmp_path) as world:
         directory = write_tiny_model(tmp_path / "parrot", chat_texts(parrot_chats()), vocabulary=330)
         base = publish_tiny_model(world.objects, directory, "support", NOW)
         chats = [{"messages": chat, "reward": 1.0} for chat in parrot_chats()]

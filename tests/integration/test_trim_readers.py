@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ratchet.bus.connection import Bus
+from ratchet.bus.projection import Cursor
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, State
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.projection import Cursor
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Start, named_id
-from ratchet.messages.state import ROLLOUTS, ServedPolicy
+from ratchet.contract import Start, named_id
+from ratchet.contract.state import ROLLOUTS, ServedPolicy
+from ratchet.service.settings import SharedSettings
 from ratchet.trajectory_collector.nats_readers import READING, NatsReaders
 from ratchet.trajectory_collector.nats_streams import Streams
 from tests.support.messages import AT, trajectory, turn
@@ -21,8 +21,8 @@ SERVED = ServedPolicy(version=2, digest="b" * 64, name="support@2")
 
 
 @pytest.fixture
-def settings(nats: RunningServer) -> KernelSettings:
-    return KernelSettings(nats_url=nats.url)
+def settings(nats: RunningServer) -> SharedSettings:
+    return SharedSettings(nats_url=nats.url)
 
 
 async def start(bus: Bus, role: str, number: int) -> None:
@@ -43,7 +43,7 @@ def test_every_state_with_traffic_reads() -> None:
 
 @pytest.mark.parametrize(("read", "needed_after"), [(0, 1), (2, 2), (3, 4)])
 async def test_a_rollout_under_way_keeps_the_starts_that_it_has_not_read(
-    settings: KernelSettings, read: int, needed_after: int
+    settings: SharedSettings, read: int, needed_after: int
 ) -> None:
     """Starts 1 and 4 are another role's. A rollout that has read none has no place in its record."""
     async with connected(settings) as bus:
@@ -58,7 +58,7 @@ async def test_a_rollout_under_way_keeps_the_starts_that_it_has_not_read(
 
 @pytest.mark.parametrize("body", [b'{"state": "\xff"}', b'{"beside": ' + b"[" * 100_000, b"null", b'{"state": 7}'])
 async def test_a_rollout_whose_record_cannot_be_read_keeps_everything_of_its_role(
-    settings: KernelSettings, body: bytes
+    settings: SharedSettings, body: bytes
 ) -> None:
     async with connected(settings) as bus:
         for role, number in (("planner", 1), ("support", 1), ("planner", 2)):
@@ -68,7 +68,7 @@ async def test_a_rollout_whose_record_cannot_be_read_keeps_everything_of_its_rol
         assert applied["the rollout of support"] == 1
 
 
-async def test_a_projection_keeps_what_it_has_not_folded(settings: KernelSettings) -> None:
+async def test_a_projection_keeps_what_it_has_not_folded(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         await bus.publish_all([trajectory(str(n)) for n in range(5)])
         readers = NatsReaders(bus, Streams(bus), [])

@@ -10,14 +10,14 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from ratchet.kernel.errors import Rejected, WarehouseUnavailable
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import VALUE_CODES, Warehouse
+from ratchet.errors import Rejected, WarehouseUnavailable
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.warehouse import VALUE_CODES, Warehouse
 from tests.support.running import migrated
 
 
-async def test_instants_come_back_in_utc_and_say_so(kernel_settings: KernelSettings) -> None:
-    warehouse = await Warehouse.connect(kernel_settings)
+async def test_instants_come_back_in_utc_and_say_so(shared_settings: SharedSettings) -> None:
+    warehouse = await Warehouse.connect(shared_settings)
     try:
         await warehouse.command(
             "CREATE TABLE instants (n UInt8, at DateTime64(3, 'UTC'), maybe Nullable(DateTime64(3, 'UTC')))"
@@ -38,13 +38,13 @@ async def test_instants_come_back_in_utc_and_say_so(kernel_settings: KernelSetti
         await warehouse.close()
 
 
-async def test_a_connection_that_cannot_be_made_leaves_no_session_open(kernel_settings: KernelSettings) -> None:
+async def test_a_connection_that_cannot_be_made_leaves_no_session_open(shared_settings: SharedSettings) -> None:
     unclosed: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unclosed.append(context["message"]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         with pytest.raises(WarehouseUnavailable):
-            await Warehouse.connect(kernel_settings.model_copy(update={"clickhouse_database": "two words"}))
+            await Warehouse.connect(shared_settings.model_copy(update={"clickhouse_database": "two words"}))
         gc.collect()
     assert unclosed == []
 
@@ -80,22 +80,22 @@ def test_every_code_that_is_the_values_fault_is_provoked_here() -> None:
 
 
 @pytest.mark.parametrize("code", VALUES)
-async def test_a_value_that_clickhouse_can_never_take_is_refused(kernel_settings: KernelSettings, code: str) -> None:
-    async with migrated(kernel_settings) as warehouse:
+async def test_a_value_that_clickhouse_can_never_take_is_refused(shared_settings: SharedSettings, code: str) -> None:
+    async with migrated(shared_settings) as warehouse:
         with pytest.raises(Rejected, match=f"Code: {code}\\."):
             await warehouse.rows(VALUES[code], {"n": "x"})
 
 
 @pytest.mark.parametrize("code", FAULTS)
-async def test_every_other_fault_is_the_warehouses(kernel_settings: KernelSettings, code: str) -> None:
-    async with migrated(kernel_settings) as warehouse:
+async def test_every_other_fault_is_the_warehouses(shared_settings: SharedSettings, code: str) -> None:
+    async with migrated(shared_settings) as warehouse:
         await warehouse.command("CREATE TABLE kept (n UInt8) ENGINE = MergeTree ORDER BY n")
         with pytest.raises(WarehouseUnavailable, match=f"Code: {code}\\."):
             await warehouse.command(FAULTS[code])
 
 
-async def test_rows_of_all_sizes_are_written_whole(kernel_settings: KernelSettings) -> None:
-    async with migrated(kernel_settings) as warehouse:
+async def test_rows_of_all_sizes_are_written_whole(shared_settings: SharedSettings) -> None:
+    async with migrated(shared_settings) as warehouse:
         await warehouse.command("CREATE TABLE texts (n UInt32, body String) ENGINE = MergeTree ORDER BY n")
         noise = os.urandom(20_000_000).hex()[:20_000_000]
         sizes = [1_000] * 300 + [50_000] * 60 + [500_000] * 8 + [20_000_000]
@@ -105,9 +105,9 @@ async def test_rows_of_all_sizes_are_written_whole(kernel_settings: KernelSettin
         assert (kept[0]["n"], kept[0]["size"]) == (len(sizes), sum(sizes))
 
 
-async def test_a_server_that_wrote_fewer_rows_than_it_was_sent_is_at_fault(kernel_settings: KernelSettings) -> None:
+async def test_a_server_that_wrote_fewer_rows_than_it_was_sent_is_at_fault(shared_settings: SharedSettings) -> None:
     """A null table with a materialized view that fails to write counts otherwise than what was sent."""
-    async with migrated(kernel_settings) as warehouse:
+    async with migrated(shared_settings) as warehouse:
         await warehouse.command("CREATE TABLE source (n UInt32) ENGINE = Null")
         await warehouse.command("CREATE TABLE target (n UInt32) ENGINE = MergeTree ORDER BY n")
         await warehouse.command("CREATE MATERIALIZED VIEW half TO target AS SELECT n FROM source WHERE n % 2 = 0")

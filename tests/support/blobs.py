@@ -1,12 +1,12 @@
-"""An object store in memory, with the part of `kernel.objects.Objects` that artifacts need."""
+"""An object store in memory, with the part of `stores.objects.Objects` that artifacts need."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
-from ratchet.kernel.errors import DigestMismatch, NotFound
-from ratchet.kernel.objects import ObjectRef
+from ratchet.errors import DigestMismatch, NotFound
+from ratchet.stores.objects import ObjectRef
 
 
 class MemoryBlobs:

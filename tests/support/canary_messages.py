@@ -20,7 +20,7 @@ from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Call, Chunk, Event, Score, Started, Terms
 from ratchet.canary_deployer.domain.verdicts import decide
 from ratchet.canary_deployer.domain.watch import ChunkName, Watch, Watching
-from ratchet.messages.state import WeightStep
+from ratchet.contract.state import WeightStep
 from tests.support.canary_simulation import Ends, ends_of, running_record
 
 

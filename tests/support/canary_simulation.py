@@ -39,7 +39,7 @@ from ratchet.canary_deployer.domain.trajectories import (
 )
 from ratchet.canary_deployer.domain.verdicts import decide
 from ratchet.canary_deployer.domain.watch import Watch
-from ratchet.messages.state import ServedPolicy
+from ratchet.contract.state import ServedPolicy
 from tests.support.fake_clock import START
 
 NEVER = math.inf

@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as HttpRoute
 
-from ratchet.kernel.artifacts import PolicyManifest, publish_policy
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.objects import Objects
-from ratchet.messages import TrainingStatus, named_id
-from ratchet.messages.routing import arm_of
-from ratchet.messages.state import POLICIES, Route
-from ratchet.messages.training import Artifacts
+from ratchet.bus.connection import Bus
+from ratchet.contract import TrainingStatus, named_id
+from ratchet.contract.state import POLICIES, Route
+from ratchet.contract.training import Artifacts
+from ratchet.rules.arms import arm_of
+from ratchet.stores.objects import Objects
+from ratchet.stores.policies import PolicyManifest, publish_policy
 from tests.support.canary_world import ROLE, reward_of, start_of, turn_of
 from tests.support.fake_clock import START
 

@@ -11,19 +11,19 @@ from typing import Any
 
 import msgspec
 
+from ratchet.canary_deployer.controller import RoleDriver, Work
 from ratchet.canary_deployer.domain.rollout import PASSED, GateResult, Rollout
 from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Chunk, Event, call_of, score_of, started_of
-from ratchet.canary_deployer.driver import RoleDriver, Work
-from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.nats_events import Places, PlacesLost, Read
-from ratchet.kernel.errors import RatchetError
-from ratchet.messages import PolicyClaim, Reward, Start, Turn, named_id
-from ratchet.messages.reward import RewardComponent, RewardMetadata
-from ratchet.messages.routing import arm_of
-from ratchet.messages.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route, ServedPolicy
+from ratchet.canary_deployer.rollout_store import Office
+from ratchet.contract import PolicyClaim, Reward, Start, Turn, named_id
+from ratchet.contract.reward import RewardComponent, RewardMetadata
+from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route, ServedPolicy
+from ratchet.errors import RatchetError
+from ratchet.rules.arms import arm_of
 from tests.support.fake_bus import FakeBus
 from tests.support.fake_clock import START, FakeClock
 from tests.support.messages import turn

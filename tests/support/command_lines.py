@@ -8,7 +8,7 @@ from typing import Any
 from typer.main import get_command
 
 from ratchet.cli.__main__ import app
-from ratchet.cli.reference import leaves
+from tools.docs.cli_reference import leaves
 
 Command = Any
 """A command of typer's parser."""

@@ -13,12 +13,13 @@ from typing import Any
 import jsonschema
 import jsonschema_rs
 
-from ratchet.kernel.contracts import Contracts, load_schema, open_view
-from ratchet.kernel.resources import resource_dir
+from ratchet.bus.contracts import load_schema, open_view
+from ratchet.resources import resource_dir
+from ratchet.service.contracts import load_contracts
 from tools.invalid_examples import invalid_examples
 
 ROOT = resource_dir("contracts")
-CONTRACTS = Contracts.load()
+CONTRACTS = load_contracts()
 SCHEMAS: dict[str, Any] = {topic.schema: load_schema(ROOT, topic.schema) for topic in CONTRACTS.topics.values()}
 TOPIC_OF = {topic.schema: topic for topic in CONTRACTS.topics.values()}
 

@@ -12,18 +12,18 @@ from typing import Any
 import httpx
 import pyarrow.parquet as pq
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.consumer import Consumer, Done, Subscription
-from ratchet.kernel.http import HttpServer
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.received import Received
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Message, TrainingDispatch, TrainingStatus
-from ratchet.messages.base import Cause, named_id
-from ratchet.messages.training import StatusMetadata
-from ratchet.messages.trajectory import PolicyClaim, TaskContext
+from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import Consumer, Done, Subscription
+from ratchet.bus.message import Cause, named_id
+from ratchet.bus.received import Received
+from ratchet.contract import Message, TrainingDispatch, TrainingStatus
+from ratchet.contract.training import StatusMetadata
+from ratchet.contract.trajectory import PolicyClaim, TaskContext
 from ratchet.rl_coordinator.app import build
 from ratchet.rl_coordinator.settings import Settings
+from ratchet.service.http import HttpServer
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.running import migrated, running, running_app
@@ -89,7 +89,7 @@ class Workshop:
 
 
 @asynccontextmanager
-async def coordinating(kernel: KernelSettings, bus: Bus, **chosen: Any) -> AsyncIterator[Workshop]:
+async def coordinating(shared: SharedSettings, bus: Bus, **chosen: Any) -> AsyncIterator[Workshop]:
     """The coordinator and a listener that takes what it dispatches."""
     dispatches: list[TrainingDispatch] = []
     causes: dict[str, Cause] = {}
@@ -101,19 +101,19 @@ async def coordinating(kernel: KernelSettings, bus: Bus, **chosen: Any) -> Async
 
     jobs = Subscription(stream="RL_JOBS", durable="workers", handlers={TrainingDispatch.TOPIC: take})
     few = {"minimum_trajectories": 1}
-    settings = Settings(kernel=kernel, port=0, tick_s=0.05, trigger_tick_s=0.05, **(few | chosen))
+    settings = Settings(shared=shared, port=0, tick_s=0.05, trigger_tick_s=0.05, **(few | chosen))
     async with running_app(build(settings)) as app, running(Consumer(bus, jobs)):
         server = next(part for part in app.components if isinstance(part, HttpServer))
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as api:
-            yield Workshop(bus, api, Objects(kernel), dispatches, causes)
+            yield Workshop(bus, api, Objects(shared), dispatches, causes)
 
 
 @asynccontextmanager
-async def stored(kernel: KernelSettings, bus: Bus, facts: Sequence[Message]) -> AsyncIterator[None]:
+async def stored(shared: SharedSettings, bus: Bus, facts: Sequence[Message]) -> AsyncIterator[None]:
     """Publish facts and wait until the collector has stored them all."""
-    async with running_app(build_collector(CollectorSettings(kernel=kernel, linger_s=0.01))):
+    async with running_app(build_collector(CollectorSettings(shared=shared, linger_s=0.01))):
         await bus.publish_all(facts)
-        async with migrated(kernel) as warehouse:
+        async with migrated(shared) as warehouse:
 
             async def all_there() -> bool:
                 counts = await warehouse.rows(

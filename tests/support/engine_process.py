@@ -15,9 +15,11 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from ratchet.embedded.ports import free_ports
-from ratchet.embedded.program import Program
-from ratchet.kernel.artifacts import (
+from ratchet.local_stack.ports import free_ports
+from ratchet.local_stack.program import Program
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
+from ratchet.stores.policies import (
     ADAPTER,
     Policy,
     PolicyManifest,
@@ -26,8 +28,6 @@ from ratchet.kernel.artifacts import (
     tokenizer_digest,
     upload_files,
 )
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.settings import KernelSettings
 from tests.support.servers import RunningServer, running
 from tests.support.tiny_models import publish_tiny_model, write_tiny_model
 
@@ -47,9 +47,9 @@ class Published:
     adapter: Policy
 
 
-def publish(kernel: KernelSettings, scratch: Path, role: str) -> Published:
+def publish(shared: SharedSettings, scratch: Path, role: str) -> Published:
     """A tiny random Llama, and a random LoRA adapter whose probe was computed without merging it."""
-    objects = Objects(kernel)
+    objects = Objects(shared)
     objects.ensure_bucket()
     directory = write_tiny_model(scratch / "tiny", TEXTS)
     model: Policy = publish_tiny_model(objects, directory, role, AT)
@@ -67,14 +67,14 @@ def publish(kernel: KernelSettings, scratch: Path, role: str) -> Published:
     return Published(directory, scratch / "adapter", model, publish_policy(objects, manifest))
 
 
-def publish_for_role(kernel: KernelSettings, published: Published, role: str) -> Policy:
+def publish_for_role(shared: SharedSettings, published: Published, role: str) -> Policy:
     """The same adapter as another role's policy: other words in the manifest, another digest."""
     manifest = msgspec.structs.replace(published.adapter.manifest, role=role)
-    return publish_policy(Objects(kernel), manifest)
+    return publish_policy(Objects(shared), manifest)
 
 
 @contextmanager
-def running_engine(kernel: KernelSettings, scratch: Path, **env: str) -> Iterator[RunningServer]:
+def running_engine(shared: SharedSettings, scratch: Path, **env: str) -> Iterator[RunningServer]:
     """`python -m ratchet.engine_local` on a free port."""
     port, health_port = free_ports(2)
     program = Program(
@@ -87,10 +87,10 @@ def running_engine(kernel: KernelSettings, scratch: Path, **env: str) -> Iterato
         env={
             "RATCHET_ENGINE_PORT": str(port),
             "RATCHET_HEALTH_PORT": str(health_port),
-            "RATCHET_S3_ENDPOINT": kernel.s3_endpoint,
-            "RATCHET_S3_ACCESS_KEY": kernel.s3_access_key,
-            "RATCHET_S3_SECRET_KEY": kernel.s3_secret_key,
-            "RATCHET_S3_BUCKET": kernel.s3_bucket,
+            "RATCHET_S3_ENDPOINT": shared.s3_endpoint,
+            "RATCHET_S3_ACCESS_KEY": shared.s3_access_key,
+            "RATCHET_S3_SECRET_KEY": shared.s3_secret_key,
+            "RATCHET_S3_BUCKET": shared.s3_bucket,
             "RATCHET_DATA_DIR": str(scratch / "engine"),
             "OMP_NUM_THREADS": "1",
             **env,

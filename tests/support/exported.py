@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 
-from ratchet.embedded.catalog import SERVICES
+from ratchet.local_stack.catalog import SERVICES
 
 
 def import_all_metrics() -> None:
     """Register what the kernel and every service count."""
-    kernel = ("ratchet.kernel.health", "ratchet.kernel.consumer", "ratchet.kernel.projection")
-    for module in (*kernel, *(f"{s.module}.metrics" for s in SERVICES)):
+    shared = ("ratchet.service.health", "ratchet.bus.consumer", "ratchet.bus.projection")
+    for module in (*shared, *(f"{s.module}.metrics" for s in SERVICES)):
         importlib.import_module(module)

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import cast
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import BusUnavailable
-from ratchet.kernel.spool import Record
+from ratchet.bus.connection import Bus
+from ratchet.bus.spool import Record
+from ratchet.errors import BusUnavailable
 
 
 @dataclass

@@ -15,12 +15,13 @@ from typing import Any
 
 import msgspec
 
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import BusUnavailable, Conflict, Unreadable
-from ratchet.kernel.kv import Entry, entry_of
-from ratchet.kernel.received import Received
-from ratchet.messages import Message
-from ratchet.messages.base import Cause
+from ratchet.bus.contracts import Contracts
+from ratchet.bus.kv import Entry, entry_of
+from ratchet.bus.message import Cause
+from ratchet.bus.received import Received
+from ratchet.contract import Message
+from ratchet.errors import BusUnavailable, Conflict, Unreadable
+from ratchet.service.contracts import load_contracts
 from tests.support.fake_clock import FakeClock
 
 
@@ -52,7 +53,7 @@ class Faults:
 
 
 class FakeBucket:
-    """A typed view on the shared bytes of one bucket, with the methods of `kernel.kv.Bucket`."""
+    """A typed view on the shared bytes of one bucket, with the methods of `bus.kv.Bucket`."""
 
     def __init__(self, name: str, kind: Any, store: _Store, faults: Faults) -> None:
         self._name = name
@@ -131,7 +132,7 @@ class FakeBucket:
 @functools.cache
 def _contracts() -> Contracts:
     """Compiled once for all tests."""
-    return Contracts.load()
+    return load_contracts()
 
 
 @dataclass

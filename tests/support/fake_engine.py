@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from ratchet.kernel.asgi import Handler, JsonApi, Request, Response, json_response
-from ratchet.kernel.errors import HttpError
-from ratchet.kernel.http import HttpServer
+from ratchet.errors import HttpError
+from ratchet.service.asgi import Handler, JsonApi, Request, Response, json_response
+from ratchet.service.http import HttpServer
 from tests.support.running import running
 
 

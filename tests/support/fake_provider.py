@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ratchet.kernel.asgi import Handler, JsonApi, Request, Response, json_response
-from ratchet.kernel.errors import HttpError
-from ratchet.kernel.http import HttpServer
+from ratchet.errors import HttpError
+from ratchet.service.asgi import Handler, JsonApi, Request, Response, json_response
+from ratchet.service.http import HttpServer
 from tests.support.running import running
 
 

@@ -11,6 +11,9 @@ from typing import Any
 
 import msgspec
 
+from ratchet.bus.outbox import Outbox
+from ratchet.bus.spool import NoSpool
+from ratchet.contract.turn import EngineInfo
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.domain.answer_cache import AnswerCache
 from ratchet.gateway.domain.arms import Arms
@@ -22,17 +25,14 @@ from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.recorders import Finish
 from ratchet.gateway.recording import Job, Recording, Sealer
-from ratchet.kernel.asgi import Request
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.outbox import Outbox
-from ratchet.kernel.redaction import Redactor
-from ratchet.kernel.spool import NoSpool
-from ratchet.messages.turn import EngineInfo
+from ratchet.rules.redaction import Redactor
+from ratchet.service.asgi import Request
+from ratchet.service.contracts import load_contracts
 from tests.support.fake_broker import FakeBroker
 from tests.support.messages import AT
 from tests.support.waiting import eventually
 
-CONTRACTS = Contracts.load()
+CONTRACTS = load_contracts()
 SAID = {"choices": [{"message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}]}
 
 

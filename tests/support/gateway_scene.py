@@ -11,15 +11,15 @@ from typing import Any
 
 import openai
 
+from ratchet.bus.connection import Bus
+from ratchet.bus.envelope import unseal
+from ratchet.contract import Message, named_id
+from ratchet.contract.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.envelope import unseal
-from ratchet.kernel.runtime import App
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Message, named_id
-from ratchet.messages.routing import policy_name
-from ratchet.messages.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
+from ratchet.rules.arms import policy_name
+from ratchet.service.runtime import App
+from ratchet.service.settings import SharedSettings
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.messages import AT
 from tests.support.running import connected, running_app
@@ -91,13 +91,13 @@ def canary_route(*, weight: float = 1.0, lease: int = 1) -> CanaryRoute:
 
 @asynccontextmanager
 async def scene(nats: RunningServer, folder: Path, **options: Any) -> AsyncIterator[Scene]:
-    kernel = KernelSettings(nats_url=nats.url, data_dir=folder)
+    shared = SharedSettings(nats_url=nats.url, data_dir=folder)
     engine = FakeEngine(resident={version(1).name})
-    async with connected(kernel) as bus, serving(engine) as engine_url:
+    async with connected(shared) as bus, serving(engine) as engine_url:
         for number in (1, 2):
             await bus.bucket("policies", PolicyVersion).put(f"{ROLE}.{number}", version(number))
         await bus.bucket("policies", Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=3))
-        settings = Settings(kernel=kernel, port=0, **{"engine_url": engine_url, "grace_s": 0.0, **options})
+        settings = Settings(shared=shared, port=0, **{"engine_url": engine_url, "grace_s": 0.0, **options})
         async with running_app(build(settings)) as app:
             port: int = app.components[-1].port  # type: ignore[attr-defined]
             here = Scene(f"http://127.0.0.1:{port}", engine, bus, app)

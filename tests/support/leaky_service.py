@@ -20,19 +20,19 @@ from typing import Any
 import httpx
 import structlog
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.consumer import Consumer, Outcome, Subscription
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.http import HttpServer
-from ratchet.kernel.logs import configure_logs
-from ratchet.kernel.outbox import Outbox
-from ratchet.kernel.projection import Fold, Projection
-from ratchet.kernel.received import Received
-from ratchet.kernel.runtime import App, Periodic, supervise
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.spool import NoSpool, Record
-from ratchet.messages import Trajectory
-from ratchet.messages.trajectory import TaskContext
+from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import Consumer, Outcome, Subscription
+from ratchet.bus.outbox import Outbox
+from ratchet.bus.projection import Fold, Projection
+from ratchet.bus.received import Received
+from ratchet.bus.spool import NoSpool, Record
+from ratchet.contract import Trajectory
+from ratchet.contract.trajectory import TaskContext
+from ratchet.service.contracts import load_contracts
+from ratchet.service.http import HttpServer
+from ratchet.service.logs import configure_logs
+from ratchet.service.runtime import App, Periodic, supervise
+from ratchet.service.settings import SharedSettings
 from tests.support.fake_broker import FakeBroker
 from tests.support.messages import trajectory
 
@@ -124,7 +124,7 @@ async def outbox() -> None:
             fail_while_handling(str(Record(subject, headers, body)))
 
     published = asyncio.Event()
-    box = Outbox(Contracts.load(), "leaky", NoSpool())
+    box = Outbox(load_contracts(), "leaky", NoSpool())
     box.put(SECRET_TRAJECTORY)
     running = asyncio.create_task(box.run(Broken().connect))
     await published.wait()
@@ -183,7 +183,7 @@ async def thread() -> None:
 
 
 async def main(url: str) -> None:
-    bus = await Bus.connect(KernelSettings(nats_url=url), name="leaky", contracts=Contracts.load())
+    bus = await Bus.connect(SharedSettings(nats_url=url), name="leaky", contracts=load_contracts())
     await bus.ensure_streams()
     scenes = [periodic(), component(), consumer(bus), projection(bus), outbox(), http(), forgotten(), said(), thread()]
     for scene in scenes:

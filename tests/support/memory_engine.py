@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ratchet.canary_deployer.gates.base import Answer, Loaded
-from ratchet.kernel.errors import Rejected
-from ratchet.messages.state import PolicyVersion
+from ratchet.contract.state import PolicyVersion
+from ratchet.errors import Rejected
 
 
 @dataclass

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ratchet.messages import Message
-from ratchet.messages.base import named_id
-from ratchet.messages.trajectory import Action, Observation, TaskContext, TrajectoryTurn, TurnResult
+from ratchet.bus.message import named_id
+from ratchet.contract import Message
+from ratchet.contract.trajectory import Action, Observation, TaskContext, TrajectoryTurn, TurnResult
 from tests.support.coordinator import ROLE
 from tests.support.training import after, changed, reward, trajectory
 

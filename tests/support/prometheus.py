@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from ratchet.embedded.ports import LOOPBACK, free_port
-from ratchet.embedded.program import Program
+from ratchet.local_stack.ports import LOOPBACK, free_port
+from ratchet.local_stack.program import Program
 from tests.support.compose import REPOSITORY
 from tests.support.http import http_client
 from tests.support.servers import running

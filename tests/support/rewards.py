@@ -8,10 +8,10 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from ratchet.kernel.consumer import Done, Outcome
-from ratchet.kernel.received import Received
-from ratchet.messages import Feedback, Message, Reward, Trajectory, named_id
-from ratchet.messages.reward import RewardFunction
+from ratchet.bus.consumer import Done, Outcome
+from ratchet.bus.received import Received
+from ratchet.contract import Feedback, Message, Reward, Trajectory, named_id
+from ratchet.contract.reward import RewardFunction
 from ratchet.reward_computer.domain.history import add_trajectory, history_key
 from ratchet.reward_computer.domain.normalization import add_reward, function_of
 from ratchet.reward_computer.domain.reward import RewardSpec

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.resources import resource_dir
-from ratchet.kernel.runtime import App, Component
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import Warehouse
+from ratchet.bus.connection import Bus
+from ratchet.resources import resource_dir
+from ratchet.service.contracts import load_contracts
+from ratchet.service.runtime import App, Component
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
+from ratchet.stores.warehouse import Warehouse
 
 
 @asynccontextmanager
@@ -35,9 +35,9 @@ async def running_app(build: AbstractAsyncContextManager[App]) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def connected(settings: KernelSettings, name: str = "test") -> AsyncIterator[Bus]:
+async def connected(settings: SharedSettings, name: str = "test") -> AsyncIterator[Bus]:
     """A bus with all streams and buckets made."""
-    bus = await Bus.connect(settings, name=name, contracts=Contracts.load())
+    bus = await Bus.connect(settings.bus, name=name, contracts=load_contracts())
     try:
         await bus.ensure_streams()
         yield bus
@@ -46,7 +46,7 @@ async def connected(settings: KernelSettings, name: str = "test") -> AsyncIterat
 
 
 @asynccontextmanager
-async def migrated(settings: KernelSettings) -> AsyncIterator[Warehouse]:
+async def migrated(settings: SharedSettings) -> AsyncIterator[Warehouse]:
     """A warehouse with all tables made."""
     warehouse = await Warehouse.connect(settings)
     try:
@@ -56,7 +56,7 @@ async def migrated(settings: KernelSettings) -> AsyncIterator[Warehouse]:
         await warehouse.close()
 
 
-def prepared_objects(settings: KernelSettings) -> Objects:
+def prepared_objects(settings: SharedSettings) -> Objects:
     """An object store with its bucket made."""
     objects = Objects(settings)
     objects.ensure_bucket()

@@ -10,9 +10,9 @@ import json
 from datetime import datetime
 from typing import Any, ClassVar
 
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.upgrades import Upgrade
-from ratchet.messages import DEFAULT_ROLE, MESSAGES, Feedback, Message, role_subject
+from ratchet.bus.contracts import Contracts
+from ratchet.bus.upgrades import Upgrade
+from ratchet.contract import DEFAULT_ROLE, MESSAGES, Feedback, Message, role_subject
 from tests.support.contract_files import ROOT, SCHEMAS
 
 V1, V2 = Feedback.TOPIC, "agent.rl.feedback.v2"

@@ -20,13 +20,13 @@ from typing import Any, Protocol
 
 import pytest
 
-from ratchet.embedded.clickhouse_server import clickhouse_server, clickhouse_url
-from ratchet.embedded.nats_server import nats_server
-from ratchet.embedded.ports import free_ports
-from ratchet.embedded.process import Process
-from ratchet.embedded.program import Program
-from ratchet.embedded.seaweed_s3 import seaweed_s3
-from ratchet.kernel.settings import PREFIX, KernelSettings
+from ratchet.local_stack.clickhouse_server import clickhouse_server, clickhouse_url
+from ratchet.local_stack.nats_server import nats_server
+from ratchet.local_stack.ports import free_ports
+from ratchet.local_stack.process import Process
+from ratchet.local_stack.program import Program
+from ratchet.local_stack.seaweed_s3 import seaweed_s3
+from ratchet.service.settings import PREFIX, SharedSettings
 from tests.support.containers import clickhouse_container, nats_container, running_container, s3_container
 
 START_S = 300.0
@@ -155,13 +155,13 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def kernel_settings(nats: Server, clickhouse: Server, s3: Server, tmp_path: Path) -> KernelSettings:
+def shared_settings(nats: Server, clickhouse: Server, s3: Server, tmp_path: Path) -> SharedSettings:
     """Settings for all three servers: a broker, a database and a bucket that no other test uses.
 
     Streams, buckets and tables are not made yet: `Bus.ensure_streams`, `Objects.ensure_bucket`, `Warehouse.migrate`.
     """
     name = f"t{next(_numbers)}{uuid.uuid4().hex[:8]}"
-    return KernelSettings(
+    return SharedSettings(
         nats_url=nats.url,
         clickhouse_url=clickhouse.url,
         clickhouse_database=name,
@@ -174,9 +174,9 @@ def kernel_settings(nats: Server, clickhouse: Server, s3: Server, tmp_path: Path
     )
 
 
-def variables(kernel: KernelSettings) -> dict[str, str]:
-    """The environment that says what `kernel` does, as a service or a command of the test is given it."""
-    said = kernel.model_dump(mode="json", exclude_none=True).items()
+def variables(shared: SharedSettings) -> dict[str, str]:
+    """The environment that says what `shared` does, as a service or a command of the test is given it."""
+    said = shared.model_dump(mode="json", exclude_none=True).items()
     return {PREFIX + name.upper(): value if isinstance(value, str) else json.dumps(value) for name, value in said}
 
 

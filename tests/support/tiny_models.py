@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ratchet.kernel.artifacts import (
+from ratchet.stores.policies import (
     MODEL,
     BlobStore,
     Policy,

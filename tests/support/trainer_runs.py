@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ratchet.messages.training import Checkpointing, Dataset, Hyperparameters, TrainingConfig
-from ratchet.trainer_worker.algorithms.base import Step
+from ratchet.contract.training import Checkpointing, Dataset, Hyperparameters, TrainingConfig
 from ratchet.trainer_worker.checkpoints import Checkpoint, CheckpointStore
 from ratchet.trainer_worker.job import JobSpec
-from ratchet.trainer_worker.learner.rows import Call
-from ratchet.trainer_worker.snapshot import LoggedTrajectory
+from ratchet.trainer_worker.training.algorithms.base import Step
+from ratchet.trainer_worker.training.learner.rows import Call
+from ratchet.trainer_worker.training.snapshot import LoggedTrajectory
 
 JOB_ID = "6a3f0c1e-0000-4000-8000-000000000001"
 

@@ -15,14 +15,12 @@ import msgspec
 import psutil
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.tasks import end
-from ratchet.messages import TrainingDispatch, TrainingRequest, TrainingStatus
-from ratchet.messages.base import named_id
-from ratchet.messages.state import JOBS, Job
-from ratchet.messages.training import (
+from ratchet.bus.connection import Bus
+from ratchet.bus.message import named_id
+from ratchet.bus.tasks import end
+from ratchet.contract import TrainingDispatch, TrainingRequest, TrainingStatus
+from ratchet.contract.state import JOBS, Job
+from ratchet.contract.training import (
     Checkpointing,
     Dataset,
     Evaluation,
@@ -31,6 +29,8 @@ from ratchet.messages.training import (
     SnapshotRef,
     TrainingConfig,
 )
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
 from ratchet.trainer_worker.app import build
 from ratchet.trainer_worker.settings import Settings
 from tests.support.running import connected, prepared_objects, running_app
@@ -165,16 +165,16 @@ async def listen(bus: Bus, statuses: list[TrainingStatus], headers: list[dict[st
 
 
 @asynccontextmanager
-async def trainer_world(kernel_settings: KernelSettings, tmp_path: Path) -> AsyncIterator[World]:
+async def trainer_world(shared_settings: SharedSettings, tmp_path: Path) -> AsyncIterator[World]:
     """Everything but the worker."""
-    objects = prepared_objects(kernel_settings)
+    objects = prepared_objects(shared_settings)
     base = publish_tiny_model(objects, write_tiny_model(tmp_path / "base", chat_texts(CHATS)), "support", NOW)
     rows = [{"messages": chat, "reward": 1.0} for chat in CHATS]
     snapshot = store_snapshot(objects, write_snapshot(tmp_path / "snapshot.parquet", rows))
     settings = Settings(
-        kernel=kernel_settings, heartbeat_s=0.3, watch_s=0.2, grace_s=30.0, shutdown_grace_s=30.0, worker="test-worker"
+        shared=shared_settings, heartbeat_s=0.3, watch_s=0.2, grace_s=30.0, shutdown_grace_s=30.0, worker="test-worker"
     )
-    async with connected(kernel_settings) as bus:
+    async with connected(shared_settings) as bus:
         world = World(bus, objects, settings, base.uri, snapshot)
         listening = asyncio.create_task(listen(bus, world.statuses, world.headers))
         yield world

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from ratchet.kernel.received import Received
-from ratchet.messages.base import named_id
-from ratchet.messages.reward import Reward, RewardComponent, RewardFunction, RewardMetadata
-from ratchet.messages.state import Job
-from ratchet.messages.training import (
+from ratchet.bus.message import named_id
+from ratchet.bus.received import Received
+from ratchet.contract.reward import Reward, RewardComponent, RewardFunction, RewardMetadata
+from ratchet.contract.state import Job
+from ratchet.contract.training import (
     Dataset,
     DatasetFilter,
     Hyperparameters,
@@ -20,7 +20,7 @@ from ratchet.messages.training import (
     TrainingDispatch,
     TrainingRequest,
 )
-from ratchet.messages.trajectory import (
+from ratchet.contract.trajectory import (
     Action,
     Observation,
     Outcome,
@@ -31,10 +31,10 @@ from ratchet.messages.trajectory import (
     TrajectoryTurn,
     TurnResult,
 )
-from ratchet.messages.turn import EngineInfo, PromptTokens, Sampling, Trainable, Turn, Usage
-from ratchet.rl_coordinator.domain.calls import ids_digest
-from ratchet.rl_coordinator.domain.jobs import accept
-from ratchet.rl_coordinator.domain.requests import Amounts
+from ratchet.contract.turn import EngineInfo, PromptTokens, Sampling, Trainable, Turn, Usage
+from ratchet.datasets.domain.calls import ids_digest
+from ratchet.rl_coordinator.jobs.domain.jobs import accept
+from ratchet.rules.training_options import Amounts
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -19,11 +19,13 @@ from dataclasses import dataclass
 import httpx
 from pydantic import SecretStr
 
-from ratchet.canary_deployer.deployments import Deployments
+from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import Consumer, Subscription, each
+from ratchet.canary_deployer.controller import Work
+from ratchet.canary_deployer.controllers import Deployments
 from ratchet.canary_deployer.domain.announcements import Facts
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.trajectories import Chunk
-from ratchet.canary_deployer.driver import Work
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import GateTools, ReplayTools
 from ratchet.canary_deployer.handlers import Handlers
@@ -31,24 +33,22 @@ from ratchet.canary_deployer.http_api import Api, Ledger
 from ratchet.canary_deployer.http_coordinator import HttpCoordinator
 from ratchet.canary_deployer.http_engine import HttpEngine
 from ratchet.canary_deployer.http_gateway import HttpGateway
-from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Leader, Leadership, WhileLeading
 from ratchet.canary_deployer.nats_clock import BrokerClock
 from ratchet.canary_deployer.nats_decisions import NatsDecisions
 from ratchet.canary_deployer.nats_events import NatsEvents, Places, newest
 from ratchet.canary_deployer.nats_traffic import NatsTraffic
+from ratchet.canary_deployer.rollout_store import Office
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_heldout import HeldoutPlan, SubprocessHeldout
 from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.consumer import Consumer, Subscription, each
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.http import HttpServer
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.runtime import App
-from ratchet.messages import TrainingStatus
-from ratchet.messages.state import JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, Job, PolicyVersion, Route
+from ratchet.contract import TrainingStatus
+from ratchet.contract.state import JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, Job, PolicyVersion, Route
+from ratchet.service.contracts import load_contracts
+from ratchet.service.http import HttpServer
+from ratchet.service.runtime import App
+from ratchet.stores.objects import Objects
 
 NAME = "canary_deployer"
 
@@ -71,7 +71,7 @@ class BusSource:
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncIterator[App]:
     """Connect and wire everything; disconnect at the end."""
-    bus = await Bus.connect(settings.kernel, name=NAME, contracts=Contracts.load())
+    bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
     try:
         await bus.ensure_streams()
         clock = BrokerClock(bus)
@@ -129,7 +129,7 @@ def _assembled(settings: Settings, bus: Bus, clients: Clients, clock: BrokerCloc
     )
     deployments = Deployments(office, work)
     facts = functools.partial(Facts, endpoint=office.endpoint, serving_platform=office.serving_platform)
-    jobs, objects = bus.bucket(JOBS, Job), Objects(settings.kernel)
+    jobs, objects = bus.bucket(JOBS, Job), Objects(settings.shared)
     handlers = Handlers(policies, jobs, objects, deployments.registered, facts, clock)
     api = Api(deployments, Ledger(policies, NatsDecisions(bus)), office.rules)
     return App(
@@ -139,7 +139,7 @@ def _assembled(settings: Settings, bus: Bus, clients: Clients, clock: BrokerCloc
             leadership,
             WhileLeading(leadership, lambda: deployments),
             WhileLeading(leadership, lambda: Consumer(bus, _subscription(handlers))),
-            HttpServer(api.app(), settings.kernel.http_host, settings.port, hosts=settings.kernel.allowed_hosts),
+            HttpServer(api.app(), settings.shared.http_host, settings.port, hosts=settings.shared.allowed_hosts),
         ],
         checks={"bus": bus.check, "leader": leadership.check, "rollouts": deployments.check},
     )
@@ -165,7 +165,7 @@ def _gate_tools(settings: Settings, clients: Clients) -> GateTools:
             gateway_url=settings.gateway_url,
             gateway_api_key=settings.gateway_api_key.get_secret_value() if settings.gateway_api_key else None,
             deadline_s=settings.heldout_deadline_s,
-            cache=settings.kernel.data_dir / "heldout",
+            cache=settings.shared.data_dir / "heldout",
         )
         heldout = SubprocessHeldout(plan)
     return GateTools(

@@ -15,10 +15,10 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from ratchet.bus.kv import Bucket
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.domain.watch import ChunkName
-from ratchet.kernel.errors import RatchetError, Unavailable, Unreadable
-from ratchet.kernel.kv import Bucket
+from ratchet.errors import RatchetError, Unavailable, Unreadable
 
 T = TypeVar("T")
 

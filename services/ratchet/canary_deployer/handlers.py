@@ -8,16 +8,16 @@ from datetime import datetime
 
 import structlog
 
+from ratchet.bus.kv import Bucket
+from ratchet.bus.received import Received
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain.announcements import Facts, registration
 from ratchet.canary_deployer.domain.registry import Announced, Origin, deployable, fenced, new_version
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.kernel.artifacts import BlobStore, read_policy
-from ratchet.kernel.errors import DigestMismatch, NotFound, Rejected
-from ratchet.kernel.kv import Bucket
-from ratchet.kernel.received import Received
-from ratchet.messages import Message, TrainingStatus
-from ratchet.messages.state import Job, PolicyVersion
+from ratchet.contract import Message, TrainingStatus
+from ratchet.contract.state import Job, PolicyVersion
+from ratchet.errors import DigestMismatch, NotFound, Rejected
+from ratchet.stores.policies import BlobStore, read_policy
 
 log = structlog.get_logger()
 

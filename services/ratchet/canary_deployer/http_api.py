@@ -36,17 +36,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ratchet.canary_deployer.deployments import Deployments
+from ratchet.bus.message import JsonObject
+from ratchet.canary_deployer.controllers import Deployments
 from ratchet.canary_deployer.domain.audit import Audit, audited
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import IllegalMove, Rollout
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.summary import summary
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.kernel.errors import Conflict, NotFound, RatchetError, Unavailable, Unreadable
-from ratchet.messages import ModelRollout, decode
-from ratchet.messages.base import JsonObject
-from ratchet.messages.routing import ROLE
+from ratchet.contract import ModelRollout, decode
+from ratchet.errors import Conflict, NotFound, RatchetError, Unavailable, Unreadable
+from ratchet.rules.arms import ROLE
 
 T = TypeVar("T")
 

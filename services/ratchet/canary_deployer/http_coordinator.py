@@ -9,8 +9,8 @@ import httpx
 import msgspec
 
 from ratchet.canary_deployer.gates.base import LoggedPrompts
-from ratchet.kernel.errors import Rejected, Unavailable
-from ratchet.messages.state import PolicyVersion
+from ratchet.contract.state import PolicyVersion
+from ratchet.errors import Rejected, Unavailable
 
 T = TypeVar("T")
 

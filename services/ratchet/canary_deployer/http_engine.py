@@ -7,8 +7,8 @@ from typing import Any, cast
 import httpx
 
 from ratchet.canary_deployer.gates.base import Answer, Loaded
-from ratchet.kernel.errors import Rejected, Unavailable
-from ratchet.messages.state import PolicyVersion
+from ratchet.contract.state import PolicyVersion
+from ratchet.errors import Rejected, Unavailable
 
 PASSING = frozenset({408, 425, 429, 502, 503, 504})
 """Statuses that say nothing about the policy."""

@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 import msgspec
 
+from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.gates.base import LoggedPrompt
-from ratchet.kernel.errors import Rejected, Unavailable
-from ratchet.messages.base import JsonObject
-from ratchet.messages.state import PolicyVersion
-from ratchet.messages.turn import Sampling
+from ratchet.contract.state import PolicyVersion
+from ratchet.contract.turn import Sampling
+from ratchet.errors import Rejected, Unavailable
 
 ANSWER_S = 120.0
 """How long one answer may take."""

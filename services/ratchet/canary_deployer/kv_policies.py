@@ -11,11 +11,11 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from ratchet.bus.kv import Bucket
 from ratchet.canary_deployer.domain.announcements import UNKNOWN
 from ratchet.canary_deployer.leadership import Lead
-from ratchet.kernel.errors import Conflict, NotFound, Unreadable
-from ratchet.kernel.kv import Bucket
-from ratchet.messages.state import PolicyVersion, Route, ServedPolicy
+from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
+from ratchet.errors import Conflict, NotFound, Unreadable
 
 log = structlog.get_logger()
 

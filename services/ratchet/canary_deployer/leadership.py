@@ -26,12 +26,12 @@ from typing import Protocol
 
 import structlog
 
+from ratchet.bus.kv import Bucket, Entry
+from ratchet.bus.message import Value
+from ratchet.bus.tasks import end
 from ratchet.canary_deployer import metrics
-from ratchet.kernel.errors import Conflict, Unavailable, Unreadable
-from ratchet.kernel.kv import Bucket, Entry
-from ratchet.kernel.runtime import Component
-from ratchet.kernel.tasks import end
-from ratchet.messages.base import Value
+from ratchet.errors import Conflict, Unavailable, Unreadable
+from ratchet.service.runtime import Component
 
 log = structlog.get_logger()
 

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from ratchet.bus.connection import Bus
 from ratchet.canary_deployer.nats_progress import asked
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import BusUnavailable
-from ratchet.messages import Start
+from ratchet.contract import Start
+from ratchet.errors import BusUnavailable
 
 LOOK_S = 10.0
 """How often the broker is asked; in between the monotonic clock goes on."""

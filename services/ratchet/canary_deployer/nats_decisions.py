@@ -5,10 +5,10 @@ from __future__ import annotations
 import nats.errors
 from nats.js import errors as js_errors
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.envelope import unseal
-from ratchet.kernel.errors import BusUnavailable
-from ratchet.messages import ModelRollout
+from ratchet.bus.connection import Bus
+from ratchet.bus.envelope import unseal
+from ratchet.contract import ModelRollout
+from ratchet.errors import BusUnavailable
 
 
 class NatsDecisions:

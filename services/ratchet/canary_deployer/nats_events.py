@@ -16,14 +16,14 @@ from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
+from ratchet.bus.connection import Bus, Extent
+from ratchet.bus.message import role_subject
+from ratchet.bus.pull_consumer import Puller
+from ratchet.bus.received import Received
 from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, score_of, started_of
 from ratchet.canary_deployer.nats_progress import ANSWER_S, Scored, asked
-from ratchet.kernel.bus import Bus, Extent
-from ratchet.kernel.errors import BusUnavailable, ContractError, RatchetError
-from ratchet.kernel.puller import Puller
-from ratchet.kernel.received import Received
-from ratchet.messages import Alert, Message, Reward, Start, Turn, named_id
-from ratchet.messages.base import role_subject
+from ratchet.contract import Alert, Message, Reward, Start, Turn, named_id
+from ratchet.errors import BusUnavailable, ContractError, RatchetError
 
 log = structlog.get_logger()
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 import msgspec
 import nats.errors
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import BusUnavailable
+from ratchet.bus.connection import Bus
+from ratchet.errors import BusUnavailable
 
 S = TypeVar("S", bound=msgspec.Struct)
 

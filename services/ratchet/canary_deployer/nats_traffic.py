@@ -8,10 +8,10 @@ import nats.errors
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import BusUnavailable
-from ratchet.messages import Start
-from ratchet.messages.base import role_subject
+from ratchet.bus.connection import Bus
+from ratchet.bus.message import role_subject
+from ratchet.contract import Start
+from ratchet.errors import BusUnavailable
 
 WINDOW = timedelta(days=1)
 INACTIVE_S = 5.0

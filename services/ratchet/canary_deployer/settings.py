@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ratchet.canary_deployer.domain.budget import FULL_BUDGET, LARGEST_BUDGET, Budget
 from ratchet.canary_deployer.domain.rules import METRICS, PROMOTION_METRICS, Rules, Stage
-from ratchet.kernel.settings import KernelSettings
+from ratchet.service.settings import SharedSettings
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_CANARY_", frozen=True, populate_by_name=True)
 
-    kernel: KernelSettings = Field(default_factory=KernelSettings)
+    shared: SharedSettings = Field(default_factory=SharedSettings)
     """Broker, object store and so on."""
     port: int = Field(default=8083, validation_alias=AliasChoices("RATCHET_DEPLOYER_PORT", "port"))
     """Port of the control API."""
@@ -196,7 +196,7 @@ class Settings(BaseSettings):
     @property
     def url(self) -> str:
         """Address of this deployer's control API."""
-        local = self.kernel.http_host in ("127.0.0.1", "::1", "localhost")
+        local = self.shared.http_host in ("127.0.0.1", "::1", "localhost")
         return self.advertised_url or f"http://{'127.0.0.1' if local else socket.gethostname()}:{self.port}"
 
     @property

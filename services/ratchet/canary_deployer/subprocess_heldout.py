@@ -14,8 +14,8 @@ import structlog
 from ratchet.canary_deployer.domain.heldout import Played, read_results
 from ratchet.canary_deployer.gates.base import HeldoutRun
 from ratchet.canary_deployer.subprocess_command import Command, run
-from ratchet.kernel.files import write_whole
-from ratchet.messages.state import PolicyVersion
+from ratchet.contract.state import PolicyVersion
+from ratchet.service.files import write_whole
 
 log = structlog.get_logger()
 

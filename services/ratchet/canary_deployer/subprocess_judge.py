@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.heldout import read_results
 from ratchet.canary_deployer.gates.base import HeldoutRun
 from ratchet.canary_deployer.subprocess_command import Command, run
-from ratchet.messages.base import JsonObject
 
 MOST_BYTES = 16 * 1024 * 1024
 """Of what the command prints."""

@@ -30,7 +30,7 @@ from ratchet.cli import (
     trajectory_commands,
 )
 from ratchet.cli.exit_codes import ExitCode, exit_code_of
-from ratchet.kernel.errors import RatchetError
+from ratchet.errors import RatchetError
 
 
 def _print_version(wanted: bool) -> None:

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 
 from ratchet.cli.endpoints import Endpoints
-from ratchet.kernel.errors import NotFound, RatchetError, Rejected, Unavailable
+from ratchet.errors import NotFound, RatchetError, Rejected, Unavailable
 
 TIMEOUT_S = 30.0
 """A command waits this long for an answer."""

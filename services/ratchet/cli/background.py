@@ -11,13 +11,13 @@ from pathlib import Path
 
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.output import console, follow_up, print_json, print_table, progress
-from ratchet.embedded.orphans import end_orphans, is_running
-from ratchet.embedded.preflight import planned
-from ratchet.embedded.process import log_tail
-from ratchet.embedded.program import Program
-from ratchet.embedded.settings import StackSettings
-from ratchet.embedded.state import StackRecord, already_running, read_record, remove_record
-from ratchet.kernel.errors import RatchetError, Unavailable
+from ratchet.errors import RatchetError, Unavailable
+from ratchet.local_stack.orphans import end_orphans, is_running
+from ratchet.local_stack.preflight import planned
+from ratchet.local_stack.process import log_tail
+from ratchet.local_stack.program import Program
+from ratchet.local_stack.settings import StackSettings
+from ratchet.local_stack.state import StackRecord, already_running, read_record, remove_record
 
 POLL_S = 0.2
 SLACK_S = 10.0

@@ -9,23 +9,23 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import BusUnavailable
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.urls import shown
+from ratchet.bus.connection import Bus
+from ratchet.bus.urls import shown
+from ratchet.errors import BusUnavailable
+from ratchet.service.contracts import load_contracts
+from ratchet.service.settings import SharedSettings
 
 CONNECT_S = 4.0
 """A broker that has not answered by then does not run."""
 
 
 @asynccontextmanager
-async def connected(settings: KernelSettings) -> AsyncGenerator[Bus]:
+async def connected(settings: SharedSettings) -> AsyncGenerator[Bus]:
     """A bus. Raises `BusUnavailable`."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
         async with asyncio.timeout(CONNECT_S):
-            bus = await Bus.connect(settings, name="cli", contracts=Contracts.load())
+            bus = await Bus.connect(settings.bus, name="cli", contracts=load_contracts())
     except TimeoutError as error:
         raise BusUnavailable(f"the broker does not answer at {shown(settings.nats_url)}") from error
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
+from ratchet.service.discovery import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
 
 TIMEOUT_S = 1.0
 """Nobody waits longer than this for Tab."""
@@ -48,7 +48,7 @@ def _ask(context: typer.Context, short: str, path: str, names: Callable[[Json], 
     """The names in an answer; none when there is no answer, for an error has no place on a half-typed line."""
     from ratchet.cli.api import call  # noqa: PLC0415 - Tab on options and commands does not pay for HTTP
     from ratchet.cli.endpoints import locate  # noqa: PLC0415
-    from ratchet.kernel.errors import RatchetError  # noqa: PLC0415
+    from ratchet.errors import RatchetError  # noqa: PLC0415
 
     directory = context.params.get("directory") or os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY
     try:

@@ -11,19 +11,20 @@ from typing import Any
 
 from nats.aio.msg import Msg
 
+from ratchet.bus.clock import utc_now
+from ratchet.bus.compatibility import Break, breaks
+from ratchet.bus.connection import Bus
+from ratchet.bus.contracts import Breach, Contracts, Topic, Views, load_schema, parse
+from ratchet.bus.envelope import unseal
+from ratchet.bus.reader import Replay
+from ratchet.bus.releases import releases
 from ratchet.cli.broker import connected
 from ratchet.cli.json_input import json_file
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.clock import utc_now
-from ratchet.kernel.compatibility import Break, breaks
-from ratchet.kernel.contracts import Breach, Contracts, Topic, Views, load_schema, parse
-from ratchet.kernel.envelope import unseal
-from ratchet.kernel.errors import InvalidMessage, Rejected, UnknownSubject
-from ratchet.kernel.releases import releases
-from ratchet.kernel.replay import Replay
-from ratchet.kernel.resources import resource_dir
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import DEFAULT_ROLE
+from ratchet.contract import DEFAULT_ROLE
+from ratchet.errors import InvalidMessage, Rejected, UnknownSubject
+from ratchet.resources import resource_dir
+from ratchet.service.contracts import load_contracts
+from ratchet.service.settings import SharedSettings
 
 Json = Any
 """A JSON document."""
@@ -101,7 +102,7 @@ class Proposal:
 def read_proposal(file: Path, subject: str | None) -> Proposal:
     """Read and compile a schema file. Raises `NotFound`, `Rejected` or `UnknownSubject`."""
     schema = json_file(file)
-    contracts = Contracts.load()
+    contracts = load_contracts()
     topic = contracts.topic_of(subject) if subject else _topic_named_by(contracts, schema, file)
     today = load_schema(resource_dir("contracts"), topic.schema)
     return Proposal(topic, schema, today, Views(schema), Views(today))
@@ -118,7 +119,9 @@ def _topic_named_by(contracts: Contracts, schema: Json, file: Path) -> Topic:
 def compatibility(proposal: Proposal) -> Compatibility:
     """Against the contract in force, and against every released version of it."""
     name = proposal.topic.schema
-    earlier = [release.schemas[name] for release in releases().values() if name in release.schemas]
+    earlier = [
+        release.schemas[name] for release in releases(resource_dir("contracts")).values() if name in release.schemas
+    ]
     changes = {change: None for old in (proposal.today, *earlier) for change in breaks(old, proposal.schema)}
     refused = [place for place, example in _valid_examples(name) if _refused_by_readers(proposal.views, example)]
     return Compatibility(list(changes), refused)
@@ -129,7 +132,7 @@ def _valid_examples(schema: str) -> Iterator[tuple[str, Json]]:
     root = resource_dir("contracts")
     for file in sorted((root / "examples" / schema / "valid").glob("*.json")):
         yield str(file.relative_to(root)), json.loads(file.read_text())
-    for version, release in releases().items():
+    for version, release in releases(resource_dir("contracts")).items():
         for name, example in release.examples.get(schema, {}).items():
             yield f"released/{version}.json#/examples/{schema}/{name}", example
 
@@ -139,7 +142,7 @@ def _refused_by_readers(views: Views, document: Json) -> bool:
     return breach is not None and breach.view == "open"
 
 
-async def replay(settings: KernelSettings, proposal: Proposal, days: float, most: int, told: Told) -> Findings:
+async def replay(settings: SharedSettings, proposal: Proposal, days: float, most: int, told: Told) -> Findings:
     """Hold the last `days` of the live stream against the proposal. Raises `BusUnavailable` or `Rejected`."""
     findings = Findings(most)
     async with connected(settings) as bus:

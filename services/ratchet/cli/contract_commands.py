@@ -9,7 +9,7 @@ import typer
 
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import AsJson, Directory
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="The messages, and what a changed schema would do.", no_args_is_help=True)
 
@@ -23,9 +23,9 @@ def group() -> None:
 def list_topics(as_json: AsJson = False) -> None:
     """List every topic with its stream, who sends it and who reads it."""
     from ratchet.cli.output import print_json, print_table
-    from ratchet.kernel.contracts import Contracts
+    from ratchet.service.contracts import load_contracts
 
-    topics = Contracts.load().topics.values()
+    topics = load_contracts().topics.values()
     if as_json:
         print_json({"topics": list(topics)})
         return
@@ -41,11 +41,12 @@ def show(
     """Show one topic: its subjects, its schema and its shortest valid example."""
     import json
 
+    from ratchet.bus.contracts import load_schema
     from ratchet.cli.output import print_facts, print_json
-    from ratchet.kernel.contracts import Contracts, load_schema
-    from ratchet.kernel.resources import resource_dir
+    from ratchet.resources import resource_dir
+    from ratchet.service.contracts import load_contracts
 
-    contracts, root = Contracts.load(), resource_dir("contracts")
+    contracts, root = load_contracts(), resource_dir("contracts")
     name = topic if topic.startswith("agent.rl.") else f"agent.rl.{topic}"
     found = contracts.topics.get(name) or contracts.topic_of(name)
     schema = load_schema(root, found.schema)
@@ -81,7 +82,7 @@ def check(
     proposal = checking.read_proposal(schema, subject)
     verdict = checking.compatibility(proposal)
     with progress(f"reading {proposal.topic.stream}", quiet=as_json) as bar:
-        findings = asyncio.run(checking.replay(locate(directory).kernel, proposal, days, most, bar))
+        findings = asyncio.run(checking.replay(locate(directory).shared, proposal, days, most, bar))
     if as_json:
         compatible = {"compatible": verdict.compatible, "changes": verdict.changes, "examples": verdict.examples}
         print_json({"topic": proposal.topic.name, "days": days, "compatibility": compatible, "replay": findings})

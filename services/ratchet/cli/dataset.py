@@ -17,11 +17,11 @@ import typer
 from ratchet.cli.api import call, segment
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.output import console, print_table
-from ratchet.kernel.errors import Rejected
-from ratchet.kernel.files import staged
-from ratchet.kernel.objects import Objects
-from ratchet.messages.training import SnapshotRef
-from ratchet.rl_coordinator.s3_snapshots import Manifest, Snapshots
+from ratchet.contract.training import SnapshotRef
+from ratchet.datasets.s3_snapshots import Manifest, Snapshots
+from ratchet.errors import Rejected
+from ratchet.service.files import staged
+from ratchet.stores.objects import Objects
 
 Json = dict[str, Any]
 """A decoded answer, or a body."""
@@ -50,13 +50,13 @@ def find(endpoints: Endpoints, what: str) -> Found:
     Raises `typer.BadParameter`, `NotFound`, `Rejected` or `DigestMismatch`.
     """
     ref = _ref_of_uri(what) if what.startswith("s3://") else _ref_of_job(endpoints, what)
-    kernel = endpoints.kernel
-    return Found(ref, Snapshots(Objects(kernel), kernel.s3_bucket).manifest(ref))
+    shared = endpoints.shared
+    return Found(ref, Snapshots(Objects(shared), shared.s3_bucket).manifest(ref))
 
 
 def write(endpoints: Endpoints, found: Found, file: Path) -> int:
     """Write the rows to `file`, in the format of its suffix, once their digest is verified; returns how many."""
-    objects, parquet = Objects(endpoints.kernel), found.manifest.parquet
+    objects, parquet = Objects(endpoints.shared), found.manifest.parquet
     if file.suffix == ".parquet":
         objects.get_file(parquet.uri, file, parquet.sha256)
         return found.manifest.rows

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ratchet.cli.options import AsJson, Directory, RoleOption
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="Snapshots of training data: show, preview, export.", no_args_is_help=True)
 

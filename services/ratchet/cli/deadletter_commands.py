@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ratchet.cli.options import AsJson, Directory, DryRun
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 if TYPE_CHECKING:
     from ratchet.cli.deadletters import Which
@@ -38,7 +38,7 @@ def list_letters(
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import print_json, print_table
 
-    found = asyncio.run(newest(locate(directory).kernel, last))
+    found = asyncio.run(newest(locate(directory).shared, last))
     if as_json:
         print_json({"deadletters": found})
         return
@@ -61,7 +61,7 @@ def show(number: Number, as_json: AsJson = False, directory: Directory = DEFAULT
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import print_json
 
-    found = asyncio.run(read(locate(directory).kernel, number))
+    found = asyncio.run(read(locate(directory).shared, number))
     if as_json:
         print_json(found)
     else:
@@ -90,13 +90,13 @@ def replay(
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import print_dry_run, print_json
 
-    kernel = locate(directory).kernel
+    shared = locate(directory).shared
     if number is not None:
         _alone(everything, stream, reason, since)
-        done = [asyncio.run(deadletters.replay(kernel, number, dry_run=dry_run))]
+        done = [asyncio.run(deadletters.replay(shared, number, dry_run=dry_run))]
     else:
-        numbers = asyncio.run(deadletters.matching(kernel, _which(everything, stream, reason, since)))
-        done = asyncio.run(deadletters.replay_all(kernel, numbers, dry_run=dry_run))
+        numbers = asyncio.run(deadletters.matching(shared, _which(everything, stream, reason, since)))
+        done = asyncio.run(deadletters.replay_all(shared, numbers, dry_run=dry_run))
     shown = done[0] if number is not None else {"replayed": done}
     if dry_run:
         accepted = sum(one.refused is None for one in done)
@@ -125,16 +125,16 @@ def drop(
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import console, print_dry_run, print_json
 
-    kernel = locate(directory).kernel
+    shared = locate(directory).shared
     if number is not None:
         _alone(everything, stream, reason, since)
-        numbers = [asyncio.run(deadletters.read(kernel, number)).number]
+        numbers = [asyncio.run(deadletters.read(shared, number)).number]
     else:
-        numbers = asyncio.run(deadletters.matching(kernel, _which(everything, stream, reason, since)))
+        numbers = asyncio.run(deadletters.matching(shared, _which(everything, stream, reason, since)))
     if dry_run:
         print_dry_run(f"delete {len(numbers)} dead letters", {"dropped": numbers}, as_json)
         return
-    asyncio.run(deadletters.drop(kernel, numbers))
+    asyncio.run(deadletters.drop(shared, numbers))
     if as_json:
         print_json({"dropped": numbers})
     else:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
+from ratchet.bus.envelope import unseal
 from ratchet.cli.deadletters import Replayed, StoredLetter, complaint
 from ratchet.cli.output import console, follow_up, print_facts
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.envelope import unseal
-from ratchet.kernel.errors import InvalidMessage
+from ratchet.errors import InvalidMessage
+from ratchet.service.contracts import load_contracts
 
 
 def show_letter(found: StoredLetter, directory: Path) -> None:
@@ -32,7 +32,7 @@ def show_letter(found: StoredLetter, directory: Path) -> None:
         }
     )
     console.print(f"\n{readable(letter.headers, base64.b64decode(letter.body))}\n", markup=False)
-    why = complaint(Contracts.load(), letter.original_subject, letter.headers, base64.b64decode(letter.body))
+    why = complaint(load_contracts(), letter.original_subject, letter.headers, base64.b64decode(letter.body))
     again = follow_up("deadletters", "replay", str(found.number), directory=directory)
     if why is None:
         console.print(f"`{again}` sends it again", markup=False)

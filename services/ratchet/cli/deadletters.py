@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 from nats.js.errors import BadRequestError, NotFoundError
 
+from ratchet.bus.connection import Bus
+from ratchet.bus.contracts import Contracts
+from ratchet.bus.envelope import Headers, unseal
+from ratchet.bus.reader import Replay
 from ratchet.cli.broker import connected
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.envelope import Headers, unseal
-from ratchet.kernel.errors import ContractError, InvalidMessage, NotFound, Rejected
-from ratchet.kernel.replay import Replay
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import decode, named_id
-from ratchet.messages.operations import DeadLetter
+from ratchet.contract import decode, named_id
+from ratchet.contract.operations import DeadLetter
+from ratchet.errors import ContractError, InvalidMessage, NotFound, Rejected
+from ratchet.service.settings import SharedSettings
 
 STREAM = "RL_DEADLETTERS"
 
@@ -61,7 +61,7 @@ class Which(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-async def newest(settings: KernelSettings, count: int) -> list[StoredLetter]:
+async def newest(settings: SharedSettings, count: int) -> list[StoredLetter]:
     """The last `count` dead letters, newest first; what was dropped between them is passed over.
 
     Raises `BusUnavailable`.
@@ -79,13 +79,13 @@ async def newest(settings: KernelSettings, count: int) -> list[StoredLetter]:
     return found[:count]
 
 
-async def read(settings: KernelSettings, number: int) -> StoredLetter:
+async def read(settings: SharedSettings, number: int) -> StoredLetter:
     """One dead letter with its whole body. Raises `NotFound`, `Rejected` when a part is gone, or `BusUnavailable`."""
     async with connected(settings) as bus:
         return await _whole(bus, number, await _required(bus, number))
 
 
-async def matching(settings: KernelSettings, which: Which) -> list[int]:
+async def matching(settings: SharedSettings, which: Which) -> list[int]:
     """The numbers of the selected dead letters, oldest first. Raises `BusUnavailable`."""
     async with connected(settings) as bus:
         extent = await bus.extent(STREAM)
@@ -93,7 +93,7 @@ async def matching(settings: KernelSettings, which: Which) -> list[int]:
         return [number async for number, letter in letters if _begins(letter) and which(letter)]
 
 
-async def replay(settings: KernelSettings, number: int, *, dry_run: bool) -> Replayed:
+async def replay(settings: SharedSettings, number: int, *, dry_run: bool) -> Replayed:
     """Send the message again, to all consumers of its stream; they know its event id, so nothing counts twice.
 
     Raises `NotFound`, or `Rejected` for a message that still breaks its contract: it would only die again.
@@ -105,7 +105,7 @@ async def replay(settings: KernelSettings, number: int, *, dry_run: bool) -> Rep
     return done
 
 
-async def replay_all(settings: KernelSettings, numbers: Sequence[int], *, dry_run: bool) -> list[Replayed]:
+async def replay_all(settings: SharedSettings, numbers: Sequence[int], *, dry_run: bool) -> list[Replayed]:
     """Send all these messages again, oldest first; of one that would die again it says why, and the others go on.
 
     Raises `BusUnavailable`; beginning again is safe, consumers know what they have handled.
@@ -115,7 +115,7 @@ async def replay_all(settings: KernelSettings, numbers: Sequence[int], *, dry_ru
         return [await _replay(bus, number, letter, dry_run=dry_run) async for number, letter in letters]
 
 
-async def drop(settings: KernelSettings, numbers: Sequence[int]) -> None:
+async def drop(settings: SharedSettings, numbers: Sequence[int]) -> None:
     """Delete dead letters for good, all their parts. Raises `NotFound` or `BusUnavailable`."""
     async with connected(settings) as bus:
         async for number, letter in _named(bus, numbers):

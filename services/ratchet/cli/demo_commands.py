@@ -21,7 +21,7 @@ def demo(
     """Close the whole loop on this machine, in minutes. Exit code 0: every claim of the report holds."""
     from importlib.util import find_spec
 
-    from ratchet.kernel.errors import MissingExtra
+    from ratchet.errors import MissingExtra
 
     for module, extra in (("openai", "demo"), ("torch", "engine"), ("trl", "trainer"), ("chdb", "embedded")):
         if find_spec(module) is None:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.output import follow_up
-from ratchet.embedded.catalog import SERVICES
-from ratchet.embedded.orphans import is_running, living
-from ratchet.embedded.plan import kernel_of
-from ratchet.embedded.state import StackRecord, read_record
+from ratchet.local_stack.catalog import SERVICES
+from ratchet.local_stack.orphans import is_running, living
+from ratchet.local_stack.plan import shared_of
+from ratchet.local_stack.state import StackRecord, read_record
 
 if TYPE_CHECKING:
-    from ratchet.kernel.settings import KernelSettings
+    from ratchet.service.settings import SharedSettings
 
 
 ADDRESSES = (
@@ -50,10 +50,10 @@ class Endpoints:
         return self.record is not None or any(name in self.env for name in ADDRESSES)
 
     @property
-    def kernel(self) -> KernelSettings:
+    def shared(self) -> SharedSettings:
         """Where the servers are. Raises `NoStack`."""
         self.require()
-        return kernel_of(PATIENCE | dict(self.env))
+        return shared_of(PATIENCE | dict(self.env))
 
     def url(self, short: str) -> str:
         """Base url of a service by its short name, such as `coordinator`. Raises `NoStack`."""

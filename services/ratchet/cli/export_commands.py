@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ratchet.cli.options import AsJson, Directory, OptionalRole
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 if TYPE_CHECKING:
     from ratchet.exporters.base import Wanted
@@ -82,10 +82,10 @@ def tensorzero(
     from ratchet.cli.endpoints import locate
     from ratchet.cli.output import console, print_json
     from ratchet.cli.policies import read_roles
+    from ratchet.contract.state import Route
+    from ratchet.errors import NotFound
     from ratchet.exporters.tensorzero import tensorzero_toml
-    from ratchet.kernel.errors import NotFound
-    from ratchet.kernel.files import write_whole
-    from ratchet.messages.state import Route
+    from ratchet.service.files import write_whole
 
     endpoints = locate(directory)
     told = [one["route"] for one in read_roles(endpoints, role)["roles"] if one["route"]]

@@ -8,7 +8,7 @@ import typer
 
 from ratchet.cli.completion import complete_role
 from ratchet.cli.options import AsJson, Directory, DryRun, TrajectoryArgument, checked_role
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 if TYPE_CHECKING:
     from ratchet.cli.endpoints import Endpoints
@@ -77,7 +77,7 @@ def _known_role(endpoints: Endpoints, trajectory_id: str, role: str | None) -> t
     import asyncio
 
     from ratchet.cli.trajectories import roles_of
-    from ratchet.kernel.errors import Rejected, Unavailable
+    from ratchet.errors import Rejected, Unavailable
 
     try:
         stored = asyncio.run(roles_of(endpoints, trajectory_id))
@@ -93,7 +93,7 @@ def _known_role(endpoints: Endpoints, trajectory_id: str, role: str | None) -> t
 def _give(endpoints: Endpoints, bodies: list[dict[str, Any]], doubt: str | None) -> list[Any]:
     """The gateway's answers. Raises `Rejected`, before anything is given, when it cannot tell the role either."""
     from ratchet.cli.api import Refused, call
-    from ratchet.kernel.errors import Rejected
+    from ratchet.errors import Rejected
 
     try:
         return [call(endpoints, "gateway", "POST", "/v1/feedback", body) for body in bodies]

@@ -15,10 +15,10 @@ from rich.text import Text
 from ratchet.cli.background import started_document
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.output import console, print_json, table
-from ratchet.embedded.member import Member, MemberState
-from ratchet.embedded.settings import StackSettings
-from ratchet.embedded.stack import Stack
-from ratchet.embedded.state import read_record
+from ratchet.local_stack.member import Member, MemberState
+from ratchet.local_stack.settings import StackSettings
+from ratchet.local_stack.stack import Stack
+from ratchet.local_stack.state import read_record
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ratchet.cli.options import AsJson, Directory, DryRun, RoleOption
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="Import logged trajectories. Importing twice changes nothing.", no_args_is_help=True)
 

@@ -12,12 +12,12 @@ import msgspec
 from ratchet.cli.broker import connected
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.output import console
+from ratchet.contract import Message
+from ratchet.errors import WarehouseUnavailable
 from ratchet.importers.report import ImportReport, NothingStored, Sink, Stored
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import WarehouseUnavailable
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Message
+from ratchet.service.contracts import load_contracts
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.warehouse import Warehouse
 
 Import = Callable[[Sink, Stored], Awaitable[ImportReport]]
 """One format's import."""
@@ -69,7 +69,7 @@ class CheckOnly:
     """A sink for dry runs: refuses what the bus would refuse, and keeps nothing."""
 
     def __init__(self) -> None:
-        self._contracts = Contracts.load()
+        self._contracts = load_contracts()
 
     async def publish_all(self, messages: Sequence[Message]) -> None:
         """Raise `InvalidMessage` for a message that breaks its contract."""
@@ -93,7 +93,7 @@ async def run_import(endpoints: Endpoints, work: Import, dry_run: bool) -> Impor
     """Import, or go through the motions. Raises `NoStack` and `BusUnavailable`, but for a dry run."""
     if dry_run and not endpoints.known:
         return Imported(await work(CheckOnly(), NothingStored()), dry_run, endpoints.absence())
-    settings = endpoints.kernel
+    settings = endpoints.shared
     async with _stored(settings) as (stored, unchecked):
         if dry_run:
             return Imported(await work(CheckOnly(), stored), dry_run, unchecked)
@@ -102,7 +102,7 @@ async def run_import(endpoints: Endpoints, work: Import, dry_run: bool) -> Impor
 
 
 @asynccontextmanager
-async def _stored(settings: KernelSettings) -> AsyncGenerator[tuple[Stored, str | None]]:
+async def _stored(settings: SharedSettings) -> AsyncGenerator[tuple[Stored, str | None]]:
     """What is stored; an import does not wait for a warehouse that is away, as nothing is ever stored twice."""
     try:
         warehouse = await Warehouse.connect(settings)

@@ -9,7 +9,7 @@ import typer
 
 from ratchet.cli.completion import complete_job
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRole, RoleArgument
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 Samples = Annotated[int, typer.Option(min=1, help="Most trajectories to train on.")]
 MinReward = Annotated[float | None, typer.Option(help="Only trajectories with at least this reward.")]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ratchet.kernel.errors import NotFound, Rejected
+from ratchet.errors import NotFound, Rejected
 
 Json = Any
 """A decoded document."""

@@ -19,8 +19,8 @@ from typing import Annotated
 import typer
 
 from ratchet.cli.completion import complete_role
-from ratchet.kernel.whereabouts import DIRECTORY_VARIABLE
-from ratchet.messages.routing import ROLE
+from ratchet.rules.arms import ROLE
+from ratchet.service.discovery import DIRECTORY_VARIABLE
 
 
 def checked_role(context: typer.Context, role: str | None) -> str | None:

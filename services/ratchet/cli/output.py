@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
+from ratchet.service.discovery import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
 
 LINE = 4000
 """Columns of a file or a pipe: it takes whole lines."""

@@ -9,11 +9,11 @@ from ratchet.cli.api import call, segment
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.output import Bar
 from ratchet.cli.roles import require_role
-from ratchet.kernel.artifacts import read_policy
-from ratchet.kernel.errors import NotFound, Rejected
-from ratchet.kernel.exports import default_directory, export_policy, require_empty
-from ratchet.kernel.objects import Objects
-from ratchet.messages.routing import parse_model
+from ratchet.errors import NotFound, Rejected
+from ratchet.rules.arms import parse_model
+from ratchet.stores.objects import Objects
+from ratchet.stores.policies import read_policy
+from ratchet.stores.policy_files import default_directory, export_policy, require_empty
 
 Json = dict[str, Any]
 """A decoded answer."""
@@ -54,16 +54,16 @@ def find_policy(endpoints: Endpoints, name: str) -> Json:
 
 def export_target(endpoints: Endpoints, policy: Json) -> Path:
     """Where an export goes unless somebody says otherwise: by how the policy was made."""
-    return default_directory(read_policy(Objects(endpoints.kernel), policy["uri"], policy["digest"]), policy["name"])
+    return default_directory(read_policy(Objects(endpoints.shared), policy["uri"], policy["digest"]), policy["name"])
 
 
 def require_exportable(endpoints: Endpoints, policy: Json, target: Path) -> None:
     """Raise what an export would be refused with; nothing is written."""
     require_empty(target)
-    read_policy(Objects(endpoints.kernel), policy["uri"], policy["digest"])
+    read_policy(Objects(endpoints.shared), policy["uri"], policy["digest"])
 
 
 def export(endpoints: Endpoints, policy: Json, target: Path, bar: Bar) -> list[str]:
     """The paths of the files written to `target`. Raises `Rejected` when there is something already."""
-    objects = Objects(endpoints.kernel)
+    objects = Objects(endpoints.shared)
     return export_policy(objects, policy["uri"], target, policy["digest"], bar)

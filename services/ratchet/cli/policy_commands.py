@@ -9,7 +9,7 @@ import typer
 
 from ratchet.cli.completion import complete_policy
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="Registered policies.", no_args_is_help=True)
 

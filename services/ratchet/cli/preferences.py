@@ -9,18 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ratchet.bus.message import JsonObject
 from ratchet.cli.broker import connected
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.imports import CheckOnly
 from ratchet.cli.json_input import json_in
 from ratchet.cli.output import Bar, console, print_table
 from ratchet.cli.roles import require_known
-from ratchet.kernel.errors import Rejected
-from ratchet.kernel.redaction import Redactor, redact_message
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Preference
-from ratchet.messages.base import JsonObject
-from ratchet.messages.chat import text_of
+from ratchet.contract import Preference
+from ratchet.errors import Rejected
 from ratchet.preferences.clickhouse_stored import Count, Kept, StoredPreferences, Wanted
 from ratchet.preferences.clickhouse_tries import Tries
 from ratchet.preferences.derivation import MAX_PER_TASK
@@ -30,6 +27,9 @@ from ratchet.preferences.publishing import Known, Published, Sink, publish
 from ratchet.preferences.records import preference_of, record_of
 from ratchet.preferences.rules import RULES
 from ratchet.preferences.rules.reward_margin import MARGIN
+from ratchet.rules.chat import text_of
+from ratchet.rules.redaction import Redactor, redact_message
+from ratchet.stores.warehouse import Warehouse
 
 Numbered = Iterator[tuple[int, object]]
 """Records with the numbers of their lines."""
@@ -70,7 +70,7 @@ class AddReport:
 @asynccontextmanager
 async def warehouse_of(endpoints: Endpoints) -> AsyncGenerator[Warehouse]:
     """The warehouse of a command. Raises `NoStack` or `WarehouseUnavailable`."""
-    warehouse = await Warehouse.connect(endpoints.kernel)
+    warehouse = await Warehouse.connect(endpoints.shared)
     try:
         yield warehouse
     finally:
@@ -83,7 +83,7 @@ async def outlet(endpoints: Endpoints, dry_run: bool) -> AsyncGenerator[Sink]:
     if dry_run:
         yield CheckOnly()
         return
-    async with connected(endpoints.kernel) as bus:
+    async with connected(endpoints.shared) as bus:
         yield bus
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRole
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="Preference pairs: derive, add, list and export them.", no_args_is_help=True)
 
@@ -74,7 +74,7 @@ def add(
     from ratchet.cli.endpoints import locate
     from ratchet.cli.exit_codes import ExitCode
     from ratchet.cli.output import print_json
-    from ratchet.kernel.errors import Rejected
+    from ratchet.errors import Rejected
 
     said = {"prompt": prompt, "a": a, "b": b, "choice": choice}
     about = {"rater": rater, "confidence": confidence, "domain": domain}

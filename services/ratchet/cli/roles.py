@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ratchet.cli.api import call
 from ratchet.cli.endpoints import Endpoints
-from ratchet.kernel.errors import NotFound
+from ratchet.errors import NotFound
 
 
 def require_role(endpoints: Endpoints, role: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="Look at rollouts and steer them.", no_args_is_help=True)
 

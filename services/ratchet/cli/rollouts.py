@@ -8,7 +8,7 @@ from ratchet.cli.api import call
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.policies import read_role
 from ratchet.cli.roles import require_role
-from ratchet.kernel.errors import NotFound
+from ratchet.errors import NotFound
 
 Json = dict[str, Any]
 """A decoded answer, or a body."""

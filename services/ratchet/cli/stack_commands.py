@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ratchet.cli.options import AsJson, Directory, DryRun
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 
 def up(
@@ -25,8 +25,8 @@ def up(
     import os
     from dataclasses import replace
 
-    from ratchet.embedded.settings import StackSettings, ports_of_environment, ports_of_options
-    from ratchet.kernel.errors import ConfigError
+    from ratchet.errors import ConfigError
+    from ratchet.local_stack.settings import StackSettings, ports_of_environment, ports_of_options
 
     settings = StackSettings(directory, ports_of_environment(os.environ), free_ports)
     members = tuple(name.strip() for name in only.split(",") if name.strip())

@@ -12,18 +12,18 @@ from typing import Any, TypeVar
 import msgspec
 from nats.errors import Error as NatsError
 
+from ratchet.bus.connection import Bus
 from ratchet.cli.broker import connected
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.embedded.disk import LOW_BYTES, free_bytes, shortage
-from ratchet.embedded.member import MemberState
-from ratchet.embedded.process import not_ready_for, readiness
-from ratchet.embedded.state import MemberRecord
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import RatchetError
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages.state import JOBS, POLICIES, Job, Route
+from ratchet.contract.state import JOBS, POLICIES, Job, Route
+from ratchet.errors import RatchetError
+from ratchet.local_stack.disk import LOW_BYTES, free_bytes, shortage
+from ratchet.local_stack.member import MemberState
+from ratchet.local_stack.process import not_ready_for, readiness
+from ratchet.local_stack.state import MemberRecord
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.warehouse import Warehouse
 
 T = TypeVar("T")
 
@@ -138,7 +138,7 @@ async def collect(endpoints: Endpoints) -> StatusReport:
         _disk_part(report, endpoints.directory)
     parts = {"clickhouse": _warehouse_part, "nats": _bus_part}
     asked = [name for name in parts if record is None or name in record.services]
-    await asyncio.gather(*(_part(report, name, partial(parts[name], endpoints.kernel, report)) for name in asked))
+    await asyncio.gather(*(_part(report, name, partial(parts[name], endpoints.shared, report)) for name in asked))
     return report
 
 
@@ -188,7 +188,7 @@ async def _service(member: MemberRecord) -> ServiceStatus:
     )
 
 
-async def _warehouse_part(settings: KernelSettings, report: StatusReport) -> None:
+async def _warehouse_part(settings: SharedSettings, report: StatusReport) -> None:
     warehouse = await Warehouse.connect(settings)
     try:
         for table in COUNTED:
@@ -200,7 +200,7 @@ async def _warehouse_part(settings: KernelSettings, report: StatusReport) -> Non
         await warehouse.close()
 
 
-async def _bus_part(settings: KernelSettings, report: StatusReport) -> None:
+async def _bus_part(settings: SharedSettings, report: StatusReport) -> None:
     async with connected(settings) as bus:
         await asyncio.gather(*(_stream(bus, name, report) for name in bus.contracts.streams))
         jobs = (await _values(bus, JOBS, Job)).values()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from ratchet.cli.options import AsJson, Directory
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 
 def status(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:

@@ -26,7 +26,7 @@ from ratchet.cli.output import (
 from ratchet.cli.roles import require_role
 from ratchet.cli.training_request import located
 from ratchet.cli.waiting import Job, Waiting, until_ended
-from ratchet.kernel.errors import NotFound
+from ratchet.errors import NotFound
 
 TRAINER = "trainer_worker"
 """The embedded stack's worker: it loads base models from this machine."""

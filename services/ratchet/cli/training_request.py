@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from ratchet.cli.json_input import json_file
-from ratchet.kernel.errors import NotFound, Rejected
+from ratchet.errors import NotFound, Rejected
 
 
 def hyperparameters(options: list[str]) -> dict[str, Any]:

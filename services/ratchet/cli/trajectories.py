@@ -9,10 +9,10 @@ from typing import Any
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.output import LONG, console, cut, print_facts, print_table
 from ratchet.cli.preferences import warehouse_of
-from ratchet.kernel.errors import NotFound
-from ratchet.kernel.warehouse import Row, Warehouse
-from ratchet.messages import Feedback, Reward, Trajectory, decode
-from ratchet.messages.chat import chat_messages, text_of
+from ratchet.contract import Feedback, Reward, Trajectory, decode
+from ratchet.errors import NotFound
+from ratchet.rules.chat import chat_messages, text_of
+from ratchet.stores.warehouse import Row, Warehouse
 
 _NEWEST = """
 SELECT t.trajectory_id AS trajectory_id, t.role AS role, t.agent_id AS agent_id, t.task_id AS task_id,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from ratchet.cli.options import AsJson, Directory, OptionalRole, TrajectoryArgument
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(help="Trajectories: list them, or show one with its rewards.", no_args_is_help=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ratchet.kernel.errors import Unavailable
+from ratchet.errors import Unavailable
 
 POLL_S = 0.5
 SILENCE_S = 60.0

@@ -15,22 +15,22 @@ from typing import Any
 
 import structlog
 
+from ratchet.bus.clock import utc_now
+from ratchet.bus.connection import Bus
+from ratchet.bus.outbox import Outbox
+from ratchet.bus.spool import NoSpool, Spool
+from ratchet.bus.tasks import end
+from ratchet.bus.urls import shown
 from ratchet.client.connection import broker_url, connect
 from ratchet.client.preparer import Preparer
 from ratchet.client.recording import Recording, Stats, new_id
 from ratchet.client.settings import ClientSettings
 from ratchet.client.training import Listener, ask_over_http, request_of
 from ratchet.client.trajectory import Agent, TrajectoryRecorder
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.clock import utc_now
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import ConfigError, Unavailable
-from ratchet.kernel.outbox import Outbox
-from ratchet.kernel.spool import NoSpool, Spool
-from ratchet.kernel.tasks import end
-from ratchet.kernel.urls import shown
-from ratchet.kernel.whereabouts import address
-from ratchet.messages import DEFAULT_ROLE, TrainingRequest
+from ratchet.contract import DEFAULT_ROLE, TrainingRequest
+from ratchet.errors import ConfigError, Unavailable
+from ratchet.service.contracts import load_contracts
+from ratchet.service.discovery import address
 
 log = structlog.get_logger()
 
@@ -61,7 +61,7 @@ class AsyncClient:
     ) -> None:
         """`strict` raises on what breaks the contract, instead of logging and counting it."""
         self._settings = settings or ClientSettings()
-        self._contracts = Contracts.load()
+        self._contracts = load_contracts()
         self._now = now
         self._name = f"client:{agent_id}"
         self._spool = _open_spool(self._settings)
@@ -173,7 +173,7 @@ class AsyncClient:
         await self.close()
 
     async def _connect(self) -> Bus:
-        self._bus = await connect(self._settings.kernel, self._name, self._contracts, self._now)
+        self._bus = await connect(self._settings.shared, self._name, self._contracts, self._now)
         self._connected.set()
         return self._bus
 
@@ -200,7 +200,7 @@ class AsyncClient:
     def _warn_unheard(self) -> None:
         log.warning(
             "never reached a broker",
-            url=shown(broker_url(self._settings.kernel)),
+            url=shown(broker_url(self._settings.shared)),
             pending=self.stats.pending,
             overflowed=self.stats.overflowed,
             spool=str(self._spool.directory) if self._spool.directory else "none: nothing could be kept",
@@ -213,7 +213,7 @@ def _open_spool(settings: ClientSettings) -> Spool:
     Others can write to the temporary folder as well: a directory there that is not this user's is not used.
     """
     user = os.geteuid() if sys.platform != "win32" else os.getlogin()
-    for parent in (settings.kernel.data_dir / "client-spool", Path(gettempdir()) / f"ratchet-client-spool-{user}"):
+    for parent in (settings.shared.data_dir / "client-spool", Path(gettempdir()) / f"ratchet-client-spool-{user}"):
         try:
             return Spool.claim(parent, settings.spool_bytes)
         except (OSError, ConfigError) as error:

@@ -17,8 +17,8 @@ from typing import Any
 
 import httpx
 
-from ratchet.kernel.errors import Rejected, Unavailable
-from ratchet.kernel.urls import shown
+from ratchet.bus.urls import shown
+from ratchet.errors import Rejected, Unavailable
 
 TIMEOUT_S = 10.0
 """Longest wait for one answer."""

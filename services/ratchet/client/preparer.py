@@ -11,10 +11,10 @@ from contextlib import suppress
 
 import structlog
 
-from ratchet.kernel.logs import failure
-from ratchet.kernel.outbox import Outbox
-from ratchet.kernel.redaction import Redactor, redact_message
-from ratchet.messages import Message, encode
+from ratchet.bus.outbox import Outbox
+from ratchet.contract import Message, encode
+from ratchet.rules.redaction import Redactor, redact_message
+from ratchet.service.logs import failure
 
 log = structlog.get_logger()
 

@@ -15,16 +15,16 @@ from typing import Any
 import structlog
 import uuid_utils
 
+from ratchet.bus.contracts import Contracts
 from ratchet.client.plain import plain
 from ratchet.client.preparer import Preparer
 from ratchet.client.settings import ClientSettings
 from ratchet.client.trajectory import Agent, Desk, TrajectoryRecorder
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import Rejected
-from ratchet.kernel.logs import failure
-from ratchet.messages import Feedback, JsonObject, Message, Preference
-from ratchet.messages.reward import preference_id
-from ratchet.messages.trajectory import TaskContext, TrajectoryMetadata
+from ratchet.contract import Feedback, JsonObject, Message, Preference
+from ratchet.contract.reward import preference_id
+from ratchet.contract.trajectory import TaskContext, TrajectoryMetadata
+from ratchet.errors import Rejected
+from ratchet.service.logs import failure
 
 log = structlog.get_logger()
 

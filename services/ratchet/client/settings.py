@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ratchet.kernel.settings import KernelSettings
+from ratchet.service.settings import SharedSettings
 
 
 class ClientSettings(BaseSettings):
@@ -16,7 +16,7 @@ class ClientSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_CLIENT_", frozen=True)
 
-    kernel: KernelSettings = Field(default_factory=KernelSettings)
+    shared: SharedSettings = Field(default_factory=SharedSettings)
     """Where the broker is, and the folder for the spool."""
     queue_limit: int = 10_000
     """Messages kept in memory before more of them are counted as lost: in each of two queues, before and after they

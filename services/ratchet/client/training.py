@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pydantic import SecretStr
 
-from ratchet.kernel.errors import Rejected, Unavailable
-from ratchet.kernel.urls import shown
-from ratchet.messages import TrainingRequest, named_id
-from ratchet.messages.training import Dataset, DatasetFilter, Hyperparameters, TrainingConfig
+from ratchet.bus.urls import shown
+from ratchet.contract import TrainingRequest, named_id
+from ratchet.contract.training import Dataset, DatasetFilter, Hyperparameters, TrainingConfig
+from ratchet.errors import Rejected, Unavailable
 
 if TYPE_CHECKING:
     import httpx

@@ -12,9 +12,8 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from ratchet.client.plain import plain
-from ratchet.messages import JsonObject, Outcome, PolicyClaim, Trajectory
-from ratchet.messages.chat import trajectory_turns
-from ratchet.messages.trajectory import (
+from ratchet.contract import JsonObject, Outcome, PolicyClaim, Trajectory
+from ratchet.contract.trajectory import (
     Action,
     Observation,
     Quality,
@@ -23,6 +22,7 @@ from ratchet.messages.trajectory import (
     TrajectoryTurn,
     TurnResult,
 )
+from ratchet.rules.chat import trajectory_turns
 
 Content = str | JsonObject | list[JsonObject]
 S = TypeVar("S", bound=msgspec.Struct)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ratchet.demo.agents import Tally
 from ratchet.demo.plan import ROLE
-from ratchet.kernel.errors import RatchetError
+from ratchet.errors import RatchetError
 
 STOP_S = 120.0
 """Longest time for finishing the tickets that are open."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from ratchet.demo.vocabulary import END, PAD, build_tokenizer, save_tokenizer
-from ratchet.kernel.artifacts import (
+from ratchet.stores.policies import (
     MODEL,
     BlobStore,
     Policy,

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from ratchet.demo.intervals import Proportion
 from ratchet.demo.picture import RECENT, Traffic, VersionTraffic
-from ratchet.kernel.warehouse import Row, Warehouse
+from ratchet.stores.warehouse import Row, Warehouse
 
 _TRAFFIC = """
 SELECT

@@ -9,14 +9,14 @@ from typing import Any
 
 import httpx
 
-from ratchet.embedded.stack import Stack
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import Rejected, Unavailable
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.settings import KernelSettings
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route
+from ratchet.bus.connection import Bus
+from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
+from ratchet.errors import Rejected, Unavailable
+from ratchet.local_stack.stack import Stack
+from ratchet.service.contracts import load_contracts
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
+from ratchet.stores.warehouse import Warehouse
 
 REQUEST_S = 60.0
 """Longest wait for an answer of a control API: room for a busy machine."""
@@ -26,7 +26,7 @@ REQUEST_S = 60.0
 class Connections:
     """Open connections to one stack."""
 
-    kernel: KernelSettings
+    shared: SharedSettings
     bus: Bus
     warehouse: Warehouse
     objects: Objects
@@ -67,18 +67,18 @@ class Connections:
 
 
 @asynccontextmanager
-async def connect(stack: Stack, kernel: KernelSettings) -> AsyncIterator[Connections]:
+async def connect(stack: Stack, shared: SharedSettings) -> AsyncIterator[Connections]:
     """Connect to a running stack; close everything at the end."""
     async with AsyncExitStack() as held:
-        bus = await Bus.connect(kernel, name="demo", contracts=Contracts.load())
+        bus = await Bus.connect(shared.bus, name="demo", contracts=load_contracts())
         held.push_async_callback(bus.close)
-        warehouse = await Warehouse.connect(kernel)
+        warehouse = await Warehouse.connect(shared)
         held.push_async_callback(warehouse.close)
         apis = [
             await held.enter_async_context(httpx.AsyncClient(base_url=stack.url(name), timeout=REQUEST_S))
             for name in ("coordinator", "deployer")
         ]
-        yield Connections(kernel, bus, warehouse, Objects(kernel), apis[0], apis[1], stack.url("gateway"))
+        yield Connections(shared, bus, warehouse, Objects(shared), apis[0], apis[1], stack.url("gateway"))
 
 
 async def _answer(api: httpx.AsyncClient, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:

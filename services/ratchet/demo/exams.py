@@ -15,7 +15,7 @@ import msgspec
 
 from ratchet.demo.intervals import Proportion
 from ratchet.demo.world import MISJUDGED, Task, Verdict, kind_of
-from ratchet.kernel.files import write_whole
+from ratchet.service.files import write_whole
 
 SAMPLED, GREEDY = "sampled", "greedy"
 TEMPERATURES = {SAMPLED: 1.0, GREEDY: 0.0}

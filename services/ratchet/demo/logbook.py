@@ -13,8 +13,8 @@ from ratchet.demo.clerk import BIASED, INVERTED, Clerk, play
 from ratchet.demo.drills import draw_drills
 from ratchet.demo.plan import BAD_DOMAIN, BASE_ROLE, DOMAIN, ROLE, Plan
 from ratchet.demo.world import TRAIN, ChatMessage, draw_tasks, tool_definitions
-from ratchet.kernel.errors import RatchetError
-from ratchet.kernel.settings import KernelSettings
+from ratchet.errors import RatchetError
+from ratchet.service.settings import SharedSettings
 
 FLUSH_S = 300.0
 """Longest time for publishing everything."""
@@ -51,15 +51,15 @@ def bad_tickets(plan: Plan) -> Iterator[Logged]:
     return _of_a_clerk("stand-in", INVERTED, BAD_DOMAIN, plan.bad.examples, BAD_SEED + plan.seed)
 
 
-async def publish_drills(plan: Plan, kernel: KernelSettings) -> None:
+async def publish_drills(plan: Plan, shared: SharedSettings) -> None:
     """Publish the drills; returns when all are stored in the stream."""
-    await _publish("drill-book", BASE_ROLE, drills(plan), kernel)
+    await _publish("drill-book", BASE_ROLE, drills(plan), shared)
 
 
-async def publish_tickets(plan: Plan, kernel: KernelSettings) -> None:
+async def publish_tickets(plan: Plan, shared: SharedSettings) -> None:
     """Publish what both clerks logged; returns when all is stored in the stream."""
-    await _publish("clerk", ROLE, tickets(plan), kernel)
-    await _publish("stand-in", ROLE, bad_tickets(plan), kernel)
+    await _publish("clerk", ROLE, tickets(plan), shared)
+    await _publish("stand-in", ROLE, bad_tickets(plan), shared)
 
 
 def _of_a_clerk(name: str, clerk: Clerk, domain: str, count: int, seed: int) -> Iterator[Logged]:
@@ -68,8 +68,8 @@ def _of_a_clerk(name: str, clerk: Clerk, domain: str, count: int, seed: int) -> 
         yield Logged(f"{name}-{task.task_id}", domain, play(task, clerk, draw).messages, tools=True)
 
 
-async def _publish(agent_id: str, role: str, logged: Iterator[Logged], kernel: KernelSettings) -> None:
-    async with AsyncClient(agent_id, role=role, settings=ClientSettings(kernel=kernel), strict=True) as client:
+async def _publish(agent_id: str, role: str, logged: Iterator[Logged], shared: SharedSettings) -> None:
+    async with AsyncClient(agent_id, role=role, settings=ClientSettings(shared=shared), strict=True) as client:
         for number, chat in enumerate(logged, 1):
             with client.trajectory(task_id=chat.task_id, model="script", domain=chat.domain) as trajectory:
                 trajectory.chat(chat.messages, tools=tool_definitions() if chat.tools else None)

@@ -9,20 +9,20 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ratchet.bus.tasks import end
 from ratchet.demo.connections import Connections, connect
 from ratchet.demo.observer import Observer
 from ratchet.demo.plan import EXAMS, Plan, stack_environment
 from ratchet.demo.progress import COLLECTOR, Progress
 from ratchet.demo.report import Claim, Findings, claims, read_findings
 from ratchet.demo.scenario import DemoFailed, Scenario, Story
-from ratchet.embedded.member import Member
-from ratchet.embedded.orphans import end_orphans
-from ratchet.embedded.plan import kernel_of
-from ratchet.embedded.settings import StackSettings
-from ratchet.embedded.stack import Stack
-from ratchet.embedded.state import read_record, remove_record, stack_lock
-from ratchet.kernel.errors import RatchetError
-from ratchet.kernel.tasks import end
+from ratchet.errors import RatchetError
+from ratchet.local_stack.member import Member
+from ratchet.local_stack.orphans import end_orphans
+from ratchet.local_stack.plan import shared_of
+from ratchet.local_stack.settings import StackSettings
+from ratchet.local_stack.stack import Stack
+from ratchet.local_stack.state import read_record, remove_record, stack_lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ async def _stack(plan: Plan, directory: Path, progress: Progress) -> AsyncIterat
     with progress.step("the stack starts", COLLECTOR):
         await stack.__aenter__()
     try:
-        kernel = kernel_of(stack.env).model_copy(update={"data_dir": directory / "data" / "demo"})
-        async with connect(stack, kernel) as connections:
+        shared = shared_of(stack.env).model_copy(update={"data_dir": directory / "data" / "demo"})
+        async with connect(stack, shared) as connections:
             yield connections
     finally:
         with progress.step("the stack stops", COLLECTOR):

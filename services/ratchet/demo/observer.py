@@ -7,14 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from ratchet.contract.state import JOBS, Job
 from ratchet.demo.clickhouse_facts import Facts
 from ratchet.demo.connections import Connections
 from ratchet.demo.exams import read_exams
 from ratchet.demo.picture import Picture, rollout_picture
 from ratchet.demo.plan import BASE_ROLE, ROLE
 from ratchet.demo.progress import TRAINER, Progress
-from ratchet.kernel.errors import RatchetError
-from ratchet.messages.state import JOBS, Job
+from ratchet.errors import RatchetError
 
 LOOK_S = 1.0
 """Pause between two looks."""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from ratchet.contract.training import Dataset, Hyperparameters, Lora, TrainingConfig
 from ratchet.demo.base_model import Shape, write_base_model
 from ratchet.demo.exams import TEMPERATURES, Exam, answer_of
 from ratchet.demo.logbook import Logged, drills, tickets
@@ -26,15 +27,14 @@ from ratchet.engine_local.domain.answers import Completion
 from ratchet.engine_local.domain.requests import Sampling
 from ratchet.engine_local.torch_batch import Batch, Job
 from ratchet.engine_local.torch_policies import Served, load_weights, merge_adapter, serve
-from ratchet.messages.training import Dataset, Hyperparameters, Lora, TrainingConfig
-from ratchet.trainer_worker.algorithms import load_algorithm
-from ratchet.trainer_worker.algorithms.base import Step
 from ratchet.trainer_worker.checkpoints import Checkpoint
 from ratchet.trainer_worker.errors import Diverged
 from ratchet.trainer_worker.job import JobSpec
-from ratchet.trainer_worker.learner.rows import Call
-from ratchet.trainer_worker.policy import load_policy, save_policy
-from ratchet.trainer_worker.snapshot import LoggedTrajectory
+from ratchet.trainer_worker.training.algorithms import load_algorithm
+from ratchet.trainer_worker.training.algorithms.base import Step
+from ratchet.trainer_worker.training.learner.rows import Call
+from ratchet.trainer_worker.training.policy import load_policy, save_policy
+from ratchet.trainer_worker.training.snapshot import LoggedTrajectory
 
 SEATS = 128
 """Tickets at work at the same time."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ratchet.contract.state import Job, PolicyVersion
 from ratchet.demo.exams import Exam
 from ratchet.demo.intervals import Proportion
-from ratchet.messages.state import Job, PolicyVersion
 
 HELDOUT_GATE = "heldout_tasks"
 RECENT = 100

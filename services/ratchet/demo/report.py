@@ -16,6 +16,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ratchet.contract.state import Job, PolicyVersion, Route
 from ratchet.demo.clickhouse_facts import Facts, LedgerLine, RolloutDecision
 from ratchet.demo.connections import Connections
 from ratchet.demo.exams import GREEDY, SAMPLED, Exam, read_exams
@@ -24,7 +25,6 @@ from ratchet.demo.picture import VersionTraffic
 from ratchet.demo.plan import ROLE, Plan, Rises
 from ratchet.demo.scenario import Story
 from ratchet.demo.world import MISJUDGED
-from ratchet.messages.state import Job, PolicyVersion, Route
 
 ITSELF = "canary_deployer"
 """The actor of decisions that no person took."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from ratchet.contract.state import PolicyVersion
 from ratchet.demo.exams import GREEDY, SAMPLED, Exam
 from ratchet.demo.intervals import Proportion
 from ratchet.demo.report import Claim, Findings, seconds_to_roll_back
 from ratchet.demo.scenario import Story
 from ratchet.demo.world import MISJUDGED
-from ratchet.messages.state import PolicyVersion
 
 Document = dict[str, Any]
 """JSON."""

@@ -41,7 +41,7 @@ from ratchet.demo.learning_tables import (
 )
 from ratchet.demo.plan import DEMO, Plan
 from ratchet.demo.world import TRAIN, draw_tasks
-from ratchet.kernel.files import write_whole
+from ratchet.service.files import write_whole
 
 OUTPUT = Path("docs", "reports")
 DATA, TABLES = "learning.json", "learning.md"

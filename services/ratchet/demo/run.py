@@ -18,7 +18,7 @@ from ratchet.demo.progress import Progress, clock_text
 from ratchet.demo.report import draw_report
 from ratchet.demo.report_document import report_document
 from ratchet.demo.show import Screen, plain, shown
-from ratchet.kernel.errors import RatchetError
+from ratchet.errors import RatchetError
 
 LINES_WIDTH = 140
 """Columns where there is no terminal to fill, as in a log file."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ratchet.contract.state import Job, PolicyVersion
 from ratchet.demo import jobs
 from ratchet.demo.agents import Tally
 from ratchet.demo.agents_process import Shift, crew
@@ -18,8 +19,7 @@ from ratchet.demo.exams import GREEDY, SAMPLED, Exam, read_exam
 from ratchet.demo.logbook import publish_drills, publish_tickets
 from ratchet.demo.plan import BASE_ROLE, EXAMS, ROLE, Plan
 from ratchet.demo.progress import AGENTS, CANARY, COLLECTOR, GATE, TRAINER, Progress
-from ratchet.kernel.errors import RatchetError
-from ratchet.messages.state import Job, PolicyVersion
+from ratchet.errors import RatchetError
 
 T = TypeVar("T")
 
@@ -75,9 +75,9 @@ class Scenario:
             publish_base_model, connections.objects, BASE_ROLE, plan.seed, connections.bus.now()
         )
         with self._progress.step(f"{plan.drills.examples:,} drills are logged", COLLECTOR):
-            await publish_drills(plan, connections.kernel)
+            await publish_drills(plan, connections.shared)
             await self._until_stored(BASE_ROLE, plan.drills.examples)
-        tickets = asyncio.create_task(publish_tickets(plan, connections.kernel))
+        tickets = asyncio.create_task(publish_tickets(plan, connections.shared))
         with self._progress.step("a base model learns from the drills to call tools", TRAINER):
             base = await self._train(jobs.drill_job(plan, random_model.uri))
             await tickets

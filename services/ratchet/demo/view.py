@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from ratchet.contract.state import Job
 from ratchet.demo.exams import GREEDY, SAMPLED
 from ratchet.demo.intervals import Proportion
 from ratchet.demo.picture import HELDOUT_GATE, Picture, RolloutPicture
@@ -26,7 +27,6 @@ from ratchet.demo.progress import (
     Progress,
     clock_text,
 )
-from ratchet.messages.state import Job
 
 WIDTH = 96
 """Columns the picture takes; narrower terminals get plain lines."""

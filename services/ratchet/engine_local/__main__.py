@@ -2,7 +2,7 @@
 
 from ratchet.engine_local.app import build
 from ratchet.engine_local.settings import Settings
-from ratchet.kernel.runtime import run
+from ratchet.service.runtime import run
 
 if __name__ == "__main__":
     run("engine_local", build, Settings)

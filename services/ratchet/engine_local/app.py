@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
+from ratchet.bus.clock import utc_now
 from ratchet.engine_local.settings import Settings
-from ratchet.kernel.asgi import JsonApi
-from ratchet.kernel.clock import utc_now
-from ratchet.kernel.errors import MissingExtra
-from ratchet.kernel.http import HttpServer
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.runtime import App
+from ratchet.errors import MissingExtra
+from ratchet.service.asgi import JsonApi
+from ratchet.service.http import HttpServer
+from ratchet.service.runtime import App
+from ratchet.stores.objects import Objects
 
 
 @asynccontextmanager
@@ -39,13 +39,13 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     gc.freeze()  # torch's and transformers' objects live as long as the process: collections need not look at them
     limits = Limits(settings.max_rows, settings.prefill_tokens, settings.prefix_tokens, settings.linger_s)
     worker = TorchWorker(limits, secrets.randbits(63) if settings.seed is None else settings.seed, settings.threads)
-    loader = PolicyLoader(Objects(settings.kernel), settings.kernel.data_dir / "models")
+    loader = PolicyLoader(Objects(settings.shared), settings.shared.data_dir / "models")
     registry = Registry(settings.resident_policies, worker.forget)
     try:
         with ThreadPoolExecutor(1, thread_name_prefix="loader") as loading:
             engine = Engine(settings, worker, registry, loader.load, loading, utc_now)
             api = JsonApi(engine.find, settings.body_limit, cancel_on_disconnect=True)
-            server = HttpServer(api, settings.kernel.http_host, settings.port, hosts=settings.kernel.allowed_hosts)
+            server = HttpServer(api, settings.shared.http_host, settings.port, hosts=settings.shared.allowed_hosts)
             yield App("engine_local", [server], {"torch_thread": worker.check})
     finally:
         await asyncio.to_thread(worker.close)

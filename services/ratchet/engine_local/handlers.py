@@ -22,10 +22,10 @@ from ratchet.engine_local.settings import Settings
 from ratchet.engine_local.torch_batch import Job
 from ratchet.engine_local.torch_policies import Served
 from ratchet.engine_local.transformers_text import ChatText
-from ratchet.kernel.artifacts import digest_in
-from ratchet.kernel.asgi import Answer, Handler, Request, Response, json_response
-from ratchet.kernel.errors import DigestMismatch, HttpError, NotFound, Rejected
-from ratchet.messages.routing import parse_model
+from ratchet.errors import DigestMismatch, HttpError, NotFound, Rejected
+from ratchet.rules.arms import parse_model
+from ratchet.service.asgi import Answer, Handler, Request, Response, json_response
+from ratchet.stores.policies import digest_in
 
 log = structlog.get_logger()
 

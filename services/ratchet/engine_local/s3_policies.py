@@ -11,8 +11,8 @@ from huggingface_hub import snapshot_download
 
 from ratchet.engine_local import metrics
 from ratchet.engine_local.torch_policies import Served, Weights, load_weights, merge_adapter, serve
-from ratchet.kernel.artifacts import HUB_VARIABLE, MODEL, BlobStore, PolicyManifest, fetch_policy, is_manifest_uri
-from ratchet.kernel.errors import NotFound
+from ratchet.errors import NotFound
+from ratchet.stores.policies import HUB_VARIABLE, MODEL, BlobStore, PolicyManifest, fetch_policy, is_manifest_uri
 
 BASES = 2
 """Base models kept in memory for the adapters to come."""

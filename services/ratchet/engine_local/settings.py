@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ratchet.kernel.settings import KernelSettings
+from ratchet.service.settings import SharedSettings
 
 
 class Settings(BaseSettings):
@@ -13,7 +13,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_ENGINE_", frozen=True)
 
-    kernel: KernelSettings = Field(default_factory=KernelSettings)
+    shared: SharedSettings = Field(default_factory=SharedSettings)
     """What all services share."""
     port: int = 8082
     """Port of the HTTP API."""

@@ -16,7 +16,7 @@ from ratchet.engine_local.domain.requests import Sampling
 from ratchet.engine_local.torch_network import Network
 from ratchet.engine_local.torch_sampling import Drawer, Drawn, draw, drawer
 from ratchet.engine_local.torch_slots import KeysValues, Slots
-from ratchet.kernel.errors import HttpError
+from ratchet.errors import HttpError
 
 
 @dataclass(slots=True, eq=False)

@@ -20,8 +20,8 @@ from ratchet.engine_local.torch_llama import lean_network
 from ratchet.engine_local.torch_network import Network
 from ratchet.engine_local.torch_slots import Slots
 from ratchet.engine_local.transformers_text import ChatText, load_text
-from ratchet.kernel.artifacts import Probe, tokenizer_digest
-from ratchet.kernel.errors import Rejected
+from ratchet.errors import Rejected
+from ratchet.stores.policies import Probe, tokenizer_digest
 
 PROBE_TOLERANCE = 1e-3
 """Largest difference between our and the trainer's log-probability of one token, in nats."""

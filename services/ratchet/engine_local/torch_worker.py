@@ -14,7 +14,7 @@ import torch
 from ratchet.engine_local.domain.admission import admissible
 from ratchet.engine_local.torch_batch import Batch, Job
 from ratchet.engine_local.torch_policies import Served
-from ratchet.kernel.errors import Unavailable
+from ratchet.errors import Unavailable
 
 log = structlog.get_logger()
 

@@ -12,10 +12,10 @@ from typing import Any
 import jinja2
 from transformers import AutoTokenizer
 
+from ratchet.bus.message import JsonObject
 from ratchet.engine_local.domain.texts import ControlTokens, Marks, template_messages
 from ratchet.engine_local.tool_formats import DEFAULT_TOOL_FORMAT, TOOL_FORMATS, Reply, ToolCall
-from ratchet.kernel.errors import HttpError, Rejected
-from ratchet.messages.base import JsonObject
+from ratchet.errors import HttpError, Rejected
 
 _AS_JSON = re.compile(r"arguments\s*\|\s*tojson")
 _AS_TEXT = re.compile(r"arguments\s+is\s+string")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ratchet.messages import Reward
+from ratchet.contract import Reward
 
 Record = dict[str, Any]
 """One line of an export; `Any` because each member has its own type. Times are datetimes, the rest is JSON."""

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ratchet.contract import Reward, decode
 from ratchet.exporters.base import Kind, Wanted
-from ratchet.kernel.warehouse import Row, Warehouse
-from ratchet.messages import Reward, decode
+from ratchet.stores.warehouse import Row, Warehouse
 
 _UNANSWERED = """
 SELECT trajectory_id

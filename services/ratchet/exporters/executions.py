@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ratchet.contract import JsonObject, Reward, Trajectory, Turn, decode
+from ratchet.contract.trajectory import TrajectoryTurn
 from ratchet.exporters.base import REWARDED, Kind, Record
-from ratchet.messages import JsonObject, Reward, Trajectory, Turn, decode
-from ratchet.messages.chat import text_of
-from ratchet.messages.trajectory import TrajectoryTurn
+from ratchet.rules.chat import text_of
 
 Told = str | JsonObject | list[JsonObject] | None
 """What was said or came out."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.exporters.base import Record
-from ratchet.kernel.files import staged
+from ratchet.service.files import staged
 
 _TYPES: Mapping[str, Any] = {
     "text": pa.string(),

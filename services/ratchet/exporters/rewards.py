@@ -6,8 +6,8 @@ from datetime import datetime
 
 import msgspec
 
+from ratchet.contract import Reward, decode
 from ratchet.exporters.base import Kind, Record
-from ratchet.messages import Reward, decode
 
 
 def record(body: bytes, _: Reward | None) -> Record:

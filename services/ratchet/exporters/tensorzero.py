@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from ratchet.messages.routing import weight_at
-from ratchet.messages.state import Route, ServedPolicy
+from ratchet.contract.state import Route, ServedPolicy
+from ratchet.rules.arms import weight_at
 
 FEEDBACK = {
     "ratchet_success": ("boolean", "`outcome.status` is success; feedback of kind thumbs"),

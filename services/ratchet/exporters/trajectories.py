@@ -6,8 +6,8 @@ from datetime import datetime
 
 import msgspec
 
+from ratchet.contract import Reward, Trajectory, decode
 from ratchet.exporters.base import REWARDED, Kind, Record, reward_part
-from ratchet.messages import Reward, Trajectory, decode
 
 
 def record(body: bytes, reward: Reward | None) -> Record:

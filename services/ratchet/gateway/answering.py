@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import uuid_utils
 
+from ratchet.contract.turn import EngineInfo
+from ratchet.errors import HttpError
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.answer_cache import AnswerCache, cache_key
 from ratchet.gateway.domain.arms import Arm
@@ -24,10 +26,8 @@ from ratchet.gateway.engines.policies import PolicyEngine
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.recording import CallJob
-from ratchet.kernel.asgi import check_numbers
-from ratchet.kernel.errors import HttpError
-from ratchet.messages.routing import Assignment
-from ratchet.messages.turn import EngineInfo
+from ratchet.rules.arms import Assignment
+from ratchet.service.asgi import check_numbers
 
 CACHE = EngineInfo(name="cache")
 OTHER_ROLES = "other"

@@ -20,6 +20,12 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
+from ratchet.bus.clock import utc_now
+from ratchet.bus.connection import Bus
+from ratchet.bus.outbox import Outbox
+from ratchet.bus.spool import Spool
+from ratchet.contract.turn import EngineInfo
+from ratchet.errors import ConfigError, HttpError
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.broker import Broker
 from ratchet.gateway.coordinator import Coordinator
@@ -39,17 +45,11 @@ from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.recorders import FINISH_S, Recorders
 from ratchet.gateway.recording import Sealer
 from ratchet.gateway.settings import Settings
-from ratchet.kernel.asgi import Answer, Handler, JsonApi, Request
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.clock import utc_now
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import ConfigError, HttpError
-from ratchet.kernel.health import has_files
-from ratchet.kernel.http import Bounds, HttpServer
-from ratchet.kernel.outbox import Outbox
-from ratchet.kernel.runtime import App, Periodic
-from ratchet.kernel.spool import Spool
-from ratchet.messages.turn import EngineInfo
+from ratchet.service.asgi import Answer, Handler, JsonApi, Request
+from ratchet.service.contracts import load_contracts
+from ratchet.service.health import has_files
+from ratchet.service.http import Bounds, HttpServer
+from ratchet.service.runtime import App, Periodic
 
 Routed = Callable[[Request, str | None], Awaitable[Answer]]
 """A handler, given the trajectory that the path names."""
@@ -87,9 +87,9 @@ class Publishing:
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncIterator[App]:
     """Put everything together. The broker may be away: what is known on disk is served, and turns are spooled."""
-    contracts = Contracts.load()
-    broker = Broker(lambda: Bus.connect(settings.kernel, name="gateway", contracts=contracts))
-    folder = settings.kernel.data_dir / "gateway"
+    contracts = load_contracts()
+    broker = Broker(lambda: Bus.connect(settings.shared.bus, name="gateway", contracts=contracts))
+    folder = settings.shared.data_dir / "gateway"
     spool = _spool(folder / "spool", settings.spool_bytes)
     outbox = Outbox(contracts, "gateway", spool, queue_limit=settings.queue_limit)
     session = open_session()
@@ -129,8 +129,8 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=most)
     limit = RateLimit(per_minute, time.monotonic) if per_minute else None
     guard = Guard(api, api_keys(settings), limit, settings.trusted_proxies)
-    kernel = settings.kernel
-    server = HttpServer(guard, kernel.http_host, settings.port, hosts=kernel.allowed_hosts, bounds=bounds(settings))
+    shared = settings.shared
+    server = HttpServer(guard, shared.http_host, settings.port, hosts=shared.allowed_hosts, bounds=bounds(settings))
     try:
         yield App(
             "gateway",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.tasks import end
+from ratchet.bus.connection import Bus
+from ratchet.bus.tasks import end
 
 
 class Broker:

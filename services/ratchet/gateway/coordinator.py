@@ -8,9 +8,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from ratchet.errors import HttpError
 from ratchet.gateway.engines.http_post import UNREADABLE, bounded
-from ratchet.kernel.asgi import Request, Response, problem_response
-from ratchet.kernel.errors import HttpError
+from ratchet.service.asgi import Request, Response, problem_response
 
 _JOBS = r"/v1/jobs(/[A-Za-z0-9][A-Za-z0-9_.-]{0,127}){0,2}"
 _FORWARDED = {"GET": re.compile(rf"/v1/status(/training|/dpo)?|{_JOBS}"), "POST": re.compile(_JOBS)}

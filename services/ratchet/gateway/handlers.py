@@ -15,6 +15,11 @@ from typing import Any, NoReturn, cast
 import msgspec
 import structlog
 
+from ratchet.bus.contracts import Contracts
+from ratchet.bus.tasks import end
+from ratchet.contract import Feedback, JsonObject, Message, TrajectoryEnd
+from ratchet.contract.state import PolicyVersion
+from ratchet.errors import HttpError, InvalidMessage, NotFound
 from ratchet.gateway import metrics
 from ratchet.gateway.answering import Answered, Answering, Call, new_id
 from ratchet.gateway.domain.arms import Arm, Arms
@@ -26,14 +31,9 @@ from ratchet.gateway.domain.routes import assign, claim_of, pin, start_of
 from ratchet.gateway.engines.base import Engine
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
-from ratchet.kernel.asgi import Answer as HttpAnswer
-from ratchet.kernel.asgi import EventStream, Request, Response, json_response, problem_response
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import HttpError, InvalidMessage, NotFound
-from ratchet.kernel.tasks import end
-from ratchet.messages import Feedback, JsonObject, Message, TrajectoryEnd
-from ratchet.messages.routing import Assignment, ModelName, parse_model, variant_of
-from ratchet.messages.state import PolicyVersion
+from ratchet.rules.arms import Assignment, ModelName, parse_model, variant_of
+from ratchet.service.asgi import Answer as HttpAnswer
+from ratchet.service.asgi import EventStream, Request, Response, json_response, problem_response
 
 log = structlog.get_logger()
 

@@ -11,16 +11,16 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket, Entry
+from ratchet.bus.tasks import end
+from ratchet.contract import encode
+from ratchet.contract.state import POLICIES, PolicyVersion, Route
+from ratchet.errors import BusUnavailable, NotFound, Unavailable
 from ratchet.gateway.domain.lease import Lease, has_lapsed, is_overdue, observe
 from ratchet.gateway.domain.routes import without_canary
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import BusUnavailable, NotFound, Unavailable
-from ratchet.kernel.files import write_whole
-from ratchet.kernel.kv import Bucket, Entry
-from ratchet.kernel.tasks import end
-from ratchet.messages import encode
-from ratchet.messages.routing import newest_by
-from ratchet.messages.state import POLICIES, PolicyVersion, Route
+from ratchet.rules.arms import newest_by
+from ratchet.service.files import write_whole
 
 log = structlog.get_logger()
 

@@ -13,16 +13,16 @@ from functools import partial
 import msgspec
 import structlog
 
+from ratchet.bus.outbox import Outbox
+from ratchet.bus.spool import Record
+from ratchet.contract import Feedback, Start, TrajectoryEnd, encode
+from ratchet.errors import HttpError
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.arms import Arm
 from ratchet.gateway.domain.capture import CANCELLED, LOST, TOO_LARGE
 from ratchet.gateway.recorders import Finish, Workers
 from ratchet.gateway.recording import CallJob, EventJob, Job, Recorded, Sealer, short_turn
-from ratchet.kernel.errors import HttpError
-from ratchet.kernel.outbox import Outbox
-from ratchet.kernel.redaction import Redactor
-from ratchet.kernel.spool import Record
-from ratchet.messages import Feedback, Start, TrajectoryEnd, encode
+from ratchet.rules.redaction import Redactor
 
 log = structlog.get_logger()
 

@@ -14,10 +14,10 @@ from typing import BinaryIO
 
 import msgspec
 
+from ratchet.bus.clock import utc_now
 from ratchet.gateway.recording import Job, Recording, Sealer
-from ratchet.kernel.clock import utc_now
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.redaction import Redactor
+from ratchet.rules.redaction import Redactor
+from ratchet.service.contracts import load_contracts
 
 LENGTH = struct.Struct("<I")
 """In front of every frame: how many bytes it has."""
@@ -30,7 +30,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # meant for the gateway, which still has jobs for us
     os.nice(NICENESS)
-    recording = Recording(Sealer(Contracts.load(), utc_now), Redactor(), int(sys.argv[1]))
+    recording = Recording(Sealer(load_contracts(), utc_now), Redactor(), int(sys.argv[1]))
     serve(sys.stdin.buffer, sys.stdout.buffer, recording)
 
 

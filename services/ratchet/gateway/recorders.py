@@ -15,10 +15,10 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from ratchet.bus.tasks import end
 from ratchet.gateway import metrics
 from ratchet.gateway.recorder_process import LENGTH
 from ratchet.gateway.recording import Job, Recorded
-from ratchet.kernel.tasks import end
 
 log = structlog.get_logger()
 

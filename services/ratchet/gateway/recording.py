@@ -14,6 +14,11 @@ from datetime import datetime
 
 import msgspec
 
+from ratchet.bus.contracts import Contracts
+from ratchet.bus.envelope import seal
+from ratchet.bus.spool import Record
+from ratchet.contract import MESSAGES, Message, Turn
+from ratchet.errors import InvalidMessage, Rejected
 from ratchet.gateway.domain.calls import CallRequest
 from ratchet.gateway.domain.capture import (
     CANCELLED,
@@ -33,12 +38,7 @@ from ratchet.gateway.domain.capture import (
 from ratchet.gateway.domain.conversations import Conversations, PastCall, prefix_digests
 from ratchet.gateway.domain.forms import FORMS
 from ratchet.gateway.domain.tool_sets import ToolSets
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.envelope import seal
-from ratchet.kernel.errors import InvalidMessage, Rejected
-from ratchet.kernel.redaction import Redacted, Redactor, redact_message
-from ratchet.kernel.spool import Record
-from ratchet.messages import MESSAGES, Message, Turn
+from ratchet.rules.redaction import Redacted, Redactor, redact_message
 
 SOURCE = "urn:ratchet:gateway"
 TOOL_BYTES = 16 * 1024 * 1024

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ratchet.kernel.settings import KernelSettings
+from ratchet.service.settings import SharedSettings
 
 
 class UpstreamSettings(BaseModel):
@@ -37,7 +37,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_GATEWAY_", frozen=True, populate_by_name=True)
 
-    kernel: KernelSettings = Field(default_factory=KernelSettings)
+    shared: SharedSettings = Field(default_factory=SharedSettings)
     """What all services share."""
     port: int = 8080
     """Port of the OpenAI-compatible API; 0 picks a free one."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ratchet.messages import Message
+from ratchet.contract import Message
 
 
 class Sink(Protocol):
-    """Where imported messages go: the kernel's bus."""
+    """Where imported messages go: a bus."""
 
     async def publish_all(self, messages: Sequence[Message]) -> None:
         """Store all of them. Raises `InvalidMessage`, `Rejected` or `BusUnavailable`."""

@@ -22,12 +22,12 @@ from typing import cast
 
 import msgspec
 
+from ratchet.contract import DEFAULT_ROLE, JsonObject, Outcome, Trajectory, encode, named_id
+from ratchet.contract.trajectory import TaskContext, TrajectoryMetadata, TrajectoryTurn
+from ratchet.errors import InvalidMessage, NotFound, Rejected
 from ratchet.importers.report import ImportReport, Malformed, NothingStored, Sink, Stored, Told
-from ratchet.kernel.errors import InvalidMessage, NotFound, Rejected
-from ratchet.kernel.redaction import Redactor
-from ratchet.messages import DEFAULT_ROLE, JsonObject, Outcome, Trajectory, encode, named_id
-from ratchet.messages.chat import ChatError, trajectory_turns
-from ratchet.messages.trajectory import TaskContext, TrajectoryMetadata, TrajectoryTurn
+from ratchet.rules.chat import ChatError, trajectory_turns
+from ratchet.rules.redaction import Redactor
 
 EPOCH = datetime(2024, 6, 1, tzinfo=UTC)
 """The instant that stands for `unknown`; a fixed one, or a second import would differ from the first."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Preference, decode
+from ratchet.contract import Preference, decode
+from ratchet.stores.warehouse import Warehouse
 
 _KNOWN = "SELECT DISTINCT preference_id FROM preferences WHERE preference_id IN {ids:Array(String)}"
 _CHOSEN = "({role:String} = '' OR role = {role:String}) AND ({source:String} = '' OR source = {source:String})"

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ratchet.kernel.warehouse import Row, Warehouse
-from ratchet.messages import Trajectory, Turn, decode
-from ratchet.messages.chat import ChatError
-from ratchet.messages.recorded import lacks_turns, offered_tools, recorded_chat
-from ratchet.messages.routing import MIXED, PINNED
+from ratchet.contract import Trajectory, Turn, decode
 from ratchet.preferences.rules.base import Try
+from ratchet.rules.arms import MIXED, PINNED
+from ratchet.rules.chat import ChatError
+from ratchet.rules.recorded import lacks_turns, offered_tools, recorded_chat
+from ratchet.stores.warehouse import Row, Warehouse
 
 _TRIES = """
 SELECT

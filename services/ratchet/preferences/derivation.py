@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from ratchet.messages import Preference, named_id
-from ratchet.messages.base import JsonObject
-from ratchet.messages.chat import text_of
+from ratchet.bus.message import JsonObject
+from ratchet.contract import Preference, named_id
 from ratchet.preferences.rules.base import Chat, Rule, Try, Verdict
+from ratchet.rules.chat import text_of
 
 MAX_PER_TASK = 4
 """Pairs of one task: enough for two successes against two failures, and no task outweighs the others."""

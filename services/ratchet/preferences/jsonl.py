@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from ratchet.kernel.errors import NotFound, Rejected
-from ratchet.messages.base import JsonObject
+from ratchet.bus.message import JsonObject
+from ratchet.errors import NotFound, Rejected
 
 PRIVATE = 0o600
 """What people wrote to an agent is nobody else's business."""

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ratchet.kernel.errors import InvalidMessage, Rejected
-from ratchet.messages import Message, Preference
+from ratchet.contract import Message, Preference
+from ratchet.errors import InvalidMessage, Rejected
 
 CHUNK = 100
 """Preferences published together."""
 
 
 class Sink(Protocol):
-    """Where preferences go: the kernel's bus."""
+    """Where preferences go: a bus."""
 
     async def publish_all(self, messages: Sequence[Message]) -> None:
         """Store all of them. Raises `InvalidMessage`, `Rejected` or `BusUnavailable`."""

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import msgspec
 
-from ratchet.kernel.errors import Rejected
-from ratchet.messages import DEFAULT_ROLE, JsonObject, Preference
-from ratchet.messages.reward import preference_id
+from ratchet.contract import DEFAULT_ROLE, JsonObject, Preference
+from ratchet.contract.reward import preference_id
+from ratchet.errors import Rejected
 
 SOURCES = ("human", "teacher", "heuristic", "derived", "rag")
 CHOICES = ("a", "b")

@@ -12,20 +12,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.consumer import Consumer, Subscription
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.projection import Fold, Projection
-from ratchet.kernel.runtime import App
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Feedback, Reward, Trajectory
-from ratchet.messages.state import BASELINES
+from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import Consumer, Subscription
+from ratchet.bus.projection import Fold, Projection
+from ratchet.contract import Feedback, Reward, Trajectory
+from ratchet.contract.state import BASELINES
 from ratchet.reward_computer.clickhouse_facts import Facts
 from ratchet.reward_computer.domain.history import TurnHistory, add_trajectory, task_type
 from ratchet.reward_computer.domain.normalization import ScoreWindows, add_reward, function_of
 from ratchet.reward_computer.handlers import RewardComputer
 from ratchet.reward_computer.nats_rewards import last_reward
 from ratchet.reward_computer.settings import Settings, spec_of
+from ratchet.rules.alerts import gap_alert
+from ratchet.service.contracts import load_contracts
+from ratchet.service.runtime import App
+from ratchet.stores.warehouse import Warehouse
 
 TURN_HISTORY = Fold(
     name="turn-history",
@@ -35,6 +36,7 @@ TURN_HISTORY = Fold(
     kind=TurnHistory,
     key_of=task_type,
     step=add_trajectory,
+    on_gap=gap_alert,
 )
 SCORE_WINDOWS = Fold(
     name="score-windows",
@@ -44,6 +46,7 @@ SCORE_WINDOWS = Fold(
     kind=ScoreWindows,
     key_of=function_of,
     step=add_reward,
+    on_gap=gap_alert,
 )
 
 
@@ -51,8 +54,8 @@ SCORE_WINDOWS = Fold(
 async def build(settings: Settings) -> AsyncIterator[App]:
     """Connect, and assemble two projections and two consumers."""
     spec = spec_of(settings)
-    bus = await Bus.connect(settings.kernel, name="reward_computer", contracts=Contracts.load())
-    warehouse = await Warehouse.connect(settings.kernel)
+    bus = await Bus.connect(settings.shared.bus, name="reward_computer", contracts=load_contracts())
+    warehouse = await Warehouse.connect(settings.shared)
     histories, windows = Projection(bus, TURN_HISTORY), Projection(bus, SCORE_WINDOWS)
     try:
         computer = RewardComputer(

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Feedback, Reward, Trajectory, decode
-from ratchet.messages.base import Message
+from ratchet.bus.message import Message
+from ratchet.contract import Feedback, Reward, Trajectory, decode
+from ratchet.stores.warehouse import Warehouse
 
 M = TypeVar("M", bound=Message)
 

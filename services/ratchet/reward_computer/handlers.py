@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from ratchet.kernel.consumer import BatchHandler, Dead, Done, Outcome, Retry
-from ratchet.kernel.received import Received
-from ratchet.messages import Feedback, Message, Reward, Trajectory
-from ratchet.messages.reward import UPDATE
+from ratchet.bus.consumer import BatchHandler, Dead, Done, Outcome, Retry
+from ratchet.bus.received import Received
+from ratchet.contract import Feedback, Message, Reward, Trajectory
+from ratchet.contract.reward import UPDATE
 from ratchet.reward_computer import metrics
 from ratchet.reward_computer.clickhouse_facts import Facts, Key
 from ratchet.reward_computer.components import Evidence

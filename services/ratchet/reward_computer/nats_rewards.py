@@ -5,9 +5,9 @@ from __future__ import annotations
 import nats.errors
 from nats.js import errors as js_errors
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import BusUnavailable
-from ratchet.messages import Reward
+from ratchet.bus.connection import Bus
+from ratchet.contract import Reward
+from ratchet.errors import BusUnavailable
 
 
 async def last_reward(bus: Bus) -> int:

@@ -7,11 +7,11 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ratchet.kernel.errors import ConfigError
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages.reward import RewardFunction
+from ratchet.contract.reward import RewardFunction
+from ratchet.errors import ConfigError
 from ratchet.reward_computer.components import COMPONENTS
 from ratchet.reward_computer.domain.reward import RewardSpec
+from ratchet.service.settings import SharedSettings
 
 
 class Settings(BaseSettings):
@@ -19,7 +19,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_REWARD_", frozen=True)
 
-    kernel: KernelSettings = Field(default_factory=KernelSettings)
+    shared: SharedSettings = Field(default_factory=SharedSettings)
     """What all services share."""
     function_name: str = "standard"
     """Name of the reward function; a new one rewards every trajectory that comes from then on under its own ids."""

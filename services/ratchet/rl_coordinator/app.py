@@ -17,46 +17,47 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.consumer import Consumer, Subscription, each
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import ConfigError
-from ratchet.kernel.health import Check
-from ratchet.kernel.http import HttpServer
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.projection import Fold, Projection
-from ratchet.kernel.runtime import App, Component, Periodic
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Preference, Reward, TrainingRequest, TrainingStatus
-from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route
-from ratchet.messages.training_rules import DATASET_FORMATS, PAIRS
-from ratchet.rl_coordinator.clickhouse_counts import Counts
-from ratchet.rl_coordinator.clickhouse_lineage import History
-from ratchet.rl_coordinator.clickhouse_preferences import Preferences
-from ratchet.rl_coordinator.clickhouse_trajectories import Trajectories
-from ratchet.rl_coordinator.dispatcher import Dispatcher
-from ratchet.rl_coordinator.domain.jobs import Limits
-from ratchet.rl_coordinator.domain.recipes import Recipe, read_recipes
-from ratchet.rl_coordinator.domain.requests import Abilities, Amounts
-from ratchet.rl_coordinator.domain.triggers import Counted, count_one_more, counted_role, preferring_role
-from ratchet.rl_coordinator.drafts import Drafts
-from ratchet.rl_coordinator.exporter import Exporter
-from ratchet.rl_coordinator.feasibility import Feasibility, Given
-from ratchet.rl_coordinator.handlers import Coordinator, House
-from ratchet.rl_coordinator.http_api import Parts, http_app
-from ratchet.rl_coordinator.http_registry import Registry
-from ratchet.rl_coordinator.http_status import Statuses
-from ratchet.rl_coordinator.intake import Intake
-from ratchet.rl_coordinator.keeper import Keeper, Pace
-from ratchet.rl_coordinator.kv_jobs import KvJobs
-from ratchet.rl_coordinator.kv_policies import KvPolicies
-from ratchet.rl_coordinator.overview import Overview
-from ratchet.rl_coordinator.preference_overview import PreferenceOverview
-from ratchet.rl_coordinator.provenance import Provenance
-from ratchet.rl_coordinator.replay import Replay
-from ratchet.rl_coordinator.s3_snapshots import Snapshots
+from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import Consumer, Subscription, each
+from ratchet.bus.projection import Fold, Projection
+from ratchet.contract import Preference, Reward, TrainingRequest, TrainingStatus
+from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
+from ratchet.datasets.clickhouse_preferences import Preferences
+from ratchet.datasets.clickhouse_trajectories import Trajectories
+from ratchet.datasets.s3_snapshots import Snapshots
+from ratchet.datasets.selector import Drafts
+from ratchet.errors import ConfigError
+from ratchet.rl_coordinator.http.api import Parts, http_app
+from ratchet.rl_coordinator.http.overview import Overview
+from ratchet.rl_coordinator.http.preference_overview import PreferenceOverview
+from ratchet.rl_coordinator.http.status import Statuses
+from ratchet.rl_coordinator.jobs.dispatcher import Dispatcher
+from ratchet.rl_coordinator.jobs.domain.jobs import Limits
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities
+from ratchet.rl_coordinator.jobs.exporter import Exporter
+from ratchet.rl_coordinator.jobs.feasibility import Feasibility, Given
+from ratchet.rl_coordinator.jobs.handlers import Coordinator, House
+from ratchet.rl_coordinator.jobs.intake import Intake
+from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
+from ratchet.rl_coordinator.jobs.reconciler import Keeper, Pace
+from ratchet.rl_coordinator.registry.clickhouse_lineage import History
+from ratchet.rl_coordinator.registry.http_registry import Registry
+from ratchet.rl_coordinator.registry.kv_policies import KvPolicies
+from ratchet.rl_coordinator.registry.provenance import Provenance
+from ratchet.rl_coordinator.registry.replay import Replay
 from ratchet.rl_coordinator.settings import Settings
-from ratchet.rl_coordinator.triggers import Thresholds, ThresholdTrigger
+from ratchet.rl_coordinator.triggers.clickhouse_counts import Counts
+from ratchet.rl_coordinator.triggers.domain import Counted, count_one_more, counted_role, preferring_role
+from ratchet.rl_coordinator.triggers.recipes import Recipe, read_recipes
+from ratchet.rl_coordinator.triggers.thresholds import Thresholds, ThresholdTrigger
+from ratchet.rules.alerts import gap_alert
+from ratchet.rules.training_options import DATASET_FORMATS, PAIRS, Amounts
+from ratchet.service.contracts import load_contracts
+from ratchet.service.health import Check
+from ratchet.service.http import HttpServer
+from ratchet.service.runtime import App, Component, Periodic
+from ratchet.stores.objects import Objects
+from ratchet.stores.warehouse import Warehouse
 
 NAME = "rl_coordinator"
 BUCKET = "coordinator"
@@ -94,9 +95,9 @@ class Recipes:
 async def build(settings: Settings) -> AsyncIterator[App]:
     """Connect, and assemble the coordinator."""
     house, recipes = _house(settings), _recipes(settings)
-    bus = await Bus.connect(settings.kernel, name=NAME, contracts=Contracts.load())
-    warehouse = await Warehouse.connect(settings.kernel)
-    stores = Stores(bus, warehouse, Objects(settings.kernel))
+    bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
+    warehouse = await Warehouse.connect(settings.shared)
+    stores = Stores(bus, warehouse, Objects(settings.shared))
     try:
         yield await _assemble(settings, stores, house, recipes)
     finally:
@@ -143,14 +144,14 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
         Periodic(settings.tick_s, keeper.tick, "keeper"),
         Periodic(settings.tick_s, dispatcher.tick, "dispatcher"),
         *(Periodic(settings.trigger_tick_s, one.tick, "triggers") for one in triggers if settings.training_enabled),
-        HttpServer(http_app(parts), settings.kernel.http_host, settings.port, hosts=settings.kernel.allowed_hosts),
+        HttpServer(http_app(parts), settings.shared.http_host, settings.port, hosts=settings.shared.allowed_hosts),
     ]
     checks = {**stores.checks(), "rewarded": counter.check, "preferences": preferring.check}
     return App(NAME, components, checks)
 
 
 def _feasibility(settings: Settings, stores: Stores, policies: KvPolicies, jobs: KvJobs) -> Feasibility:
-    given = Given(stores.objects, Snapshots(stores.objects, settings.kernel.s3_bucket))
+    given = Given(stores.objects, Snapshots(stores.objects, settings.shared.s3_bucket))
     return Feasibility(policies, Counts(stores.warehouse), given, _amounts(settings), jobs.all)
 
 
@@ -172,6 +173,7 @@ def _counting() -> Fold[int]:
         kind=int,
         key_of=lambda received: counted_role(received.message),
         step=lambda count, _: count_one_more(count),
+        on_gap=gap_alert,
     )
 
 
@@ -184,6 +186,7 @@ def _counting_preferences() -> Fold[int]:
         kind=int,
         key_of=lambda received: preferring_role(received.message),
         step=lambda count, _: count_one_more(count),
+        on_gap=gap_alert,
     )
 
 
@@ -194,7 +197,7 @@ def _exporter(settings: Settings, stores: Stores) -> Exporter:
         _amounts(settings),
         pairs_per_group=settings.pairs_per_group,
     )
-    snapshots = Snapshots(stores.objects, settings.kernel.s3_bucket)
+    snapshots = Snapshots(stores.objects, settings.shared.s3_bucket)
     return Exporter(drafts, snapshots, settings.chunk, stores.bus.now)
 
 
@@ -203,12 +206,12 @@ def _trajectories(settings: Settings, stores: Stores) -> Trajectories:
 
 
 def _replay(settings: Settings, stores: Stores, policies: KvPolicies) -> Replay:
-    snapshots = Snapshots(stores.objects, settings.kernel.s3_bucket)
+    snapshots = Snapshots(stores.objects, settings.shared.s3_bucket)
     return Replay(policies, snapshots, History(stores.warehouse), _trajectories(settings, stores))
 
 
 def _registry(settings: Settings, stores: Stores, policies: KvPolicies, jobs: KvJobs) -> Registry:
-    snapshots, history = Snapshots(stores.objects, settings.kernel.s3_bucket), History(stores.warehouse)
+    snapshots, history = Snapshots(stores.objects, settings.shared.s3_bucket), History(stores.warehouse)
     return Registry(policies, Provenance(policies, jobs, snapshots, history), jobs.all, history, stores.bus.now)
 
 

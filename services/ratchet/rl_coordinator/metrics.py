@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from ratchet.messages.state import Job
-from ratchet.rl_coordinator.domain.jobs import State
+from ratchet.contract.state import Job
+from ratchet.rl_coordinator.jobs.domain.jobs import State
 
 JOBS = Gauge("ratchet_jobs", "Training jobs by state.", ["state"])
 QUEUE_WAIT = Histogram(

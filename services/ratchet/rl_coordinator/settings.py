@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ratchet.kernel.settings import KernelSettings
-from ratchet.rl_coordinator.domain.retries import DEFAULT_RETRIES, RetryRule
+from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES, RetryRule
+from ratchet.service.settings import SharedSettings
 
 
 class Settings(BaseSettings):
@@ -18,7 +18,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_COORDINATOR_", frozen=True)
 
-    kernel: KernelSettings = Field(default_factory=KernelSettings)
+    shared: SharedSettings = Field(default_factory=SharedSettings)
     """What all services share."""
     port: int = 8081
     """Port of the HTTP API; 0 picks a free one."""

@@ -14,14 +14,14 @@ import importlib.util
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.consumer import Consumer, Subscription
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import MissingExtra
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.runtime import App, Component
-from ratchet.messages import TrainingDispatch
-from ratchet.messages.state import JOBS, Job
+from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import Consumer, Subscription
+from ratchet.contract import TrainingDispatch
+from ratchet.contract.state import JOBS, Job
+from ratchet.errors import MissingExtra
+from ratchet.service.contracts import load_contracts
+from ratchet.service.runtime import App, Component
+from ratchet.stores.objects import Objects
 from ratchet.trainer_worker.attempt import Attempt, Tools
 from ratchet.trainer_worker.handlers import Dispatches
 from ratchet.trainer_worker.settings import Settings
@@ -37,8 +37,8 @@ REQUIRED = ("torch", "transformers", "peft", "accelerate", "datasets", "trl")
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncIterator[App]:
     """Connect, and assemble the worker. Without the extra it takes no jobs and says so in its readiness."""
-    bus = await Bus.connect(settings.kernel, name=NAME, contracts=Contracts.load())
-    objects = Objects(settings.kernel)
+    bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
+    objects = Objects(settings.shared)
     jobs = bus.bucket(JOBS, Job)
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
     warm = WarmLink(settings.work, settings.warm_delay_s) if settings.warm and not missing else None

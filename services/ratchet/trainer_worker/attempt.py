@@ -15,15 +15,15 @@ from typing import Protocol, TypeVar
 import structlog
 from msgspec.structs import replace
 
-from ratchet.kernel.errors import ContractError, RatchetError, Rejected, Unavailable
-from ratchet.kernel.kv import Bucket
-from ratchet.kernel.objects import Objects
-from ratchet.kernel.received import Received
-from ratchet.kernel.tasks import end
-from ratchet.messages import Message, TrainingDispatch, TrainingStatus
-from ratchet.messages.state import Job
-from ratchet.messages.training import Artifacts, TrainingError
-from ratchet.messages.training_rules import request_problems
+from ratchet.bus.kv import Bucket
+from ratchet.bus.received import Received
+from ratchet.bus.tasks import end
+from ratchet.contract import Message, TrainingDispatch, TrainingStatus
+from ratchet.contract.state import Job
+from ratchet.contract.training import Artifacts, TrainingError
+from ratchet.errors import ContractError, RatchetError, Rejected, Unavailable
+from ratchet.rules.training_options import request_problems
+from ratchet.stores.objects import Objects
 from ratchet.trainer_worker import metrics
 from ratchet.trainer_worker.child_process import Child, WarmStart
 from ratchet.trainer_worker.domain import (
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class Publish(Protocol):
-    """`kernel.bus.Bus.publish`: store a message as the answer to the one that caused it."""
+    """`bus.Bus.publish`: store a message as the answer to the one that caused it."""
 
     def __call__(self, message: Message, *, cause: Received[Message] | None = None) -> Awaitable[None]: ...
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ratchet.messages.base import Value, decode
+from ratchet.bus.message import Value, decode
 from ratchet.trainer_worker.errors import DataUnusable
 
 MANIFEST = "checkpoint.json"

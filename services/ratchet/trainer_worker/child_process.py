@@ -16,7 +16,7 @@ import msgspec
 import psutil
 import structlog
 
-from ratchet.kernel.artifacts import HUB_VARIABLE
+from ratchet.stores.policies import HUB_VARIABLE
 from ratchet.trainer_worker import metrics
 from ratchet.trainer_worker.domain import Exit
 from ratchet.trainer_worker.job import LOG_FILE, Event, JobSpec, decode_event, write_job
@@ -162,7 +162,7 @@ async def _process(
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "ratchet.trainer_worker.child",
+        "ratchet.trainer_worker.training.child",
         str(directory),
         stdin=streams.stdin,
         stdout=streams.stdout,

@@ -8,8 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from ratchet.messages.state import Job
-from ratchet.messages.training import (
+from ratchet.contract.state import Job
+from ratchet.contract.training import (
     Artifacts,
     BestMetrics,
     CurrentMetrics,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ratchet.kernel.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
+from ratchet.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 
 OOM, CONVERGENCE, DATA, INFRA, TIMEOUT, UNKNOWN = "OOM", "CONVERGENCE", "DATA", "INFRA", "TIMEOUT", "UNKNOWN"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ratchet.kernel.consumer import Done, Outcome, Retry
-from ratchet.kernel.kv import Bucket
-from ratchet.kernel.received import Received
-from ratchet.messages import TrainingDispatch
-from ratchet.messages.state import Job
+from ratchet.bus.consumer import Done, Outcome, Retry
+from ratchet.bus.kv import Bucket
+from ratchet.bus.received import Received
+from ratchet.contract import TrainingDispatch
+from ratchet.contract.state import Job
 from ratchet.trainer_worker.domain import may_start
 from ratchet.trainer_worker.slots import Slots
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from ratchet.kernel.artifacts import Probe
-from ratchet.messages.base import Value, decode
-from ratchet.messages.training import EvaluationResults, TrainingConfig
+from ratchet.bus.message import Value, decode
+from ratchet.contract.training import EvaluationResults, TrainingConfig
+from ratchet.stores.policies import Probe
 
 JOB_FILE, METRICS_FILE, LOG_FILE = "job.json", "metrics.jsonl", "child.log"
 CHECKPOINTS, RESULT, DOCUMENTS = "checkpoints", "result", "documents"

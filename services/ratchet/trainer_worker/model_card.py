@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ratchet.kernel.artifacts import ADAPTER, PolicyManifest
-from ratchet.messages.training import EvaluationResults
-from ratchet.messages.training_rules import DATASET_FORMATS, LABELS, PAIRS
+from ratchet.contract.training import EvaluationResults
+from ratchet.rules.training_options import DATASET_FORMATS, LABELS, PAIRS
+from ratchet.stores.policies import ADAPTER, PolicyManifest
 
 UNITS = {PAIRS: "preference pairs", LABELS: "labelled answers"}
 """What a training counts, by the format of its dataset; trajectories otherwise."""

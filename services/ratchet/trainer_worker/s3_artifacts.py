@@ -11,7 +11,11 @@ from typing import Any
 
 import msgspec
 
-from ratchet.kernel.artifacts import (
+from ratchet.bus.message import Value, decode
+from ratchet.contract.training import Artifacts, TrainingDispatch
+from ratchet.errors import Rejected
+from ratchet.rules.training_options import DATASET_FORMATS, TRAJECTORIES, holdout_of
+from ratchet.stores.policies import (
     ADAPTER,
     MODEL,
     ArtifactFile,
@@ -25,10 +29,6 @@ from ratchet.kernel.artifacts import (
     tokenizer_digest,
     upload_files,
 )
-from ratchet.kernel.errors import Rejected
-from ratchet.messages.base import Value, decode
-from ratchet.messages.training import Artifacts, TrainingDispatch
-from ratchet.messages.training_rules import DATASET_FORMATS, TRAJECTORIES, holdout_of
 from ratchet.trainer_worker.checkpoints import MANIFEST
 from ratchet.trainer_worker.domain import version_of
 from ratchet.trainer_worker.job import DOCUMENTS, LOG_FILE, METRICS_FILE, Finished, JobSpec

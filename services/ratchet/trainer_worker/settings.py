@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ratchet.kernel.settings import KernelSettings
+from ratchet.service.settings import SharedSettings
 
 
 class Settings(BaseSettings):
@@ -16,7 +16,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_TRAINER_", frozen=True)
 
-    kernel: KernelSettings = Field(default_factory=KernelSettings)
+    shared: SharedSettings = Field(default_factory=SharedSettings)
     """What all services share."""
     pool: str = "default"
     """Only jobs of this pool are taken."""
@@ -49,9 +49,9 @@ class Settings(BaseSettings):
     @property
     def models(self) -> Path:
         """Cache of base models and adapters, by digest."""
-        return self.kernel.data_dir.resolve() / "models"
+        return self.shared.data_dir.resolve() / "models"
 
     @property
     def work(self) -> Path:
         """Directories of running attempts."""
-        return self.kernel.data_dir.resolve() / "trainer" / self.worker
+        return self.shared.data_dir.resolve() / "trainer" / self.worker

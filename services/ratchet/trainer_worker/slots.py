@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from ratchet.kernel.received import Received
-from ratchet.messages import TrainingDispatch
+from ratchet.bus.received import Received
+from ratchet.contract import TrainingDispatch
 from ratchet.trainer_worker import metrics
 from ratchet.trainer_worker.attempt import Attempt
 from ratchet.trainer_worker.domain import StopReason

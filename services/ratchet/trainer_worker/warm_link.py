@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from ratchet.kernel.logs import failure
-from ratchet.kernel.tasks import end
+from ratchet.bus.tasks import end
+from ratchet.service.logs import failure
 from ratchet.trainer_worker.child_process import THREAD_VARIABLES, Process, Streams, library_environment
-from ratchet.trainer_worker.warm_parent import (
+from ratchet.trainer_worker.training.warm_parent import (
     MESSAGE_BYTES,
     PRELOADED,
     QUIET,
@@ -201,7 +201,7 @@ class WarmLink:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "ratchet.trainer_worker.warm_parent",
+                "ratchet.trainer_worker.training.warm_parent",
                 str(control.fileno()),
                 *self._modules,
                 stdin=asyncio.subprocess.DEVNULL,

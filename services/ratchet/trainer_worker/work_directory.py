@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ratchet.kernel.errors import ConfigError
+from ratchet.errors import ConfigError
 
 
 @contextmanager

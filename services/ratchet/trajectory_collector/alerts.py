@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import structlog
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import RatchetError
-from ratchet.messages import Alert, JsonObject, named_id
+from ratchet.bus.connection import Bus
+from ratchet.contract import Alert, JsonObject, named_id
+from ratchet.errors import RatchetError
 
 log = structlog.get_logger()
 

@@ -17,12 +17,13 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.clock import utc_now
-from ratchet.kernel.consumer import Consumer, Subscription
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.runtime import App, Component, Periodic
-from ratchet.kernel.warehouse import Warehouse
+from ratchet.bus.clock import utc_now
+from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import Consumer, Subscription
+from ratchet.bus.contracts import Contracts
+from ratchet.service.contracts import load_contracts
+from ratchet.service.runtime import App, Component, Periodic
+from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.audit import Auditor, AuditRules
 from ratchet.trajectory_collector.clickhouse_facts import Facts
@@ -47,8 +48,8 @@ TELLING = ("RL_TURNS", "RL_TRAJECTORIES")
 @asynccontextmanager
 async def build(settings: Settings, now: Callable[[], datetime] = utc_now) -> AsyncIterator[App]:
     """Connect, and assemble one consumer per stream, the audit and the search for idle trajectories."""
-    bus = await Bus.connect(settings.kernel, name="trajectory_collector", contracts=Contracts.load(), now=now)
-    warehouse = await Warehouse.connect(settings.kernel)
+    bus = await Bus.connect(settings.shared.bus, name="trajectory_collector", contracts=load_contracts(), now=now)
+    warehouse = await Warehouse.connect(settings.shared)
     streams, facts, ledger = Streams(bus), Facts(warehouse), Ledger(warehouse, _tables(bus.contracts))
     alerts = Alerts(bus)
     incarnations = Incarnations(streams, ledger, alerts, now)

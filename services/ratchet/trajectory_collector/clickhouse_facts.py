@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ratchet.kernel.received import Received
-from ratchet.kernel.warehouse import Warehouse
-from ratchet.messages import Turn, decode
+from ratchet.bus.received import Received
+from ratchet.contract import Turn, decode
+from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.domain import ASSEMBLED, Told, told_of_body
 from ratchet.trajectory_collector.rows import Row, Table
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ratchet.messages import Feedback, JsonObject, PolicyClaim, Trajectory, TrajectoryEnd, Turn, decode, named_id
-from ratchet.messages.chat import assembled_turns
-from ratchet.messages.reward import UPDATE
-from ratchet.messages.trajectory import TaskContext, TrajectoryMetadata, digest_said
+from ratchet.contract import Feedback, JsonObject, PolicyClaim, Trajectory, TrajectoryEnd, Turn, decode, named_id
+from ratchet.contract.reward import UPDATE
+from ratchet.contract.trajectory import TaskContext, TrajectoryMetadata, digest_said
+from ratchet.rules.chat import assembled_turns
 
 ASSEMBLED = "assembled"
 """`metadata.source` of a trajectory that no client told, but its turns."""

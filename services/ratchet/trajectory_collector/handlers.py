@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from ratchet.kernel.consumer import BatchHandler, Dead, Done, Outcome, Retry
-from ratchet.kernel.errors import Unavailable
-from ratchet.kernel.received import Received
-from ratchet.messages import Message, Trajectory, TrajectoryEnd
-from ratchet.messages.chat import ChatError
+from ratchet.bus.consumer import BatchHandler, Dead, Done, Outcome, Retry
+from ratchet.bus.received import Received
+from ratchet.contract import Message, Trajectory, TrajectoryEnd
+from ratchet.errors import Unavailable
+from ratchet.rules.chat import ChatError
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Place
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger

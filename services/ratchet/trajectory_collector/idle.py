@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import structlog
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import ContractError, Unavailable
-from ratchet.messages.chat import ChatError
+from ratchet.bus.connection import Bus
+from ratchet.errors import ContractError, Unavailable
+from ratchet.rules.chat import ChatError
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Silence
 from ratchet.trajectory_collector.domain import assemble_idle, telling_id

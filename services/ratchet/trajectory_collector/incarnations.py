@@ -21,7 +21,7 @@ from typing import Any
 
 import structlog
 
-from ratchet.kernel.received import Received
+from ratchet.bus.received import Received
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger, Life

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.projection import positions
-from ratchet.messages import Start, Turn, Value, decode, role_subject
-from ratchet.messages.state import ROLLOUTS
+from ratchet.bus.connection import Bus
+from ratchet.bus.projection import positions
+from ratchet.contract import Start, Turn, Value, decode, role_subject
+from ratchet.contract.state import ROLLOUTS
 from ratchet.trajectory_collector.nats_streams import Streams
 
 TAILS = {"RL_TURNS": ("turn_seq", Turn.TOPIC), "RL_STARTS": ("start_seq", Start.TOPIC)}

@@ -12,8 +12,8 @@ import nats.errors
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import BusUnavailable
+from ratchet.bus.connection import Bus
+from ratchet.errors import BusUnavailable
 
 GLANCE_S = 5.0
 """The server forgets a consumer that was made to find a place, should its removal fail, after this long."""

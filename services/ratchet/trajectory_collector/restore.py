@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import structlog
 from nats.aio.msg import Msg
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.errors import ContractError, Rejected, Unavailable
-from ratchet.kernel.received import Received
-from ratchet.kernel.replay import Replay
-from ratchet.messages import Message
+from ratchet.bus.connection import Bus
+from ratchet.bus.reader import Replay
+from ratchet.bus.received import Received
+from ratchet.contract import Message
+from ratchet.errors import ContractError, Rejected, Unavailable
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.handlers import Collector
 from ratchet.trajectory_collector.ledger import Gap, ranges

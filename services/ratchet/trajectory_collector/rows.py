@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ratchet.kernel.received import Received
-from ratchet.messages import (
+from ratchet.bus.received import Received
+from ratchet.contract import (
     Feedback,
     Message,
     ModelDeployed,

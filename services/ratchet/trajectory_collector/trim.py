@@ -18,7 +18,7 @@ from typing import Protocol
 
 import structlog
 
-from ratchet.kernel.errors import RatchetError
+from ratchet.errors import RatchetError
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.nats_streams import Progress, Streams

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from ratchet.canary_deployer.domain.audit import audited, first_break, sealed
-from ratchet.messages import ModelRollout, decode, encode
-from ratchet.messages.deployment import RolloutStage
+from ratchet.contract import ModelRollout, decode, encode
+from ratchet.contract.deployment import RolloutStage
 from tests.support.fake_clock import START
 
 

@@ -10,6 +10,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from ratchet.bus.kv import Entry
+from ratchet.bus.message import Cause
+from ratchet.canary_deployer.controller import RoleDriver
 from ratchet.canary_deployer.domain.announcements import Facts, registration
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.budget import Budget
@@ -18,16 +21,13 @@ from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_R
 from ratchet.canary_deployer.domain.rules import Stage
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.domain.watch import Watch
-from ratchet.canary_deployer.driver import RoleDriver
 from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.nats_events import Places
-from ratchet.kernel.errors import BusUnavailable, Conflict, NotFound, Unavailable
-from ratchet.kernel.kv import Entry
-from ratchet.messages import Alert, ModelDeployed, ModelRollout, named_id
-from ratchet.messages.base import Cause
-from ratchet.messages.reward import RewardComponent
-from ratchet.messages.routing import arm_of, weight_at
-from ratchet.messages.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route
+from ratchet.contract import Alert, ModelDeployed, ModelRollout, named_id
+from ratchet.contract.reward import RewardComponent
+from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route
+from ratchet.errors import BusUnavailable, Conflict, NotFound, Unavailable
+from ratchet.rules.arms import arm_of, weight_at
 from tests.support.canary_world import (
     ROLE,
     CanaryWorld,

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from ratchet.canary_deployer.gates.base import Engine
 from ratchet.canary_deployer.http_engine import HttpEngine
-from ratchet.kernel.errors import Rejected
+from ratchet.errors import Rejected
 from tests.support.canary_traffic import SmallEngine
 from tests.support.canary_world import policy
 from tests.support.memory_engine import MemoryEngine

@@ -7,8 +7,8 @@ import pytest
 from ratchet.canary_deployer.domain.forecast import forecast, told, too_long
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.settings import Settings
-from ratchet.messages import Alert, ModelRollout
-from ratchet.messages.state import POLICIES, PolicyVersion
+from ratchet.contract import Alert, ModelRollout
+from ratchet.contract.state import POLICIES, PolicyVersion
 from tests.support.canary_world import ROLE, CanaryWorld, policy, served
 
 DAY_S = 86400.0

@@ -23,8 +23,8 @@ from ratchet.canary_deployer.domain.rollout import (
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import Answer, GateTools, HeldoutRun, Loaded
-from ratchet.kernel.errors import Rejected, Unavailable
-from ratchet.messages.state import PolicyVersion
+from ratchet.contract.state import PolicyVersion
+from ratchet.errors import Rejected, Unavailable
 from tests.support.canary_world import policy, quick_rules, served
 from tests.support.fake_clock import START
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from ratchet.bus.message import Cause
+from ratchet.bus.received import Received
 from ratchet.canary_deployer.domain.announcements import Facts
 from ratchet.canary_deployer.handlers import Handlers
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.kernel.artifacts import PolicyManifest, encode_manifest
-from ratchet.kernel.errors import DigestMismatch, NotFound, ObjectsUnavailable, Unavailable
-from ratchet.kernel.received import Received
-from ratchet.messages import ModelDeployed, TrainingRequest, TrainingStatus, named_id
-from ratchet.messages.base import Cause
-from ratchet.messages.state import JOBS, POLICIES, Job, PolicyVersion, Route
-from ratchet.messages.training import Artifacts, Dataset, Hyperparameters, TrainingConfig
+from ratchet.contract import ModelDeployed, TrainingRequest, TrainingStatus, named_id
+from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
+from ratchet.contract.training import Artifacts, Dataset, Hyperparameters, TrainingConfig
+from ratchet.errors import DigestMismatch, NotFound, ObjectsUnavailable, Unavailable
+from ratchet.stores.policies import PolicyManifest, encode_manifest
 from tests.support.canary_world import FakeLead
 from tests.support.fake_bus import FakeBus
 from tests.support.fake_clock import START

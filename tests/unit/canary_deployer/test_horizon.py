@@ -7,8 +7,8 @@ import pytest
 from ratchet.canary_deployer.domain.forecast import forecast
 from ratchet.canary_deployer.domain.horizon import FEWEST_OUTCOMES, measured, quantile
 from ratchet.canary_deployer.settings import Settings
-from ratchet.kernel.errors import Unavailable
-from ratchet.messages import ModelRollout
+from ratchet.contract import ModelRollout
+from ratchet.errors import Unavailable
 from tests.support.canary_world import CanaryWorld, quick_rules
 
 DAY_S = 86400.0

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from ratchet.canary_deployer.deployments import Deployments
+from ratchet.canary_deployer.controllers import Deployments
 from ratchet.canary_deployer.domain.rollout import PendingEvent, Rollout
 from ratchet.canary_deployer.http_api import Api, Ledger
-from ratchet.messages import ModelRollout, encode
-from ratchet.messages.state import POLICIES, ROLLOUTS, PolicyVersion
+from ratchet.contract import ModelRollout, encode
+from ratchet.contract.state import POLICIES, ROLLOUTS, PolicyVersion
 from tests.support.canary_world import ROLE, CanaryWorld, policy
 
 

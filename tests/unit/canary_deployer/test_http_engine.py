@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from ratchet.canary_deployer.http_engine import HttpEngine
-from ratchet.kernel.errors import Rejected, Unavailable
+from ratchet.errors import Rejected, Unavailable
 from tests.support.canary_world import policy
 
 NAME = policy(2).name

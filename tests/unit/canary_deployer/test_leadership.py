@@ -7,16 +7,16 @@ import asyncio
 import msgspec
 import pytest
 
+from ratchet.canary_deployer.controller import RoleDriver, Work
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.trajectories import Chunk
-from ratchet.canary_deployer.driver import RoleDriver, Work
-from ratchet.canary_deployer.keeper import Office
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import KEY, Leader, Leadership, NotLeading, WhileLeading
-from ratchet.kernel.errors import Conflict
-from ratchet.messages import ModelRollout
-from ratchet.messages.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route
+from ratchet.canary_deployer.rollout_store import Office
+from ratchet.contract import ModelRollout
+from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route
+from ratchet.errors import Conflict
 from tests.support.canary_world import ROLE, CanaryWorld, FakeSource, policy, served
 from tests.support.fake_bus import FakeBus
 from tests.support.fake_clock import FakeClock

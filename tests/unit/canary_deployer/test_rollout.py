@@ -26,7 +26,7 @@ from ratchet.canary_deployer.domain.trajectories import ArmCounts
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, decide, waiting_for
 from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.canary_deployer.settings import Settings
-from ratchet.messages.state import Route
+from ratchet.contract.state import Route
 from tests.support.canary_world import policy, quick_rules, served
 from tests.support.fake_clock import START, FakeClock
 

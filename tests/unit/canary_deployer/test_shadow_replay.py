@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.heldout import Played
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.paired import compare
@@ -23,10 +24,9 @@ from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import GateTools, HeldoutRun, LoggedPrompt, LoggedPrompts, ReplayTools
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
-from ratchet.kernel.errors import RatchetError, Rejected, Unavailable
-from ratchet.messages import Alert, ModelDeployed, ModelRollout
-from ratchet.messages.base import JsonObject
-from ratchet.messages.state import PolicyVersion
+from ratchet.contract import Alert, ModelDeployed, ModelRollout
+from ratchet.contract.state import PolicyVersion
+from ratchet.errors import RatchetError, Rejected, Unavailable
 from tests.support.canary_world import CanaryWorld, FakeGate, policy, quick_rules, served
 
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "refund", "arguments": "{}"}}]}

@@ -30,8 +30,8 @@ from ratchet.canary_deployer.domain.trajectories import (
     score_of,
     started_of,
 )
-from ratchet.messages.reward import RewardComponent
-from ratchet.messages.state import Route
+from ratchet.contract.reward import RewardComponent
+from ratchet.contract.state import Route
 from tests.support.canary_world import quick_rules, reward_of, start_of, turn_of
 from tests.support.fake_clock import START
 

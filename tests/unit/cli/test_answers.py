@@ -14,8 +14,8 @@ from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.status import ServiceStatus, StatusReport
 from ratchet.cli.training_request import dataset, hyperparameters, read_request, request_body
-from ratchet.embedded.state import StackRecord, write_record
-from ratchet.kernel.errors import NotFound, RatchetError, Rejected, Unavailable
+from ratchet.errors import NotFound, RatchetError, Rejected, Unavailable
+from ratchet.local_stack.state import StackRecord, write_record
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_stack_whose_supervisor_is_gone_does_not_count(tmp_path: Path):
 
 def test_an_address_in_the_environment_stands_for_a_system_elsewhere(tmp_path: Path):
     given = Endpoints(tmp_path, None, {"RATCHET_NATS_URL": "nats://broker:4222"})
-    assert given.kernel.nats_url == "nats://broker:4222"
+    assert given.shared.nats_url == "nats://broker:4222"
     assert given.url("gateway") == "http://127.0.0.1:8080"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.cli.contract_check import compatibility, read_proposal
-from ratchet.kernel.errors import NotFound, RatchetError
+from ratchet.errors import NotFound, RatchetError
 from tests.support.contract_files import SCHEMAS
 
 

@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 
 from ratchet.cli.__main__ import app
-from ratchet.cli.reference import leaves
+from tools.docs.cli_reference import leaves
 
 COMMANDS = [(" ".join(words[1:]), command) for words, command in leaves(get_command(app))]
 CREATES = re.compile(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ratchet.cli.__main__ import app
-from ratchet.cli.reference import reference
 from tests.support.documented_commands import complaint, inline, mentions
+from tools.docs.cli_reference import reference
 
 ROOT = Path(__file__).parents[3]
 PAGES = [

@@ -10,7 +10,7 @@ import pytest
 from ratchet.cli.contract_check import read_proposal
 from ratchet.cli.json_input import json_file, json_in
 from ratchet.cli.training_request import hyperparameters, read_request
-from ratchet.kernel.errors import NotFound, Rejected
+from ratchet.errors import NotFound, Rejected
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.cli.output import follow_up, least_width, print_dry_run, print_facts, print_table, progress
-from ratchet.kernel.whereabouts import DEFAULT_DIRECTORY
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 ID = "01a1fca2-df19-713d-8bd8-1bb400e40e5d"
 WORDS = "the role has no stable policy yet: name a base_model"

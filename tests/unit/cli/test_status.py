@@ -13,9 +13,9 @@ import pytest
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.status import LedgerStatus, StatusReport, collect
 from ratchet.cli.status_view import show
-from ratchet.embedded.state import MemberRecord, StackRecord
-from ratchet.kernel.health import Health, health_app
-from ratchet.kernel.http import HttpServer
+from ratchet.local_stack.state import MemberRecord, StackRecord
+from ratchet.service.health import Health, health_app
+from ratchet.service.http import HttpServer
 
 
 async def said(text: str) -> str | None:

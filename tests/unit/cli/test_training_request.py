@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.cli.training_request import located
-from ratchet.kernel.errors import NotFound
+from ratchet.errors import NotFound
 
 
 @pytest.fixture(autouse=True)

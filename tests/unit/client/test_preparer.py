@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from ratchet.bus.outbox import Outbox
+from ratchet.bus.spool import NoSpool
 from ratchet.client.preparer import Preparer
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.outbox import Outbox
-from ratchet.kernel.spool import NoSpool
-from ratchet.messages.trajectory import TaskContext
+from ratchet.contract.trajectory import TaskContext
+from ratchet.service.contracts import load_contracts
 from tests.support.messages import trajectory
 from tests.support.waiting import eventually
 
-CONTRACTS = Contracts.load()
+CONTRACTS = load_contracts()
 
 
 def made(limit: int = 100, limit_bytes: int = 1_000_000) -> tuple[Preparer, Outbox]:

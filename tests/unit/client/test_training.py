@@ -8,8 +8,8 @@ import pytest
 from pydantic import SecretStr
 
 from ratchet.client.training import Listener, ask_over_http, request_of
-from ratchet.kernel.errors import Rejected, Unavailable
-from ratchet.messages import TrainingRequest
+from ratchet.contract import TrainingRequest
+from ratchet.errors import Rejected, Unavailable
 from tests.support.messages import AT
 
 COORDINATOR = Listener("http://ann:secret@coordinator:8081/")

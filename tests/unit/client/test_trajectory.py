@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from ratchet.client.trajectory import Agent, Desk, TrajectoryRecorder
-from ratchet.kernel.contracts import Contracts
-from ratchet.messages import Trajectory
-from ratchet.messages.chat import chat_messages
-from ratchet.messages.trajectory import Action, Observation, Outcome, TaskContext, TrajectoryMetadata, TurnResult
+from ratchet.contract import Trajectory
+from ratchet.contract.trajectory import Action, Observation, Outcome, TaskContext, TrajectoryMetadata, TurnResult
+from ratchet.rules.chat import chat_messages
+from ratchet.service.contracts import load_contracts
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
-CONTRACTS = Contracts.load()
+CONTRACTS = load_contracts()
 AGENT = Agent(agent_id="agent-zero-main", role="support", session_id="session")
 IDS = iter(f"01a1b2c3-0000-7000-8000-{n:012d}" for n in range(1, 1_000_000))
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from ratchet.bus.clock import utc_now
 from ratchet.canary_deployer.settings import Settings
 from ratchet.demo.jobs import bad_job, cycle_job, drill_job, ticket_job
 from ratchet.demo.plan import BAD_DOMAIN, DEMO, DOMAIN, SMALL, Plan, deployer_environment
-from ratchet.kernel.clock import utc_now
-from ratchet.rl_coordinator.domain.requests import Abilities, problems
-from ratchet.rl_coordinator.http_models import JobIn
+from ratchet.rl_coordinator.http.models import JobIn
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities, problems
 from tests.support.training import AMOUNTS
 
 PLANS = pytest.mark.parametrize("plan", [DEMO, SMALL], ids=["demo", "small"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
 from ratchet.demo.clickhouse_facts import LedgerLine, RolloutDecision
 from ratchet.demo.exams import GREEDY, SAMPLED, Answer, Exam
 from ratchet.demo.intervals import Proportion
@@ -19,7 +20,6 @@ from ratchet.demo.report import Findings, claims, draw_report, seconds_to_roll_b
 from ratchet.demo.report_document import report_document
 from ratchet.demo.scenario import Story
 from ratchet.demo.view import WIDTH, draw, evidence_share
-from ratchet.messages.state import PolicyVersion, Route, ServedPolicy
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STORY = Story(bad_version=4, logged=1000, ended=500)

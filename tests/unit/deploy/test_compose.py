@@ -17,11 +17,11 @@ import yaml
 from pydantic import AliasChoices
 from pydantic_settings import BaseSettings
 
-from deploy.make_env import assignments
-from ratchet.embedded.catalog import SERVICES
-from ratchet.kernel.artifacts import HUB_VARIABLE
-from ratchet.kernel.settings import KernelSettings
+from ratchet.local_stack.catalog import SERVICES
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.policies import HUB_VARIABLE
 from tests.support.compose import REPOSITORY, VARIABLE, compose, services
+from tools.environment.make_env import assignments
 
 OURS = {spec.name: spec for spec in SERVICES}
 ONE_SHOT = {"volumes", "init"}
@@ -82,7 +82,7 @@ def _variables(settings: type[BaseSettings]) -> set[str]:
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_environment_names_are_settings_of_the_service(name: str):
     settings = importlib.import_module(f"{SETTINGS[name].module}.settings").Settings
-    known = _variables(settings) | _variables(KernelSettings) | {HUB_VARIABLE}
+    known = _variables(settings) | _variables(SharedSettings) | {HUB_VARIABLE}
 
     assert set(services()[name].get("environment", {})) <= known
 
@@ -107,7 +107,7 @@ def test_an_object_store_elsewhere_can_be_reached_by_all_that_use_it():
 def test_no_container_is_killed_before_its_service_had_its_time_to_stop(name: str):
     settings = importlib.import_module(f"{SETTINGS[name].module}.settings").Settings
     drain = settings.model_fields.get("drain_s")
-    own_s = KernelSettings().shutdown_s + (drain.default if drain else 0)
+    own_s = SharedSettings().shutdown_s + (drain.default if drain else 0)
     grace = services()[name]["stop_grace_period"]
 
     assert not any(variable.endswith(("DRAIN_S", "SHUTDOWN_S")) for variable in services()[name]["environment"])

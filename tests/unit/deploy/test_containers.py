@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.kernel.settings import KernelSettings
+from ratchet.service.settings import SharedSettings
 from tests.support.compose import REPOSITORY, compose, services
 from tests.support.containers import ContainerSpec, clickhouse_container, nats_container, s3_container
 from tests.support.servers import in_containers
@@ -56,6 +56,6 @@ def test_mounted_files_exist_where_the_compose_file_mounts_them(name: str):
 def test_urls_are_what_the_settings_take():
     urls = {name: spec.url.format(port=1000) for name, spec in SPECS.items()}
 
-    settings = KernelSettings(nats_url=urls["nats"], clickhouse_url=urls["clickhouse"], s3_endpoint=urls["minio"])
+    settings = SharedSettings(nats_url=urls["nats"], clickhouse_url=urls["clickhouse"], s3_endpoint=urls["minio"])
 
     assert settings.nats_url.startswith("nats://ratchet:")

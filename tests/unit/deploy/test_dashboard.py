@@ -10,9 +10,9 @@ import pytest
 import yaml
 from prometheus_client import REGISTRY
 
-from deploy.grafana.loop_overview import TARGET, dashboard, main
 from tests.support.compose import REPOSITORY
 from tests.support.exported import import_all_metrics
+from tools.dashboard.loop_overview import TARGET, dashboard, main
 
 PANELS: list[dict[str, Any]] = [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
 KEYWORDS = {"sum", "by", "rate", "increase", "max", "histogram_quantile", "unless"}

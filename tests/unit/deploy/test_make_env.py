@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.make_env import assignments, main
 from tests.support.compose import REPOSITORY
+from tools.environment.make_env import assignments, main
 
 
 @pytest.fixture

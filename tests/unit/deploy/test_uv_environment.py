@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.uv_environment import options, uv_environment
+from tools.environment.uv_environment import options, uv_environment
 
 LISTING = r"""
 :env:.default-timeout='180'

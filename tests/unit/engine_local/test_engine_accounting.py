@@ -14,8 +14,8 @@ from ratchet.engine_local.registry import Registry
 from ratchet.engine_local.s3_policies import Fetched
 from ratchet.engine_local.settings import Settings
 from ratchet.engine_local.torch_policies import Served
-from ratchet.kernel.asgi import JsonApi
-from ratchet.kernel.errors import NotFound
+from ratchet.errors import NotFound
+from ratchet.service.asgi import JsonApi
 
 COUNTED = (
     ("ratchet_engine_loads_total", {"outcome": "loaded"}),

@@ -17,8 +17,8 @@ from ratchet.engine_local.settings import Settings
 from ratchet.engine_local.torch_batch import Job
 from ratchet.engine_local.torch_policies import Served
 from ratchet.engine_local.torch_worker import Limits, TorchWorker
-from ratchet.kernel.asgi import JsonApi
-from ratchet.kernel.errors import DigestMismatch, NotFound, ObjectsUnavailable, Rejected
+from ratchet.errors import DigestMismatch, NotFound, ObjectsUnavailable, Rejected
+from ratchet.service.asgi import JsonApi
 
 DIGEST = "1a2b3c4d" + "0" * 56
 NAME, URI = "helpdesk@1-1a2b3c4d", f"s3://ratchet/policies/{DIGEST}.json"

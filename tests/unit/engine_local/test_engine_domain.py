@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ratchet.bus.message import JsonObject
 from ratchet.engine_local.domain.admission import admissible
 from ratchet.engine_local.domain.answers import Completion, Stamp, text_answer
 from ratchet.engine_local.domain.prefix_index import BLOCK, PrefixIndex
 from ratchet.engine_local.domain.requests import Sampling, Wanted, read_chat, read_completion
 from ratchet.engine_local.domain.residency import Resident, to_evict
 from ratchet.engine_local.domain.texts import MARKS, ControlTokens, Marks, template_messages
-from ratchet.kernel.errors import HttpError
-from ratchet.messages.base import JsonObject
+from ratchet.errors import HttpError
 
 ASKED: list[JsonObject] = [{"role": "user", "content": "hi"}]
 

@@ -14,7 +14,8 @@ from peft import LoraConfig, get_peft_model
 from ratchet.engine_local.s3_policies import PolicyLoader
 from ratchet.engine_local.torch_llama import lean_network
 from ratchet.engine_local.torch_policies import Weights, load_weights, logprobs_of, merge_adapter
-from ratchet.kernel.artifacts import (
+from ratchet.errors import DigestMismatch, NotFound, Rejected
+from ratchet.stores.policies import (
     ADAPTER,
     MODEL,
     Policy,
@@ -24,7 +25,6 @@ from ratchet.kernel.artifacts import (
     tokenizer_digest,
     upload_files,
 )
-from ratchet.kernel.errors import DigestMismatch, NotFound, Rejected
 from tests.support.blobs import MemoryBlobs
 from tests.support.tiny_models import publish_tiny_model
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ratchet.bus.message import JsonObject
 from ratchet.engine_local.tool_formats import TOOL_FORMATS
 from ratchet.engine_local.transformers_text import ChatText, load_text
-from ratchet.messages.base import JsonObject
 
 CALL_TOKEN, HERMES = TOOL_FORMATS["call_token"], TOOL_FORMATS["hermes"]
 words = st.text(st.characters(codec="utf-8", exclude_characters="<"), min_size=1)

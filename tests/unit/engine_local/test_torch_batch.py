@@ -15,7 +15,7 @@ from ratchet.engine_local.torch_llama import LlamaNetwork, lean_network
 from ratchet.engine_local.torch_network import Network, TransformersNetwork
 from ratchet.engine_local.torch_policies import Served, Weights
 from ratchet.engine_local.torch_sampling import Drawn, draw, drawer
-from ratchet.kernel.errors import HttpError
+from ratchet.errors import HttpError
 
 NO_END: frozenset[int] = frozenset()
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from ratchet.bus.message import encode
+from ratchet.contract import Outcome
+from ratchet.contract.trajectory import Action, Observation, TrajectoryMetadata, TrajectoryTurn, TurnResult
 from ratchet.exporters import KINDS
 from ratchet.exporters.files import written
-from ratchet.messages import Outcome
-from ratchet.messages.base import encode
-from ratchet.messages.chat import trajectory_turns
-from ratchet.messages.trajectory import Action, Observation, TrajectoryMetadata, TrajectoryTurn, TurnResult
+from ratchet.rules.chat import trajectory_turns
 from tests.support.messages import AT, trajectory
 
 CALL = {"id": "a", "type": "function", "function": {"name": "lookup", "arguments": '{"id":"K47"}'}}

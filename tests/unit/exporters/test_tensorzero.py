@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
+from ratchet.contract.state import CanaryRoute, Route, ServedPolicy, WeightStep
 from ratchet.exporters.tensorzero import tensorzero_toml
-from ratchet.messages.state import CanaryRoute, Route, ServedPolicy, WeightStep
 from tests.support.messages import AT
 
 STABLE, CANARY = (ServedPolicy(version=n, name=f"support@{n}-{str(n) * 8}", digest=str(n) * 64) for n in (3, 4))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ratchet.contract.turn import Sampling
 from ratchet.gateway.domain.answer_cache import AnswerCache, cache_key
-from ratchet.messages.turn import Sampling
 
 GREEDY = Sampling(temperature=0.0)
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ratchet.errors import HttpError
 from ratchet.gateway.domain.calls import agent_body
 from ratchet.gateway.domain.conversations import prefix_digests
 from ratchet.gateway.domain.forms import CHAT, TEXT, Form
-from ratchet.kernel.errors import HttpError
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ratchet.contract import JsonObject, PolicyClaim, named_id
+from ratchet.contract.turn import EngineInfo, Sampling, Usage
 from ratchet.gateway.domain.capture import (
     Answer,
     Asked,
@@ -31,9 +33,7 @@ from ratchet.gateway.domain.conversations import (
     PastCall,
     prefix_digests,
 )
-from ratchet.kernel.contracts import Contracts
-from ratchet.messages import JsonObject, PolicyClaim, named_id
-from ratchet.messages.turn import EngineInfo, Sampling, Usage
+from ratchet.service.contracts import load_contracts
 from tests.support.messages import AT
 
 ids = st.lists(st.integers(0, 50_000), max_size=40)
@@ -100,7 +100,7 @@ def test_a_prompt_that_continues_its_parent_carries_only_what_is_new(parent: lis
 def test_a_turn_of_a_good_call_is_trainable_and_keeps_the_contract() -> None:
     turn = turn_of(ASKED, said(), GOOD, 12.0)
     assert turn.trainable.ok
-    Contracts.load().check_strict(turn)
+    load_contracts().check_strict(turn)
 
 
 def test_a_following_turn_carries_the_new_messages_and_no_tools_again() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from ratchet.contract import named_id
+from ratchet.errors import HttpError
 from ratchet.gateway.domain.calls import agent_body, check_trajectory_id, provider_body, split_path
 from ratchet.gateway.domain.chat import chat_upstream, read_chat
-from ratchet.kernel.errors import HttpError
-from ratchet.messages import named_id
 
 BODY: dict[str, Any] = {"model": "support", "messages": [{"role": "user", "content": "hi"}]}
 

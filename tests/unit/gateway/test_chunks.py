@@ -8,9 +8,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ratchet.errors import HttpError
 from ratchet.gateway.domain.chunks import PIECES, pieces, problem_event
 from ratchet.gateway.domain.forms import CHAT, TEXT, Form
-from ratchet.kernel.errors import HttpError
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 CALLS: list[Any] = [

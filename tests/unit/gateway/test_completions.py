@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from ratchet.errors import HttpError
 from ratchet.gateway.domain.completions import completion_upstream, read_completion
-from ratchet.kernel.errors import HttpError
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ratchet.kernel.asgi import Request, Response
+from ratchet.service.asgi import Request, Response
 from tests.support.gateway_alone import Alone, alone, chat
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ratchet.contract import named_id
+from ratchet.contract.state import Route, ServedPolicy
 from ratchet.gateway.domain.arms import Arm
 from ratchet.gateway.domain.routes import claim_of, fall_back, lend
-from ratchet.messages import named_id
-from ratchet.messages.routing import Assignment
-from ratchet.messages.state import Route, ServedPolicy
+from ratchet.rules.arms import Assignment
 
 OLD = ServedPolicy(version=1, name="support@1-aaaaaaaa", digest="a" * 64)
 NEW = ServedPolicy(version=2, name="support@2-bbbbbbbb", digest="b" * 64)

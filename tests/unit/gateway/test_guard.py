@@ -10,7 +10,7 @@ import pytest
 
 from ratchet.gateway.domain.rate_limit import RateLimit
 from ratchet.gateway.guard import Guard, address_of
-from ratchet.kernel.asgi import Receive, Response, Scope, Send, send_response
+from ratchet.service.asgi import Receive, Response, Scope, Send, send_response
 
 
 async def inside(_: Scope, receive: Receive, send: Send) -> None:

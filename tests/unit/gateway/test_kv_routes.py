@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from ratchet.contract.state import POLICIES, Route
+from ratchet.errors import NotFound, Unavailable
 from ratchet.gateway.kv_routes import Routes
-from ratchet.kernel.errors import NotFound, Unavailable
-from ratchet.messages.state import POLICIES, Route
 from tests.support.fake_bus import FakeBus
 from tests.support.gateway_scene import canary_route, put_routes, served, version
 from tests.support.waiting import eventually

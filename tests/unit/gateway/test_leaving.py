@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.kernel.asgi import EventStream
+from ratchet.service.asgi import EventStream
 from tests.support.gateway_alone import alone, chat
 
 

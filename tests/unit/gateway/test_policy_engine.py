@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from ratchet.contract.state import PolicyVersion
+from ratchet.contract.turn import EngineInfo
 from ratchet.gateway.domain.chat import read_chat
 from ratchet.gateway.domain.forms import CHAT
 from ratchet.gateway.engines.base import CallRefused, EngineFailed, Reply
 from ratchet.gateway.engines.policies import PolicyEngine
-from ratchet.messages.state import PolicyVersion
-from ratchet.messages.turn import EngineInfo
 from tests.support.gateway_scene import ROLE, served, version
 
 CALL = read_chat({"model": ROLE, "messages": [{"role": "user", "content": "hi"}]})

@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from ratchet.bus.envelope import unseal
+from ratchet.contract import PolicyClaim, TrajectoryEnd, Turn, encode, named_id
+from ratchet.contract.turn import EngineInfo
 from ratchet.gateway.domain.capture import Asked
 from ratchet.gateway.recorder_process import LENGTH, serve
 from ratchet.gateway.recording import CallJob, EventJob, Recorded, Recording, Sealer
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.envelope import unseal
-from ratchet.kernel.redaction import Redactor
-from ratchet.messages import PolicyClaim, TrajectoryEnd, Turn, encode, named_id
-from ratchet.messages.turn import EngineInfo
+from ratchet.rules.redaction import Redactor
+from ratchet.service.contracts import load_contracts
 from tests.support.messages import AT
 
-CONTRACTS = Contracts.load()
+CONTRACTS = load_contracts()
 USER = {"role": "user", "content": "hi"}
 
 

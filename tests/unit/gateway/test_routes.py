@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ratchet.contract import named_id
+from ratchet.contract.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
 from ratchet.gateway.domain.arms import ARM_BYTES, Arm, Arms
 from ratchet.gateway.domain.lease import Lease, has_lapsed, is_overdue, observe
 from ratchet.gateway.domain.routes import assign, claim_of, pin, start_of, without_canary
-from ratchet.messages import named_id
-from ratchet.messages.routing import Assignment
-from ratchet.messages.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
+from ratchet.rules.arms import Assignment
 from tests.support.messages import AT
 
 OLD = ServedPolicy(version=1, name="support@1-aaaaaaaa", digest="a" * 64)

@@ -9,7 +9,7 @@ import msgspec
 
 from ratchet.gateway.domain.tool_sets import SET_BYTES, ToolSets
 from ratchet.gateway.recording import TOOL_BYTES
-from ratchet.kernel.redaction import Redacted
+from ratchet.rules.redaction import Redacted
 from tests.unit.gateway.test_recording import job, recording, request, turn_of
 
 TAKEN = {"email": 1}

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from ratchet.contract import Message, Trajectory, encode
+from ratchet.errors import BusUnavailable, InvalidMessage, NotFound, Rejected
 from ratchet.importers.tau_bench import EPOCH, ImportOptions, import_tau_bench, trajectory_of
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import BusUnavailable, InvalidMessage, NotFound, Rejected
-from ratchet.messages import Message, Trajectory, encode
-from ratchet.messages.chat import chat_messages
+from ratchet.rules.chat import chat_messages
+from ratchet.service.contracts import load_contracts
 from tests.support.real_data import AIRLINE, needs_real_data
 
-CONTRACTS = Contracts.load()
+CONTRACTS = load_contracts()
 
 Record = dict[str, Any]
 

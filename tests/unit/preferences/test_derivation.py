@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.messages.base import JsonObject, named_id
+from ratchet.bus.message import JsonObject, named_id
 from ratchet.preferences.derivation import Derivation, common_prompt, derive_pairs
 from ratchet.preferences.rules.answer_length import AnswerLength
 from ratchet.preferences.rules.base import Try

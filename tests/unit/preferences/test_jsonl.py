@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.kernel.errors import NotFound
+from ratchet.errors import NotFound
 from ratchet.preferences.jsonl import append, read_lines
 
 WRITER = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ratchet.kernel.errors import InvalidMessage
-from ratchet.messages import Message, Preference, named_id
+from ratchet.contract import Message, Preference, named_id
+from ratchet.errors import InvalidMessage
 from ratchet.preferences.publishing import Published, publish
 
 

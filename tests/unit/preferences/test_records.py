@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ratchet.kernel.errors import Rejected
-from ratchet.messages import Preference, named_id
+from ratchet.contract import Preference, named_id
+from ratchet.errors import Rejected
 from ratchet.preferences.records import preference_of, record_of
 
 PLAIN = {"prompt": "Where is it?", "chosen": "In the annex.", "rejected": "No idea."}

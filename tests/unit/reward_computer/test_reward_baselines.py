@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.kernel.projection import Folded
-from ratchet.messages import Outcome, Reward, Trajectory
-from ratchet.messages.reward import RewardFunction
-from ratchet.messages.trajectory import TaskContext
+from ratchet.bus.projection import Folded
+from ratchet.contract import Outcome, Reward, Trajectory
+from ratchet.contract.reward import RewardFunction
+from ratchet.contract.trajectory import TaskContext
 from ratchet.reward_computer.components import Evidence
 from ratchet.reward_computer.domain.history import CAPACITY, SLOTS, TurnHistory, add_trajectory, history_key
 from ratchet.reward_computer.domain.normalization import (

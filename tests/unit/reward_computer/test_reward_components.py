@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.messages import Outcome
-from ratchet.messages.trajectory import (
+from ratchet.contract import Outcome
+from ratchet.contract.trajectory import (
     Action,
     Observation,
     Quality,

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import ConfigError
-from ratchet.messages import Outcome, Reward, decode, encode
-from ratchet.messages.reward import RewardFunction
-from ratchet.messages.trajectory import Quality
+from ratchet.contract import Outcome, Reward, decode, encode
+from ratchet.contract.reward import RewardFunction
+from ratchet.contract.trajectory import Quality
+from ratchet.errors import ConfigError
 from ratchet.reward_computer.components import COMPONENTS, Assessment, Evidence
 from ratchet.reward_computer.domain.dense import turn_rewards
 from ratchet.reward_computer.domain.reward import (
@@ -27,11 +26,12 @@ from ratchet.reward_computer.domain.reward import (
 )
 from ratchet.reward_computer.domain.window import Stats
 from ratchet.reward_computer.settings import Settings, spec_of
+from ratchet.service.contracts import load_contracts
 from tests.support.messages import AT, trajectory
 from tests.support.rewards import FUNCTION, feedback
 from tests.unit.reward_computer.test_reward_components import turns
 
-CONTRACTS = Contracts.load()
+CONTRACTS = load_contracts()
 NOW = Circumstances(AT)
 
 

@@ -8,11 +8,11 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.kernel.consumer import Dead, Done, Outcome, Retry
-from ratchet.messages import Message, Reward, Trajectory
-from ratchet.messages import Outcome as Claim
-from ratchet.messages.reward import RewardFunction
-from ratchet.messages.trajectory import TaskContext
+from ratchet.bus.consumer import Dead, Done, Outcome, Retry
+from ratchet.contract import Message, Reward, Trajectory
+from ratchet.contract import Outcome as Claim
+from ratchet.contract.reward import RewardFunction
+from ratchet.contract.trajectory import TaskContext
 from ratchet.reward_computer.domain.reward import RewardSpec, newest
 from tests.support.messages import AT, trajectory
 from tests.support.rewards import (

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ratchet.kernel.contracts import Contracts
-from ratchet.messages.base import named_id
-from ratchet.messages.state import Job
-from ratchet.messages.training import (
+from ratchet.bus.message import named_id
+from ratchet.contract.state import Job
+from ratchet.contract.training import (
     Checkpointing,
     Compute,
     Dataset,
@@ -24,8 +23,9 @@ from ratchet.messages.training import (
     TrainingConfig,
     TrainingRequest,
 )
-from ratchet.rl_coordinator import http_models
-from ratchet.rl_coordinator.http_models import JobIn, job_out
+from ratchet.rl_coordinator.http import models as http_models
+from ratchet.rl_coordinator.http.models import JobIn, job_out
+from ratchet.service.contracts import load_contracts
 from tests.support.training import NOON, after, job
 
 FRESH = named_id("fresh")
@@ -66,7 +66,7 @@ def test_every_setting_reaches_the_request() -> None:
         "deadline": after(60).isoformat(),
     }
     made = JobIn.model_validate(body).request(FRESH, NOON)
-    Contracts.load().check_strict(made)
+    load_contracts().check_strict(made)
     assert made == TrainingRequest(
         training_job_id=FRESH,
         timestamp=NOON,

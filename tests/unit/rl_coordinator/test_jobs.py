@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.kernel.errors import Rejected
-from ratchet.messages.base import Cause
-from ratchet.messages.state import Job
-from ratchet.messages.training import (
+from ratchet.bus.message import Cause
+from ratchet.contract.state import Job
+from ratchet.contract.training import (
     Artifacts,
     Hyperparameters,
     Progress,
@@ -17,9 +16,10 @@ from ratchet.messages.training import (
     TrainingError,
     TrainingStatus,
 )
-from ratchet.rl_coordinator.domain import jobs
-from ratchet.rl_coordinator.domain.jobs import RANK, TERMINAL, Limits, State
-from ratchet.rl_coordinator.domain.retries import DEFAULT_RETRIES
+from ratchet.errors import Rejected
+from ratchet.rl_coordinator.jobs.domain import jobs
+from ratchet.rl_coordinator.jobs.domain.jobs import RANK, TERMINAL, Limits, State
+from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES
 from tests.support.training import NOON, after, changed, config, job, request
 
 LIMITS = Limits(lease_s=30.0, max_attempts=5, retries=DEFAULT_RETRIES)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.kernel.errors import Rejected
-from ratchet.messages.state import PolicyVersion
-from ratchet.rl_coordinator.domain.lineage import StartingPoint, ancestry, consumed_snapshots, starting_point
+from ratchet.contract.state import PolicyVersion
+from ratchet.errors import Rejected
+from ratchet.rl_coordinator.registry.lineage import StartingPoint, ancestry, consumed_snapshots, starting_point
 from tests.support.training import NOON
 
 

@@ -1,6 +1,6 @@
 """The coordinator knows since when it can hear."""
 
-from ratchet.rl_coordinator.domain.listening import Listening, look
+from ratchet.rl_coordinator.jobs.domain.listening import Listening, look
 from tests.support.training import after
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ratchet.rl_coordinator.domain.provenance import rater_counts, reward_functions
+from ratchet.rl_coordinator.registry.provenance_sums import rater_counts, reward_functions
 
 
 def row(function: str, total: float, revision: int = 0) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.kernel.errors import ConfigError
-from ratchet.messages.training import Dataset
-from ratchet.rl_coordinator.domain.recipes import read_recipes, recipe_for
-from ratchet.rl_coordinator.domain.requests import Abilities
+from ratchet.contract.training import Dataset
+from ratchet.errors import ConfigError
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities
+from ratchet.rl_coordinator.triggers.recipes import read_recipes, recipe_for
 from tests.support.training import AMOUNTS, config
 
 OFFERED = Abilities(training_enabled=True, algorithms=frozenset({"sft", "rloo"}), amounts=AMOUNTS)

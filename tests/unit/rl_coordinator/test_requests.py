@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ratchet.messages.training import (
+from ratchet.contract.training import (
     Checkpointing,
     Compute,
     Dataset,
@@ -18,7 +18,8 @@ from ratchet.messages.training import (
     Lora,
     SnapshotRef,
 )
-from ratchet.rl_coordinator.domain.requests import Abilities, Amounts, continues_stable, problems
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities, continues_stable, problems
+from ratchet.rules.training_options import Amounts
 from tests.support.training import AMOUNTS, after, config, request
 
 ABILITIES = Abilities(training_enabled=True, algorithms=frozenset({"sft", "rloo", "ppo"}), amounts=AMOUNTS)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ratchet.messages.state import Job
-from ratchet.rl_coordinator.domain.retention import prunable
+from ratchet.contract.state import Job
+from ratchet.rl_coordinator.jobs.domain.retention import prunable
 from tests.support.training import after, job
 
 DAY = 86_400.0

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ratchet.messages.training import Hyperparameters, TrainingRequest
-from ratchet.rl_coordinator.domain.retries import DEFAULT_RETRIES, eased
+from ratchet.contract.training import Hyperparameters, TrainingRequest
+from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES, eased
 from tests.support.training import config, request
 
 OOM = DEFAULT_RETRIES["OOM"]

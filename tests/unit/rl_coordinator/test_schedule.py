@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.messages.training import Compute
-from ratchet.rl_coordinator.domain.schedule import PRIORITIES, in_order, next_up, pool_of
+from ratchet.contract.training import Compute
+from ratchet.rl_coordinator.jobs.domain.schedule import PRIORITIES, in_order, next_up, pool_of
 from tests.support.training import NOON, after, changed, config, job, request
 
 AGEING_S = 600.0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ratchet.messages.base import named_id
-from ratchet.messages.reward import Preference
-from ratchet.rl_coordinator.domain.triggers import (
+from ratchet.bus.message import named_id
+from ratchet.contract.reward import Preference
+from ratchet.rl_coordinator.triggers.domain import (
     count_one_more,
     counted_from,
     counted_role,

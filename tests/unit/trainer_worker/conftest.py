@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-import ratchet.trainer_worker.trl_loop  # noqa: F401 - for the libraries that it loads
+import ratchet.trainer_worker.training.trl_loop  # noqa: F401 - for the libraries that it loads
 
 
 @pytest.fixture(scope="package", autouse=True)

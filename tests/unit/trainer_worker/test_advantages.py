@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.trainer_worker.learner.advantages import (
+from ratchet.trainer_worker.training.learner.advantages import (
     Scored,
     Shaping,
     grpo,
@@ -14,8 +14,8 @@ from ratchet.trainer_worker.learner.advantages import (
     rloo,
     trajectory_advantages,
 )
-from ratchet.trainer_worker.learner.rows import Call
-from ratchet.trainer_worker.learner.staleness import effective_sample_size, is_fresh
+from ratchet.trainer_worker.training.learner.rows import Call
+from ratchet.trainer_worker.training.learner.staleness import effective_sample_size, is_fresh
 
 PLAIN = Shaping()
 REWARDS = st.lists(st.floats(0, 1), min_size=2, max_size=8)

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from ratchet.kernel.errors import BusUnavailable, InvalidMessage
-from ratchet.kernel.received import Received
-from ratchet.kernel.settings import KernelSettings
-from ratchet.messages import Message, TrainingDispatch, TrainingStatus
-from ratchet.messages.state import JOBS, Job
-from ratchet.messages.training import Hyperparameters
+from ratchet.bus.received import Received
+from ratchet.contract import Message, TrainingDispatch, TrainingStatus
+from ratchet.contract.state import JOBS, Job
+from ratchet.contract.training import Hyperparameters
+from ratchet.errors import BusUnavailable, InvalidMessage
+from ratchet.service.settings import SharedSettings
 from ratchet.trainer_worker.attempt import Attempt, Tools
 from ratchet.trainer_worker.domain import StopReason
 from ratchet.trainer_worker.settings import Settings
@@ -49,7 +49,7 @@ def attempt(tmp_path: Path, publisher: Publisher, **hyper: Any) -> Attempt:
     dispatch = TrainingDispatch(
         training_job_id=asked.training_job_id, attempt=1, pool="default", timestamp=NOW, request=asked
     )
-    settings = Settings(kernel=KernelSettings(data_dir=tmp_path), worker="w1", retry_s=0.01)
+    settings = Settings(shared=SharedSettings(data_dir=tmp_path), worker="w1", retry_s=0.01)
     blobs: Any = MemoryBlobs()
     jobs: Any = FakeBus().bucket(JOBS, Job)
     return Attempt(received(dispatch), Tools(publisher, jobs, blobs, settings, lambda: NOW))

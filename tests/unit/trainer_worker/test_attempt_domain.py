@@ -12,13 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import DigestMismatch, ObjectsUnavailable, Rejected
-from ratchet.messages import TrainingDispatch
-from ratchet.messages.state import Job
-from ratchet.trainer_worker.algorithms.base import Step
+from ratchet.contract import TrainingDispatch
+from ratchet.contract.state import Job
+from ratchet.errors import DigestMismatch, ObjectsUnavailable, Rejected
+from ratchet.service.contracts import load_contracts
 from ratchet.trainer_worker.child_process import child_environment
-from ratchet.trainer_worker.child_run import ChildRun
 from ratchet.trainer_worker.domain import (
     Exit,
     Frame,
@@ -41,6 +39,8 @@ from ratchet.trainer_worker.job import (
     read_job,
     write_job,
 )
+from ratchet.trainer_worker.training.algorithms.base import Step
+from ratchet.trainer_worker.training.child_run import ChildRun
 from tests.support.trainer_runs import job_spec
 from tests.support.training import job, request
 
@@ -131,7 +131,7 @@ def test_which_dispatch_is_still_worth_running(state: Job | None, may: bool) -> 
 
 
 def test_every_status_is_a_valid_message() -> None:
-    contracts = Contracts.load()
+    contracts = load_contracts()
     report = Report()
     beginning = frame().status("running", report, NOW)
     contracts.check_strict(beginning)

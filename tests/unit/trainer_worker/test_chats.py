@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from ratchet.trainer_worker.chats import SAMPLES, ChatRows, Conversation
 from ratchet.trainer_worker.errors import DataUnusable
-from ratchet.trainer_worker.learner.rows import Row
+from ratchet.trainer_worker.training.chats import SAMPLES, ChatRows, Conversation
+from ratchet.trainer_worker.training.learner.rows import Row
 from tests.support.tiny_models import CHAT_TEMPLATE, write_tokenizer
 
 MARKED = (

@@ -6,10 +6,10 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from ratchet.kernel.consumer import Done, Retry
-from ratchet.kernel.received import Received
-from ratchet.messages import TrainingDispatch, TrainingStatus
-from ratchet.messages.state import JOBS, Job
+from ratchet.bus.consumer import Done, Retry
+from ratchet.bus.received import Received
+from ratchet.contract import TrainingDispatch, TrainingStatus
+from ratchet.contract.state import JOBS, Job
 from ratchet.trainer_worker.attempt import Attempt
 from ratchet.trainer_worker.domain import StopReason
 from ratchet.trainer_worker.handlers import Dispatches

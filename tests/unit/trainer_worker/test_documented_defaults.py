@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.messages.training import Lora
-from ratchet.trainer_worker.algorithms import dpo, kto, ppo, sft
-from ratchet.trainer_worker.learner.losses import Objective
-from ratchet.trainer_worker.learner.policy_gradient import ADAPTER_LEARNING_RATE, FULL_LEARNING_RATE
-from ratchet.trainer_worker.learner.update import UpdateOptions
-from ratchet.trainer_worker.trl_loop import WARMUP_STEPS
+from ratchet.contract.training import Lora
+from ratchet.trainer_worker.training.algorithms import dpo, kto, ppo, sft
+from ratchet.trainer_worker.training.learner.losses import Objective
+from ratchet.trainer_worker.training.learner.policy_gradient import ADAPTER_LEARNING_RATE, FULL_LEARNING_RATE
+from ratchet.trainer_worker.training.learner.update import UpdateOptions
+from ratchet.trainer_worker.training.trl_loop import WARMUP_STEPS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api" / "training.md").read_text()
 GRADIENT, LOSS, LORA = UpdateOptions(learning_rate=ADAPTER_LEARNING_RATE), Objective(), Lora()

@@ -11,18 +11,18 @@ import pytest
 import torch
 from msgspec.structs import replace as changed
 
-from ratchet.messages.training import Hyperparameters, Lora
-from ratchet.trainer_worker.algorithms import load_algorithm
-from ratchet.trainer_worker.algorithms.base import Outcome
-from ratchet.trainer_worker.algorithms.dpo import Preference
-from ratchet.trainer_worker.chats import ChatRows
+from ratchet.contract.training import Hyperparameters, Lora
 from ratchet.trainer_worker.checkpoints import open_checkpoint
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
-from ratchet.trainer_worker.learner.logprobs import Scorer
-from ratchet.trainer_worker.learner.pairs import pair_rows
-from ratchet.trainer_worker.learner.sequences import score_all
-from ratchet.trainer_worker.policy import TrainedPolicy, load_policy, save_policy
-from ratchet.trainer_worker.snapshot import LoggedPair, read_pairs
+from ratchet.trainer_worker.training.algorithms import load_algorithm
+from ratchet.trainer_worker.training.algorithms.base import Outcome
+from ratchet.trainer_worker.training.algorithms.dpo import Preference
+from ratchet.trainer_worker.training.chats import ChatRows
+from ratchet.trainer_worker.training.learner.logprobs import Scorer
+from ratchet.trainer_worker.training.learner.pairs import pair_rows
+from ratchet.trainer_worker.training.learner.sequences import score_all
+from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, save_policy
+from ratchet.trainer_worker.training.snapshot import LoggedPair, read_pairs
 from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.toy_preferences import parrot_chats, parrot_pairs
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, write_pairs

@@ -9,16 +9,16 @@ import msgspec
 import pytest
 import torch
 
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.errors import InvalidMessage
-from ratchet.messages import TrainingRequest
-from ratchet.messages.training import Hyperparameters, Lora
-from ratchet.messages.training_rules import DATASET_FORMATS, DEFAULT_BATCH_SIZES, MEANINGFUL
-from ratchet.trainer_worker.algorithms import dpo, kto, load_algorithm, sft
-from ratchet.trainer_worker.learner.rows import Call
-from ratchet.trainer_worker.learner.update import UpdateOptions
-from ratchet.trainer_worker.policy import load_policy
-from ratchet.trainer_worker.snapshot import LoggedTrajectory, read_labels, read_pairs
+from ratchet.contract import TrainingRequest
+from ratchet.contract.training import Hyperparameters, Lora
+from ratchet.errors import InvalidMessage
+from ratchet.rules.training_options import DATASET_FORMATS, DEFAULT_BATCH_SIZES, MEANINGFUL
+from ratchet.service.contracts import load_contracts
+from ratchet.trainer_worker.training.algorithms import dpo, kto, load_algorithm, sft
+from ratchet.trainer_worker.training.learner.rows import Call
+from ratchet.trainer_worker.training.learner.update import UpdateOptions
+from ratchet.trainer_worker.training.policy import load_policy
+from ratchet.trainer_worker.training.snapshot import LoggedTrajectory, read_labels, read_pairs
 from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.toy_preferences import parrot_chats, parrot_labels, parrot_pairs
 from tests.support.trainer_runs import RecordingRun, job_spec, write_labels, write_pairs
@@ -119,7 +119,7 @@ def test_a_value_of_another_type_is_refused_on_the_wire(name: str, value: Any) -
     body = msgspec.to_builtins(request())
     body["training_config"]["hyperparameters"][name] = value
     with pytest.raises(InvalidMessage, match=name):
-        Contracts.load().read(TrainingRequest.TOPIC, msgspec.json.encode(body))
+        load_contracts().read(TrainingRequest.TOPIC, msgspec.json.encode(body))
 
 
 def test_the_batch_that_a_retry_halves_is_the_one_that_an_algorithm_takes() -> None:

@@ -9,15 +9,15 @@ import pytest
 import torch
 from msgspec.structs import replace as changed
 
-from ratchet.messages.training import Hyperparameters
-from ratchet.trainer_worker.algorithms import load_algorithm
-from ratchet.trainer_worker.algorithms.base import Outcome
-from ratchet.trainer_worker.algorithms.kto import labelled_rows, shuffled
-from ratchet.trainer_worker.chats import ChatRows
+from ratchet.contract.training import Hyperparameters
 from ratchet.trainer_worker.checkpoints import open_checkpoint
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
-from ratchet.trainer_worker.policy import TrainedPolicy, load_policy
-from ratchet.trainer_worker.snapshot import LoggedLabel, read_labels
+from ratchet.trainer_worker.training.algorithms import load_algorithm
+from ratchet.trainer_worker.training.algorithms.base import Outcome
+from ratchet.trainer_worker.training.algorithms.kto import labelled_rows, shuffled
+from ratchet.trainer_worker.training.chats import ChatRows
+from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy
+from ratchet.trainer_worker.training.snapshot import LoggedLabel, read_labels
 from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.toy_preferences import parrot_chats, parrot_labels
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, write_labels

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from ratchet.trainer_worker.learner import logprobs
-from ratchet.trainer_worker.learner.logprobs import Scorer, length_groups, verify_head
-from ratchet.trainer_worker.learner.rows import Row
+from ratchet.trainer_worker.training.learner import logprobs
+from ratchet.trainer_worker.training.learner.logprobs import Scorer, length_groups, verify_head
+from ratchet.trainer_worker.training.learner.rows import Row
 from tests.support.trainer_runs import toy_model
 
 PREFIX = [1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 3, 4, 5, 6, 7, 8, 9, 10]

@@ -12,9 +12,9 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from ratchet.trainer_worker.learner.logprobs import Scorer
-from ratchet.trainer_worker.learner.losses import Objective, Tokens, k3, policy_loss, row_weights
-from ratchet.trainer_worker.learner.rows import Row
+from ratchet.trainer_worker.training.learner.logprobs import Scorer
+from ratchet.trainer_worker.training.learner.losses import Objective, Tokens, k3, policy_loss, row_weights
+from ratchet.trainer_worker.training.learner.rows import Row
 from tests.support.tiny_models import write_tiny_model
 
 PLAIN = Objective(importance_cap=None, rejection_window=None, kl_beta=0.0)

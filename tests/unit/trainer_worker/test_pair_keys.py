@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.messages.base import JsonObject
-from ratchet.trainer_worker.learner.holdout import split
-from ratchet.trainer_worker.learner.pairs import hold_out_keys
-from ratchet.trainer_worker.snapshot import LoggedPair, read_pairs
+from ratchet.bus.message import JsonObject
+from ratchet.trainer_worker.training.learner.holdout import split
+from ratchet.trainer_worker.training.learner.pairs import hold_out_keys
+from ratchet.trainer_worker.training.snapshot import LoggedPair, read_pairs
 from tests.support.trainer_runs import write_pairs
 
 SYSTEM = {"role": "system", "content": "Help."}

@@ -11,12 +11,12 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from ratchet.messages.training import Hyperparameters
-from ratchet.trainer_worker.algorithms import load_algorithm
+from ratchet.contract.training import Hyperparameters
 from ratchet.trainer_worker.checkpoints import open_checkpoint
 from ratchet.trainer_worker.errors import DataUnusable, Diverged
-from ratchet.trainer_worker.learner.rows import Call
-from ratchet.trainer_worker.policy import TrainedPolicy
+from ratchet.trainer_worker.training.algorithms import load_algorithm
+from ratchet.trainer_worker.training.learner.rows import Call
+from ratchet.trainer_worker.training.policy import TrainedPolicy
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, mean_reward, play, toy_model
 
 FULL = Hyperparameters(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.trainer_worker.learner.rows import Call, MergeCounts, Row, rows_of, without_orphans
+from ratchet.trainer_worker.training.learner.rows import Call, MergeCounts, Row, rows_of, without_orphans
 
 
 def call(prompt: list[int], output: list[int], **changes: object) -> Call:

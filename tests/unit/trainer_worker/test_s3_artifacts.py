@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.kernel.artifacts import ADAPTER, MODEL, Policy, PolicyManifest, publish_policy, upload_files
-from ratchet.kernel.errors import DigestMismatch, Rejected
-from ratchet.messages import TrainingDispatch
-from ratchet.messages.training import Evaluation, EvaluationResults, SnapshotRef
+from ratchet.contract import TrainingDispatch
+from ratchet.contract.training import Evaluation, EvaluationResults, SnapshotRef
+from ratchet.errors import DigestMismatch, Rejected
+from ratchet.stores.policies import ADAPTER, MODEL, Policy, PolicyManifest, publish_policy, upload_files
 from ratchet.trainer_worker.checkpoints import CheckpointStore, open_checkpoint
 from ratchet.trainer_worker.job import Finished
 from ratchet.trainer_worker.s3_artifacts import (

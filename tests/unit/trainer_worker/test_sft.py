@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from ratchet.messages.training import Hyperparameters, Lora
-from ratchet.trainer_worker.algorithms import load_algorithm
+from ratchet.contract.training import Hyperparameters, Lora
 from ratchet.trainer_worker.checkpoints import open_checkpoint
-from ratchet.trainer_worker.policy import TrainedPolicy, load_policy, save_policy
-from ratchet.trainer_worker.probe import probe_policy
-from ratchet.trainer_worker.snapshot import LoggedTrajectory
+from ratchet.trainer_worker.training.algorithms import load_algorithm
+from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, save_policy
+from ratchet.trainer_worker.training.probe import probe_policy
+from ratchet.trainer_worker.training.snapshot import LoggedTrajectory
 from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ratchet.trainer_worker.errors import DataUnusable
-from ratchet.trainer_worker.snapshot import read_labels
+from ratchet.trainer_worker.training.snapshot import read_labels
 
 # pyarrow ships no types: its members are unknown to the type checker.
 ARROW: Any = pa

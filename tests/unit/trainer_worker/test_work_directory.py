@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.kernel.errors import ConfigError
+from ratchet.errors import ConfigError
 from ratchet.trainer_worker.work_directory import own_directory
 
 

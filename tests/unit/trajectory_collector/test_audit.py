@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from ratchet.kernel.errors import BusUnavailable, RatchetError, WarehouseUnavailable
+from ratchet.errors import BusUnavailable, RatchetError, WarehouseUnavailable
 from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.audit import Auditor, AuditRules
 from ratchet.trajectory_collector.clickhouse_ledger import Audited, Ledger, Life

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.kernel.contracts import Contracts
-from ratchet.messages import MESSAGES, Message, Outcome
-from ratchet.messages.chat import chat_messages
-from ratchet.messages.trajectory import Quality, TaskContext
+from ratchet.contract import MESSAGES, Message, Outcome
+from ratchet.contract.trajectory import Quality, TaskContext
 from ratchet.reward_computer.components.user_feedback import score_of
+from ratchet.rules.chat import chat_messages
+from ratchet.service.contracts import load_contracts
 from ratchet.trajectory_collector.app import STREAMS
 from ratchet.trajectory_collector.domain import (
     Told,
@@ -69,7 +69,7 @@ def test_a_trajectory_is_complete_when_the_turns_that_the_gateway_saw_are_stored
 
 
 def test_every_message_of_a_collected_stream_has_a_handler() -> None:
-    topics = Contracts.load().topics
+    topics = load_contracts().topics
     collected = {name for name, topic in topics.items() if topic.stream in STREAMS}
     assert collected == set(TABLES)
     kinds: list[type[Message]] = [MESSAGES[topic] for topic in TABLES]

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 from nats.aio.client import Client as Nats
 
-from ratchet.kernel.bus import Bus
-from ratchet.kernel.contracts import Contracts
-from ratchet.kernel.envelope import Headers
-from ratchet.messages import Turn, named_id
+from ratchet.bus.connection import Bus
+from ratchet.bus.envelope import Headers
+from ratchet.contract import Turn, named_id
+from ratchet.service.contracts import load_contracts
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Silence
 from ratchet.trajectory_collector.idle import IdleAssembler
 from ratchet.trajectory_collector.nats_streams import Streams
@@ -48,7 +48,7 @@ class Publishing(Bus):
     """A bus that keeps what it publishes."""
 
     def __init__(self) -> None:
-        super().__init__(Nats(), name="test", contracts=Contracts.load(), replicas=1)
+        super().__init__(Nats(), name="test", contracts=load_contracts(), replicas=1)
         self.published: list[str] = []
 
     async def publish_raw(self, subject: str, headers: Headers, body: bytes) -> None:

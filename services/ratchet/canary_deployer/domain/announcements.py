@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ratchet.bus.message import Cause
 from ratchet.canary_deployer.domain.audit import sealed
 from ratchet.canary_deployer.domain.budget import threshold
 from ratchet.canary_deployer.domain.cohorts import FIRST_CALL, SAFETY
@@ -19,9 +20,8 @@ from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
 from ratchet.canary_deployer.domain.watch import Watch
-from ratchet.messages import Alert, JsonObject, ModelDeployed, ModelRollout, named_id
-from ratchet.messages.base import Cause
-from ratchet.messages.deployment import (
+from ratchet.contract import Alert, JsonObject, ModelDeployed, ModelRollout, named_id
+from ratchet.contract.deployment import (
     DeploymentConfig,
     DeploymentMetadata,
     ModelInfo,
@@ -29,7 +29,7 @@ from ratchet.messages.deployment import (
     RolloutStage,
     ValidationResults,
 )
-from ratchet.messages.state import PolicyVersion
+from ratchet.contract.state import PolicyVersion
 
 HELDOUT = "heldout_tasks"
 SAFETY_SUITE = "safety_suite"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ratchet.messages import ModelRollout
+from ratchet.contract import ModelRollout
 
 
 def sealed(decision: ModelRollout, previous_hash: str | None) -> ModelRollout:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from ratchet.bus.message import Cause
 from ratchet.canary_deployer.domain.announcements import Facts, announcements, registered
 from ratchet.canary_deployer.domain.forecast import too_long
 from ratchet.canary_deployer.domain.rollout import (
@@ -23,9 +24,8 @@ from ratchet.canary_deployer.domain.rollout import (
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.strategies import STRATEGIES
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, in_soak, noticed
-from ratchet.messages import Message, encode, named_id
-from ratchet.messages.base import Cause
-from ratchet.messages.state import PolicyVersion, Route, ServedPolicy, WeightStep
+from ratchet.contract import Message, encode, named_id
+from ratchet.contract.state import PolicyVersion, Route, ServedPolicy, WeightStep
 
 WHY_SUPERSEDED = {
     State.GATING: "before it met traffic",

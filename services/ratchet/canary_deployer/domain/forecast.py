@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 
+from ratchet.bus.message import JsonObject, Value
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.messages.base import JsonObject, Value
 
 DAY_S = 86400.0
 LARGEST_VARIANCE = 0.25

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.announcements import HELDOUT
 from ratchet.canary_deployer.domain.forecast import DAY_S, at_rate, told, too_long
 from ratchet.canary_deployer.domain.replay import REPLAY, first_stage
@@ -23,7 +24,6 @@ from ratchet.canary_deployer.domain.rollout import (
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.strategies import DEFAULT, STRATEGIES, chosen, immediate
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
-from ratchet.messages.base import JsonObject
 
 ALWAYS = ("probe", "warmup")
 """Gates that nobody can waive: a policy that does not load or answers with noise cannot serve."""

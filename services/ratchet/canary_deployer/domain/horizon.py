@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ratchet.bus.message import Value
 from ratchet.canary_deployer.domain.forecast import DAY_S, Forecast
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.messages.base import Value
 
 QUANTILE = 0.99
 HEAD_ROOM = 1.5

@@ -9,8 +9,8 @@ from ratchet.canary_deployer.domain.gating import replayed
 from ratchet.canary_deployer.domain.rollout import PASSED, WITH_TRAFFIC, IllegalMove, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.verdicts import Decision, proven, waiting_for
-from ratchet.kernel.errors import Conflict
-from ratchet.messages.state import Route
+from ratchet.contract.state import Route
+from ratchet.errors import Conflict
 
 
 class Act(StrEnum):

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from ratchet.messages.base import JsonObject
+from ratchet.bus.message import JsonObject
 
 USUALLY = 0.5
 """An equal policy that passes less often than this was given too few tasks."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from ratchet.bus.message import Cause
 from ratchet.canary_deployer.domain.serving import REGISTERED
-from ratchet.messages import TrainingStatus
-from ratchet.messages.base import Cause
-from ratchet.messages.routing import parse_model, policy_name
-from ratchet.messages.state import Job, PolicyVersion
+from ratchet.contract import TrainingStatus
+from ratchet.contract.state import Job, PolicyVersion
+from ratchet.rules.arms import parse_model, policy_name
 
 DEPLOYABLE = frozenset({"adapter", "model"})
 """Kinds of artifact that can serve; a reward model, for example, cannot."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from ratchet.bus.message import JsonObject, named_id
 from ratchet.canary_deployer.domain.heldout import Played
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.messages.base import JsonObject, named_id
 
 REPLAY = "shadow_replay"
 """The gate's name."""

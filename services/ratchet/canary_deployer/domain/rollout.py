@@ -8,14 +8,14 @@ from enum import StrEnum
 
 import msgspec
 
+from ratchet.bus.message import Cause, JsonObject, Value, decode
 from ratchet.canary_deployer.domain.forecast import Forecast
 from ratchet.canary_deployer.domain.horizon import Horizon
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.trajectories import Compared
 from ratchet.canary_deployer.domain.watch import Watch
-from ratchet.kernel.errors import Rejected
-from ratchet.messages.base import Cause, JsonObject, Value, decode
-from ratchet.messages.state import ServedPolicy, WeightStep
+from ratchet.contract.state import ServedPolicy, WeightStep
+from ratchet.errors import Rejected
 
 
 class State(StrEnum):

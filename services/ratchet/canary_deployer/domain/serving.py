@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, State
-from ratchet.messages.state import CanaryRoute, PolicyVersion, Route
+from ratchet.contract.state import CanaryRoute, PolicyVersion, Route
 
 REGISTERED, REFUSED, CANARY, STABLE, ARCHIVED, ROLLED_BACK, SUPERSEDED = (
     "registered",

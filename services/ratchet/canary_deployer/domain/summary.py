@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.announcements import e_values, statistics
 from ratchet.canary_deployer.domain.rollout import Rollout, State
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.verdicts import waiting_for
-from ratchet.messages.base import JsonObject
 
 
 def summary(rollout: Rollout, rules: Rules) -> JsonObject:

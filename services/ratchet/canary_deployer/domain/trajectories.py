@@ -31,8 +31,8 @@ import msgspec
 from ratchet.canary_deployer.domain.e_processes import MIN_WEIGHT
 from ratchet.canary_deployer.domain.prefixes import BLOCK
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.messages import Reward, Start, Turn
-from ratchet.messages.routing import CANARY, STABLE
+from ratchet.contract import Reward, Start, Turn
+from ratchet.rules.arms import CANARY, STABLE
 
 PENDING, SUCCESS, FAILED, MISSING, MOVED, UNTOLD = range(6)
 """What is known of an outcome. `MOVED`: another policy answered from some call on, through no fault of the arm.

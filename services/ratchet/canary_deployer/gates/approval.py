@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ratchet.canary_deployer.domain.rollout import NEEDS_APPROVAL, NOT_RUN, GateResult
 from ratchet.canary_deployer.gates.base import GateTools
-from ratchet.messages.state import PolicyVersion
+from ratchet.contract.state import PolicyVersion
 
 NAME = "approval"
 

@@ -8,10 +8,10 @@ from typing import Protocol
 
 import msgspec
 
+from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.heldout import Played
 from ratchet.canary_deployer.domain.rollout import GateResult
-from ratchet.messages.base import JsonObject
-from ratchet.messages.state import PolicyVersion
+from ratchet.contract.state import PolicyVersion
 
 
 class Gate(Protocol):

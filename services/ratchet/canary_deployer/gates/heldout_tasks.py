@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.announcements import HELDOUT, share
 from ratchet.canary_deployer.domain.paired import compare, paired_differences
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, PASSED, GateResult
 from ratchet.canary_deployer.gates.base import GateTools, Heldout, HeldoutRun
-from ratchet.messages.base import JsonObject
-from ratchet.messages.state import PolicyVersion
+from ratchet.contract.state import PolicyVersion
 
 NAME = HELDOUT
 

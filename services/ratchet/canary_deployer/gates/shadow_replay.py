@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.paired import compare
 from ratchet.canary_deployer.domain.replay import (
     NOT_TRAFFIC,
@@ -25,9 +26,8 @@ from ratchet.canary_deployer.domain.replay import (
 )
 from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.gates.base import GateTools, LoggedPrompt, LoggedPrompts, ReplayTools
-from ratchet.kernel.errors import Rejected, Unavailable
-from ratchet.messages.base import JsonObject
-from ratchet.messages.state import PolicyVersion
+from ratchet.contract.state import PolicyVersion
+from ratchet.errors import Rejected, Unavailable
 
 NAME = REPLAY
 AT_A_TIME = 4

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult
 from ratchet.canary_deployer.gates.base import Engine, GateTools
-from ratchet.kernel.errors import Rejected
-from ratchet.messages.state import PolicyVersion
+from ratchet.contract.state import PolicyVersion
+from ratchet.errors import Rejected
 
 NAME = "warmup"
 

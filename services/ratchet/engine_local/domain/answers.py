@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from ratchet.bus.message import JsonObject
 from ratchet.engine_local.domain.requests import Wanted
 from ratchet.engine_local.tool_formats import Reply
-from ratchet.messages.base import JsonObject
 
 Spell = Callable[[int], str]
 """Token id to its text."""

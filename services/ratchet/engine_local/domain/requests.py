@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ratchet.kernel.errors import HttpError
-from ratchet.messages.base import JsonObject
+from ratchet.bus.message import JsonObject
+from ratchet.errors import HttpError
 
 MAX_TOP_LOGPROBS = 20
 MAX_STOPS = 16

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import msgspec
 
-from ratchet.kernel.errors import HttpError
-from ratchet.messages.base import JsonObject
+from ratchet.bus.message import JsonObject
+from ratchet.errors import HttpError
 
 _ROLES = {"system", "developer", "user", "assistant", "tool"}
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ratchet.messages.base import JsonObject
+from ratchet.bus.message import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

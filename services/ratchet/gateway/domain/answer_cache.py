@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ratchet.messages.turn import Sampling
+from ratchet.contract.turn import Sampling
 
 LARGEST = 8
 """An answer larger than this part of the whole cache (one eighth) is not kept."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from ratchet.messages.routing import Assignment
+from ratchet.rules.arms import Assignment
 
 ARM_BYTES = 1024
 """What one costs, measured and rounded up."""

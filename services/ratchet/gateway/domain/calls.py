@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from ratchet.contract import JsonObject
+from ratchet.contract.turn import Sampling
+from ratchet.errors import HttpError
 from ratchet.gateway.domain.distribution import is_constrained, is_multimodal, with_neutral
-from ratchet.kernel.errors import HttpError
-from ratchet.messages import JsonObject
-from ratchet.messages.routing import ModelName, parse_model
-from ratchet.messages.turn import Sampling
+from ratchet.rules.arms import ModelName, parse_model
 
 Body = dict[str, Any]
 """A request's or answer's JSON object. `Any`: what the members are is checked here, or left to the engine."""

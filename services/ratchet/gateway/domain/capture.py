@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from ratchet.contract import JsonObject, PolicyClaim, Turn
+from ratchet.contract.turn import EngineInfo, PromptTokens, Sampling, Trainable, Usage
 from ratchet.gateway.domain.conversations import PastCall
-from ratchet.messages import JsonObject, PolicyClaim, Turn
-from ratchet.messages.turn import EngineInfo, PromptTokens, Sampling, Trainable, Usage
 
 CANCELLED, CACHED = "cancelled", "cached"
 UNSEARCHABLE, CONSTRAINED, MULTIMODAL = "unsearchable_prompt", "constrained", "multimodal"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ratchet.errors import HttpError
 from ratchet.gateway.domain.calls import Body, CallRequest, engine_body, first_choice, read_call
 from ratchet.gateway.domain.capture import MODES, Answer, usage_of
-from ratchet.kernel.errors import HttpError
 
 
 def read_chat(body: Body) -> CallRequest:

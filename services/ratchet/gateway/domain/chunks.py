@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from ratchet.errors import HttpError
 from ratchet.gateway.domain.calls import Body
-from ratchet.kernel.errors import HttpError
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": the model is at work\n\n"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from ratchet.contract import JsonObject
+from ratchet.errors import HttpError
 from ratchet.gateway.domain.calls import Body, CallRequest, engine_body, first_choice, read_call
 from ratchet.gateway.domain.capture import MODES, Answer, usage_of
-from ratchet.kernel.errors import HttpError
-from ratchet.messages import JsonObject
 
 
 def read_completion(body: Body) -> CallRequest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ratchet.messages.state import Route
+from ratchet.contract.state import Route
 
 LEASE_S = 20.0
 """A canary weight lapses after this long without an observed renewal. The deployer renews every 5 s."""

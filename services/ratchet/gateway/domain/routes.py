@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from ratchet.contract import PolicyClaim, Start
+from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
 from ratchet.gateway.domain.arms import Arm
-from ratchet.messages import PolicyClaim, Start
-from ratchet.messages.routing import MIXED, PINNED, STABLE, Assignment, arm_of
-from ratchet.messages.state import PolicyVersion, Route, ServedPolicy
+from ratchet.rules.arms import MIXED, PINNED, STABLE, Assignment, arm_of
 
 
 def assign(route: Route, arm: Arm, *, lapsed: bool) -> Assignment | None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ratchet.kernel.redaction import Redacted
-from ratchet.messages.base import JsonObject
+from ratchet.bus.message import JsonObject
+from ratchet.rules.redaction import Redacted
 
 SET_BYTES = 1024
 """What one costs beside its text, measured and rounded up."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 
 from aiohttp import ClientSession
 
+from ratchet.errors import ConfigError
 from ratchet.gateway.engines.http_post import Address, HttpPost
 from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.settings import UpstreamSettings
-from ratchet.kernel.errors import ConfigError
 
 
 def openai_engine(settings: UpstreamSettings, session: ClientSession) -> OpenAiEngine:

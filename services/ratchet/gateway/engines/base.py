@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ratchet.contract.state import ServedPolicy
+from ratchet.contract.turn import EngineInfo
+from ratchet.errors import HttpError
 from ratchet.gateway.domain.calls import CallRequest
 from ratchet.gateway.domain.forms import Form
-from ratchet.kernel.errors import HttpError
-from ratchet.messages.state import ServedPolicy
-from ratchet.messages.turn import EngineInfo
 
 BUSY = frozenset({408, 429})
 """Out of time, or too many calls: somebody else may have room."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ratchet.contract.state import ServedPolicy
+from ratchet.contract.turn import EngineInfo
 from ratchet.gateway.domain.calls import CallRequest, provider_body
 from ratchet.gateway.domain.forms import Form
 from ratchet.gateway.engines.base import BUSY, EngineFailed, Post, Reply
 from ratchet.gateway.engines.refusals import WRONG_KEY, refused
-from ratchet.messages.state import ServedPolicy
-from ratchet.messages.turn import EngineInfo
 
 ANY = "*"
 """Stands for every role that the map of models does not name."""

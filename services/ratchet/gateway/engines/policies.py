@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from ratchet.contract.state import PolicyVersion, ServedPolicy
+from ratchet.contract.turn import EngineInfo
+from ratchet.errors import NotFound, Unavailable
 from ratchet.gateway.domain.calls import CallRequest
 from ratchet.gateway.domain.forms import Form
 from ratchet.gateway.engines.base import BUSY, CallRefused, EngineFailed, Post, Reply
 from ratchet.gateway.engines.refusals import WRONG_KEY, refused
-from ratchet.kernel.errors import NotFound, Unavailable
-from ratchet.messages.state import PolicyVersion, ServedPolicy
-from ratchet.messages.turn import EngineInfo
 
 NAME = "the engine"
 """What errors call it."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ratchet.messages.chat import text_of
 from ratchet.preferences.rules.base import ROUNDING, Chat, Try, Verdict
+from ratchet.rules.chat import text_of
 
 INCONCLUSIVE = "inconclusive"
 CONTRADICTED = "contradicted_by_reward"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ratchet.messages.base import JsonObject
+from ratchet.bus.message import JsonObject
 
 Chat = list[JsonObject]
 """Messages in OpenAI's form."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ratchet.messages import Feedback, JsonObject, Trajectory
+from ratchet.contract import Feedback, JsonObject, Trajectory
 from ratchet.reward_computer.domain.window import NOTHING_YET, Stats
 
 

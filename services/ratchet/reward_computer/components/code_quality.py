@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ratchet.messages.trajectory import Quality
+from ratchet.contract.trajectory import Quality
 from ratchet.reward_computer.components.base import Assessment, Evidence
 
 

@@ -7,7 +7,7 @@ latency in units of 6 s (at most 100), successful tool calls (at most 10). A fai
 
 from __future__ import annotations
 
-from ratchet.messages import Trajectory
+from ratchet.contract import Trajectory
 from ratchet.reward_computer.components.base import Assessment, Evidence
 
 COST_UNIT_USD, MAX_COST = 0.1, 10.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ratchet.messages.reward import TurnReward
-from ratchet.messages.trajectory import TrajectoryTurn
+from ratchet.contract.reward import TurnReward
+from ratchet.contract.trajectory import TrajectoryTurn
 
 
 def turn_rewards(turns: Sequence[TrajectoryTurn], total: float) -> list[TurnReward]:

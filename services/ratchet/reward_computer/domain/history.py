@@ -13,9 +13,9 @@ from itertools import groupby
 
 import msgspec
 
-from ratchet.kernel.received import Received
-from ratchet.messages import Message, Trajectory, Value
-from ratchet.messages.trajectory import TrajectoryTurn
+from ratchet.bus.received import Received
+from ratchet.contract import Message, Trajectory, Value
+from ratchet.contract.trajectory import TrajectoryTurn
 from ratchet.reward_computer.domain.window import Stats, stats_of
 
 CAPACITY = 2000

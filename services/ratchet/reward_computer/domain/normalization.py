@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ratchet.kernel.received import Received
-from ratchet.messages import JsonObject, Message, Reward, Value
-from ratchet.messages.base import named_id
-from ratchet.messages.reward import Normalization, RewardFunction
+from ratchet.bus.message import named_id
+from ratchet.bus.received import Received
+from ratchet.contract import JsonObject, Message, Reward, Value
+from ratchet.contract.reward import Normalization, RewardFunction
 from ratchet.reward_computer.domain.window import Stats, stats_of
 
 CAPACITY = 1000

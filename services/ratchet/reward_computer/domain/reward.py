@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ratchet.messages import DEFAULT_ROLE, Feedback, Reward, Trajectory, named_id
-from ratchet.messages.reward import UPDATE, RewardComponent, RewardFunction, RewardMetadata
+from ratchet.contract import DEFAULT_ROLE, Feedback, Reward, Trajectory, named_id
+from ratchet.contract.reward import UPDATE, RewardComponent, RewardFunction, RewardMetadata
 from ratchet.reward_computer.components import COMPONENTS, Assessment, Component, Evidence
 from ratchet.reward_computer.components.user_feedback import scoring
 from ratchet.reward_computer.domain.dense import turn_rewards

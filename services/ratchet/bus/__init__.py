@@ -1,0 +1,1 @@
+"""A NATS JetStream library: messages with contracts, published and consumed exactly once in effect."""

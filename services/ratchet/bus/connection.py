@@ -1,0 +1,311 @@
+"""The connection to the broker: typed publishing, reading, buckets, and the streams themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import nats
+import nats.errors
+import structlog
+from nats.aio.client import Client as Nats
+from nats.aio.msg import Msg
+from nats.js import errors as js_errors
+from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
+
+from ratchet.bus.clock import utc_now
+from ratchet.bus.contracts import Contracts, Stream
+from ratchet.bus.envelope import HEADER_ROOM, Headers, event_id_of, seal, unseal, wire_size
+from ratchet.bus.kv import Bucket
+from ratchet.bus.message import Message
+from ratchet.bus.publisher import Publisher, Sealed
+from ratchet.bus.received import Causing, Received
+from ratchet.bus.tasks import end
+from ratchet.bus.urls import shown
+from ratchet.errors import BusUnavailable, InvalidMessage
+
+log = structlog.get_logger()
+
+V = TypeVar("V")
+ENSURE_S = 30.0
+"""Longest wait until a stream or a bucket is made: the broker writes to a disk that others may use."""
+RECONNECT_S = 0.25
+"""Pause between attempts to reach the broker again; attempts never end."""
+PING_S, UNANSWERED_PINGS = 5, 2
+"""Seconds between pings; a connection on which so many in a row stay without an answer is made anew: the broker is
+frozen, or what it sends is not read any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class BusSettings:
+    """Where the broker is, and what it is asked for."""
+
+    url: str = "nats://127.0.0.1:4222"
+    """`tls://` insists on TLS."""
+    seed_file: Path | None = None
+    """File with this program's NKEY seed; none where the broker asks for no credentials."""
+    replicas: int = 1
+    """Copies of every stream and bucket: 1 on one machine, 3 in a cluster."""
+    stream_max_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Stream -> bytes it may hold, where that differs from the registry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a stream holds."""
+
+    made: str
+    """When it was made: a stream that was lost, or removed, and made again counts its messages from 1 again."""
+    first: int
+    """Sequence of the oldest message; one more than `last` when there is none."""
+    last: int
+
+
+class Connection(Nats):
+    """nats-py's client without two of its faults (nats-py 2.16).
+
+    Its reading ends for good with the PONG to a ping whose sender has stopped waiting for it, as after a broker that
+    was frozen for a moment (`Client._process_pong`). And it tells its credentials to any server that asks for no TLS,
+    also where the url is `tls://`: to one in the middle, for example (`Client._process_connect_init`).
+    """
+
+    async def _process_pong(self) -> None:
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
+
+    def _connect_command(self) -> bytes:
+        """The first thing that is said to a server. Raises `SecureConnRequiredError` before it would go unprotected."""
+        server = self._current_server
+        if server is not None and server.uri.scheme == "tls" and not self._server_info.get("tls_required"):
+            raise nats.errors.SecureConnRequiredError
+        return super()._connect_command()
+
+
+class Bus:
+    """One connection. Everything that is published is checked against its contract first."""
+
+    def __init__(
+        self, nc: Nats, *, name: str, contracts: Contracts, replicas: int, now: Callable[[], datetime] = utc_now
+    ) -> None:
+        self.nc = nc
+        self.contracts = contracts
+        self.now = now
+        self._name = name
+        self._source = f"urn:ratchet:{name}"
+        self._replicas = replicas
+        self._publishers: dict[str, Publisher] = {}
+        self._ensures = False
+        self._restoring: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def connect(
+        cls, settings: BusSettings, *, name: str, contracts: Contracts, now: Callable[[], datetime] = utc_now
+    ) -> Bus:
+        """Connect, waiting for as long as the broker is away."""
+        bounded = contracts.bounded(settings.stream_max_bytes)
+        bus = cls(Connection(), name=name, contracts=bounded, replicas=settings.replicas, now=now)
+        while True:
+            try:
+                await bus.reach(settings, settings.url, reconnect_time_wait=RECONNECT_S, error_cb=_log_error)
+            except (nats.errors.NoServersError, TimeoutError, OSError) as error:
+                log.warning("waiting for the broker", url=shown(settings.url), reason=repr(error))
+                await asyncio.sleep(1.0)
+            else:
+                return bus
+
+    async def reach(self, settings: BusSettings, url: str, *, ping_s: float = PING_S, **pace: Any) -> None:
+        """Connect, once; a connection that breaks later comes back by itself. Raises what nats-py raises.
+
+        `pace`: options of `nats.connect` in which services and agents differ: pauses, and what is said of errors.
+        """
+        await self.nc.connect(
+            url,
+            name=self._name,
+            max_reconnect_attempts=-1,
+            connect_timeout=2,
+            ping_interval=cast("int", ping_s),  # it is slept for: any number does
+            max_outstanding_pings=UNANSWERED_PINGS,
+            disconnected_cb=self._connection_lost,
+            reconnected_cb=self._connection_back,
+            nkeys_seed=str(settings.seed_file) if settings.seed_file else None,
+            **pace,
+        )
+
+    async def close(self) -> None:
+        """Publish what is still queued, then close the connection."""
+        await end(self._restoring)
+        await asyncio.gather(*(publisher.drain() for publisher in self._publishers.values()))
+        try:
+            await self.nc.close()
+        except (RuntimeError, OSError, nats.errors.Error) as error:  # uvloop's, for a transport that broke before
+            log.warning("the connection did not close cleanly", reason=repr(error))
+
+    async def check(self) -> str | None:
+        """Readiness: None while connected, else the reason."""
+        return None if self.nc.is_connected else "broker is not connected"
+
+    async def publish(self, message: Message, *, cause: Causing | None = None) -> None:
+        """Check and store one message; returns when the stream has it.
+
+        Raises `InvalidMessage`, `BusUnavailable` (outcome unknown: publishing again is safe) or `Rejected`.
+        """
+        await self.publish_all([message], cause=cause)
+
+    async def publish_all(self, messages: Sequence[Message], *, cause: Causing | None = None) -> None:
+        """Store several messages; returns when all are stored. None is sent when one of them is invalid."""
+        sealed = [(self.contracts.topic_of(m.subject).stream, self._seal(m, cause)) for m in messages]
+        for stream, one in sealed:
+            self._publisher(stream).enqueue(one)
+        results = await asyncio.gather(*(one.done for _, one in sealed), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def publish_raw(self, subject: str, headers: Headers, body: bytes) -> None:
+        """Store a message that was sealed before (a spooled one); returns when the stream has it."""
+        stream = self.contracts.topic_of(subject).stream
+        one = Sealed(subject, headers, body, asyncio.get_running_loop().create_future())
+        self._publisher(stream).enqueue(one)
+        await one.done
+
+    def seal(self, message: Message, cause: Causing | None = None) -> tuple[str, Headers, bytes]:
+        """(subject, headers, body) as `publish` would send them. Raises `InvalidMessage`."""
+        body = self.contracts.check_strict(message)
+        schema = f"urn:ratchet:schema:{self.contracts.topic_of(message.subject).schema}"
+        headers, wire = seal(message, body, source=self._source, schema=schema, now=self.now(), cause=cause)
+        limit, size = self.nc.max_payload, wire_size(headers, wire) + HEADER_ROOM
+        if limit and size > limit:
+            raise InvalidMessage(f"headers and body of {size} bytes are larger than the broker takes ({limit})")
+        return message.subject, headers, wire
+
+    def read(self, message: Msg, wanted: Collection[str] = ()) -> tuple[Received[Message], int]:
+        """A delivery as a typed message, and how many members its schema does not know.
+
+        One of an older version is upgraded to the topic that is among the `wanted` ones; by default it stays as it is.
+
+        Raises `UnknownSubject` or `InvalidMessage`.
+        """
+        headers: Headers = dict(message.headers or {})
+        reading = self.contracts.read_as(message.subject, unseal(headers, message.data), wanted)
+        event_id = event_id_of(headers, reading.message)
+        meta = message.metadata
+        received = Received(
+            message=reading.message,
+            subject=message.subject,
+            stream=meta.stream,
+            sequence=meta.sequence.stream,
+            delivered=meta.num_delivered or 1,
+            event_id=event_id,
+            time=meta.timestamp,
+            correlation_id=headers.get("ce-correlationid", event_id),
+            causation_id=headers.get("ce-causationid"),
+            headers=headers,
+            body=reading.body,
+        )
+        return received, reading.unknown
+
+    def bucket(self, name: str, kind: type[V]) -> Bucket[V]:
+        """A key-value bucket whose values are of `kind`."""
+        return Bucket(self.nc, name, kind)
+
+    async def last_sequence(self, stream: str) -> int:
+        """Sequence of the newest message of a stream, 0 when it has none. Raises `BusUnavailable`."""
+        return (await self.extent(stream)).last
+
+    async def extent(self, stream: str) -> Extent:
+        """Which messages a stream holds now, and which stream of its name it is. Raises `BusUnavailable`."""
+        jetstream: Any = self.nc.jetstream()  # nats-py types its answers only in parts
+        try:
+            info = await jetstream.stream_info(stream)
+        except (nats.errors.Error, TimeoutError) as error:
+            raise BusUnavailable(f"broker does not answer for {stream}: {error!r}") from error
+        # A stream that never held a message says 0 for both.
+        first = max(info.state.first_seq, 1)
+        return Extent(made=info.created.isoformat(), first=first, last=info.state.last_seq)
+
+    async def ensure_streams(self) -> None:
+        """Create or update every stream and bucket of the contracts. Running it again changes nothing.
+
+        From then on it is done again whenever the connection comes back: a broker may come back without its data.
+        Raises `BusUnavailable`.
+        """
+        self._ensures = True
+        jetstream: Any = self.nc.jetstream(timeout=ENSURE_S)
+        try:
+            for stream in self.contracts.streams.values():
+                await self._ensure_stream(jetstream, _stream_config(stream, self._replicas))
+            for bucket in self.contracts.buckets.values():
+                config = KeyValueConfig(bucket=bucket.name, history=bucket.history, replicas=self._replicas)
+                await self._ensure_bucket(jetstream, config)
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise BusUnavailable(f"broker cannot make the streams and buckets: {error!r}") from error
+
+    @staticmethod
+    async def _ensure_stream(jetstream: Any, config: StreamConfig) -> None:
+        try:
+            await jetstream.stream_info(config.name)
+            await jetstream.update_stream(config)
+        except js_errors.NotFoundError:
+            await jetstream.add_stream(config)
+
+    @staticmethod
+    async def _ensure_bucket(jetstream: Any, config: KeyValueConfig) -> None:
+        try:
+            await jetstream.key_value(config.bucket)
+        except js_errors.BucketNotFoundError:
+            await jetstream.create_key_value(config=config)
+
+    async def _connection_lost(self) -> None:
+        """What is being published fails: its answers cannot come."""
+        for publisher in self._publishers.values():
+            publisher.connection_lost()
+
+    async def _connection_back(self) -> None:
+        """The broker may have lost its data meanwhile: what services need is made again."""
+        if self._ensures and (self._restoring is None or self._restoring.done()):
+            self._restoring = asyncio.create_task(self._ensure_again())
+
+    async def _ensure_again(self) -> None:
+        while True:
+            try:
+                return await self.ensure_streams()
+            except BusUnavailable as error:
+                log.warning("streams are not made again yet", reason=str(error))
+                await asyncio.sleep(1.0)
+
+    def _seal(self, message: Message, cause: Causing | None) -> Sealed:
+        subject, headers, body = self.seal(message, cause)
+        return Sealed(subject, headers, body, asyncio.get_running_loop().create_future())
+
+    def _publisher(self, stream: str) -> Publisher:
+        if stream not in self._publishers:
+            atomic = self.contracts.streams[stream].allow_atomic
+            self._publishers[stream] = Publisher(self.nc, stream, atomic=atomic)
+        return self._publishers[stream]
+
+
+def _stream_config(stream: Stream, replicas: int) -> StreamConfig:
+    return StreamConfig(
+        name=stream.name,
+        subjects=list(stream.subjects),
+        retention=RetentionPolicy.WORK_QUEUE if stream.retention == "workqueue" else RetentionPolicy.LIMITS,
+        discard=DiscardPolicy.NEW if stream.discard == "new" else DiscardPolicy.OLD,
+        max_age=stream.max_age_s or 0,
+        max_msgs=stream.max_msgs or -1,
+        max_bytes=stream.max_bytes or -1,
+        duplicate_window=stream.duplicate_window_s,
+        storage=StorageType.FILE,
+        num_replicas=replicas,
+        allow_atomic=stream.allow_atomic,
+        allow_direct=True,
+    )
+
+
+async def _log_error(error: Exception) -> None:
+    if not isinstance(error, nats.errors.SlowConsumerError | nats.errors.UnexpectedEOF | OSError):
+        log.warning("broker connection", error=repr(error))

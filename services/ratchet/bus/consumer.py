@@ -1,0 +1,356 @@
+"""The one consumer loop: batches with a linger, an outcome per message, publish first and then ack."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+import nats.errors
+import structlog
+from nats.aio.msg import Msg
+from nats.js.api import AckPolicy, ConsumerConfig
+from nats.js.errors import Error as JetStreamError
+from prometheus_client import Counter, Gauge, Histogram
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.deadletter import with_body
+from ratchet.bus.failures import failure, reason_of
+from ratchet.bus.message import Cause, Message
+from ratchet.bus.pull_consumer import Puller
+from ratchet.bus.received import Received
+from ratchet.errors import ContractError, InvalidMessage, RatchetError, Rejected, Unavailable
+
+log = structlog.get_logger()
+
+M = TypeVar("M", bound=Message)
+
+BACKOFF_S = (0.5, 5.0)
+"""First and longest pause while something that a handler depends on is away: new messages would fare no better."""
+WAITING = 20_000
+"""Messages of one consumer that may be delivered and not settled. Ends of trajectories wait for their turns for
+minutes; while they do, the turns behind them must still come. What is in memory is bounded elsewhere, in bytes."""
+REMEMBERED = 10_000
+"""Messages whose unexpected failures are remembered."""
+
+HANDLED = Counter("ratchet_messages_handled_total", "Messages settled, by outcome.", ["consumer", "outcome"])
+HANDLING = Histogram("ratchet_batch_handling_seconds", "Time one batch took, publishing included.", ["consumer"])
+UNKNOWN = Counter("ratchet_unknown_members_total", "Members that the schema does not know.", ["consumer", "topic"])
+SEQUENCE = Gauge("ratchet_consumer_sequence", "Newest stream sequence that was settled.", ["consumer"])
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Handled: publish `events`, then ack."""
+
+    events: Sequence[Message] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Not now: deliver it again after `delay_s`."""
+
+    reason: str
+    delay_s: float = 1.0
+    away: bool = False
+    """Because something is away that the next message needs as well: the consumer pauses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Never: copy it to the dead letters under `reason` (a token) with `detail`, and terminate it."""
+
+    reason: str
+    detail: str
+
+
+Outcome = Done | Retry | Dead
+BatchHandler = Callable[[Sequence[Received[Any]]], Awaitable[Sequence[Outcome]]]
+"""One outcome per message, in order. `Any` because each topic has its own message type."""
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """What to consume and how."""
+
+    stream: str
+    durable: str
+    handlers: Mapping[str, BatchHandler]
+    """Topic -> handler. In one batch the topics are handled in this order. Older versions of a topic come upgraded."""
+    batch: int = 256
+    linger_s: float = 0.02
+    ack_wait_s: float = 30.0
+    """The server redelivers after this long without a sign of life; a running handler sends one every third of it."""
+    max_deliveries: int = 5
+    """A message is dead once its handling failed unexpectedly so often in this process. `Retry` and `Unavailable` are
+    no failures: what waits for others may wait for as long as they take."""
+    on_dead: Callable[[Sequence[int]], Awaitable[None]] | None = field(default=None, repr=False)
+    """Called with the sequences of dead messages before their dead letters are published, at every attempt at that."""
+    subjects: Sequence[str] | None = None
+    """Narrower filters than all subjects of the topics, such as one pool of a work queue."""
+
+
+def each(handler: Callable[[Received[M]], Awaitable[Sequence[Message]]]) -> BatchHandler:
+    """A batch handler from one that takes a message and returns the events to publish."""
+
+    async def one(received: Received[M]) -> Outcome:
+        try:
+            return Done(await handler(received))
+        except Unavailable as error:
+            return Retry(str(error), away=True)
+        except RatchetError as error:
+            return Dead("rejected", str(error))
+
+    async def handle(batch: Sequence[Received[Any]]) -> Sequence[Outcome]:
+        return [await one(received) for received in batch]
+
+    return handle
+
+
+class Consumer:
+    """Runs a subscription until it is stopped."""
+
+    def __init__(self, bus: Bus, subscription: Subscription) -> None:
+        self._bus = bus
+        self._subscription = subscription
+        self._stopping = asyncio.Event()
+        self._at_hand: Sequence[Msg] = ()
+        self._failures: dict[int, int] = {}
+        self._away = False
+        self._pause_s = 0.0
+        config = ConsumerConfig(
+            durable_name=subscription.durable,
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=subscription.ack_wait_s,
+            max_deliver=-1,
+            max_ack_pending=max(WAITING, subscription.batch * 4),
+            filter_subjects=_filters(bus, subscription),
+        )
+        self._puller = Puller(bus.nc, subscription.stream, config, subscription.batch, subscription.linger_s)
+
+    async def run(self) -> None:
+        """Consume until stopped; what was delivered but not begun goes back at once."""
+        await self._open()
+        alive = asyncio.create_task(self._heartbeat())
+        try:
+            while not self._stopping.is_set():
+                batch = await self._next()
+                if batch:
+                    await self._settle(batch)
+                    await self._rest()
+        finally:
+            alive.cancel()
+        for message in await self._puller.close():
+            with suppress(nats.errors.Error):
+                await message.nak()
+
+    async def stop(self) -> None:
+        """Finish the batch at hand and return from `run`."""
+        self._stopping.set()
+        self._puller.interrupt()
+
+    async def _open(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                await self._puller.open()
+                return
+            except (nats.errors.Error, JetStreamError, TimeoutError) as error:
+                log.warning("waiting for the broker", consumer=self._subscription.durable, reason=repr(error))
+                await asyncio.sleep(1.0)
+
+    async def _next(self) -> list[Msg]:
+        try:
+            return await self._puller.next_batch(wait_s=0.5)
+        except nats.errors.Error as error:
+            log.warning("cannot pull", consumer=self._subscription.durable, reason=repr(error))
+            await asyncio.sleep(1.0)
+            return []
+
+    async def _rest(self) -> None:
+        """Nothing, or a growing pause while what the handlers depend on is away."""
+        if self._pause_s:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_s):
+                    await self._stopping.wait()
+
+    async def _settle(self, batch: Sequence[Msg]) -> None:
+        """Read, handle, publish, ack. What cannot be read comes last and at once: it holds up nothing that can."""
+        started = time.perf_counter()
+        self._at_hand = batch
+        self._away = False
+        try:
+            readable: list[tuple[Msg, Received[Message]]] = []
+            unreadable: list[tuple[Msg, Dead]] = []
+            for message in batch:
+                received = self._read(message)
+                if isinstance(received, Dead):
+                    unreadable.append((message, received))
+                else:
+                    readable.append((message, received))
+            for handler, part in self._by_topic(readable):
+                await self._handle(handler, part)
+            await self._bury(unreadable)
+        finally:
+            self._at_hand = ()
+        first, longest = BACKOFF_S
+        self._pause_s = min(longest, max(first, 2 * self._pause_s)) if self._away else 0.0
+        HANDLING.labels(self._subscription.durable).observe(time.perf_counter() - started)
+
+    def _read(self, message: Msg) -> Received[Message] | Dead:
+        try:
+            received, unknown = self._bus.read(message, self._subscription.handlers)
+        except ContractError as error:
+            reason = "invalid" if isinstance(error, InvalidMessage) else "unknown_subject"
+            return Dead(reason, str(error))
+        except Exception as error:  # noqa: BLE001 - the boundary: what cannot even be read must not stop the service
+            log.error("cannot be read", consumer=self._subscription.durable, **failure(error, self._bus.contracts.mask))
+            return Dead("invalid", f"cannot be read: {type(error).__name__}")
+        if unknown:
+            UNKNOWN.labels(self._subscription.durable, received.message.TOPIC).inc(unknown)
+        return received
+
+    def _by_topic(
+        self, batch: Sequence[tuple[Msg, Received[Message]]]
+    ) -> Iterator[tuple[BatchHandler, list[tuple[Msg, Received[Message]]]]]:
+        for topic, handler in self._subscription.handlers.items():
+            part = [pair for pair in batch if topic == pair[1].message.TOPIC]
+            if part:
+                yield handler, part
+
+    async def _handle(self, handler: BatchHandler, part: Sequence[tuple[Msg, Received[Message]]]) -> None:
+        try:
+            outcomes = await handler([received for _, received in part])
+        except Unavailable as error:
+            outcomes = [Retry(str(error), away=True)] * len(part)
+        except Exception as error:  # noqa: BLE001 - the boundary: one bad message must not stop the service
+            if len(part) > 1:
+                half = len(part) // 2  # a few bad ones among hundreds cost a few small batches, not hundreds
+                await self._handle(handler, part[:half])
+                await self._handle(handler, part[half:])
+                return
+            outcomes = [self._unexpected(part[0][1], error)]
+        self._away = self._away or any(isinstance(outcome, Retry) and outcome.away for outcome in outcomes)
+        self._tell_retries(outcomes)
+        pairs = list(zip(part, outcomes, strict=True))
+        alive = [(*known, outcome) for known, outcome in pairs if not isinstance(outcome, Dead)]
+        await asyncio.gather(*(self._apply(*one) for one in alive))
+        await self._bury([(known[0], outcome) for known, outcome in pairs if isinstance(outcome, Dead)])
+
+    def _tell_retries(self, outcomes: Sequence[Outcome]) -> None:
+        """One line for a batch, with the first reason: hundreds may wait for the same."""
+        reasons = [outcome.reason for outcome in outcomes if isinstance(outcome, Retry)]
+        if reasons:
+            log.info("will retry", consumer=self._subscription.durable, messages=len(reasons), reason=reasons[0])
+
+    def _unexpected(self, received: Received[Message], error: Exception) -> Outcome:
+        """Again, later and later; dead once it failed in this way `max_deliveries` times."""
+        if isinstance(error, Rejected):
+            return Dead("rejected", str(error))
+        durable, sequence = self._subscription.durable, received.sequence
+        log.exception("handler failed", consumer=durable, sequence=sequence, exc_info=error)
+        reason = f"{type(error).__name__}: {reason_of(error, self._bus.contracts.mask)}"
+        failures = self._failures.pop(sequence, 0) + 1
+        if failures >= self._subscription.max_deliveries:
+            return Dead("exhausted", reason)
+        self._failures[sequence] = failures
+        if len(self._failures) > REMEMBERED:
+            del self._failures[next(iter(self._failures))]  # the one that failed longest ago
+        return Retry(reason, delay_s=min(30.0, 0.5 * 2.0**failures))
+
+    async def _apply(self, message: Msg, received: Received[Message], outcome: Done | Retry) -> None:
+        """Make the outcome true: what it publishes is durable before the message is acked."""
+        try:
+            if isinstance(outcome, Retry):
+                await message.nak(delay=outcome.delay_s)
+            else:
+                await self._bus.publish_all(outcome.events, cause=received)
+                await message.ack()
+                self._failures.pop(received.sequence, None)
+                SEQUENCE.labels(self._subscription.durable).set(received.sequence)
+        except (ContractError, Rejected) as error:  # its answer can never be published
+            await self._bury([(message, Dead("rejected", f"its answer was refused: {error}"))])
+        except (RatchetError, nats.errors.Error) as error:
+            await self._not_settled([message], error)
+        else:
+            self._count(outcome)
+
+    async def _bury(self, dead: Sequence[tuple[Msg, Dead]]) -> None:
+        """Account for all of them at once, which takes as long as for one; then keep and end each."""
+        account = self._subscription.on_dead
+        try:
+            if dead and account is not None:
+                await account([message.metadata.sequence.stream for message, _ in dead])
+        except (RatchetError, nats.errors.Error) as error:
+            await self._not_settled([message for message, _ in dead], error)
+        else:
+            await asyncio.gather(*(self._bury_one(message, why) for message, why in dead))
+
+    async def _bury_one(self, message: Msg, why: Dead) -> None:
+        try:
+            await self._keep(message, why)
+        except (RatchetError, nats.errors.Error) as error:
+            await self._not_settled([message], error)
+        else:
+            self._count(why)
+
+    async def _not_settled(self, messages: Sequence[Msg], error: Exception) -> None:
+        """After a fault on the way they are delivered again."""
+        durable = self._subscription.durable
+        log.warning("not settled, will be redelivered", consumer=durable, messages=len(messages), reason=str(error))
+        for message in messages:
+            with suppress(nats.errors.Error):
+                await message.nak(delay=1.0)
+            self._count(Retry(str(error)))
+
+    def _count(self, outcome: Outcome) -> None:
+        HANDLED.labels(self._subscription.durable, type(outcome).__name__.lower()).inc()
+
+    async def _keep(self, message: Msg, dead: Dead) -> None:
+        """Keep it whole as dead letters, and end it."""
+        meta = message.metadata
+        letter = self._bus.contracts.dead_letter(
+            stream=meta.stream,
+            sequence=meta.sequence.stream,
+            consumer=self._subscription.durable,
+            original_subject=message.subject,
+            reason=dead.reason,
+            detail=dead.detail[:2000],
+            at=self._bus.now(),
+            headers=dict(message.headers or {}),
+            body="",
+        )
+        cause = _cause_in(letter.headers)
+        try:
+            await self._bus.publish_all(with_body(letter, message.data), cause=cause)
+        except (ContractError, Rejected) as error:
+            left_out = f"{letter.detail[:1000]} (headers left out: {error})"
+            bare = msgspec.structs.replace(letter, headers={}, detail=left_out[:2000])
+            await self._bus.publish_all(with_body(bare, message.data))
+        await message.term()
+        log.warning("dead letter", consumer=self._subscription.durable, sequence=letter.sequence, reason=dead.detail)
+
+    async def _heartbeat(self) -> None:
+        """Report what is at hand, or waits its turn here, as in progress: the server does not deliver it again."""
+        while True:
+            await asyncio.sleep(self._subscription.ack_wait_s / 3)
+            for message in [*self._at_hand, *self._puller.waiting]:
+                with suppress(nats.errors.Error):
+                    await message.in_progress()
+
+
+def _cause_in(headers: Mapping[str, str]) -> Cause | None:
+    """The dead message as a cause, as far as its headers can be read."""
+    event_id = headers.get("ce-id") or headers.get("Nats-Msg-Id")
+    if event_id is None:
+        return None
+    return Cause(event_id=event_id, correlation_id=headers.get("ce-correlationid", event_id))
+
+
+def _filters(bus: Bus, subscription: Subscription) -> list[str]:
+    if subscription.subjects is not None:
+        return list(subscription.subjects)
+    return bus.contracts.filters(subscription.handlers)

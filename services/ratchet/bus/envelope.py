@@ -1,0 +1,97 @@
+"""CloudEvents 1.0 in NATS headers (binary mode): what is said about a message, beside its body.
+
+Source: CloudEvents NATS protocol binding 1.0, section 3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import zstandard
+
+from ratchet.bus.message import Message
+from ratchet.bus.received import Causing, Received
+from ratchet.errors import InvalidMessage
+
+COMPRESS_ABOVE = 16_384
+"""Bodies larger than this many bytes travel as zstd."""
+MAX_BODY = 64 * 1024 * 1024
+"""Refuse to unpack more than this many bytes: a small message can hold a huge body."""
+
+MAX_ID = 256
+"""Characters of an event id that comes in a header: ids are keys in tables, and hundreds of them go into one query."""
+
+HEADER_ROOM = 256
+"""Bytes that publishing adds to a message's own headers (those of atomic batches)."""
+
+Headers = dict[str, str]
+
+
+def seal(
+    message: Message, body: bytes, *, source: str, schema: str, now: datetime, cause: Causing | None
+) -> tuple[Headers, bytes]:
+    """Headers and body as they go on the wire. `cause` is the event that this one follows from."""
+    event_id = message.event_id
+    cause = cause.as_cause() if isinstance(cause, Received) else cause
+    headers = {
+        "Nats-Msg-Id": message.repetition_id,
+        "ce-specversion": "1.0",
+        "ce-id": event_id,
+        "ce-type": message.TOPIC,
+        "ce-source": source,
+        "ce-time": now.isoformat().replace("+00:00", "Z"),
+        "ce-dataschema": schema,
+        "ce-correlationid": cause.correlation_id if cause else event_id,
+        "content-type": "application/json",
+    }
+    if cause is not None:
+        headers["ce-causationid"] = cause.event_id
+        if cause.traceparent is not None:
+            headers["traceparent"] = cause.traceparent
+    if len(body) > COMPRESS_ABOVE:
+        headers["content-encoding"] = "zstd"
+        body = zstandard.compress(body)
+    return headers, body
+
+
+def unseal(headers: Headers, body: bytes) -> bytes:
+    """The plain body. Raises `InvalidMessage` if it cannot be unpacked."""
+    encoding = headers.get("content-encoding")
+    if encoding is None:
+        return body
+    if encoding != "zstd":
+        raise InvalidMessage("unknown content-encoding")
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(body) as reader:
+            plain = reader.read(MAX_BODY + 1)
+    except zstandard.ZstdError as error:
+        raise InvalidMessage(f"body is not zstd: {error}") from error
+    if len(plain) > MAX_BODY:
+        raise InvalidMessage(f"body is larger than {MAX_BODY} bytes")
+    return plain
+
+
+def wire_size(headers: Mapping[str, str] | None, body: bytes) -> int:
+    """Bytes of headers and body as the broker counts them against its largest payload."""
+    named = sum(len(name.encode()) + len(value.encode()) + 4 for name, value in (headers or {}).items())
+    return len(body) + named + 12 if headers else len(body)
+
+
+def plain_size(headers: Mapping[str, str] | None, body: bytes) -> int:
+    """Bytes that a body unpacks to, as far as that can be said without unpacking it: as much as it may, otherwise."""
+    if not headers or headers.get("content-encoding") != "zstd":
+        return len(body)
+    try:
+        size = zstandard.frame_content_size(body)
+    except zstandard.ZstdError:
+        return len(body)  # cannot be unpacked at all
+    return size if 0 <= size <= MAX_BODY else MAX_BODY
+
+
+def event_id_of(headers: Headers, message: Message) -> str:
+    """The event's id: the publisher's word, else what follows from the body. Raises `InvalidMessage` for no id."""
+    event_id = headers.get("ce-id") or headers.get("Nats-Msg-Id") or message.event_id
+    if len(event_id) > MAX_ID:
+        raise InvalidMessage(f"the event id is longer than {MAX_ID} characters")
+    return event_id

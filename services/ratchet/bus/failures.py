@@ -1,0 +1,45 @@
+"""What may be said of an exception in a log line or a dead letter: its type, its reason, and where it was raised.
+
+Never a local variable and never what a library quotes: prompts, answers and credentials pass through our variables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from traceback import walk_tb
+from types import TracebackType
+
+from ratchet.errors import RatchetError
+
+LONGEST_REASON = 300
+"""Characters of the message of an exception that is not ours."""
+
+_QUOTED = re.compile(r"""['"`](?s:.*['"`])?""")
+"""From the first quotation mark to the last: what is quoted may itself hold quotes, escaped or not."""
+_LONG_NUMBER = re.compile(r"\d{5,}+")
+
+
+def failure(error: BaseException, mask: Callable[[str], str]) -> dict[str, str]:
+    """An exception as members of a log line: no logger that gets them can show more.
+
+    For code that also runs inside other programs, whose logging is theirs and may show the variables of every frame.
+    """
+    places = frames(error.__traceback__)
+    return {"error": type(error).__name__, "reason": reason_of(error, mask), "at": places[-1] if places else ""}
+
+
+def reason_of(error: BaseException, mask: Callable[[str], str]) -> str:
+    """The message of an exception; of one that is not ours, without what it quotes and without long numbers."""
+    text = str(error)
+    return mask(text if isinstance(error, RatchetError) else unquoted(text)[:LONGEST_REASON])
+
+
+def unquoted(text: str) -> str:
+    """`text` without what stands in quotes and without long numbers: libraries quote the values they refuse."""
+    return _LONG_NUMBER.sub("…", _QUOTED.sub("'…'", text, count=1))
+
+
+def frames(traceback: TracebackType | None) -> list[str]:
+    """`file:line in function`, outermost first."""
+    return [f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}" for frame, line in walk_tb(traceback)]

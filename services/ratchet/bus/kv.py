@@ -1,0 +1,262 @@
+"""What is true now: typed values in a NATS key-value bucket, changed by compare-and-set."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+import nats.errors
+import structlog
+from nats.aio.client import Client as Nats
+from nats.aio.msg import Msg
+from nats.js import errors as js_errors
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.kv import KeyValue
+
+from ratchet.bus.message import decode
+from ratchet.bus.pull_consumer import Puller
+from ratchet.errors import BusUnavailable, Conflict, Unreadable
+
+log = structlog.get_logger()
+
+V = TypeVar("V")
+
+POLL_S = 2.0
+"""How often a watch that hears nothing asks whether there is something to hear: a broker that was killed says nothing
+for 15-20 s. The question is for one number, however many keys there are."""
+INACTIVE_S = 30.0
+"""The server forgets the consumer of a watch that died after this long."""
+_GONE = {"DEL", "PURGE"}
+"""What a marker of a deleted key says of itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[V]):
+    """A value and the revision that a compare-and-set must name."""
+
+    value: V
+    revision: int
+
+
+class Bucket(Generic[V]):
+    """One bucket whose values are all of one type; `msgspec.Raw` stands for whatever is stored, JSON or not.
+
+    Raises `BusUnavailable` while the broker does not answer, `Unreadable` for a value of another type.
+    """
+
+    def __init__(self, nc: Nats, name: str, kind: type[V]) -> None:
+        self._nc = nc
+        self._jetstream = nc.jetstream()
+        self._name = name
+        self._stream = f"KV_{name}"
+        self._prefix = f"$KV.{name}."
+        self._kind = kind
+        self._kv: KeyValue | None = None
+
+    async def get(self, key: str) -> Entry[V] | None:
+        """The current value, or None when there is none."""
+        with _classified(key):
+            try:
+                entry = await (await self._open()).get(key)
+            except js_errors.KeyNotFoundError:
+                return None
+        assert entry.value is not None  # noqa: S101 - a found key has a value
+        return entry_of(f"{self._name}/{key}", entry.value, entry.revision or 0, self._kind)
+
+    async def create(self, key: str, value: V) -> int:
+        """Write a key that must not exist yet; returns its revision. Raises `Conflict` if it does."""
+        with _classified(key):
+            return await (await self._open()).create(key, msgspec.json.encode(value))
+
+    async def update(self, key: str, value: V, revision: int) -> int:
+        """Write only if the key is still at `revision`; returns the new one. Raises `Conflict` if it is not."""
+        with _classified(key):
+            return await (await self._open()).update(key, msgspec.json.encode(value), last=revision)
+
+    async def put(self, key: str, value: V) -> int:
+        """Write whatever is there; returns the new revision."""
+        with _classified(key):
+            return await (await self._open()).put(key, msgspec.json.encode(value))
+
+    async def delete(self, key: str) -> None:
+        """Remove a key; an absent one is left alone."""
+        with _classified(key):
+            await (await self._open()).delete(key)
+
+    async def change(self, key: str, fn: Callable[[V | None], V]) -> V:
+        """Read, apply `fn`, write; again from the start whenever somebody else was faster."""
+        while True:
+            entry = await self.get(key)
+            value = fn(entry.value if entry else None)
+            if entry is not None and value == entry.value:
+                return value
+            with suppress(Conflict):
+                if entry is None:
+                    await self.create(key, value)
+                else:
+                    await self.update(key, value, entry.revision)
+                return value
+
+    async def keys(self, prefix: str | None = None) -> list[str]:
+        """All keys, or those that are `prefix`, a dot and more: sorted, read at once. Deleted ones are left out."""
+        below = ">" if prefix is None else f"{prefix}.>"
+        return sorted(map(self._key, await self._newest(below, headers_only=True)))
+
+    async def below(self, prefix: str) -> dict[str, Entry[V] | Unreadable]:
+        """Entries whose keys are `prefix`, a dot and more, by key, read at once; an unreadable one is its error."""
+        found: dict[str, Entry[V] | Unreadable] = {}
+        for one in await self._newest(f"{prefix}.>"):
+            key = self._key(one)
+            try:
+                found[key] = entry_of(f"{self._name}/{key}", one.data, one.metadata.sequence.stream, self._kind)
+            except Unreadable as error:
+                found[key] = error
+        return dict(sorted(found.items()))
+
+    async def items(self, select: Callable[[str], bool] = lambda _: True) -> dict[str, Entry[V]]:
+        """All entries whose key is selected, by key."""
+        names = sorted(filter(select, await self._subjects()))
+        entries = await asyncio.gather(*(self.get(name) for name in names))
+        return {name: entry for name, entry in zip(names, entries, strict=True) if entry is not None}
+
+    async def watch(
+        self, select: Callable[[str], bool] = lambda _: True
+    ) -> AsyncIterator[list[tuple[str, Entry[V] | None]]]:
+        """Changes in batches of (key, entry), or (key, None) for a deleted key. The first batch holds all entries.
+
+        A batch ends with the first change, or, empty, after two seconds. Only what changed is read. Heals by itself:
+        while the broker is away it waits, and afterwards it reads everything once more. Ends only when the consumer
+        stops iterating.
+        """
+        known: dict[str, int] = {}
+        while True:
+            try:
+                with _classified(self._name):
+                    async with aclosing(self._batches()) as batches:
+                        whole = True
+                        async for batch in batches:
+                            yield self._news(batch, known, select, whole=whole)
+                            whole = False
+            except BusUnavailable as error:
+                log.debug("watch waits for the broker", bucket=self._name, reason=str(error))
+            await asyncio.sleep(POLL_S / 4)
+
+    def _news(
+        self, batch: Sequence[Msg], known: dict[str, int], select: Callable[[str], bool], *, whole: bool
+    ) -> list[tuple[str, Entry[V] | None]]:
+        """What differs from `known` (revisions by key), which is brought up to date; `whole`: there is no more."""
+        newest = {self._key(one): one for one in batch if select(self._key(one))}
+        news: list[tuple[str, Entry[V] | None]] = []
+        for key, message in newest.items():
+            revision = message.metadata.sequence.stream
+            if _is_marker(message):
+                if known.pop(key, None) is not None:
+                    news.append((key, None))
+            elif known.get(key) != revision:
+                known[key] = revision
+                news.append((key, entry_of(f"{self._name}/{key}", message.data, revision, self._kind)))
+        for key in known.keys() - newest.keys() if whole else ():
+            del known[key]
+            news.append((key, None))
+        return news
+
+    async def _newest(self, below: str, *, headers_only: bool = False) -> list[Msg]:
+        """The newest message of each key that is not deleted."""
+        with _classified(self._name):
+            async with aclosing(self._batches(below, headers_only=headers_only)) as batches:
+                async for newest in batches:
+                    return [one for one in newest if not _is_marker(one)]
+        raise BusUnavailable(f"broker does not answer for {self._name}: it sent less than there is")
+
+    async def _batches(self, below: str = ">", *, headers_only: bool = False) -> AsyncGenerator[list[Msg]]:
+        """The newest message of every key at once, then what comes; empty batches while nothing comes.
+
+        Ends when the broker has forgotten what was read, or what it holds is not what came.
+        """
+        config = ConsumerConfig(
+            ack_policy=AckPolicy.NONE,
+            deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
+            filter_subject=self._prefix + below,
+            headers_only=headers_only,
+            inactive_threshold=INACTIVE_S,
+            mem_storage=True,
+            num_replicas=1,
+        )
+        puller = Puller(self._nc, self._stream, config, batch=512, linger_s=0.0)
+        try:
+            made, last = await self._last()
+            await puller.open()
+            newest: list[Msg] = []
+            total = await puller.total()
+            while len(newest) < total:
+                batch = await puller.next_batch(POLL_S)
+                newest += batch
+                if not batch and await puller.has_delivered_all(len(newest)):
+                    break  # a value was replaced meanwhile
+                if not batch:
+                    return
+            yield newest
+            seen = max([last, *(one.metadata.sequence.stream for one in newest)])
+            delivered = len(newest)
+            while not puller.reopened:
+                batch = await puller.next_batch(POLL_S)
+                for message in batch:
+                    place = message.metadata.sequence
+                    delivered += 1
+                    if place.consumer != delivered:
+                        return
+                    seen = place.stream
+                if not batch and await self._last() != (made, seen):
+                    if not puller.waiting:
+                        return
+                    continue
+                yield batch
+        finally:
+            await puller.close()
+
+    async def _last(self) -> tuple[str, int]:
+        """Which bucket of this name it is (when it was made), and the revision of its newest change."""
+        info: Any = await self._jetstream.stream_info(self._stream)
+        return str(info.created), info.state.last_seq
+
+    def _key(self, message: Msg) -> str:
+        return message.subject.removeprefix(self._prefix)
+
+    async def _open(self) -> KeyValue:
+        if self._kv is None:
+            self._kv = await self._jetstream.key_value(self._name)
+        return self._kv
+
+    async def _subjects(self) -> list[str]:
+        with _classified(self._name):
+            info: Any = await self._jetstream.stream_info(self._stream, subjects_filter=self._prefix + ">")
+        return [subject.removeprefix(self._prefix) for subject in (info.state.subjects or {})]
+
+
+def _is_marker(message: Msg) -> bool:
+    """Whether it says that its key is deleted."""
+    return (message.headers or {}).get("KV-Operation") in _GONE
+
+
+def entry_of(where: str, stored: bytes, revision: int, kind: type[V]) -> Entry[V]:
+    """An entry of a bucket. Raises `Unreadable`, but never for `msgspec.Raw`, which is the bytes themselves."""
+    if kind is msgspec.Raw:
+        return Entry(cast("V", msgspec.Raw(stored)), revision)
+    try:
+        return Entry(decode(stored, kind), revision)
+    except msgspec.DecodeError as error:
+        raise Unreadable(where, revision, str(error), stored) from error
+
+
+@contextmanager
+def _classified(what: str) -> Iterator[None]:
+    try:
+        yield
+    except js_errors.KeyWrongLastSequenceError as error:
+        raise Conflict(f"{what} was changed by somebody else") from error
+    except (nats.errors.Error, TimeoutError, OSError) as error:
+        raise BusUnavailable(f"broker does not answer for {what}: {error or type(error).__name__}") from error

@@ -1,0 +1,278 @@
+"""Publishing that never holds up the producer: a bounded queue in memory, a bounded spool on disk, one order.
+
+While the broker answers, messages go straight out in batches. While it does not, they go to the spool, and so does
+everything newer until the spool is drained: nothing overtakes, and nothing waits in memory for a drain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from ratchet.bus.clock import utc_now
+from ratchet.bus.connection import Bus
+from ratchet.bus.contracts import Contracts
+from ratchet.bus.envelope import HEADER_ROOM, seal
+from ratchet.bus.failures import failure
+from ratchet.bus.message import Message
+from ratchet.bus.spool import Record, Spool
+from ratchet.bus.tasks import end
+from ratchet.errors import ContractError, Rejected, Unavailable
+
+log = structlog.get_logger()
+
+BATCH = 256
+"""Messages that are published, or spooled, together at most."""
+BATCH_BYTES = 8 * 1024 * 1024
+"""Bytes that are published, or spooled, together; a larger message goes alone."""
+QUEUE_BYTES = 64 * 1024 * 1024
+"""Bytes that wait in memory: what a busy producer makes in the seconds that one batch may take."""
+RETRY_S = 0.5
+"""Pause before the spool is tried again."""
+ORPHANS_S = 60.0
+"""How often spools are looked for whose processes came back no more."""
+
+
+@dataclass(slots=True)
+class OutboxStats:
+    """What became of the messages that were put in."""
+
+    published: int = 0
+    overflowed: int = 0
+    """Lost: the queue in memory or the spool on disk was full."""
+    refused: int = 0
+    """Lost: the broker will never take them (too large)."""
+
+
+class Outbox:
+    """`put` from any thread, at any time; `run` publishes. What cannot be published by the end stays in the spool."""
+
+    def __init__(
+        self,
+        contracts: Contracts,
+        source: str,
+        spool: Spool,
+        *,
+        queue_limit: int = 10_000,
+        queue_bytes: int = QUEUE_BYTES,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self.stats = OutboxStats()
+        self._contracts = contracts
+        self._source = f"urn:ratchet:{source}"
+        self._spool = spool
+        self._limit = queue_limit
+        self._limit_bytes = queue_bytes
+        self._ahead = tuple(topic.name for topic in contracts.topics.values() if topic.ahead)
+        self._now = now
+        self._queue: deque[Record] = deque()
+        self._queued_bytes = 0
+        self._lock = threading.Lock()
+        self._in_flight = 0
+        self._bus: Bus | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._draining: asyncio.Task[None] | None = None
+        self._orphans_due = 0.0
+        self._stopping = False
+
+    @property
+    def pending(self) -> int:
+        """Messages that no stream has stored yet."""
+        return len(self._queue) + self._in_flight + self._spool.pending
+
+    def put(self, message: Message) -> bool:
+        """Queue one message; False, and counted as overflowed, when the queue is full. Raises `InvalidMessage`.
+
+        Full is a queue of `queue_limit` messages, or of `queue_bytes` bytes: the last one may go beyond.
+        """
+        if self._is_full():
+            self.stats.overflowed += 1
+            return False
+        body = self._contracts.check_strict(message)
+        schema = f"urn:ratchet:schema:{self._contracts.topic_of(message.subject).schema}"
+        headers, wire = seal(message, body, source=self._source, schema=schema, now=self._now(), cause=None)
+        return self.put_sealed(Record(message.subject, headers, wire))
+
+    def put_sealed(self, record: Record) -> bool:
+        """Queue a message that was checked and sealed; False, and counted as overflowed, when the queue is full."""
+        if self._is_full():
+            self.stats.overflowed += 1
+            return False
+        with self._lock:
+            self._queue.append(record)
+            self._queued_bytes += record.size
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: what is queued goes to the spool on the way out
+                self._loop.call_soon_threadsafe(self._wake.set)
+        return True
+
+    async def run(self, connect: Callable[[], Awaitable[Bus]]) -> None:
+        """Publish until stopped. `connect` may take as long as it likes: meanwhile messages go to the spool."""
+        self._loop = asyncio.get_running_loop()
+        connecting = asyncio.create_task(self._connect(connect))
+        try:
+            while not self._stopping:
+                await self._pump_safely()
+                await self._rest()
+            await self._pump_safely()
+            if self._draining is not None:
+                await asyncio.wait({self._draining})
+        finally:
+            try:
+                await end(connecting, self._draining)
+            finally:
+                while self._queue:
+                    self._keep(self._take())
+
+    async def stop(self) -> None:
+        """Publish what is queued, once, and return from `run`."""
+        self._stopping = True
+        self._wake.set()
+
+    async def flush(self, deadline_s: float) -> bool:
+        """Wait until nothing is pending; False when the deadline came first."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                while self.pending:
+                    self._idle.clear()
+                    self._wake.set()
+                    await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _connect(self, connect: Callable[[], Awaitable[Bus]]) -> None:
+        self._bus = await connect()
+        self._wake.set()
+
+    async def _rest(self) -> None:
+        """Sleep until there is something to do, or until it is time to try the spool again."""
+        if not self.pending:
+            self._idle.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_S if self.pending else ORPHANS_S):
+                await self._wake.wait()
+        self._wake.clear()
+
+    async def _safely(self, work: Awaitable[object]) -> bool:
+        """The boundary: whatever goes wrong, publishing goes on later. Returns whether all went well."""
+        try:
+            await work
+        except Unavailable as error:
+            log.warning("not published yet", pending=self.pending, reason=str(error))
+        except Exception as error:  # noqa: BLE001 - see above
+            log.error("publishing failed, will try again", **failure(error, self._contracts.mask))
+        else:
+            return True
+        return False
+
+    async def _pump_safely(self) -> None:
+        if not await self._safely(self._pump()):
+            await asyncio.sleep(RETRY_S)
+
+    async def _pump(self) -> None:
+        """Move everything that is queued: to the broker, or behind what the spool still holds."""
+        while self._queue:
+            away = not self._is_connected()
+            if away and not self._spool.keeps:
+                return
+            batch = self._take()
+            self._in_flight = len(batch)
+            try:
+                if away or self._spool.pending:
+                    self._keep(batch)
+                else:
+                    await self._publish_or_keep(batch)
+            finally:
+                self._in_flight = 0
+        due = self._spool.pending or self._orphans_due <= asyncio.get_running_loop().time()
+        if due and self._is_connected() and (self._draining is None or self._draining.done()):
+            self._draining = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        """Publish the spool, as far as that goes now, and those that no process holds any more."""
+        if await self._safely(self._drain_all()):
+            self._wake.set()
+
+    async def _drain_all(self) -> None:
+        await self._spool.drain(self._publish, BATCH, BATCH_BYTES)
+        now = asyncio.get_running_loop().time()
+        if self._orphans_due <= now:
+            self._orphans_due = now + ORPHANS_S
+            with closing(self._spool.orphans()) as orphans:
+                for orphan in orphans:
+                    drained = await orphan.drain(self._publish, BATCH, BATCH_BYTES)
+                    log.info("spool of a process that is gone", directory=str(orphan.directory), published=drained)
+
+    def _is_full(self) -> bool:
+        return len(self._queue) >= self._limit or self._queued_bytes >= self._limit_bytes
+
+    def _take(self) -> list[Record]:
+        """The next batch of the queue."""
+        batch: list[Record] = []
+        size = 0
+        with self._lock:
+            while self._queue and len(batch) < BATCH and (not batch or size + self._queue[0].size <= BATCH_BYTES):
+                batch.append(self._queue.popleft())
+                size += batch[-1].size
+            self._queued_bytes -= size
+        return batch
+
+    def _put_back(self, batch: Sequence[Record]) -> None:
+        with self._lock:
+            self._queue.extendleft(reversed(batch))
+            self._queued_bytes += sum(record.size for record in batch)
+
+    async def _publish_or_keep(self, batch: Sequence[Record]) -> None:
+        """Publish, or keep what may not have been published: also when this task is cancelled in the middle."""
+        try:
+            await self._publish(batch)
+        except BaseException as error:
+            if self._spool.keeps:
+                self._keep(batch)
+            else:
+                self._put_back(batch)
+            if self._spool.keeps and isinstance(error, Unavailable):
+                log.warning("broker away, spooling", reason=str(error))
+                return
+            raise
+
+    async def _publish(self, batch: Sequence[Record]) -> None:
+        """Publish in order; a message that the broker will never take is counted, not retried."""
+        ahead = [record for record in batch if record.subject.startswith(self._ahead)]
+        if 0 < len(ahead) < len(batch):
+            await self._publish(ahead)
+            batch = [record for record in batch if not record.subject.startswith(self._ahead)]
+        results = await asyncio.gather(*(self._publish_one(record) for record in batch), return_exceptions=True)
+        refused = [result for result in results if isinstance(result, Rejected | ContractError)]
+        for result in results:
+            if isinstance(result, BaseException) and result not in refused:
+                raise result
+        for error in refused:
+            log.error("message refused", reason=str(error))
+        self.stats.refused += len(refused)
+        self.stats.published += len(batch) - len(refused)
+
+    async def _publish_one(self, record: Record) -> None:
+        """Raises `Rejected` for what is larger than the broker takes: tried for ever it would block the spool."""
+        assert self._bus is not None  # noqa: S101 - only called while connected
+        limit = self._bus.nc.max_payload
+        if limit and record.size + HEADER_ROOM > limit:
+            raise Rejected(f"a message of {record.size} bytes is larger than the broker takes ({limit})")
+        await self._bus.publish_raw(record.subject, record.headers, record.body)
+
+    def _keep(self, batch: Sequence[Record]) -> None:
+        kept = [self._spool.append(record) for record in batch]
+        self.stats.overflowed += kept.count(False)
+
+    def _is_connected(self) -> bool:
+        return self._bus is not None and self._bus.nc.is_connected

@@ -1,0 +1,376 @@
+"""State that is a fold over a stream: value and applied sequence change together, by compare-and-set.
+
+Folding the whole stream again gives the same state. Acked consumers are never used for this: one redelivery
+would apply an event twice. An event that was published twice is folded once, as long as fewer than `REMEMBERED` others
+came in between: the broker itself knows an event's id for minutes only.
+
+How far a projection has come stands in its bucket under `cursor-<name>` (`positions` reads them all): what a stream
+holds beyond that must not be trimmed. Where messages are missing all the same (they aged out, the stream was removed
+or made anew), the projection says so before it goes on: an alert, the count in its cursor, a readiness check that fails
+for `TELL_S`, and one line in the log. It then goes on with the oldest message there is, and keeps its states.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+import nats.errors
+import structlog
+from nats.aio.msg import Msg
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.errors import Error as JetStreamError
+from prometheus_client import Counter
+
+from ratchet.bus.connection import Bus, Extent
+from ratchet.bus.failures import failure
+from ratchet.bus.kv import Bucket
+from ratchet.bus.message import Message
+from ratchet.bus.pull_consumer import Puller
+from ratchet.bus.received import Received
+from ratchet.errors import Conflict, ContractError, Unavailable
+
+log = structlog.get_logger()
+
+S = TypeVar("S")
+INACTIVE_S = 30.0
+"""The server forgets the ephemeral consumer of a projection that died after this long."""
+REMEMBERED = 4096
+"""Events whose ids are remembered, over all states of a projection."""
+MARK_BYTES = 8
+"""Of an id, only a hash is kept: two of 4,096 are the same once in 10^12 projections."""
+CURSOR_S = 1.0
+"""How often the cursor is stored at most; what was folded since is recognised by the states it is in."""
+SKIP_S = 5.0
+"""How often an idle projection looks whether its stream went on without messages for it."""
+TELL_S = 600.0
+"""How long readiness names a loss: long enough to be seen, and it must not keep a service from its work for ever."""
+
+LOST = Counter("ratchet_projection_lost_total", "Messages that were gone before they could be folded.", ["projection"])
+FAILED = Counter("ratchet_projection_skipped_total", "Messages that could not be folded.", ["projection"])
+
+
+class Folded(msgspec.Struct, Generic[S], frozen=True):
+    """A state and the sequence of the last message that is in it."""
+
+    applied_seq: int
+    state: S
+
+
+class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a projection has come."""
+
+    sequence: int
+    """The last message of the stream that is folded, or is none of its."""
+    made: str = ""
+    """When that stream was made (see `Extent`); empty in a cursor of version 0.1."""
+    lost: int = 0
+    """Messages that were gone before they could be folded, since the projection began."""
+    recent: bytes = b""
+    """Hashes of the last events, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a projection stands, for what trims its stream."""
+
+    projection: str
+    stream: str
+    sequence: int
+    """Messages up to this one are not needed any more; 0 while it has never run."""
+    made: str
+    lost: int
+
+
+async def positions(bus: Bus) -> list[Position]:
+    """Where every projection of the contracts stands. Raises `BusUnavailable`."""
+    found: list[Position] = []
+    for spec in bus.contracts.projections.values():
+        cursor = await _stored_cursor(_cursors(bus, spec.bucket), spec.name)
+        found.append(Position(spec.name, spec.stream, cursor.sequence, cursor.made, cursor.lost))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Messages that were gone before a projection could fold them."""
+
+    projection: str
+    reason: str
+    """One clear line."""
+    identity: tuple[object, ...]
+    """The same for the same gap, whoever notices it and how often."""
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Fold(Generic[S]):
+    """What is folded, into which states, and how."""
+
+    name: str
+    stream: str
+    topics: Sequence[str]
+    bucket: str
+    kind: type[S]
+    """Type of the state."""
+    key_of: Callable[[Received[Message]], str | None]
+    """Which state a message belongs to; None for none."""
+    step: Callable[[S | None, Received[Message]], S]
+    """The next state. Pure."""
+    on_gap: Callable[[Gap], Message] | None = None
+    """The message that tells people what the states lack; it is published before the projection goes on."""
+
+
+class Projection(Generic[S]):
+    """Keeps the states of a `Fold` in its bucket, under `<name>.<key>`.
+
+    One process owns a projection. A second one is harmless: the fold is deterministic, and whoever loses a
+    compare-and-set reads the state again and goes on from there.
+    """
+
+    def __init__(self, bus: Bus, fold: Fold[S]) -> None:
+        self._bus = bus
+        self._fold = fold
+        self._name = fold.name
+        self._skipped, self._gone = FAILED.labels(fold.name), LOST.labels(fold.name)  # 0 from now on: a rise shows
+        self._states: Bucket[Folded[S]] = bus.bucket(fold.bucket, Folded[fold.kind])
+        self._cursors = _cursors(bus, fold.bucket)
+        self._folded: dict[str, Folded[S]] = {}
+        self._revisions: dict[str, int] = {}
+        self._made = ""
+        self._applied = 0
+        self._lost = 0
+        self._recent: deque[bytes] = deque(maxlen=REMEMBERED)
+        self._known: set[bytes] = set()
+        self._saved = 0
+        self._saved_at = 0.0
+        self._looked_at = 0.0
+        self._told_until = 0.0
+        self._progress = asyncio.Condition()
+        self._stopping = False
+
+    def state(self, key: str) -> S | None:
+        """The newest state of `key`, None while nothing was folded into it."""
+        folded = self._folded.get(key)
+        return folded.state if folded else None
+
+    def states(self) -> dict[str, S]:
+        """All states by key."""
+        return {key: folded.state for key, folded in self._folded.items()}
+
+    @property
+    def stream(self) -> str:
+        """The stream that is folded."""
+        return self._fold.stream
+
+    def sequence(self, key: str) -> int:
+        """Sequence of the last message that is in the state of `key`; 0 while there is none."""
+        folded = self._folded.get(key)
+        return folded.applied_seq if folded else 0
+
+    async def wait_for(self, sequence: int, deadline_s: float = 5.0) -> None:
+        """Return once `sequence` is folded. Raises `Unavailable` when that takes longer than the deadline."""
+        try:
+            async with asyncio.timeout(deadline_s), self._progress:
+                await self._progress.wait_for(lambda: self._applied >= sequence)
+        except TimeoutError as error:
+            raise Unavailable(f"projection {self._name} is behind: {self._applied} of {sequence}") from error
+
+    async def check(self) -> str | None:
+        """Readiness: why its states may be wrong, for a while after messages were missing."""
+        if time.monotonic() < self._told_until:
+            return f"projection {self._name} lacks messages that were gone before it read them ({self._lost} so far)"
+        return None
+
+    async def run(self) -> None:
+        """Fold until stopped; whatever breaks, read the stored state again and go on from there."""
+        while not self._stopping:
+            try:
+                await self._follow()
+            except (Unavailable, Conflict, nats.errors.Error, JetStreamError, TimeoutError) as error:
+                log.warning("projection starts over", projection=self._name, reason=repr(error))
+                await asyncio.sleep(0.5)
+
+    async def stop(self) -> None:
+        """Store what is folded and return from `run`."""
+        self._stopping = True
+
+    async def _follow(self) -> None:
+        await self._load()
+        puller = self._puller()
+        await puller.open()
+        delivered = 0
+        try:
+            while not self._stopping:
+                batch = await puller.next_batch(wait_s=0.5)
+                numbers = [message.metadata.sequence.consumer for message in batch]
+                if numbers != [*range(delivered + 1, delivered + 1 + len(batch))] or puller.reopened:
+                    log.warning("projection missed a message, reading again", projection=self._name)
+                    break
+                delivered += len(batch)
+                if batch:
+                    await self._apply(batch)
+                elif not await self._skip_ahead(puller, delivered):
+                    break
+                if self._applied != self._saved and time.monotonic() - self._saved_at >= CURSOR_S:
+                    await self._save_cursor()
+            if self._saved == 0 or await self._cursors.get(f"cursor-{self._name}"):  # else all its states are gone too
+                await self._save_cursor()
+        finally:
+            await puller.close()
+
+    async def _load(self) -> None:
+        """Take over what is stored. The cursor is read first: a state may be ahead of it, but must not be behind."""
+        prefix = f"{self._name}."
+        extent = await self._bus.extent(self._fold.stream)
+        cursor = await _stored_cursor(self._cursors, self._name)
+        stored = await self._states.items(lambda key: key.startswith(prefix))
+        self._folded = {key.removeprefix(prefix): entry.value for key, entry in stored.items()}
+        self._revisions = {key.removeprefix(prefix): entry.revision for key, entry in stored.items()}
+        self._recent.clear()
+        self._known.clear()
+        for start in range(0, len(cursor.recent), MARK_BYTES):
+            self._remember(cursor.recent[start : start + MARK_BYTES])
+        self._made, self._lost = extent.made, cursor.lost
+        self._saved = cursor.sequence
+        start = await self._start_after(cursor, extent)
+        if start != cursor.sequence or cursor.made != extent.made:
+            await self._progress_to(start)
+            await self._save_cursor()
+        await self._progress_to(start)
+
+    async def _start_after(self, cursor: Cursor, extent: Extent) -> int:
+        """The sequence behind which folding goes on; says so when that is not simply the cursor's."""
+        anew = cursor.made not in ("", extent.made)
+        if anew or cursor.sequence > extent.last:
+            back_to = 0 if anew else extent.last
+            await self._tell(cursor, extent, f"{self._fold.stream} was made anew, or restored from an older copy")
+            await self._set_back(back_to)
+            return max(back_to, extent.first - 1)
+        missing = extent.first - cursor.sequence - 1
+        if cursor.sequence == 0 or missing <= 0:
+            return cursor.sequence  # a new projection begins with what there is
+        self._lost += missing
+        self._gone.inc(missing)
+        gone = (
+            f"{self._fold.stream} begins at {extent.first}: up to {missing} messages after {cursor.sequence} are gone"
+        )
+        await self._tell(cursor, extent, gone)
+        return extent.first - 1
+
+    async def _set_back(self, sequence: int) -> None:
+        """States count sequences of a stream that is no more: what they hold stays, what comes is new."""
+        for key, folded in sorted(self._folded.items()):
+            if folded.applied_seq > sequence:
+                self._folded[key] = Folded(sequence, folded.state)
+                await self._store(key)
+
+    async def _tell(self, cursor: Cursor, extent: Extent, what: str) -> None:
+        log.error("projection lacks messages", projection=self._name, reason=what)
+        if self._fold.on_gap is not None:
+            gap = Gap(self._name, what, (cursor.made, cursor.sequence, extent.made, extent.first), self._bus.now())
+            await self._bus.publish(self._fold.on_gap(gap))
+        self._told_until = time.monotonic() + TELL_S
+
+    def _puller(self) -> Puller:
+        config = ConsumerConfig(
+            ack_policy=AckPolicy.NONE,
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=self._applied + 1,
+            filter_subjects=self._bus.contracts.filters(self._fold.topics),
+            inactive_threshold=INACTIVE_S,
+            mem_storage=True,
+            num_replicas=1,
+        )
+        return Puller(self._bus.nc, self._fold.stream, config, batch=512, linger_s=0.01)
+
+    async def _apply(self, batch: Sequence[Msg]) -> None:
+        """Fold a batch, store the states that changed, then the cursor: a crash in between folds nothing twice."""
+        changed: set[str] = set()
+        for message in batch:
+            try:
+                received, _ = self._bus.read(message, self._fold.topics)
+                key = self._fold.key_of(received)
+                if key is not None and self._fold_one(key, received):
+                    changed.add(key)
+            except ContractError:
+                continue  # the consumer loop has made it a dead letter; a fold skips it, every time alike
+            except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all that follow it
+                self._skipped.inc()
+                sequence = message.metadata.sequence.stream
+                log.error(
+                    "cannot be folded",
+                    projection=self._name,
+                    sequence=sequence,
+                    **failure(error, self._bus.contracts.mask),
+                )
+        for key in sorted(changed):
+            await self._store(key)
+        await self._progress_to(batch[-1].metadata.sequence.stream)
+
+    async def _skip_ahead(self, puller: Puller, delivered: int) -> bool:
+        """Move the cursor over messages that are none of ours. False when the stream is another one by now."""
+        if time.monotonic() - self._looked_at < SKIP_S:
+            return True
+        self._looked_at = time.monotonic()
+        extent = await self._bus.extent(self._fold.stream)
+        if extent.made != self._made:
+            return False
+        if extent.last > self._applied and await puller.has_delivered_all(delivered):
+            await self._progress_to(extent.last)
+        return True
+
+    async def _progress_to(self, sequence: int) -> None:
+        async with self._progress:
+            self._applied = sequence
+            self._progress.notify_all()
+
+    async def _save_cursor(self) -> None:
+        recent = b"".join(self._recent)
+        await self._cursors.put(f"cursor-{self._name}", Cursor(self._applied, self._made, self._lost, recent))
+        self._saved, self._saved_at = self._applied, time.monotonic()
+
+    def _fold_one(self, key: str, received: Received[Message]) -> bool:
+        mark = blake2b(received.event_id.encode(errors="replace"), digest_size=MARK_BYTES).digest()
+        if mark in self._known:
+            return False
+        folded = self._folded.get(key)
+        if folded is None or folded.applied_seq < received.sequence:
+            state = self._fold.step(folded.state if folded else None, received)
+            self._folded[key] = Folded(received.sequence, state)
+            self._remember(mark)
+            return True
+        self._remember(mark)
+        return False
+
+    def _remember(self, mark: bytes) -> None:
+        if len(self._recent) == REMEMBERED:
+            self._known.discard(self._recent[0])
+        self._recent.append(mark)
+        self._known.add(mark)
+
+    async def _store(self, key: str) -> None:
+        name, folded = f"{self._name}.{key}", self._folded[key]
+        if key in self._revisions:
+            self._revisions[key] = await self._states.update(name, folded, self._revisions[key])
+        else:
+            self._revisions[key] = await self._states.create(name, folded)
+
+
+def _cursors(bus: Bus, bucket: str) -> Bucket[Any]:
+    """Cursors, or the bare sequences that version 0.1 stored; `Any` because a bucket's kind is a class, not a union."""
+    return bus.bucket(bucket, cast("type[Any]", Cursor | int))
+
+
+async def _stored_cursor(cursors: Bucket[Any], projection: str) -> Cursor:
+    entry = await cursors.get(f"cursor-{projection}")
+    if entry is None:
+        return Cursor(0)
+    return entry.value if isinstance(entry.value, Cursor) else Cursor(entry.value)

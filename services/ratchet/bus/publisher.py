@@ -1,0 +1,163 @@
+"""Durable publishing at speed: a short linger gathers messages into atomic batches.
+
+A stream answers a batch once, so hundreds of messages cost two round trips and one disk sync. A batch that
+holds one already known id is refused whole and sent again message by message.
+Source: NATS ADR-50 (JetStream batch publishing).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import nats.errors
+from nats.aio.client import Client as Nats
+
+from ratchet.bus.envelope import Headers
+from ratchet.errors import BusUnavailable, Rejected
+
+LINGER_S = 0.005
+"""How long the first message waits for company."""
+MAX_BATCH = 500
+"""Half of the server's limit of 1,000 messages a batch."""
+MAX_BATCH_BYTES = 4 * 1024 * 1024
+"""Keeps one batch from occupying the connection for long."""
+ACK_DEADLINE_S = 5.0
+"""After this long without an answer the outcome is unknown; publishing again is safe, ids make it idempotent."""
+LOST = "the connection to the broker was lost"
+_REFUSED_FOR_GOOD = {10054, 10060, 10071, 10097}
+"""Message exceeds the maximum size; wrong expected stream or sequence; headers exceed the maximum size."""
+_BATCH_ERRORS = range(10174, 10212)
+"""Error codes of atomic batches; 10201 is a duplicate id inside one."""
+
+
+@dataclass(slots=True)
+class Sealed:
+    """A message ready for the wire. `done` resolves when a stream has stored it."""
+
+    subject: str
+    headers: Headers
+    body: bytes
+    done: asyncio.Future[None] = field(repr=False)
+
+
+class Publisher:
+    """Publishes to one stream, in the order of `enqueue`."""
+
+    def __init__(self, nc: Nats, stream: str, *, atomic: bool) -> None:
+        self._nc = nc
+        self._stream = stream
+        self._atomic = atomic
+        self._queue: list[Sealed] = []
+        self._task: asyncio.Task[None] | None = None
+        self._answer_due: asyncio.Timeout | None = None
+
+    def enqueue(self, sealed: Sealed) -> None:
+        """Add a message to the next batch."""
+        self._queue.append(sealed)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._flush())
+
+    async def drain(self) -> None:
+        """Wait until everything that was enqueued is stored or has failed."""
+        while self._task is not None and not self._task.done():
+            await self._task
+
+    def connection_lost(self) -> None:
+        """Fail what was sent, for no answer can come, and what waits, so that its owner can keep it on disk.
+
+        What is enqueued later goes to the connection, which sends it once the broker is back.
+        """
+        if self._answer_due is not None:
+            self._answer_due.reschedule(asyncio.get_running_loop().time())
+        queue, self._queue = self._queue, []
+        _fail(queue, BusUnavailable(LOST))
+
+    async def _flush(self) -> None:
+        if len(self._queue) < MAX_BATCH:
+            await asyncio.sleep(LINGER_S)
+        while self._queue:
+            batch = self._take()
+            try:
+                async with asyncio.timeout(None) as self._answer_due:
+                    await self._send(batch)
+            except (nats.errors.Error, TimeoutError, OSError) as error:
+                lost = self._answer_due is not None and self._answer_due.expired()
+                reason = LOST if lost else f"broker does not answer: {error or type(error).__name__}"
+                _fail(batch, BusUnavailable(reason))
+            finally:
+                self._answer_due = None
+
+    def _take(self) -> list[Sealed]:
+        size = count = 0
+        for sealed in self._queue[:MAX_BATCH]:
+            size += len(sealed.body)
+            if count and size > MAX_BATCH_BYTES:
+                break
+            count += 1
+        batch, self._queue = self._queue[:count], self._queue[count:]
+        return batch
+
+    async def _send(self, batch: Sequence[Sealed]) -> None:
+        if len(batch) == 1 or not self._atomic:
+            await self._send_singly(batch)
+            return
+        answer = await self._send_atomic(batch)
+        if "error" not in answer:
+            _succeed(batch)
+        elif answer["error"].get("err_code") in _BATCH_ERRORS:
+            await self._send_singly(batch)
+        else:
+            _fail(batch, _error(answer["error"], self._stream))
+
+    async def _send_atomic(self, batch: Sequence[Sealed]) -> dict[str, Any]:
+        """All or none. The first answer tells early that the stream refuses; the last one is the commit."""
+        batch_id = uuid.uuid4().hex
+        answer: dict[str, Any] = {}
+        for number, sealed in enumerate(batch, 1):
+            headers = {**sealed.headers, "Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(number)}
+            if number == len(batch):
+                headers["Nats-Batch-Commit"] = "1"
+            if number in {1, len(batch)}:
+                answer = await self._request(sealed, headers)
+                if "error" in answer:
+                    return answer
+            else:
+                await self._nc.publish(sealed.subject, sealed.body, headers=headers)
+        return answer
+
+    async def _send_singly(self, batch: Sequence[Sealed]) -> None:
+        """In order and without waiting in between; a known id is confirmed as a duplicate."""
+        await asyncio.gather(*(self._send_one(sealed) for sealed in batch))
+
+    async def _send_one(self, sealed: Sealed) -> None:
+        answer = await self._request(sealed, sealed.headers)
+        if "error" in answer:
+            _fail([sealed], _error(answer["error"], self._stream))
+        else:
+            _succeed([sealed])
+
+    async def _request(self, sealed: Sealed, headers: Headers) -> dict[str, Any]:
+        reply = await self._nc.request(sealed.subject, sealed.body, timeout=ACK_DEADLINE_S, headers=headers)
+        return json.loads(reply.data) if reply.data else {}
+
+
+def _error(error: dict[str, Any], stream: str) -> BusUnavailable | Rejected:
+    text = f"{stream}: {error.get('description', 'refused')}"
+    return Rejected(text) if error.get("err_code") in _REFUSED_FOR_GOOD else BusUnavailable(text)
+
+
+def _succeed(batch: Sequence[Sealed]) -> None:
+    for sealed in batch:
+        if not sealed.done.done():
+            sealed.done.set_result(None)
+
+
+def _fail(batch: Sequence[Sealed], error: BusUnavailable | Rejected) -> None:
+    for sealed in batch:
+        if not sealed.done.done():
+            sealed.done.set_exception(error)

@@ -1,0 +1,176 @@
+"""Messages from a JetStream pull consumer, as a steady flow in small batches.
+
+Memory is bounded in bytes: as much as one request may bring waits here while up to two more are on their way, and a
+batch ends before its bodies unpack to more than `BATCH_BYTES`. A single message always fits, whatever its size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+import nats.errors
+import structlog
+from nats.aio.client import Client as Nats
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
+from nats.js.api import ConsumerConfig
+from nats.js.errors import Error as JetStreamError
+
+from ratchet.bus.envelope import plain_size, wire_size
+
+log = structlog.get_logger()
+
+PULL_EXPIRES_S = 5.0
+"""How long one pull request waits at the server; a lost request is repeated after this."""
+DRAIN_S = 2.0
+"""How long `close` waits for what the server has sent already; the rest is delivered again after its `ack_wait`."""
+
+REQUEST_BYTES = 8 * 1024 * 1024
+"""Bytes that one request may bring, as they are on the wire; more only where the broker takes larger messages."""
+BATCH_BYTES = 16 * 1024 * 1024
+"""Bytes of one batch, unpacked: typed messages and the rows made of them take several times as much."""
+COMPLETED = "Batch Completed"
+"""What the server says when a request has brought all its messages and fewer than its bytes: nothing is lost."""
+OVERHEAD = 64 * 1024
+"""Room for the subjects that the server counts beside headers and body."""
+
+
+class Puller:
+    """Keeps about two batches on their way, as far as their bytes allow, and hands them out with a linger.
+
+    The consumer is created if it is missing, and again if it vanishes (`config` says how).
+    """
+
+    def __init__(self, nc: Nats, stream: str, config: ConsumerConfig, batch: int, linger_s: float) -> None:
+        self._nc = nc
+        self._stream = stream
+        self._config = config
+        self._batch = batch
+        self._linger_s = linger_s
+        self._name = config.durable_name or config.name or ""
+        self._buffer: deque[Msg] = deque()
+        self._arrived = asyncio.Event()
+        self._interrupted = False
+        self._credit = 0
+        self._asked_at = 0.0
+        self._subscription: NatsSubscription | None = None
+        self.waiting_bytes = 0
+        """Bytes of what was delivered and not handed out."""
+        self.reopened = 0
+        """How often the consumer vanished and was created again."""
+
+    @property
+    def waiting(self) -> list[Msg]:
+        """What was delivered and not handed out."""
+        return list(self._buffer)
+
+    async def open(self) -> None:
+        """Create the consumer and subscribe to deliveries."""
+        info = await self._nc.jetstream().add_consumer(self._stream, config=self._config)
+        self._name = info.name
+        if self._subscription is None:
+            self._subscription = await self._nc.subscribe(self._nc.new_inbox(), cb=self._on_message)
+        self._credit = 0
+
+    async def next_batch(self, wait_s: float) -> list[Msg]:
+        """Up to `batch` messages: waits up to `wait_s` for the first, then at most the linger for more."""
+        await self._ask()
+        if not await self._something(asyncio.get_running_loop().time() + wait_s):
+            return []
+        batch = [self._take()]
+        size = plain_size(batch[0].headers, batch[0].data)
+        until = asyncio.get_running_loop().time() + self._linger_s
+        while len(batch) < self._batch and await self._something(until):
+            size += plain_size(self._buffer[0].headers, self._buffer[0].data)
+            if size > BATCH_BYTES:
+                break
+            batch.append(self._take())
+        return batch
+
+    async def total(self) -> int:
+        """How many messages there are for this consumer, from its beginning to the newest."""
+        info = await self._nc.jetstream().consumer_info(self._stream, self._name)
+        return (info.num_pending or 0) + (info.delivered.consumer_seq if info.delivered else 0)
+
+    async def has_delivered_all(self, delivered: int) -> bool:
+        """Whether all messages there are for this consumer are among the `delivered` ones that came so far."""
+        info = await self._nc.jetstream().consumer_info(self._stream, self._name)
+        sent = info.delivered.consumer_seq if info.delivered else 0
+        return info.num_pending == 0 and sent == delivered and not self._buffer
+
+    def interrupt(self) -> None:
+        """Let `next_batch` return at once, from now on, with what it has."""
+        self._interrupted = True
+        self._arrived.set()
+
+    async def close(self) -> Sequence[Msg]:
+        """Stop pulling; returns what was delivered but not handed out, what was still on its way included."""
+        if self._subscription is not None:
+            leave = self._subscription.drain if self._nc.is_connected else self._subscription.unsubscribe
+            with suppress(nats.errors.Error, TimeoutError):
+                async with asyncio.timeout(DRAIN_S):
+                    await leave()
+            self._subscription = None
+        return [self._take() for _ in range(len(self._buffer))]
+
+    async def _something(self, until: float) -> bool:
+        """Whether a message waits here, at `until` (of the loop's clock) at the latest."""
+        while not self._buffer and not self._interrupted:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return False
+        return bool(self._buffer) and not self._interrupted
+
+    def _take(self) -> Msg:
+        message = self._buffer.popleft()
+        self.waiting_bytes -= wire_size(message.headers, message.data)
+        return message
+
+    async def _ask(self) -> None:
+        """Send a pull request when little is on its way, or when the last one must have expired."""
+        assert self._subscription is not None, "open() comes first"  # noqa: S101 - a programming error
+        now = asyncio.get_running_loop().time()
+        if now - self._asked_at > PULL_EXPIRES_S + 1.0:
+            self._credit = 0
+        most = max(REQUEST_BYTES, self._nc.max_payload + OVERHEAD)
+        if len(self._buffer) > self._batch or self.waiting_bytes > most or self._credit > self._batch // 2:
+            return
+        wanted = {"batch": self._batch, "max_bytes": most, "expires": int(PULL_EXPIRES_S * 1e9)}
+        await self._nc.publish(
+            f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._name}",
+            json.dumps(wanted).encode(),
+            reply=self._subscription.subject,
+        )
+        self._credit += self._batch
+        self._asked_at = now
+
+    async def _on_message(self, message: Msg) -> None:
+        # What the server says itself wants no answer; a publisher's own header `Status` means nothing here.
+        status = None if message.reply else (message.headers or {}).get("Status")
+        if status is None:
+            self._credit = max(0, self._credit - 1)
+            self._buffer.append(message)
+            self.waiting_bytes += wire_size(message.headers, message.data)
+            self._arrived.set()
+            return
+        description = (message.headers or {}).get("Description", status)
+        if description == COMPLETED:
+            return
+        self._credit = 0
+        if status in {"409", "503"}:
+            await self._reopen(description)
+
+    async def _reopen(self, reason: str) -> None:
+        if "exceed" in reason.lower():
+            return
+        log.warning("consumer lost, creating it again", stream=self._stream, consumer=self._name, reason=reason)
+        with suppress(nats.errors.Error, JetStreamError):
+            self._name = (await self._nc.jetstream().add_consumer(self._stream, config=self._config)).name
+            self.reopened += 1

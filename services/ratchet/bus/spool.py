@@ -1,0 +1,375 @@
+"""A bounded queue on disk for messages that could not be published: it survives restarts and drains in order.
+
+Layout of the directory: `lock` (held while open), `cursor` (what is already published), and numbered segments. A
+segment is a sequence of frames: length and CRC-32 of the payload, then the payload (MessagePack of a `Record`). Where
+bytes were lost or altered, reading goes on at the next whole frame. A directory is its owner's alone: 0700, files 0600.
+
+Durability: `append` hands the frame to the operating system before it returns, so a killed process loses nothing. A
+segment is synced to the disk when it is full and on `close`; a power failure may lose the newest, unsynced segment.
+Delivery is at least once: a process killed between a publish and the cursor's write publishes that batch again, under
+the same event ids.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import struct
+import sys
+import zlib
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from ratchet.bus.envelope import wire_size
+from ratchet.bus.message import unpack
+from ratchet.errors import ConfigError
+
+FRAME = struct.Struct("<II")
+_RECORD = re.compile(rb"\x93[\xa0-\xbf\xd9\xda]")
+"""How MessagePack begins a list of three of which the first is a text: a payload."""
+SEGMENTS = 8
+"""A spool is cut into about this many segments: disk space is given back one segment at a time."""
+MAX_SEGMENT_BYTES = 4 * 1024 * 1024
+SLOTS = 64
+"""How many processes may share one parent directory (see `Spool.claim`)."""
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """One message as it goes to the broker."""
+
+    subject: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes of headers and body."""
+        return wire_size(self.headers, self.body)
+
+
+Publish = Callable[[Sequence[Record]], Awaitable[None]]
+"""Publishes records in order; returns when all are durable, raises when they are not."""
+
+
+class Spool:
+    """Records wait here, oldest first. One process and one thread own a directory; `append` may run during a `drain`.
+
+    A producer that spools must keep appending until `pending` is 0, or its newer messages overtake the older ones.
+    """
+
+    keeps = True
+    """Whether records can be kept at all."""
+
+    @property
+    def directory(self) -> Path | None:
+        """Where the records lie."""
+        return self._directory
+
+    def __init__(self, directory: Path, max_bytes: int) -> None:
+        """Open `directory`, made if absent. Raises `ConfigError` if it is in use, `OSError` if it cannot be used."""
+        _make_private(directory)
+        self._directory = directory
+        self._parent: Path | None = None
+        self._lock = _hold(directory / "lock")
+        self._max_bytes = max_bytes
+        self._segment_bytes = max(1, min(MAX_SEGMENT_BYTES, max_bytes // SEGMENTS))
+        self._writer: IO[bytes] | None = None
+        self._overflowed = 0
+        self._sizes = {int(path.stem): path.stat().st_size for path in directory.glob("*.segment")}
+        self._cursor = self._read_cursor()
+        self._next = max([self._cursor[0], *self._sizes]) + 1
+        self._damaged = 0
+        self._pending = sum(1 for _ in self._frames(self._count_damage))
+        if self._pending == 0:
+            self._forget_segments(before=self._next)
+
+    @classmethod
+    def claim(cls, parent: Path, max_bytes: int) -> Spool:
+        """Open the first directory `parent/0`, `parent/1`, ... that no other process holds.
+
+        A restarted process so takes over what an earlier one left behind; see also `orphans`. Raises `ConfigError` if
+        all are in use, or if another user could put records there, and `OSError` if nothing can be written there.
+        """
+        _make_private(parent)
+        for slot in range(SLOTS):
+            try:
+                claimed = cls(parent / str(slot), max_bytes)
+            except ConfigError:
+                continue
+            claimed._parent = parent
+            return claimed
+        raise ConfigError(f"all {SLOTS} spool directories under {parent} are in use by other processes")
+
+    def orphans(self) -> Generator[Spool]:
+        """Spools beside this claimed one that hold records and that no process holds: theirs came back no more.
+
+        Each is open while it is handed out, and closed afterwards.
+        """
+        siblings = sorted(self._parent.iterdir()) if self._parent is not None else []
+        for directory in siblings:
+            if directory == self._directory or not any(directory.glob("*.segment")):
+                continue
+            try:
+                orphan = Spool(directory, self._max_bytes)
+            except (ConfigError, OSError):
+                continue
+            try:
+                yield orphan
+            finally:
+                orphan.close()
+
+    @property
+    def pending(self) -> int:
+        """Records not yet published."""
+        return self._pending
+
+    @property
+    def size(self) -> int:
+        """Bytes of records on disk: never more than `max_bytes`."""
+        return sum(self._sizes.values())
+
+    @property
+    def overflowed(self) -> int:
+        """Records refused since the spool was opened: it was full, or the disk was."""
+        return self._overflowed
+
+    @property
+    def damaged(self) -> int:
+        """Places that could not be read at opening, cut off by a power failure or altered: a record or more at each."""
+        return self._damaged
+
+    def append(self, record: Record) -> bool:
+        """Keep `record` until it is drained. False, and counted, when there is no room for it."""
+        payload = msgspec.msgpack.encode(record)
+        frame = FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+        if self.size + len(frame) > self._max_bytes or not self._write(frame):
+            self._overflowed += 1
+            return False
+        self._pending += 1
+        return True
+
+    async def drain(self, publish: Publish, batch: int = 64, batch_bytes: int = 8 * 1024 * 1024) -> int:
+        """Publish everything in order and return how much that was; no more than `batch_bytes` at once, or one record.
+
+        A batch is forgotten when `publish` has returned. Errors of `publish` propagate; its batch stays first in line.
+        """
+        drained = 0
+        while frames := self._first_frames(batch, batch_bytes):
+            await publish([record for record, _ in frames])
+            drained += len(frames)
+            self._pending -= len(frames)
+            self._advance(frames[-1][1])
+        if self._pending:  # what was appended cannot be read any more
+            self._pending = 0
+            self._damaged += 1
+            self._advance(self._cursor)
+        return drained
+
+    def close(self) -> None:
+        """Sync what was appended and let another process have the directory."""
+        self._close_segment(sync=True)
+        self._lock.close()
+
+    def _write(self, frame: bytes) -> bool:
+        """Append one frame. After a short write the segment is left as it is: a reader skips its cut-off end."""
+        try:
+            writer = self._segment()
+            written = writer.write(frame)
+        except OSError:
+            return False
+        self._sizes[self._next - 1] += written
+        if 0 < written < len(frame):
+            self._close_segment(sync=False)
+        return written == len(frame)
+
+    def _segment(self) -> IO[bytes]:
+        if self._writer is not None and self._sizes[self._next - 1] < self._segment_bytes:
+            return self._writer
+        self._close_segment(sync=True)
+        self._writer = _private_file(self._path(self._next), os.O_WRONLY | os.O_APPEND)
+        self._sizes[self._next] = 0
+        self._next += 1
+        return self._writer
+
+    def _close_segment(self, *, sync: bool) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        with writer:
+            if sync:
+                os.fsync(writer.fileno())
+
+    def _first_frames(self, most: int, most_bytes: int) -> list[tuple[Record, tuple[int, int]]]:
+        frames: list[tuple[Record, tuple[int, int]]] = []
+        size = 0
+        for record, position in islice(self._frames(), most):
+            size += record.size
+            if frames and size > most_bytes:
+                break
+            frames.append((record, position))
+        return frames
+
+    def _frames(self, tell: Callable[[], object] = bool) -> Iterator[tuple[Record, tuple[int, int]]]:
+        """Records behind the cursor, each with the position after it (segment, offset); `tell` is called at damage."""
+        first, start = self._cursor
+        for number in sorted(n for n in self._sizes if n >= first):
+            for record, end in _read_segment(self._path(number), start if number == first else 0, tell):
+                yield record, (number, end)
+
+    def _count_damage(self) -> None:
+        self._damaged += 1
+
+    def _advance(self, position: tuple[int, int]) -> None:
+        """Everything up to `position` is published: note that first, then delete the segments that are done.
+
+        They are deleted also when a full disk takes no note: it is their room that it lacks.
+        """
+        self._cursor = position
+        try:
+            self._write_cursor()
+        finally:
+            if self._pending == 0:
+                self._close_segment(sync=False)
+            self._forget_segments(before=self._next if self._pending == 0 else position[0])
+
+    def _write_cursor(self) -> None:
+        staged = self._directory / "cursor.new"
+        with _private_file(staged, os.O_WRONLY | os.O_TRUNC) as file:
+            file.write(f"{self._cursor[0]} {self._cursor[1]}".encode())
+        staged.replace(self._directory / "cursor")
+
+    def _forget_segments(self, before: int) -> None:
+        for number in [n for n in self._sizes if n < before]:
+            self._path(number).unlink(missing_ok=True)
+            del self._sizes[number]
+
+    def _read_cursor(self) -> tuple[int, int]:
+        """Where to go on; an absent or unreadable cursor means from the start, at the price of duplicates."""
+        try:
+            number, offset = (self._directory / "cursor").read_text().split()
+            return (int(number), int(offset))
+        except (FileNotFoundError, ValueError):
+            return (0, 0)
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{number:012d}.segment"
+
+
+class NoSpool(Spool):
+    """Where no directory can be written: keeps nothing, counts everything as overflowed."""
+
+    keeps = False
+
+    def __init__(self) -> None:
+        self._overflowed = 0
+        self._parent = None
+
+    @property
+    def directory(self) -> Path | None:
+        return None
+
+    @property
+    def pending(self) -> int:
+        return 0
+
+    @property
+    def size(self) -> int:
+        return 0
+
+    @property
+    def damaged(self) -> int:
+        return 0
+
+    def append(self, record: Record) -> bool:  # noqa: ARG002 - a record is refused whatever it is
+        self._overflowed += 1
+        return False
+
+    async def drain(
+        self,
+        publish: Publish,  # noqa: ARG002 - there is nothing to publish
+        batch: int = 64,  # noqa: ARG002
+        batch_bytes: int = 0,  # noqa: ARG002
+    ) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _read_segment(path: Path, start: int, tell: Callable[[], object]) -> Iterator[tuple[Record, int]]:
+    """Records of whole, undamaged frames from offset `start`, each with the offset after it. Damage is passed over."""
+    with path.open("rb") as segment:
+        segment.seek(start)
+        content = segment.read()
+    offset = 0
+    while offset < len(content):
+        found = _frame_at(content, offset)
+        if found is None:
+            tell()
+            offset = _next_frame(content, offset + 1)
+            continue
+        record, offset = found
+        yield record, start + offset
+
+
+def _frame_at(content: bytes, offset: int) -> tuple[Record, int] | None:
+    """The record of the frame at `offset` and the offset after it; None where there is no whole frame."""
+    body = offset + FRAME.size
+    if body > len(content):
+        return None
+    length, checksum = FRAME.unpack_from(content, offset)
+    if body + length > len(content) or zlib.crc32(memoryview(content)[body : body + length]) != checksum:
+        return None
+    try:
+        return unpack(content[body : body + length], Record), body + length
+    except msgspec.DecodeError:
+        return None
+
+
+def _next_frame(content: bytes, start: int) -> int:
+    """Offset of the next whole frame, the end where there is none. A frame is recognised by how its payload begins."""
+    for candidate in _RECORD.finditer(content, start + FRAME.size):
+        offset = candidate.start() - FRAME.size
+        if _frame_at(content, offset) is not None:
+            return offset
+    return len(content)
+
+
+def _make_private(directory: Path) -> None:
+    """Make `directory`, or take one that is ours, for its owner alone. Raises `ConfigError` for another user's."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = directory.lstat()
+    if sys.platform == "win32":
+        return
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise ConfigError(f"spool directory {directory} belongs to another user")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        directory.chmod(0o700)
+
+
+def _private_file(path: Path, flags: int) -> IO[bytes]:
+    """A file, made if absent, that its owner alone reads; what is written is the operating system's at once."""
+    return os.fdopen(os.open(path, flags | os.O_CREAT, 0o600), "wb", buffering=0)
+
+
+def _hold(path: Path) -> IO[bytes]:
+    """Lock `path` for as long as the returned file is open, also against other instances in this process."""
+    lock = _private_file(path, os.O_WRONLY)
+    try:
+        if sys.platform == "win32":
+            import msvcrt  # noqa: PLC0415  exists on that platform only
+
+            msvcrt.locking(lock.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl  # noqa: PLC0415
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise ConfigError(f"spool directory {path.parent} is in use by another process") from error
+    return lock

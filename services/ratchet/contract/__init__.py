@@ -1,0 +1,59 @@
+"""Typed mirror of `contracts/`: one struct per subject, immutable, JSON in and out. Imports no broker and no torch."""
+
+from ratchet.bus.message import DEFAULT_ROLE, JsonObject, Message, Value, decode, encode, named_id, role_subject
+from ratchet.contract.deployment import ModelDeployed, ModelRollout
+from ratchet.contract.operations import Alert, DeadLetter
+from ratchet.contract.reward import Feedback, Preference, Reward
+from ratchet.contract.start import Start
+from ratchet.contract.training import TrainingDispatch, TrainingRequest, TrainingStatus
+from ratchet.contract.trajectory import Outcome, PolicyClaim, Trajectory, TrajectoryEnd
+from ratchet.contract.turn import Turn
+
+MESSAGES: dict[str, type[Message]] = {
+    kind.TOPIC: kind
+    for kind in (
+        Trajectory,
+        TrajectoryEnd,
+        Start,
+        Turn,
+        Reward,
+        Feedback,
+        Preference,
+        TrainingRequest,
+        TrainingStatus,
+        TrainingDispatch,
+        ModelDeployed,
+        ModelRollout,
+        Alert,
+        DeadLetter,
+    )
+}
+"""Topic -> message type."""
+
+__all__ = [
+    "DEFAULT_ROLE",
+    "MESSAGES",
+    "Alert",
+    "DeadLetter",
+    "Feedback",
+    "JsonObject",
+    "Message",
+    "ModelDeployed",
+    "ModelRollout",
+    "Outcome",
+    "PolicyClaim",
+    "Preference",
+    "Reward",
+    "Start",
+    "TrainingDispatch",
+    "TrainingRequest",
+    "TrainingStatus",
+    "Trajectory",
+    "TrajectoryEnd",
+    "Turn",
+    "Value",
+    "decode",
+    "encode",
+    "named_id",
+    "role_subject",
+]

@@ -1,0 +1,163 @@
+"""What is true now: the values in the NATS key-value buckets, changed only by compare-and-set."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ratchet.bus.message import Cause, JsonObject, Value
+from ratchet.contract.training import (
+    Artifacts,
+    CurrentMetrics,
+    Progress,
+    SnapshotRef,
+    TrainingError,
+    TrainingRequest,
+)
+
+POLICIES, ROLLOUTS, ROLLOUT_CHUNKS, JOBS, BASELINES = "policies", "rollouts", "rollout_chunks", "jobs", "baselines"
+"""Bucket names."""
+
+STAGING, PRODUCTION, ARCHIVED = "staging", "production", "archived"
+"""Where a policy stands for people: under examination, serving, or history. See `registry_stage`."""
+
+PENDING, TRAINING, READY, FAILED = "pending", "training", "ready", "failed"
+"""Whether a policy can be used. A job that has made none yet is pending or training."""
+
+_STATUS = {
+    "registered": PENDING,
+    "canary": READY,
+    "stable": READY,
+    "archived": READY,
+    "refused": FAILED,
+    "rolled_back": FAILED,
+    "superseded": FAILED,
+}
+_JOB_STATUS = {"queued": PENDING, "dispatched": TRAINING, "running": TRAINING, "failed": FAILED, "cancelled": FAILED}
+
+
+class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """A registered policy, key `<role>.<version>` in bucket `policies`. Immutable but for `stage`."""
+
+    role: str
+    version: int
+    name: str
+    """`<role>@<version>-<first 8 of digest>`: its name in the engine, never reused."""
+    digest: str
+    """sha256 of its manifest."""
+    uri: str
+    """`s3://` uri of its manifest."""
+    kind: str
+    """`adapter` or `model`."""
+    base_model: str
+    created_at: datetime
+    stage: str
+    """`registered`, `refused`, `canary`, `stable`, `archived`, `rolled_back` or `superseded`."""
+    parent: int | None = None
+    training_job_id: str | None = None
+    dataset_digest: str | None = None
+    training_samples: int | None = None
+    final_reward: float | None = None
+    reason: str | None = None
+    gate: JsonObject | None = None
+    """The evidence of the gates: held-out success of both policies, difference, bound."""
+    algorithm: str | None = None
+    """What it was trained with; None for one whose manifest could not be read."""
+    metrics: dict[str, float] | None = None
+    """What its trainer measured at the end."""
+    cause: Cause | None = None
+    """The status that announced it."""
+
+    @property
+    def status(self) -> str:
+        """`ready` once the gates let it through and as long as it was not taken back; else `pending` or `failed`."""
+        return _STATUS.get(self.stage, PENDING)
+
+
+class ServedPolicy(Value, frozen=True, kw_only=True):
+    """What a gateway needs to know of a policy in order to serve it."""
+
+    version: int
+    name: str
+    digest: str
+
+
+class WeightStep(Value, frozen=True, kw_only=True):
+    """From `at` on, trajectories that start get the canary with probability `weight` (0..1)."""
+
+    at: datetime
+    weight: float
+
+
+class CanaryRoute(Value, frozen=True, kw_only=True, omit_defaults=True):
+    rollout_id: str
+    policy: ServedPolicy
+    salt: str
+    schedule: list[WeightStep]
+    lease: int
+    """Grows with every renewal; a gateway that sees no growth for 20 s serves stable."""
+    centres: dict[str, float] | None = None
+    """By metric: the harm, 0..1, that the tests bet around; gateways copy it into every start."""
+    latency_scale_ms: float | None = None
+    """The latency that counts as a harm of one half; gateways copy it into every start."""
+
+
+class Route(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a role's traffic goes, key `<role>` in bucket `policies`; written by the deployer only."""
+
+    role: str
+    stable: ServedPolicy | None = None
+    previous: ServedPolicy | None = None
+    """Stays resident in the engines, so that a rollback is one write."""
+    canary: CanaryRoute | None = None
+    next_version: int = 1
+    audit_hash: str | None = None
+    """Hash of the role's last rollout decision."""
+
+
+def registry_stage(policy: PolicyVersion, route: Route | None) -> str:
+    """`production` for what the route serves, `staging` for what may come to serve, `archived` for all others."""
+    if route is not None and route.stable is not None and route.stable.version == policy.version:
+        return PRODUCTION
+    return STAGING if policy.stage in ("registered", "canary") else ARCHIVED
+
+
+class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """A training job, key `<training_job_id>` in bucket `jobs`; written by the coordinator only."""
+
+    training_job_id: str
+    role: str
+    algorithm: str
+    state: str
+    """`queued`, `dispatched`, `running`, `completed`, `failed` or `cancelled`."""
+    priority: str
+    created_at: datetime
+    updated_at: datetime
+    request: TrainingRequest
+    attempt: int = 0
+    worker: str | None = None
+    pool: str = "default"
+    parent: str | None = None
+    snapshot: SnapshotRef | None = None
+    trajectories: int | None = None
+    heartbeat_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    cancel_requested: bool = False
+    retry_at: datetime | None = None
+    progress: Progress | None = None
+    metrics: CurrentMetrics | None = None
+    artifacts: Artifacts | None = None
+    error: TrainingError | None = None
+    rewarded: int | None = None
+    """The role's rewarded trajectories when the job was accepted: the threshold trigger counts on from here."""
+    preferences: int | None = None
+    """The role's preferences when the job was accepted: the preference trigger counts on from here."""
+    announced: str | None = None
+    """`<attempt>:<state>` that was last told on the bus: a coordinator that died in between tells it again."""
+    cause: Cause | None = None
+    """The event that led to its present attempt and state: the request at first, then a worker's status."""
+
+    @property
+    def policy_status(self) -> str | None:
+        """Status of the policy that this job is to make; None once it made one, which has its own."""
+        return _JOB_STATUS.get(self.state)

@@ -1,0 +1,273 @@
+"""Asking for training, handing it to a worker, and what the worker reports."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar
+
+from ratchet.bus.message import DEFAULT_ROLE, Message, Value, named_id
+
+
+class DateRange(Value, frozen=True, kw_only=True, omit_defaults=True):
+    start: datetime | None = None
+    end: datetime | None = None
+
+
+class DatasetFilter(Value, frozen=True, kw_only=True, omit_defaults=True):
+    min_reward: float | None = None
+    max_trajectory_length: int | None = None
+    date_range: DateRange | None = None
+    task_domains: list[str] | None = None
+    exclude_subordinate_profiles: list[str] | None = None
+    sources: list[str] | None = None
+    """Only trajectories whose `metadata.source` is listed."""
+
+
+class SnapshotRef(Value, frozen=True, kw_only=True):
+    """An immutable dataset snapshot: the uri of its manifest and the sha256 of that manifest."""
+
+    uri: str
+    digest: str
+
+
+class Dataset(Value, frozen=True, kw_only=True, omit_defaults=True):
+    source: str
+    sample_size: int
+    stream_name: str | None = None
+    filter: DatasetFilter | None = None
+    snapshot: SnapshotRef | None = None
+    reward_transform: str | None = None
+    """`identity` (default) or `negate`: train on the opposite of the reward, to rehearse a bad policy."""
+
+
+class Lora(Value, frozen=True, kw_only=True, omit_defaults=True):
+    r: int = 16
+    alpha: float = 32
+    dropout: float = 0.0
+    target_modules: str | list[str] = "all-linear"
+
+
+class Hyperparameters(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """Absent means: the algorithm's documented default."""
+
+    learning_rate: float | None = None
+    batch_size: int | None = None
+    epochs: int | None = None
+    clip_epsilon: float | None = None
+    clip_epsilon_high: float | None = None
+    gamma: float | None = None
+    gae_lambda: float | None = None
+    beta: float | None = None
+    label_smoothing: float | None = None
+    desirable_weight: float | None = None
+    undesirable_weight: float | None = None
+    kl_beta: float | None = None
+    seed: int | None = None
+    lora: Lora | None = None
+    full_finetune: bool = False
+    """Train every weight; the result is a model, not an adapter."""
+    max_steps: int | None = None
+    gradient_accumulation: int | None = None
+    max_length: int | None = None
+    warmup_steps: int | None = None
+    max_grad_norm: float | None = None
+    advantage_floor: float | None = None
+    """Successful trajectories (reward > 0) get at least this advantage, so solved groups keep their skill."""
+    negative_advantage_scale: float | None = None
+    importance_cap: float | None = None
+    rejection_window: list[float] | None = None
+    """[low, high] of the per-row geometric-mean ratio."""
+    loss_normalization: str | None = None
+    """`trajectory` (default), `token` or `constant`."""
+
+
+class Compute(Value, frozen=True, kw_only=True, omit_defaults=True):
+    gpu_count: int | None = None
+    gpu_type: str | None = None
+    distributed: bool | None = None
+    mixed_precision: str | None = None
+    threads: int | None = None
+
+
+class Checkpointing(Value, frozen=True, kw_only=True, omit_defaults=True):
+    save_interval: int | None = None
+    max_checkpoints: int | None = None
+    storage_path: str | None = None
+
+
+class TrainingConfig(Value, frozen=True, kw_only=True, omit_defaults=True):
+    algorithm: str
+    base_model: str
+    """`s3://...` uri of a model manifest, or a name or path that transformers can load.
+    The uri of an adapter manifest continues from that adapter."""
+    dataset: Dataset
+    hyperparameters: Hyperparameters
+    compute: Compute | None = None
+    checkpointing: Checkpointing | None = None
+
+
+class Evaluation(Value, frozen=True, kw_only=True, omit_defaults=True):
+    enabled: bool | None = None
+    holdout_size: float | None = None
+    metrics: list[str] | None = None
+    benchmark_tasks: list[str] | None = None
+
+
+class RequestMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
+    requested_by: str | None = None
+    notes: str | None = None
+    previous_training_job: str | None = None
+
+
+class TrainingRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """Please train. The same `idempotency_key` (or job id) twice is one job."""
+
+    TOPIC: ClassVar[str] = "agent.rl.training.request.v1"
+
+    training_job_id: str
+    timestamp: datetime
+    requester: str
+    trigger_reason: str
+    training_config: TrainingConfig
+    role: str = DEFAULT_ROLE
+    evaluation: Evaluation | None = None
+    priority: str = "normal"
+    metadata: RequestMetadata | None = None
+    idempotency_key: str | None = None
+    deadline: datetime | None = None
+
+    @property
+    def event_id(self) -> str:
+        return named_id(self.TOPIC, self.training_job_id)
+
+
+class TrainingDispatch(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """Command to the workers of a pool: run this attempt of this job."""
+
+    TOPIC: ClassVar[str] = "agent.rl.training.dispatch.v1"
+
+    training_job_id: str
+    attempt: int
+    pool: str
+    timestamp: datetime
+    request: TrainingRequest
+    """With `dataset.snapshot` resolved."""
+    parent: str | None = None
+    """Name of the policy this job continues from (`role@version-sha8`)."""
+    resume_from: str | None = None
+    """Uri of the checkpoint manifest to resume from."""
+
+    @property
+    def subject(self) -> str:
+        return f"{self.TOPIC}.{self.pool}"
+
+    @property
+    def event_id(self) -> str:
+        return named_id(self.TOPIC, self.training_job_id, self.attempt)
+
+
+class Progress(Value, frozen=True, kw_only=True, omit_defaults=True):
+    current_epoch: int | None = None
+    total_epochs: int | None = None
+    current_step: int | None = None
+    total_steps: int | None = None
+    percent_complete: float | None = None
+    eta_seconds: float | None = None
+
+
+class CurrentMetrics(Value, frozen=True, kw_only=True, omit_defaults=True):
+    loss: float | None = None
+    reward_mean: float | None = None
+    reward_std: float | None = None
+    policy_entropy: float | None = None
+    kl_divergence: float | None = None
+    learning_rate: float | None = None
+    accuracy: float | None = None
+    margin: float | None = None
+    auc: float | None = None
+    ess: float | None = None
+    clip_fraction: float | None = None
+    rejected_mass: float | None = None
+    tokens_per_second: float | None = None
+    grad_norm: float | None = None
+    value_loss: float | None = None
+    explained_variance: float | None = None
+
+
+class BestMetrics(Value, frozen=True, kw_only=True, omit_defaults=True):
+    epoch: int | None = None
+    step: int | None = None
+    reward_mean: float | None = None
+    checkpoint_path: str | None = None
+
+
+class Metrics(Value, frozen=True, kw_only=True, omit_defaults=True):
+    current: CurrentMetrics | None = None
+    best: BestMetrics | None = None
+
+
+class EvaluationResults(Value, frozen=True, kw_only=True, omit_defaults=True):
+    holdout_reward: float | None = None
+    benchmark_scores: dict[str, float] | None = None
+    improvement_over_baseline: float | None = None
+
+
+class Artifacts(Value, frozen=True, kw_only=True, omit_defaults=True):
+    final_checkpoint: str | None = None
+    """Uri of the policy manifest (adapter or model)."""
+    tensorboard_logs: str | None = None
+    training_curves: str | None = None
+    model_card: str | None = None
+    digest: str | None = None
+    """sha256 of the policy manifest."""
+    kind: str | None = None
+    """`adapter` or `model`."""
+    checkpoint: str | None = None
+    """Uri of the newest resumable checkpoint's manifest."""
+
+
+class ResourceUsage(Value, frozen=True, kw_only=True, omit_defaults=True):
+    gpu_hours: float | None = None
+    cost_usd: float | None = None
+    peak_memory_gb: float | None = None
+    total_training_time_seconds: float | None = None
+
+
+class TrainingError(Value, frozen=True, kw_only=True, omit_defaults=True):
+    code: str = "UNKNOWN"
+    """`OOM`, `CONVERGENCE`, `DATA`, `INFRA`, `TIMEOUT` or `UNKNOWN`."""
+    message: str = ""
+    traceback: str | None = None
+
+
+class StatusMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
+    training_platform: str | None = None
+    cuda_version: str | None = None
+    pytorch_version: str | None = None
+    worker: str | None = None
+    training_samples: int | None = None
+
+
+class TrainingStatus(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker (or the coordinator, for queued and cancelled) says about one attempt of a job."""
+
+    TOPIC: ClassVar[str] = "agent.rl.training.status.v1"
+
+    training_job_id: str
+    timestamp: datetime
+    status: str
+    """`queued`, `running`, `completed`, `failed` or `cancelled`."""
+    role: str = DEFAULT_ROLE
+    attempt: int = 1
+    progress: Progress | None = None
+    metrics: Metrics | None = None
+    evaluation_results: EvaluationResults | None = None
+    artifacts: Artifacts | None = None
+    resource_usage: ResourceUsage | None = None
+    error: TrainingError | None = None
+    metadata: StatusMetadata | None = None
+    dataset_digest: str | None = None
+
+    @property
+    def event_id(self) -> str:
+        return named_id(self.TOPIC, self.training_job_id, self.attempt, self.status, self.timestamp.isoformat())

@@ -1,0 +1,88 @@
+"""Stored preferences and thumbs of one role, as snapshots need them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ratchet.contract import Preference, decode
+from ratchet.datasets.clickhouse_trajectories import utc
+from ratchet.datasets.domain.labels import Thumb
+from ratchet.datasets.domain.pairs import Opinion
+from ratchet.stores.warehouse import Row, Warehouse
+
+_OPINIONS = """
+SELECT
+    p.preference_id AS preference_id,
+    p.source AS source,
+    p.rater AS rater,
+    p.domain AS domain,
+    p.ingested_at AS at,
+    p.sequence AS sequence,
+    hex(sipHash128(JSONExtractRaw(p.body, 'prompt'))) AS prompt,
+    hex(sipHash128(JSONExtractRaw(p.body, 'chosen'))) AS chosen,
+    hex(sipHash128(JSONExtractRaw(p.body, 'rejected'))) AS rejected,
+    JSONExtract(p.body, 'group_key', 'Nullable(String)') AS group_key
+FROM preferences AS p FINAL
+WHERE p.role = {role:String}
+ORDER BY p.sequence DESC
+LIMIT {limit:UInt32}
+"""
+_BODIES = "SELECT body FROM preferences FINAL WHERE role = {role:String} AND preference_id IN {ids:Array(String)}"
+_THUMBS = """
+SELECT
+    f.trajectory_id AS trajectory_id,
+    JSONExtractBool(f.body, 'value') AS up,
+    coalesce(f.rater, JSONExtract(f.body, 'user_ref', 'Nullable(String)')) AS rater
+FROM feedback AS f FINAL
+WHERE f.role = {role:String} AND f.kind = 'thumbs'
+ORDER BY f.sequence DESC
+LIMIT {limit:UInt32}
+"""
+_WATERMARK = "SELECT max(sequence) AS sequence FROM {table} WHERE role = {{role:String}}"
+
+
+class Preferences:
+    """Queries over what people and rules said about one role."""
+
+    def __init__(self, warehouse: Warehouse, history_limit: int) -> None:
+        self._warehouse = warehouse
+        self._history_limit = history_limit
+
+    async def opinions(self, role: str) -> list[Opinion]:
+        """The newest preferences of a role, without their texts."""
+        rows = await self._warehouse.rows(_OPINIONS, self._newest(role))
+        return [_opinion(row) for row in rows]
+
+    async def preferences(self, role: str, ids: Sequence[str]) -> dict[str, Preference]:
+        """Stored preferences by id."""
+        rows = await self._warehouse.rows(_BODIES, {"role": role, "ids": list(ids)})
+        found = [decode(row["body"].encode(), Preference) for row in rows]
+        return {preference.preference_id: preference for preference in found}
+
+    async def thumbs(self, role: str) -> list[Thumb]:
+        """The newest thumbs of a role, oldest first."""
+        rows = await self._warehouse.rows(_THUMBS, self._newest(role))
+        return [Thumb(row["trajectory_id"], bool(row["up"]), row["rater"]) for row in reversed(rows)]
+
+    async def watermark(self, role: str, table: str) -> int:
+        """Newest stored sequence of the role in `preferences` or `feedback`: at least this much was seen."""
+        rows = await self._warehouse.rows(_WATERMARK.format(table=table), {"role": role})
+        return int(rows[0]["sequence"])
+
+    def _newest(self, role: str) -> dict[str, str | int]:
+        return {"role": role, "limit": self._history_limit}
+
+
+def _opinion(row: Row) -> Opinion:
+    return Opinion(
+        preference_id=row["preference_id"],
+        source=row["source"],
+        rater=row["rater"],
+        domain=row["domain"],
+        at=utc(row["at"]),
+        sequence=row["sequence"],
+        prompt=row["prompt"],
+        chosen=row["chosen"],
+        rejected=row["rejected"],
+        group_key=row["group_key"],
+    )

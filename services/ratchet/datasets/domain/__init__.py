@@ -1,0 +1,1 @@
+"""The rules of datasets: pure functions over trajectories, turns and preferences."""

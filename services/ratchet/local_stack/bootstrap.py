@@ -1,0 +1,53 @@
+"""Makes what services expect to find: streams and buckets in the broker, the bucket in S3, the tables in ClickHouse."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from ratchet.bus.connection import Bus
+from ratchet.errors import RatchetError
+from ratchet.resources import resource_dir
+from ratchet.service.contracts import load_contracts
+from ratchet.service.settings import SharedSettings, read
+from ratchet.stores.objects import Objects
+from ratchet.stores.warehouse import Warehouse
+
+
+async def bootstrap(settings: SharedSettings) -> None:
+    """Running it again changes nothing."""
+    await asyncio.gather(_streams(settings), asyncio.to_thread(_objects, settings), _tables(settings))
+
+
+async def _streams(settings: SharedSettings) -> None:
+    bus = await Bus.connect(settings.bus, name="bootstrap", contracts=load_contracts())
+    try:
+        await bus.ensure_streams()
+    finally:
+        await bus.close()
+
+
+def _objects(settings: SharedSettings) -> None:
+    Objects(settings).ensure_bucket()
+
+
+async def _tables(settings: SharedSettings) -> None:
+    warehouse = await Warehouse.connect(settings)
+    try:
+        await warehouse.migrate(resource_dir("deploy") / "clickhouse")
+    finally:
+        await warehouse.close()
+
+
+def main() -> int:
+    """`python -m ratchet.local_stack.bootstrap`: prepare the servers that the environment names, then end."""
+    try:
+        asyncio.run(bootstrap(read(SharedSettings)))
+    except RatchetError as error:
+        sys.stderr.write(f"bootstrap: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

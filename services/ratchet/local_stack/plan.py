@@ -1,0 +1,166 @@
+"""From settings to programs: which members, on which ports, with which environment."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ratchet.errors import ConfigError, MissingExtra
+from ratchet.local_stack.catalog import SERVERS, SERVICES, ServiceSpec, default_ports, owner_of
+from ratchet.local_stack.clickhouse_server import clickhouse_server, clickhouse_url
+from ratchet.local_stack.nats_server import nats_server
+from ratchet.local_stack.ports import LOOPBACK, free_ports, is_taken
+from ratchet.local_stack.program import STOP_S, Program
+from ratchet.local_stack.seaweed_s3 import seaweed_s3
+from ratchet.local_stack.secrets import StackSecrets
+from ratchet.local_stack.settings import StackSettings
+from ratchet.service.settings import PREFIX, SharedSettings, faults
+
+
+@dataclass(frozen=True, slots=True)
+class StackPlan:
+    """Everything that is decided before the first process starts."""
+
+    programs: tuple[Program, ...]
+    """In starting order."""
+    needs: Mapping[str, tuple[str, ...]]
+    """For each member, the members that are ready before it starts."""
+    env: Mapping[str, str]
+    """Where everything is, for services, agents and commands."""
+
+    @property
+    def shared(self) -> SharedSettings:
+        """The same as settings, for code that runs outside the stack's services."""
+        return shared_of(self.env)
+
+
+def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
+    """Decide, and touch nothing. Raises `ConfigError` for a taken port, `MissingExtra` for what is not installed."""
+    servers, services = chosen(settings.only)
+    names = [name for name in default_ports() if owner_of(name) in {*servers, *(spec.name for spec in services)}]
+    ports = choose_ports(settings, names, is_taken)
+    env = stack_environment(ports, shared_of({}), secrets) | dict(settings.env)
+    data = settings.directory.resolve() / "data"
+    shared = shared_of(env)
+    launchers: dict[str, Callable[[], Program]] = {
+        "nats": lambda: nats_server(data / "nats", ports["nats"], ports["nats_monitor"]),
+        "s3": lambda: seaweed_s3(data / "s3", ports["s3"], shared.s3_access_key, shared.s3_secret_key, ports.values()),
+        "clickhouse": lambda: clickhouse_server(data / "clickhouse", ports["clickhouse"], secrets.clickhouse_password),
+    }
+    programs = [launchers[name]() for name in servers]
+    programs += [service_program(spec, ports, env, data) for spec in services]
+    started = {program.name for program in programs}
+    needs = {spec.name: tuple(name for name in (*SERVERS, *spec.needs) if name in started) for spec in services}
+    return StackPlan(tuple(programs), needs, env)
+
+
+def chosen(only: tuple[str, ...]) -> tuple[list[str], list[ServiceSpec]]:
+    """Servers and services to start. A service brings all servers with it."""
+    services = [spec for spec in SERVICES if not only or spec.name in only]
+    servers = [name for name in SERVERS if services or name in only]
+    return servers, services
+
+
+def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int], bool]) -> dict[str, int]:
+    """A port for each name. Raises `ConfigError` when one is taken or given twice."""
+    ports = default_ports() | dict(settings.ports)
+    if settings.free_ports:
+        open_names = [name for name in names if name not in settings.ports]
+        ports |= dict(zip(open_names, free_ports(len(open_names), settings.ports.values()), strict=True))
+    used: dict[int, str] = {}
+    for name in names:
+        port = ports[name]
+        if port in used:
+            raise ConfigError(f"port {port} is given to both {used[port]} and {name}")
+        if taken(port):
+            raise ConfigError(
+                f"port {port} for {owner_of(name)} is taken by another program; "
+                f"choose one with --port {name}=PORT or use --free-ports"
+            )
+        used[port] = name
+    return ports
+
+
+def stack_environment(ports: Mapping[str, int], shared: SharedSettings, secrets: StackSecrets) -> dict[str, str]:
+    """The environment variables that say where everything is, and with which secrets."""
+    urls = {spec.url_variable: f"http://{LOOPBACK}:{ports[spec.short]}" for spec in SERVICES if spec.port is not None}
+    return {
+        "RATCHET_NATS_URL": f"nats://{LOOPBACK}:{ports['nats']}",
+        "RATCHET_CLICKHOUSE_URL": clickhouse_url(ports["clickhouse"], secrets.clickhouse_password),
+        "RATCHET_CLICKHOUSE_DATABASE": shared.clickhouse_database,
+        "RATCHET_S3_ENDPOINT": f"http://{LOOPBACK}:{ports['s3']}",
+        "RATCHET_S3_ACCESS_KEY": shared.s3_access_key,
+        "RATCHET_S3_SECRET_KEY": shared.s3_secret_key or secrets.s3_secret_key,
+        "RATCHET_S3_BUCKET": shared.s3_bucket,
+        **urls,
+    }
+
+
+def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[str, str], data: Path) -> Program:
+    """How to run one service."""
+    if spec.extra is not None and find_spec("torch") is None:
+        raise MissingExtra(spec.extra, spec.name)
+    if find_spec(spec.module) is None:
+        raise ConfigError(f"{spec.name} is not part of this installation")
+    health_port = ports[f"{spec.short}_health"]
+    own = {"RATCHET_HEALTH_PORT": str(health_port), "RATCHET_DATA_DIR": str(data / spec.name), "PYTHONUNBUFFERED": "1"}
+    if spec.port is not None:
+        own[spec.port_variable] = str(ports[spec.short])
+    if spec.extra is not None:
+        # On few, shared cores one thread is many times faster than two that spin while they wait for each other; a
+        # training job may still ask for more, which then sleep instead.
+        own["OMP_NUM_THREADS"] = "1"
+        own["OMP_WAIT_POLICY"] = "passive"
+    drain_s = _drain_s(spec, env)
+    if spec.drain_s is not None:
+        own[spec.drain_variable] = f"{drain_s:g}"
+    port = health_port if spec.port is None else ports[spec.short]
+    return Program(
+        name=spec.name,
+        command=(sys.executable, "-m", spec.module),
+        ready_url=f"http://{LOOPBACK}:{health_port}/readyz",
+        alive_url=f"http://{LOOPBACK}:{health_port}/healthz",
+        url=f"http://{LOOPBACK}:{port}",
+        port=port,
+        health_port=health_port,
+        env={**env, **own},
+        directories=(data / spec.name,),
+        stop_s=STOP_S + drain_s,
+    )
+
+
+def _drain_s(spec: ServiceSpec, env: Mapping[str, str]) -> float:
+    """How long a service drains: as the stack's environment says, else this process's own, else the catalog.
+
+    Raises `ConfigError` for what is no time: a stop waits for so long.
+    """
+    said = env.get(spec.drain_variable, os.environ.get(spec.drain_variable))
+    if said is None:
+        return spec.drain_s or 0.0
+    try:
+        drain_s = float(said)
+    except ValueError as error:
+        raise ConfigError(f"wrong setting {spec.drain_variable}: {said!r} is no number") from error
+    if not 0 <= drain_s < math.inf:
+        raise ConfigError(f"wrong setting {spec.drain_variable}: {said!r} is no number of seconds, 0 or more")
+    return drain_s
+
+
+def shared_of(env: Mapping[str, str]) -> SharedSettings:
+    """Kernel settings from a stack's environment; what it leaves open, this process's own environment says.
+
+    Raises `ConfigError` for a value of the wrong type.
+    """
+    variables = {name: PREFIX + name.upper() for name in SharedSettings.model_fields}
+    given = {name: env[variable] for name, variable in variables.items() if variable in env}
+    try:
+        return SharedSettings.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError(f"wrong setting {faults(error, PREFIX)}") from error

@@ -1,0 +1,92 @@
+"""`stack.json` and the lock: how commands find a running stack, and how a second one is refused."""
+
+from __future__ import annotations
+
+import fcntl
+import shlex
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from ratchet.errors import ConfigError
+from ratchet.service.discovery import STATE_FILE
+from ratchet.service.files import PRIVATE, write_whole
+
+LOCK_FILE = "lock"
+
+
+class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of the stack. `pid` and `started_at` together name it for ever."""
+
+    pid: int
+    started_at: float
+    """The kernel's start time of the process, seconds since the epoch."""
+    url: str
+    port: int
+    health_port: int | None
+    state: str
+    restarts: int
+    reason: str | None
+
+
+class StackRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The running stack, as other processes see it."""
+
+    pid: int
+    started_at: float
+    stack_id: str
+    ready: bool
+    """False until every member was ready once."""
+    services: dict[str, MemberRecord]
+    stop_s: float
+    """Longest time that a stop can take: each member's deadline, one after the other."""
+    env: dict[str, str]
+
+
+class AlreadyRunning(ConfigError):
+    """Another supervisor holds the lock of this directory."""
+
+
+def write_record(directory: Path, record: StackRecord) -> None:
+    """Replace `stack.json` in one step; readable by this user only, for it holds the object store's key."""
+    text = msgspec.json.format(msgspec.json.encode(record), indent=1)
+    write_whole(directory / STATE_FILE, text, mode=PRIVATE, durable=False)
+
+
+def read_record(directory: Path) -> StackRecord | None:
+    """The record, None when there is none. Raises `ConfigError` for one that cannot be read."""
+    path = directory / STATE_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=StackRecord)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def remove_record(directory: Path) -> None:
+    """Forget the stack."""
+    (directory / STATE_FILE).unlink(missing_ok=True)
+
+
+def already_running(directory: Path, record: StackRecord | None) -> AlreadyRunning:
+    """The refusal of a second stack in `directory`."""
+    who = f" (pid {record.pid})" if record else ""
+    return AlreadyRunning(
+        f"the stack in {directory} is already running{who}: see `ratchet status --dir {shlex.quote(str(directory))}`"
+    )
+
+
+@contextmanager
+def stack_lock(directory: Path) -> Generator[None]:
+    """Hold the directory. The kernel lets go of it when this process dies. Raises `AlreadyRunning`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK_FILE).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            record = read_record(directory)
+            raise already_running(directory, record) from error
+        yield

@@ -1,0 +1,1 @@
+"""Training jobs, from the request to the policy."""

@@ -1,0 +1,251 @@
+"""The life of a job: states as data, and every way a job changes.
+
+`(attempt, rank of state)` never decreases, so a job moves back to `queued` only as a later attempt, and a worker whose
+attempt is not the job's is fenced off: nothing it says counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from msgspec.structs import replace
+
+from ratchet.bus.message import Cause
+from ratchet.contract.state import Job
+from ratchet.contract.training import Progress, SnapshotRef, TrainingError, TrainingRequest, TrainingStatus
+from ratchet.errors import Rejected
+from ratchet.rl_coordinator.jobs.domain.retries import RetryRule, eased
+
+
+class State(StrEnum):
+    """Where a job is."""
+
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_ENDS = {State.COMPLETED, State.FAILED, State.CANCELLED}
+NEXT: Mapping[State, frozenset[State]] = {
+    State.QUEUED: frozenset({State.DISPATCHED, State.FAILED, State.CANCELLED}),
+    State.DISPATCHED: frozenset({State.RUNNING, State.QUEUED, *_ENDS}),
+    State.RUNNING: frozenset({State.RUNNING, State.QUEUED, *_ENDS}),
+    State.COMPLETED: frozenset(),
+    State.FAILED: frozenset(),
+    State.CANCELLED: frozenset(),
+}
+"""From each state, where a job may go. `queued` is re-entered by the next attempt only."""
+
+TERMINAL = frozenset(state for state, following in NEXT.items() if not following)
+ACTIVE = frozenset({State.DISPATCHED, State.RUNNING})
+"""States that hold a slot."""
+RANK: Mapping[State, int] = {state: min(rank, 3) for rank, state in enumerate(State)}
+"""Order within one attempt; the three ends are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long and how often a job may try."""
+
+    lease_s: float
+    """A running job that is silent for longer is given to another worker."""
+    max_attempts: int
+    """Attempts after which a job whose workers keep vanishing fails."""
+    retries: Mapping[str, RetryRule]
+    """By error code; a code that is not listed is not retried."""
+
+
+def accept(request: TrainingRequest, *, pool: str, rewarded: int, now: datetime, cause: Cause | None = None) -> Job:
+    """The job of a request that passed validation. `cause`: the request's own event."""
+    return Job(
+        training_job_id=request.training_job_id,
+        role=request.role,
+        algorithm=request.training_config.algorithm,
+        state=State.QUEUED,
+        priority=request.priority,
+        created_at=now,
+        updated_at=now,
+        request=request,
+        attempt=1,
+        pool=pool,
+        rewarded=rewarded,
+        cause=cause,
+    )
+
+
+def prepare(
+    job: Job,
+    request: TrainingRequest,
+    *,
+    snapshot: SnapshotRef,
+    parent: str | None,
+    trajectories: int | None,
+    now: datetime,
+) -> Job:
+    """The same queued job with its data exported and its base model resolved."""
+    changes = {"request": request, "snapshot": snapshot, "parent": parent, "trajectories": trajectories}
+    return replace(job, updated_at=now, **changes)
+
+
+def dispatch(job: Job, now: datetime) -> Job:
+    """The job takes a slot; its dispatch is announced next."""
+    return _move(job, State.DISPATCHED, now, retry_at=None)
+
+
+def cancel(job: Job, now: datetime) -> Job:
+    """A queued job is cancelled at once; a worker is asked to stop. Raises `Rejected` for a job that has ended."""
+    if job.cancel_requested or job.state == State.CANCELLED:
+        return job
+    if job.state in TERMINAL:
+        raise Rejected(f"job {job.training_job_id} is already {job.state}")
+    if job.state == State.QUEUED:
+        return _move(job, State.CANCELLED, now, cancel_requested=True, finished_at=now)
+    return replace(job, cancel_requested=True, updated_at=now)
+
+
+def fail(job: Job, error: TrainingError, now: datetime) -> Job:
+    """The job ends without a policy."""
+    return _move(job, State.FAILED, now, error=error, finished_at=now)
+
+
+def try_again(job: Job, now: datetime, *, delay_s: float = 0.0, error: TrainingError | None = None) -> Job:
+    """The next attempt waits in the queue and will resume from the newest checkpoint."""
+    return _move(
+        job,
+        State.QUEUED,
+        now,
+        attempt=job.attempt + 1,
+        retry_at=now + timedelta(seconds=delay_s) if delay_s else None,
+        error=error,
+        worker=None,
+        heartbeat_at=None,
+        progress=None,
+    )
+
+
+def fold(job: Job, status: TrainingStatus, now: datetime, limits: Limits) -> Job:
+    """The job after a worker's word, or unchanged: a word counts only for a held slot and the current attempt."""
+    follow = _FOLLOW.get(status.status)
+    if follow is None or job.state not in ACTIVE or status.attempt != job.attempt:
+        return job
+    after = follow(_heard(job, status, now), now, limits)
+    if (after.attempt, after.state) == (job.attempt, job.state):
+        return after
+    correlation = job.cause.correlation_id if job.cause else status.event_id
+    return replace(after, cause=Cause(event_id=status.event_id, correlation_id=correlation))
+
+
+def expire(job: Job, *, listening_since: datetime, now: datetime, limits: Limits) -> Job:
+    """The job after `now` if its worker is silent for too long, else unchanged.
+
+    Silence counts from when the coordinator could hear: a worker is not blamed for our own absence.
+    """
+    silent_since = max(job.heartbeat_at or job.updated_at, listening_since)
+    lapsed = now - silent_since > timedelta(seconds=limits.lease_s)
+    if not lapsed or job.state not in ACTIVE:
+        return job
+    if job.cancel_requested:
+        return _move(job, State.CANCELLED, now, finished_at=now)
+    if job.state == State.DISPATCHED:
+        return job
+    silence = TrainingError(code="INFRA", message=f"worker {job.worker or '?'} was silent for {limits.lease_s:g} s")
+    if job.attempt >= limits.max_attempts:
+        return fail(job, silence, now)
+    return try_again(job, now, error=silence)
+
+
+def overdue(job: Job, now: datetime) -> Job:
+    """The job failed with TIMEOUT if its deadline passed while it waited, else unchanged."""
+    deadline = job.request.deadline
+    if job.state != State.QUEUED or deadline is None or now <= deadline:
+        return job
+    message = f"the deadline {deadline.isoformat()} passed while the job was queued"
+    return fail(job, TrainingError(code="TIMEOUT", message=message), now)
+
+
+def _running(job: Job, _now: datetime, _limits: Limits) -> Job:
+    return job
+
+
+def _completed(job: Job, now: datetime, _: Limits) -> Job:
+    return _told(_move(job, State.COMPLETED, now, finished_at=now))
+
+
+def _stopped(job: Job, now: datetime, _: Limits) -> Job:
+    """The worker stopped: because it was asked to, or because its machine goes away."""
+    if job.cancel_requested:
+        return _told(_move(job, State.CANCELLED, now, finished_at=now))
+    return try_again(job, now)
+
+
+def _failed(job: Job, now: datetime, limits: Limits) -> Job:
+    error = job.error or TrainingError(code="UNKNOWN", message="the worker gave no reason")
+    if job.cancel_requested:
+        return _told(_move(job, State.CANCELLED, now, finished_at=now))
+    rule = limits.retries.get(error.code)
+    request = eased(job.request, rule) if rule and job.attempt < rule.attempts else None
+    if rule is None or request is None:
+        return _told(fail(job, error, now))
+    artifacts = job.artifacts if rule.resume else None
+    return replace(try_again(job, now, delay_s=rule.delay_s, error=error), request=request, artifacts=artifacts)
+
+
+def _heard(job: Job, status: TrainingStatus, now: datetime) -> Job:
+    """A sign of life, with what it says about progress; a step never runs backwards within an attempt."""
+    artifacts = status.artifacts or job.artifacts
+    if artifacts is not None and artifacts.checkpoint is None and job.artifacts is not None:
+        artifacts = replace(artifacts, checkpoint=job.artifacts.checkpoint)
+    return replace(
+        job,
+        state=State.RUNNING,
+        updated_at=now,
+        heartbeat_at=now,
+        started_at=job.started_at or now,
+        worker=(status.metadata.worker if status.metadata else None) or job.worker,
+        progress=_further(job.progress, status.progress),
+        metrics=(status.metrics.current if status.metrics else None) or job.metrics,
+        artifacts=artifacts,
+        error=status.error,
+    )
+
+
+def _further(known: Progress | None, told: Progress | None) -> Progress | None:
+    if known is None or told is None:
+        return told or known
+    return known if (told.current_step or 0) < (known.current_step or 0) else told
+
+
+def _told(job: Job) -> Job:
+    """The worker itself announced this state."""
+    return replace(job, announced=announcement(job))
+
+
+def announcement(job: Job) -> str:
+    """What `Job.announced` holds once the bus knows the job's state."""
+    return f"{job.attempt}:{job.state}"
+
+
+def _move(job: Job, state: State, now: datetime, **changes: Any) -> Job:
+    """The only way to another state. `Any`: the changes are checked by the struct's own fields."""
+    following = replace(job, state=state, updated_at=now, **changes)
+    before, after = State(job.state), State(state)
+    forward = (following.attempt, RANK[after]) >= (job.attempt, RANK[before])
+    if after not in NEXT[before] or not forward:
+        raise Rejected(f"job {job.training_job_id} cannot go from {before} to {after}")
+    return following
+
+
+_FOLLOW: Mapping[str, Callable[[Job, datetime, Limits], Job]] = {
+    State.RUNNING: _running,
+    State.COMPLETED: _completed,
+    State.FAILED: _failed,
+    State.CANCELLED: _stopped,
+}
+"""By a worker's status: what follows for the job that has just been heard of."""

@@ -1,0 +1,1 @@
+"""The registry of policies: versions, lineage, where each comes from."""

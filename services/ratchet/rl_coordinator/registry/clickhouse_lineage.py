@@ -1,0 +1,150 @@
+"""What the history knows about the data behind a policy: trajectories, rewards, opinions, preferences, pruned jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from ratchet.stores.warehouse import Row, Warehouse
+
+CHUNK = 250
+"""Ids in one query: they travel in its url."""
+
+_TRAJECTORIES = """
+SELECT trajectory_id, event_id, coalesce(group_key, task_id) AS task, source, outcome, policy_version, ended_at
+FROM trajectories FINAL
+WHERE role = {role:String} AND trajectory_id IN {ids:Array(String)}
+"""
+_REWARDS = """
+SELECT
+    r.trajectory_id AS trajectory_id,
+    argMax(r.event_id, (r.at, r.revision)) AS event_id,
+    argMax(r.total, (r.at, r.revision)) AS total,
+    argMax(concat(r.function_name, ' ', r.function_version), (r.at, r.revision)) AS function,
+    argMax(r.revision, (r.at, r.revision)) AS revision,
+    max(r.at) AS at
+FROM rewards AS r
+WHERE r.role = {role:String} AND r.trajectory_id IN {ids:Array(String)}
+GROUP BY r.trajectory_id
+"""
+_FEEDBACK = """
+SELECT rater, source, kind, uniqExact(event_id) AS count
+FROM feedback
+WHERE role = {role:String} AND trajectory_id IN {ids:Array(String)}
+GROUP BY rater, source, kind
+"""
+_PREFERENCES = """
+SELECT preference_id, event_id, source, rater, confidence, domain
+FROM preferences FINAL
+WHERE role = {role:String} AND preference_id IN {ids:Array(String)}
+"""
+_TOLD = """
+SELECT * FROM (
+    SELECT event_id, 'model.deployed' AS kind, toString(coalesce(d.state, '')) AS what, d.at AS at, causation_id
+    FROM deployments AS d FINAL WHERE d.role = {role:String} AND d.policy_version = {version:UInt32}
+    UNION ALL
+    SELECT event_id, 'model.rollout' AS kind, toString(r.verdict) AS what, r.at AS at, causation_id
+    FROM rollouts AS r FINAL WHERE r.role = {role:String} AND r.to_version = {version:UInt32}
+)
+ORDER BY at, kind DESC, event_id
+LIMIT 200
+"""
+_REQUEST = """
+SELECT event_id, algorithm, requester, trigger, at
+FROM training_requests FINAL
+WHERE role = {role:String} AND training_job_id = {job:String}
+LIMIT 1
+"""
+_STATUS = """
+SELECT attempt, status, at
+FROM training_statuses FINAL
+WHERE training_job_id = {job:String}
+ORDER BY at DESC, attempt DESC
+LIMIT 1
+"""
+_OUTCOME_TIMES = """
+SELECT greatest(0, dateDiff('millisecond', s.began, r.known)) / 1000 AS seconds
+FROM (
+    SELECT trajectory_id, min(at) AS began FROM starts
+    WHERE role = {role:String} AND policy_version = {version:UInt32}
+        AND at > {since:DateTime64(3)} AND at <= {until:DateTime64(3)}
+    GROUP BY trajectory_id
+) AS s
+INNER JOIN (
+    SELECT trajectory_id, min(at) AS known FROM rewards
+    WHERE role = {role:String} AND at > {since:DateTime64(3)} AND mapContains(components, 'task_completion')
+    GROUP BY trajectory_id
+) AS r ON r.trajectory_id = s.trajectory_id
+WHERE seconds <= {within_s:Float64}
+ORDER BY s.began DESC
+LIMIT {limit:UInt32}
+"""
+"""How long outcomes took, from the start to the first reward that knows the outcome: the newest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Trajectories that started in it, and how long an outcome may take to be counted."""
+
+    since: datetime
+    until: datetime
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PastJob:
+    """A job as its request and its last status tell it."""
+
+    request: Row
+    last: Row | None
+
+
+class History:
+    """Queries by ids, a bounded number at a time."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+
+    async def trajectories(self, role: str, ids: Sequence[str]) -> dict[str, Row]:
+        """Stored trajectories by id."""
+        return {row["trajectory_id"]: row for row in await self._chunked(_TRAJECTORIES, role, ids)}
+
+    async def rewards(self, role: str, ids: Sequence[str]) -> dict[str, Row]:
+        """The newest reward of each trajectory, by trajectory id."""
+        return {row["trajectory_id"]: row for row in await self._chunked(_REWARDS, role, ids)}
+
+    async def feedback(self, role: str, ids: Sequence[str]) -> list[Row]:
+        """How often who said what; one combination may come several times."""
+        return await self._chunked(_FEEDBACK, role, ids)
+
+    async def preferences(self, role: str, ids: Sequence[str]) -> dict[str, Row]:
+        """Stored preferences by id."""
+        return {row["preference_id"]: row for row in await self._chunked(_PREFERENCES, role, ids)}
+
+    async def told(self, role: str, version: int) -> list[Row]:
+        """What the deployer told about a policy, oldest first."""
+        return await self._warehouse.rows(_TOLD, {"role": role, "version": version})
+
+    async def job(self, role: str, job_id: str) -> PastJob | None:
+        """A job that is not kept any more; None when the history has none of it either."""
+        requests = await self._warehouse.rows(_REQUEST, {"role": role, "job": job_id})
+        statuses = await self._warehouse.rows(_STATUS, {"job": job_id})
+        return PastJob(requests[0], statuses[0] if statuses else None) if requests else None
+
+    async def outcome_times(self, role: str, version: int, span: Span, limit: int) -> list[float]:
+        """Seconds from the start of a trajectory that a policy answered to its first known outcome, newest first."""
+        bounds = {"since": span.since, "until": span.until, "within_s": span.within_s, "limit": limit}
+        rows = await self._warehouse.rows(_OUTCOME_TIMES, {"role": role, "version": version, **bounds})
+        return [float(row["seconds"]) for row in rows]
+
+    async def _chunked(self, sql: str, role: str, ids: Sequence[str]) -> list[Row]:
+        found: list[Row] = []
+        for part in _parts(ids):
+            found.extend(await self._warehouse.rows(sql, {"role": role, "ids": list(part)}))
+        return found
+
+
+def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), CHUNK):
+        yield ids[start : start + CHUNK]

@@ -1,0 +1,101 @@
+"""How much there is to learn from: counts for people and for requests that may ask for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ratchet.contract.training import DatasetFilter
+from ratchet.stores.warehouse import Warehouse
+
+_REWARDED = """
+SELECT countIf(r.is_rewarded) AS stored, countIf(NOT r.is_rewarded) AS waiting, countIf(
+    r.is_rewarded
+    AND (empty({sources:Array(String)}) OR has({sources:Array(String)}, t.source))
+    AND (empty({domains:Array(String)}) OR has({domains:Array(String)}, coalesce(t.domain, '')))
+    AND NOT has({profiles:Array(String)}, coalesce(t.profile, ''))
+    AND ({longest:UInt32} = 0 OR t.turns <= {longest:UInt32})
+    AND toUnixTimestamp64Milli(t.ended_at) >= {start:Int64} AND toUnixTimestamp64Milli(t.ended_at) < {end:Int64}
+    AND r.reward >= {min_reward:Float64}
+) AS matching
+FROM (
+    SELECT trajectory_id, source, toString(domain) AS domain, toString(subordinate_profile) AS profile,
+        turn_count AS turns, ended_at
+    FROM trajectories FINAL WHERE role = {role:String}
+) AS t
+LEFT JOIN (
+    SELECT w.trajectory_id AS trajectory_id, argMax(w.total, (w.at, w.revision)) AS reward, true AS is_rewarded
+    FROM rewards AS w WHERE w.role = {role:String} GROUP BY w.trajectory_id
+) AS r ON r.trajectory_id = t.trajectory_id
+"""
+_PREFERENCES = "SELECT source, uniqExact(event_id) AS n FROM preferences WHERE role = {role:String} GROUP BY source"
+_THUMBS = """
+SELECT uniqExactIf(event_id, JSONExtractBool(body, 'value')) AS up, uniqExact(event_id) - up AS down
+FROM feedback WHERE role = {role:String} AND kind = 'thumbs'
+"""
+_SETTLED = """
+SELECT 1 FROM ledger_entries
+WHERE stream = {stream:String} AND sequence = {sequence:UInt64} AND incarnation = (
+    SELECT argMax(concat(created, '/', toString(life)), at) FROM stream_lives WHERE stream = {stream:String}
+)
+LIMIT 1
+"""
+"""In the present life of the stream: a broker that was restored gives sequences out again."""
+_LOWEST, _FIRST_MS, _LAST_MS = -1e300, -(2**62), 2**62
+"""Stand for limits that were not given."""
+LONGEST = 2**31
+"""No trajectory has more turns; a larger limit is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewarded:
+    """How many trajectories of a role are stored."""
+
+    stored: int
+    """With a reward."""
+    matching: int
+    """Those of them that a filter lets through."""
+    waiting: int
+    """Without a reward: every trajectory gets one, in a moment while the reward computer runs."""
+
+
+class Counts:
+    """Queries that return no rows: how much there is, and whether something is."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+
+    async def settled(self, stream: str, sequence: int) -> bool:
+        """Whether the collector has stored, or buried, this message of a stream."""
+        rows = await self._warehouse.rows(_SETTLED, {"stream": stream, "sequence": sequence})
+        return bool(rows)
+
+    async def rewarded(self, role: str, chosen: DatasetFilter) -> Rewarded:
+        """Stored trajectories with and without a reward, and how many the filter lets through."""
+        dates = chosen.date_range
+        parameters: dict[str, Any] = {
+            "role": role,
+            "sources": chosen.sources or [],
+            "domains": chosen.task_domains or [],
+            "profiles": chosen.exclude_subordinate_profiles or [],
+            "longest": min(chosen.max_trajectory_length or 0, LONGEST),
+            "start": _milliseconds(dates.start if dates else None, _FIRST_MS),
+            "end": _milliseconds(dates.end if dates else None, _LAST_MS),
+            "min_reward": chosen.min_reward if chosen.min_reward is not None else _LOWEST,
+        }
+        row = (await self._warehouse.rows(_REWARDED, parameters))[0]
+        return Rewarded(int(row["stored"]), int(row["matching"]), int(row["waiting"]))
+
+    async def preferences(self, role: str) -> dict[str, int]:
+        """Stored preferences of a role by source."""
+        return {row["source"]: int(row["n"]) for row in await self._warehouse.rows(_PREFERENCES, {"role": role})}
+
+    async def thumbs(self, role: str) -> tuple[int, int]:
+        """Stored thumbs of a role, up and down."""
+        row = (await self._warehouse.rows(_THUMBS, {"role": role}))[0]
+        return int(row["up"]), int(row["down"])
+
+
+def _milliseconds(instant: datetime | None, absent: int) -> int:
+    return absent if instant is None else round(instant.timestamp() * 1000)

@@ -1,0 +1,169 @@
+"""Which combinations of options a training can have; everything else is refused with a sentence that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ratchet.contract.training import Compute, Evaluation, Hyperparameters, TrainingConfig, TrainingRequest
+
+COMMON = frozenset(
+    {
+        "learning_rate",
+        "batch_size",
+        "epochs",
+        "seed",
+        "lora",
+        "full_finetune",
+        "max_steps",
+        "gradient_accumulation",
+        "max_length",
+        "warmup_steps",
+        "max_grad_norm",
+    }
+)
+CLIPPED = frozenset(
+    {"clip_epsilon", "clip_epsilon_high", "kl_beta", "importance_cap", "rejection_window", "loss_normalization"}
+)
+GROUPED = CLIPPED | {"advantage_floor", "negative_advantage_scale"}
+
+MEANINGFUL: Mapping[str, frozenset[str]] = {
+    "sft": COMMON,
+    "rloo": COMMON | GROUPED,
+    "grpo": COMMON | GROUPED,
+    "reinforce": COMMON | GROUPED,
+    "ppo": COMMON | CLIPPED | {"gamma", "gae_lambda"},
+    "dpo": COMMON | {"beta", "label_smoothing"},
+    "kto": COMMON | {"beta", "desirable_weight", "undesirable_weight"},
+}
+"""By algorithm: the hyperparameters that it has."""
+
+TRAJECTORIES, PAIRS, LABELS = "trajectories", "pairs", "labels"
+"""Formats of a snapshot: one row per trajectory, per preference pair, or per answer with a thumb."""
+
+DATASET_FORMATS: Mapping[str, str] = dict.fromkeys(MEANINGFUL, TRAJECTORIES) | {"dpo": PAIRS, "kto": LABELS}
+"""By algorithm: the format it learns from."""
+
+DEFAULT_BATCH_SIZES: Mapping[str, int] = dict.fromkeys(MEANINGFUL, 32) | dict.fromkeys(("sft", "dpo", "kto"), 16)
+"""By algorithm: the `batch_size` of a job that names none."""
+
+POLICY_GRADIENT = frozenset({"ppo", "rloo", "grpo", "reinforce"})
+"""Algorithms that learn from captured token ids and log-probabilities."""
+
+NORMALIZATIONS = ("trajectory", "token", "constant")
+
+_POSITIVE = ("learning_rate", "batch_size", "epochs", "max_steps", "gradient_accumulation", "max_length")
+_POSITIVE_REALS = ("max_grad_norm", "importance_cap", "beta")
+_NOT_NEGATIVE = (
+    "clip_epsilon",
+    "clip_epsilon_high",
+    "kl_beta",
+    "warmup_steps",
+    "negative_advantage_scale",
+    "desirable_weight",
+    "undesirable_weight",
+)
+_FRACTIONS = ("gamma", "gae_lambda")
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Between how little and how much data a job is run."""
+
+    most: int
+    """Rows of any job: a snapshot is chosen from no more trajectories."""
+    trajectories: int
+    """Fewest of a job that learns from rewards."""
+    pairs: int
+    """Fewest of a job that learns from preferences."""
+    labels: int
+    """Fewest of a job that learns from thumbs."""
+
+    def least(self, algorithm: str) -> int:
+        """Fewest rows that the algorithm is run on. Imitation takes a single one."""
+        if uses_policy_gradient(algorithm):
+            return self.trajectories
+        return {PAIRS: self.pairs, LABELS: self.labels}.get(DATASET_FORMATS.get(algorithm, TRAJECTORIES), 1)
+
+
+def uses_policy_gradient(algorithm: str) -> bool:
+    """Whether the algorithm needs the calls of a trajectory, not only its text."""
+    return algorithm in POLICY_GRADIENT
+
+
+def training_problems(config: TrainingConfig) -> list[str]:
+    """Why this training cannot be run; empty when it can."""
+    if config.algorithm not in MEANINGFUL:
+        return [f"unknown algorithm {config.algorithm!r}; known are {', '.join(MEANINGFUL)}"]
+    hyper = config.hyperparameters
+    return [
+        *_meaningless(config.algorithm, hyper),
+        *_out_of_range(hyper),
+        *_contradictions(hyper),
+        *_unsupported(config.compute or Compute()),
+    ]
+
+
+def request_problems(request: TrainingRequest) -> list[str]:
+    """As `training_problems`, and what the request says beside its configuration."""
+    return [*training_problems(request.training_config), *evaluation_problems(request)]
+
+
+def evaluation_problems(request: TrainingRequest) -> list[str]:
+    """Why this training cannot be judged as asked; empty when it can."""
+    algorithm = request.training_config.algorithm
+    if holdout_of(request.evaluation) and DATASET_FORMATS.get(algorithm, PAIRS) != PAIRS:
+        return [f"{algorithm} holds nothing out: evaluation.holdout_size is for dpo"]
+    return []
+
+
+def holdout_of(evaluation: Evaluation | None) -> float:
+    """The fraction that is held out; none unless it is asked for."""
+    return 0.0 if evaluation is None or evaluation.enabled is False else evaluation.holdout_size or 0.0
+
+
+def _meaningless(algorithm: str, hyper: Hyperparameters) -> Iterator[str]:
+    plain = Hyperparameters()
+    for name in Hyperparameters.__struct_fields__:
+        if getattr(hyper, name) != getattr(plain, name) and name not in MEANINGFUL[algorithm]:
+            yield f"{algorithm} has no hyperparameter {name}"
+    if algorithm == "kto" and hyper.batch_size == 1:
+        yield "kto compares the answers of a batch: its batch_size must be 2 or more"
+
+
+def _out_of_range(hyper: Hyperparameters) -> Iterator[str]:
+    def value(name: str) -> float | None:
+        return getattr(hyper, name)
+
+    for name in (*_POSITIVE, *_POSITIVE_REALS):
+        if (given := value(name)) is not None and given <= 0:
+            yield f"{name} must be above 0, not {given:g}"
+    for name in _NOT_NEGATIVE:
+        if (given := value(name)) is not None and given < 0:
+            yield f"{name} must not be negative, not {given:g}"
+    for name in _FRACTIONS:
+        if (given := value(name)) is not None and not 0 <= given <= 1:
+            yield f"{name} must lie in 0..1, not {given:g}"
+
+
+def _contradictions(hyper: Hyperparameters) -> Iterator[str]:
+    if hyper.full_finetune and hyper.lora is not None:
+        yield "full_finetune trains every weight: it goes with no lora"
+    if hyper.lora is not None and (hyper.lora.r < 1 or not 0 <= hyper.lora.dropout < 1):
+        yield "lora needs r of at least 1 and a dropout in 0..1"
+    if hyper.label_smoothing is not None and not 0 <= hyper.label_smoothing < 0.5:
+        yield f"label_smoothing must lie in 0..0.5, 0.5 not included, not {hyper.label_smoothing:g}"
+    if hyper.desirable_weight == 0 and hyper.undesirable_weight == 0:
+        yield "desirable_weight and undesirable_weight are both 0: nothing would be learnt"
+    window = hyper.rejection_window
+    if window is not None and (len(window) != 2 or not 0 <= window[0] < 1 < window[1]):
+        yield f"rejection_window must be [low, high] around 1, not {window}"
+    if hyper.loss_normalization not in (None, *NORMALIZATIONS):
+        yield f"loss_normalization must be one of {', '.join(NORMALIZATIONS)}, not {hyper.loss_normalization!r}"
+
+
+def _unsupported(compute: Compute) -> Iterator[str]:
+    if compute.distributed or (compute.gpu_count or 0) > 1:
+        yield "this worker trains on one device: distributed and more than one GPU are not supported"
+    if compute.mixed_precision == "fp16":
+        yield "fp16 is not supported: use bf16, which needs no loss scaling"

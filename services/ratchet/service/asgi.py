@@ -1,0 +1,258 @@
+"""Raw ASGI for the two hot HTTP paths: a bounded request body, JSON or event streams, errors in OpenAI's shape."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from ratchet.bus.message import decode
+from ratchet.errors import HttpError, RatchetError, Unavailable
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+Scope = MutableMapping[str, Any]
+"""ASGI's own type: its members depend on the kind of scope."""
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
+
+_JSON = (b"content-type", b"application/json")
+_EVENTS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+"""Stands in every body whose integers may not fit into 64 bits: what can be read could then not be written again."""
+BODIES_LIMIT = 512 * 1024 * 1024
+"""Bytes of all bodies together, where a service says nothing else."""
+DRAINED = 8
+"""A body that is too large is read, and dropped, up to so many times the limit: a client that is still sending when
+the connection closes would never see why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, its body read."""
+
+    method: str
+    path: str
+    headers: Mapping[bytes, bytes]
+    """Lower-case names; the last one wins where a name is repeated."""
+    body: bytes
+    query: str = ""
+    """What follows the path's `?`, as it was sent."""
+    client: str = ""
+    """Address of whoever is at the other end of the connection."""
+
+    def header(self, name: bytes) -> str | None:
+        """The value of a header, None when it is absent or empty."""
+        value = self.headers.get(name)
+        return value.decode("latin-1") if value else None
+
+    def json(self) -> Any:
+        """The body as JSON. Raises `HttpError` 400."""
+        try:
+            value = decode(self.body)
+            check_numbers(self.body, value)
+        except msgspec.DecodeError as error:
+            raise HttpError(400, f"the body is not JSON: {error}", code="invalid_json") from error
+        except OverflowError as error:
+            raise HttpError(400, "the body holds an integer of more than 64 bits", code="invalid_json") from error
+        return value
+
+    def json_object(self) -> dict[str, Any]:
+        """The body as a JSON object. Raises `HttpError` 400."""
+        value = self.json()
+        if not isinstance(value, dict):
+            raise HttpError(400, "the body must be a JSON object", code="invalid_json")
+        return value  # pyright: ignore[reportUnknownVariableType]  JSON objects have string keys
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One answer; `body` is JSON."""
+
+    status: int
+    body: bytes
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EventStream:
+    """An answer in pieces (server-sent events). `events` is always begun, and closed where it stands when the client
+    goes away: its `finally` always runs. The headers are sent with its first event."""
+
+    events: AsyncGenerator[bytes, None]
+    headers: Headers = ()
+
+
+Answer = Response | EventStream
+Handler = Callable[[Request], Awaitable[Answer]]
+Find = Callable[[str, str], Handler]
+"""Method and path to handler. Raises `HttpError` (404, 405)."""
+
+
+def check_numbers(body: bytes, value: object) -> None:
+    """Raises `OverflowError` when `value`, decoded from `body`, holds an integer that could not be written again."""
+    if _LONG_NUMBER.search(body):
+        msgspec.msgpack.encode(value)
+
+
+def json_response(value: object, status: int = 200, headers: Headers = ()) -> Response:
+    """`value` as JSON."""
+    return Response(status, msgspec.json.encode(value), headers)
+
+
+def problem_response(problem: HttpError, headers: Headers = ()) -> Response:
+    """The answer that a problem stands for."""
+    return json_response(problem.body, problem.status, headers)
+
+
+class _Room:
+    """Bytes of bodies in memory, of all requests together."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+
+    @contextmanager
+    def share(self) -> Iterator[Callable[[int], bool]]:
+        """For one request: yields what asks for more bytes, and gives all of them back in the end."""
+        taken = 0
+
+        def take(size: int) -> bool:
+            nonlocal taken
+            if self._held + size > self._limit:
+                return False
+            self._held += size
+            taken += size
+            return True
+
+        try:
+            yield take
+        finally:
+            self._held -= taken
+
+
+class JsonApi:
+    """An ASGI application: reads the body within `body_limit` bytes, finds the handler, answers.
+
+    With `cancel_on_disconnect` a handler is cancelled as soon as its client has gone. The bodies of all requests that
+    are not answered yet take at most `bodies_limit` bytes.
+    """
+
+    def __init__(
+        self, find: Find, body_limit: int, *, cancel_on_disconnect: bool = False, bodies_limit: int = BODIES_LIMIT
+    ) -> None:
+        self._find = find
+        self._body_limit = body_limit
+        self._cancel = cancel_on_disconnect
+        self._room = _Room(bodies_limit)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry point."""
+        if scope["type"] != "http":
+            return
+        with self._room.share() as take:
+            body = await self._body(receive, take)
+            if body is None:
+                return
+            response = await self._answer(scope, body, receive)
+            if isinstance(response, EventStream):
+                await _until_disconnect(_send_events(send, response), receive)
+            elif response is not None:
+                await send_response(send, response)
+
+    async def _answer(self, scope: Scope, body: bytes | HttpError, receive: Receive) -> Answer | None:
+        try:
+            if isinstance(body, HttpError):
+                raise body
+            handler = self._find(scope["method"], scope["path"])
+            query = scope.get("query_string", b"").decode("latin-1")
+            request = Request(scope["method"], scope["path"], dict(scope["headers"]), body, query, client_of(scope))
+            if self._cancel:
+                return await _until_disconnect(handler(request), receive)
+            return await handler(request)
+        except HttpError as problem:
+            return problem_response(problem)
+        except Unavailable as error:
+            return problem_response(HttpError(503, str(error), code="unavailable"))
+        except RatchetError as error:
+            return problem_response(HttpError(400, str(error)))
+        except Exception:  # the boundary: a bug must answer this request and no other
+            log.exception("request failed", method=scope["method"])
+            return problem_response(HttpError(500, "internal error; the service's log has the details"))
+
+    async def _body(self, receive: Receive, take: Callable[[int], bool]) -> bytes | HttpError | None:
+        """The whole body; a problem when it is too large, or there is no room; None when the client went away."""
+        chunks, size, more = list[bytes](), 0, True
+        while more and size <= self._body_limit * DRAINED:
+            event = await receive()
+            if event["type"] != "http.request":
+                return None
+            chunk: bytes = event.get("body", b"")
+            size += len(chunk)
+            if size <= self._body_limit:
+                if not take(len(chunk)):
+                    return _no_room()
+                chunks.append(chunk)
+            more = event.get("more_body", False)
+        return b"".join(chunks) if size <= self._body_limit else self._too_large()
+
+    def _too_large(self) -> HttpError:
+        return HttpError(413, f"the body is larger than {self._body_limit} bytes", code="body_too_large")
+
+
+def _no_room() -> HttpError:
+    return HttpError(503, "more is being read than there is room for; try again", code="overloaded")
+
+
+def client_of(scope: Scope) -> str:
+    """Address of whoever is at the other end of a request's connection; empty when nobody knows."""
+    address = scope.get("client")
+    return str(address[0]) if address else ""
+
+
+async def _until_disconnect(work: Awaitable[T], receive: Receive) -> T | None:
+    """What `work` gives, or None when the client went away first: then it was cancelled where it stood."""
+    task, gone, over = asyncio.current_task(), asyncio.ensure_future(receive()), False
+    assert task is not None  # noqa: S101 - a coroutine runs in a task
+
+    def leave(_: object) -> None:
+        if not over:
+            task.cancel()
+
+    gone.add_done_callback(leave)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not gone.done() or task.uncancel() > 0:
+            raise  # it is the server that stops
+        return None
+    finally:
+        over = True
+        gone.cancel()
+
+
+async def _send_events(send: Send, stream: EventStream) -> None:
+    headers = [*_EVENTS, *stream.headers]
+    async with aclosing(stream.events) as events:
+        event = await anext(events, None)  # before anything can fail: closing a generator that never began does nothing
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        while event is not None:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+            event = await anext(events, None)
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def send_response(send: Send, response: Response) -> None:
+    """Answer a request with all of `response`."""
+    length = (b"content-length", str(len(response.body)).encode())
+    headers = [_JSON, length, *response.headers]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})

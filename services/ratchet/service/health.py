@@ -1,0 +1,91 @@
+"""Is this process alive, is it ready, what does it count: /healthz, /readyz and /metrics on the service's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ratchet.errors import RatchetError
+
+Check = Callable[[], Awaitable[str | None]]
+"""Returns None when all is well, else the reason why not."""
+
+FAILING = Gauge("ratchet_check_failing", "1 while a check of /readyz fails, or notes something.", ["check"])
+
+CHECK_DEADLINE_S = 2.0
+"""A check that takes longer counts as failed: whoever asks is waiting."""
+
+
+@dataclass
+class Health:
+    """What /readyz answers from. `starting` holds the reason until the service is built."""
+
+    service: str
+    starting: str | None = "starting"
+    checks: Mapping[str, Check] = field(default_factory=dict[str, Check])
+    notes: Mapping[str, Check] = field(default_factory=dict[str, Check])
+    """Faults that do not keep the service from its work."""
+
+    def stop(self) -> None:
+        """Not ready any more: before anything is stopped, so that callers go elsewhere."""
+        self.starting = "stopping"
+
+    async def reasons(self) -> dict[str, str]:
+        """Why the service is not ready, by check; empty when it is."""
+        return {"start": self.starting} if self.starting is not None else await _failing(self.checks)
+
+    async def noted(self) -> dict[str, str]:
+        """What else is wrong, by check."""
+        return await _failing(self.notes)
+
+
+async def _failing(checks: Mapping[str, Check]) -> dict[str, str]:
+    found = await asyncio.gather(*(_ask(check) for check in checks.values()))
+    return {name: reason for name, reason in zip(checks, found, strict=True) if reason is not None}
+
+
+async def _ask(check: Check) -> str | None:
+    try:
+        async with asyncio.timeout(CHECK_DEADLINE_S):
+            return await check()
+    except TimeoutError:
+        return f"no answer within {CHECK_DEADLINE_S:g} s"
+    except RatchetError as error:
+        return str(error)
+
+
+async def has_files() -> str | None:
+    """A check: None while the process may open one more file, so one more connection, else the reason."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return f"no file and no connection can be opened: {error.strerror}"
+    return None
+
+
+def health_app(health: Health) -> Starlette:
+    """The three routes."""
+
+    async def alive(_: Request) -> Response:
+        return JSONResponse({"service": health.service, "status": "alive"})
+
+    async def ready(_: Request) -> Response:
+        reasons = await health.reasons()
+        status = {"service": health.service, "ready": not reasons, "reasons": reasons, "notes": await health.noted()}
+        return JSONResponse(status, status_code=503 if reasons else 200)
+
+    async def metrics(_: Request) -> Response:
+        reasons = await health.reasons() | await health.noted()
+        for name in (*health.checks, *health.notes, "start"):
+            FAILING.labels(name).set(name in reasons)
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    return Starlette(routes=[Route("/healthz", alive), Route("/readyz", ready), Route("/metrics", metrics)])

@@ -1,0 +1,293 @@
+"""An HTTP server as a component: uvicorn in the service's own event loop, with bounds on what connections may cost."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, cast
+
+import uvicorn
+from starlette.requests import ClientDisconnect
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from ratchet.errors import ConfigError, HttpError
+from ratchet.service.asgi import Receive, Scope, Send, problem_response, send_response
+from ratchet.service.same_site import AsgiApp, SameSite
+
+HEADER_S = 10.0
+"""How long a client may take until its request's headers are there; between requests uvicorn closes after 5 s."""
+BODY_S = 60.0
+"""How long a client may take for its request's body."""
+READ_S = 60.0
+"""Within it a client must take `TAKEN` bytes of an answer that waits for it, or the rest."""
+TAKEN = 64 * 1024
+HEAD_BYTES = 64 * 1024
+"""Most bytes of a request that are no body: its line, headers, trailers, and what frames its chunks beyond their own
+size."""
+BODY_BYTES = 64 * 1024 * 1024
+"""Most bytes of a body, whatever the application takes of it."""
+PIPELINED = 8
+"""Requests that may wait on a connection for the answers to those before them."""
+SPARE_FILES = 64
+"""Files that are no connections: logs, the spool, the broker."""
+LEFT_S = 2.0
+"""How long calls that were broken off may take to say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What all connections together may cost, and how a stop goes."""
+
+    connections: int = 0
+    """Most open connections; 0: as many as leave each of them a second file, for what its call opens."""
+    per_address: int = 0
+    """Most open connections of one address; 0: half of all."""
+    grace_s: float = 0.0
+    """How long a stop still lets new connections in: load balancers must first see that it is not ready."""
+    drain_s: float = 3.0
+    """How long calls may go on after that."""
+    header_s: float = HEADER_S
+    body_s: float = BODY_S
+    read_s: float = READ_S
+
+
+@dataclass(slots=True)
+class _Gate:
+    """Who is connected."""
+
+    limit: int
+    per_address: int
+    bounds: Bounds
+    open: Counter[str] = field(default_factory=Counter[str])
+
+    def enter(self, address: str) -> bool:
+        """Whether one more connection of the address may be opened, which is then counted."""
+        if self.open.total() >= self.limit or self.open[address] >= self.per_address:
+            return False
+        self.open[address] += 1
+        return True
+
+    def leave(self, address: str) -> None:
+        """A connection has ended."""
+        self.open[address] -= 1
+        if not self.open[address]:
+            del self.open[address]
+
+
+class _Config(uvicorn.Config):
+    """uvicorn's settings, and who may connect."""
+
+    gate: _Gate
+
+
+class _Connection(HttpToolsProtocol):
+    """A connection that has deadlines, for headers, for the body, and for taking an answer; and bounds on each."""
+
+    config: _Config
+    _entered: str | None = None
+    _deadline: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+    _overhead = 0
+    """Bytes of the request that is being read, without its body."""
+    _body = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        address = self.client[0] if self.client else ""
+        if not self.config.gate.enter(address):
+            self._refuse(503, "too many connections", "too_many_connections")
+            return
+        self._entered = address
+        transport.set_write_buffer_limits(high=0)  # whatever the client has not taken is noticed
+        self._due_in(self.config.gate.bounds.header_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._entered is not None:
+            self.config.gate.leave(self._entered)
+            self._entered = None
+        self._due_in(None)
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._entered is None or self.transport.is_closing():
+            return
+        # Without a deadline one request has come, so there is a cycle. Empty lines begin no request, and yet make
+        # uvicorn wait for one.
+        if self._deadline is None and self.cycle.response_complete:
+            self._due_in(self.config.gate.bounds.header_s)
+        self._overhead += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._overhead > HEAD_BYTES + self._body:
+            self._refuse(431, f"more than {HEAD_BYTES} bytes that are no body", "headers_too_large")
+        elif self._body > BODY_BYTES:
+            self._refuse(413, f"the body is larger than {BODY_BYTES} bytes", "body_too_large")
+        elif len(self.pipeline) > PIPELINED:
+            self.transport.abort()  # an answer may have begun: nothing can be said
+
+    def on_message_begin(self) -> None:
+        if self._deadline is None:
+            self._due_in(self.config.gate.bounds.header_s)
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._due_in(self.config.gate.bounds.body_s)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._overhead -= len(body)
+        self._body += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._due_in(None)
+        self._overhead = self._body = 0
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        self._watch_unread(self.transport.get_write_buffer_size())
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        super().resume_writing()
+
+    def _watch_unread(self, left: int) -> None:
+        """`left`: bytes that the client has not taken."""
+
+        def look() -> None:
+            now = self.transport.get_write_buffer_size()
+            if now > left - TAKEN:
+                self.transport.abort()
+            else:
+                self._watch_unread(now)
+
+        self._unread = self.loop.call_later(self.config.gate.bounds.read_s, look)
+
+    def _refuse(self, status: int, message: str, code: str) -> None:
+        """Say so where no other answer has begun, and close."""
+        self._due_in(None)
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # there is none before the first request's headers
+        begun = cycle is not None and cycle.response_started and not cycle.response_complete
+        if begun or self.pipeline:  # it would stand in another answer
+            self.transport.abort()
+            return
+        if cycle is not None:  # whoever is at work on it sees that its client has gone
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.transport.write(_closing(status, message, code))
+        self.transport.close()
+
+    def _due_in(self, seconds: float | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to the runtime, not to the server."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """Serves `app` on `host:port`. The port is bound at once: a taken one raises `ConfigError`.
+
+    `hosts`: names under which pages may know it, see `SameSite`.
+    """
+
+    def __init__(
+        self, app: AsgiApp | Any, host: str, port: int, *, hosts: Sequence[str] = (), bounds: Bounds | None = None
+    ) -> None:
+        bounds = bounds or Bounds()
+        self._grace_s = bounds.grace_s
+        self._stopped = False
+        self._socket = _bind(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        config = _Config(
+            _Parting(SameSite(app, hosts)),
+            http=_Connection,
+            log_config=None,  # its loggers write as all others do: see `logs`
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",  # an upgraded connection would leave the bounds behind
+            proxy_headers=False,  # anybody can send them: whose word counts is the service's setting
+            timeout_graceful_shutdown=max(1, round(bounds.drain_s)),
+        )
+        limit = bounds.connections or _affordable()
+        config.gate = _Gate(limit, bounds.per_address or max(1, limit // 2), bounds)
+        self._server = _Server(config)
+
+    async def run(self) -> None:
+        """Serve until stopped."""
+        await self._server.serve(sockets=[self._socket])
+        if self._server.server_state.tasks:  # broken off after the deadline
+            await asyncio.wait(self._server.server_state.tasks, timeout=LEFT_S)
+
+    async def stop(self) -> None:
+        """Let in who comes within the grace, then take no new connections and finish the open requests."""
+        await asyncio.sleep(self._grace_s)
+        self._server.should_exit = True
+
+
+class _Parting:
+    """Answers a request that the end of the server breaks off, in the shape of every other error."""
+
+    def __init__(self, app: AsgiApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def sending(event: Any) -> None:
+            nonlocal begun
+            begun = True
+            await send(event)
+
+        try:
+            await self._app(scope, receive, sending)
+        except (
+            ClientDisconnect
+        ):  # Starlette's, where a client goes away before its body is there: nobody is left to tell
+            return
+        except asyncio.CancelledError:
+            if not begun:
+                await send_response(send, problem_response(HttpError(503, "the service stops", code="stopping")))
+
+
+def _affordable() -> int:
+    """How many connections the process can have: each may need a second file for what its call opens."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(8, (min(files, 65_536) - SPARE_FILES) // 2)
+
+
+def _closing(status: int, message: str, code: str) -> bytes:
+    """An answer that needs no application, after which the connection closes."""
+    body = problem_response(HttpError(status, message, code=code)).body
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return listener

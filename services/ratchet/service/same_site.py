@@ -1,0 +1,88 @@
+"""Requests that change something come from programs, not from web pages of other sites.
+
+A page that a person has open can send requests to a service on the person's machine or network. Without asking first it
+can send no JSON content type; `Origin` names the page's own site; and a page whose name was made to point here
+(DNS rebinding) gives that name as `Host`. All three are checked, for every method that may change something.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from urllib.parse import urlsplit
+
+from ratchet.errors import HttpError
+from ratchet.service.asgi import Receive, Scope, Send, problem_response, send_response
+
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class SameSite:
+    """Refuses what a page of another site may have sent, in front of any ASGI application.
+
+    `hosts`: names under which the service is known beside IP addresses and names without a dot.
+    """
+
+    def __init__(self, app: AsgiApp, hosts: Sequence[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry point: 403 for another site, 415 for another content type than JSON, 400 for more than one."""
+        problem = None
+        if scope["type"] == "http" and scope["method"] not in _SAFE:
+            problem = _repeated(scope["headers"]) or refusal(dict(scope["headers"]), self._hosts)
+        if problem is not None:
+            await send_response(send, problem_response(problem))
+        else:
+            await self._app(scope, receive, send)
+
+
+def _repeated(headers: Sequence[tuple[bytes, bytes]]) -> HttpError | None:
+    """A proxy in front may have judged the one that is not judged here."""
+    names = [name for name, _ in headers]
+    twice = next((name for name in (b"host", b"origin", b"content-type") if names.count(name) > 1), None)
+    return HttpError(400, f"the header {twice.decode()} comes twice", code="repeated_header") if twice else None
+
+
+def refusal(headers: Mapping[bytes, bytes], hosts: frozenset[str]) -> HttpError | None:
+    """What is wrong with a request that may change something; None when nothing is."""
+    host = headers.get(b"host", b"").decode("latin-1").lower()
+    name = _name(host)
+    if host and not (_cannot_be_a_site(name) or name in hosts):
+        return HttpError(403, f"this service is not known as {name}: see RATCHET_ALLOWED_HOSTS", code="unknown_host")
+    origin = headers.get(b"origin")
+    if origin is not None and not _is_ours(origin.decode("latin-1").lower(), host, hosts):
+        return HttpError(403, "requests of another site's pages are refused", code="other_origin")
+    has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if (has_body or kind) and kind != b"application/json":
+        return HttpError(415, "the content type must be application/json", code="unsupported_media_type")
+    return None
+
+
+def _is_ours(origin: str, host: str, hosts: frozenset[str]) -> bool:
+    try:
+        netloc = urlsplit(origin).netloc
+    except ValueError:
+        return False
+    return bool(netloc) and (netloc == host or _name(netloc) in hosts)
+
+
+def _name(host: str) -> str:
+    """A host without its port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if ":" in host else host
+
+
+def _cannot_be_a_site(name: str) -> bool:
+    """An address, or a name without a dot, such as `localhost` and services' names: no stranger can register those."""
+    if "." not in name and ":" not in name:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name.endswith(".localhost")
+    return True

@@ -1,0 +1,115 @@
+"""Settings that all services share: where the broker, the warehouse and the object store are; and how any are read."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Protocol, TypeVar
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError
+
+from ratchet.bus.connection import BusSettings
+from ratchet.errors import ConfigError
+
+PREFIX = "RATCHET_"
+"""How the names of all our variables begin."""
+LogLevel = Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(str.lower)]
+
+
+def _from_json(value: object) -> object:
+    """A variable's text as what it says; what is no text is that already. Raises `ValueError` when it is no JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"it is no JSON: {error}") from error
+
+
+FROM_JSON = (NoDecode, BeforeValidator(_from_json))
+"""For a field that a variable gives as JSON: also when the variable is not one of this process's environment."""
+
+
+class EnvironmentSettings(Protocol):
+    """What `read` makes: a class of pydantic-settings."""
+
+    model_config: SettingsConfigDict
+
+
+S = TypeVar("S", bound=EnvironmentSettings)
+
+
+class SharedSettings(BaseSettings):
+    """Read from `RATCHET_*` environment variables."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    """Broker; `tls://` insists on TLS."""
+    nats_seed_file: Path | None = None
+    """File with this service's NKEY seed; none where the broker asks for no credentials."""
+    replicas: int = 1
+    """Copies of every stream and bucket: 1 on one machine, 3 in a cluster."""
+    stream_max_bytes: Annotated[dict[str, int], *FROM_JSON] = Field(default_factory=dict)
+    """JSON: stream -> bytes it may hold, where that differs from `contracts/topics.json`."""
+    clickhouse_url: str = "http://127.0.0.1:8123"
+    """ClickHouse's HTTP interface, or HTTPS; user and password may stand in the url."""
+    clickhouse_database: str = "ratchet"
+    """Database that holds our tables."""
+    clickhouse_timeout_s: float = Field(default=60.0, gt=0)
+    """Longest wait for the next part of an answer of ClickHouse; commands wait 10 s."""
+    s3_endpoint: str = "http://127.0.0.1:8333"
+    """Any S3 endpoint."""
+    s3_access_key: str = "ratchet"
+    """Access key."""
+    s3_secret_key: str = ""
+    """Secret key; the local stack makes one of its own."""
+    s3_bucket: str = "ratchet"
+    """Bucket for snapshots, adapters and checkpoints."""
+    data_dir: Path = Path(".ratchet/data")
+    """Local files of this process: caches and spools, nothing that cannot be rebuilt."""
+    http_host: str = "127.0.0.1"
+    """Address that HTTP servers listen on."""
+    allowed_hosts: Annotated[list[str], *FROM_JSON] = Field(default_factory=list[str])
+    """Names, with a dot, under which agents and pages know our HTTP servers. A JSON list. Any IP address and any name
+    without a dot is accepted anyway: no other site can have it."""
+    health_port: int = 0
+    """Port of /healthz, /readyz and /metrics; 0 picks a free one."""
+    log_level: LogLevel = "info"
+    """Lowest level that is logged."""
+    shutdown_s: float = 10.0
+    """One deadline for the whole ordered shutdown."""
+
+    @property
+    def bus(self) -> BusSettings:
+        """What the bus needs to know."""
+        return BusSettings(self.nats_url, self.nats_seed_file, self.replicas, self.stream_max_bytes)
+
+
+def read(kind: type[S]) -> S:
+    """Settings from the environment. Raises `ConfigError`, which names the variables that are wrong."""
+    prefix = kind.model_config.get("env_prefix", "")
+    try:
+        return kind()
+    except SettingsError as error:
+        unread = re.search(r'field "(\w+)"', str(error))
+        variable = prefix + (unread[1].upper() if unread else "*")
+        raise ConfigError(f"wrong setting {variable}: it is no JSON: {error.__cause__}") from error
+    except ValidationError as error:
+        shared = error.title == SharedSettings.__name__
+        wrong = faults(error, PREFIX if shared else prefix)
+        raise ConfigError(f"wrong setting {wrong}") from error
+
+
+def faults(error: ValidationError, prefix: str) -> str:
+    """Each fault with its variable and the place in it; a fault of several together names its fields itself."""
+    faults: list[str] = []
+    for one in error.errors(include_url=False):
+        field = str(one["loc"][0]).upper() if one["loc"] else "*"
+        variable = field if field.startswith(PREFIX) else prefix + field
+        place = "".join(f"[{step}]" for step in one["loc"][1:])
+        faults.append(f"{variable}{place}: {one['msg'].removeprefix('Value error, ')}")
+    return "; ".join(faults)

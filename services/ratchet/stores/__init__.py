@@ -1,0 +1,1 @@
+"""ClickHouse and the object store, and what several services keep there."""

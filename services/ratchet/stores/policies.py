@@ -1,0 +1,212 @@
+"""Policy artifacts: an adapter or a model as content-addressed files and one manifest, written last.
+
+The digest of a policy is the sha256 of its manifest's bytes. The manifest names every file with its own sha256, so
+the digest fixes the weights, the tokenizer and how they came to be. Nothing here loads weights: that needs torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from ratchet.bus.message import JsonObject, Value, decode
+from ratchet.errors import DigestMismatch, Rejected
+
+if TYPE_CHECKING:
+    from ratchet.stores.objects import ObjectRef
+
+ADAPTER, MODEL = "adapter", "model"
+"""Kinds of policy: LoRA weights for a base model, or a whole model."""
+
+COMPLETE_MARK = ".complete"
+"""Empty file in a cached policy directory, written when every file was there and verified."""
+HUB_VARIABLE = "RATCHET_HUB"
+"""`1`: a base model that is no directory may be fetched from a hub; otherwise the local cache must hold it."""
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+"""Files that decide how text is rendered and encoded."""
+
+
+class BlobStore(Protocol):
+    """The part of `stores.objects.Objects` that artifacts need."""
+
+    def put(self, blob: bytes, prefix: str, suffix: str = "") -> ObjectRef: ...
+
+    def put_file(self, path: Path, prefix: str, suffix: str = "") -> ObjectRef: ...
+
+    def get(self, uri: str, sha256: str | None = None) -> bytes: ...
+
+    def get_file(self, uri: str, path: Path, sha256: str) -> None: ...
+
+
+class ArtifactFile(Value, frozen=True, kw_only=True):
+    """One file of a policy: `name` is its plain file name in the policy's directory."""
+
+    name: str
+    uri: str
+    sha256: str
+    size: int
+
+
+class Probe(Value, frozen=True, kw_only=True):
+    """A short completion and the trainer's own log-probabilities of its tokens (temperature 1).
+
+    An engine recomputes them before it serves the policy: that catches wrong weights, dtypes and templates.
+    """
+
+    prompt_token_ids: list[int]
+    output_token_ids: list[int]
+    logprobs: list[float]
+
+
+class PolicyManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything about one policy. Its encoded bytes are what the digest is taken of."""
+
+    kind: str
+    """`adapter` or `model`."""
+    base_model: str
+    """Of an adapter: uri of its base's manifest, or a name or path. Of a model: what it was made from."""
+    files: list[ArtifactFile]
+    role: str
+    created_at: datetime
+    base_digest: str | None = None
+    algorithm: str | None = None
+    training_job_id: str | None = None
+    attempt: int | None = None
+    dataset_digest: str | None = None
+    hyperparameters: JsonObject = msgspec.field(default_factory=dict[str, Any])
+    training_samples: int | None = None
+    final_reward: float | None = None
+    tokenizer_digest: str | None = None
+    probe: Probe | None = None
+    metrics: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+    parent: str | None = None
+    """Uri of the adapter manifest that this adapter continues."""
+    documents: list[ArtifactFile] = msgspec.field(default_factory=list[ArtifactFile])
+    """What tells about the policy and is not needed to serve it: model card, effective configuration, metrics, log,
+    tokenizer of an adapter's base. Engines do not download these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A manifest together with where it is and what it is called for ever: its digest."""
+
+    uri: str
+    digest: str
+    manifest: PolicyManifest
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPolicy:
+    """A policy whose files lie, verified, in `directory`."""
+
+    policy: Policy
+    directory: Path
+
+
+def is_manifest_uri(base_model: str) -> bool:
+    """True for the uri of a policy manifest, false for a name or path that a model library loads."""
+    return base_model.startswith("s3://") and base_model.endswith(".json")
+
+
+def encode_manifest(manifest: PolicyManifest) -> bytes:
+    """The bytes that are stored and hashed."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+
+
+def decode_manifest(body: bytes, uri: str) -> PolicyManifest:
+    """Read a manifest. Raises `Rejected` when `body` is not one, or names a file outside its directory."""
+    try:
+        manifest = decode(body, PolicyManifest)
+    except msgspec.DecodeError as error:
+        raise Rejected(f"{uri} is not a policy manifest: {error}") from error
+    if manifest.kind not in (ADAPTER, MODEL):
+        raise Rejected(f"{uri} is a {manifest.kind!r} manifest, not a policy")
+    for file in (*manifest.files, *manifest.documents):
+        if not file.name or Path(file.name).name != file.name or file.name.startswith("."):
+            raise Rejected(f"{uri} names the file {file.name!r}, which is not a plain file name")
+    return manifest
+
+
+def digest_in(uri: str) -> str | None:
+    """The sha256 that a content-addressed uri carries in its last segment, if it does."""
+    stem = uri.rsplit("/", 1)[-1].removesuffix(".json")
+    return stem if len(stem) == 64 and set(stem) <= set("0123456789abcdef") else None
+
+
+def read_policy(objects: BlobStore, uri: str, digest: str | None = None) -> Policy:
+    """Fetch and verify one manifest. Raises `NotFound`, `DigestMismatch` or `Rejected`."""
+    body = objects.get(uri, digest or digest_in(uri))
+    return Policy(uri=uri, digest=hashlib.sha256(body).hexdigest(), manifest=decode_manifest(body, uri))
+
+
+def upload_files(objects: BlobStore, directory: Path) -> list[ArtifactFile]:
+    """Store every plain file of `directory` as a blob, in name order."""
+    files: list[ArtifactFile] = []
+    for path in sorted(p for p in directory.iterdir() if p.is_file() and not p.name.startswith(".")):
+        ref = objects.put_file(path, "blobs")
+        files.append(ArtifactFile(name=path.name, uri=ref.uri, sha256=ref.sha256, size=ref.size))
+    return files
+
+
+def publish_policy(objects: BlobStore, manifest: PolicyManifest) -> Policy:
+    """Store the manifest of files that are already stored; this write makes the policy visible."""
+    body = encode_manifest(manifest)
+    decode_manifest(body, "the new manifest")
+    ref = objects.put(body, "policies", ".json")
+    return Policy(uri=ref.uri, digest=ref.sha256, manifest=manifest)
+
+
+def fetch_policy(objects: BlobStore, uri: str, cache: Path, digest: str | None = None) -> LocalPolicy:
+    """The policy's files in `cache/<digest>`, downloaded and verified once. Several processes may fetch at a time."""
+    policy = read_policy(objects, uri, digest)
+    directory = cache / policy.digest
+    if not (directory / COMPLETE_MARK).exists():
+        _download(objects, policy, directory)
+    return LocalPolicy(policy=policy, directory=directory)
+
+
+def tokenizer_digest(directory: Path) -> str | None:
+    """sha256 over the tokenizer's files in `directory`: equal digests render and encode equally."""
+    digest = hashlib.sha256()
+    found = False
+    for name in TOKENIZER_FILES:
+        path = directory / name
+        if path.is_file():
+            found = True
+            digest.update(f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest() if found else None
+
+
+def _download(objects: BlobStore, policy: Policy, directory: Path) -> None:
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{policy.digest[:8]}-", dir=directory.parent))
+    try:
+        for file in policy.manifest.files:
+            target = partial / file.name
+            objects.get_file(file.uri, target, file.sha256)
+            if target.stat().st_size != file.size:
+                raise DigestMismatch(f"{file.uri} has {target.stat().st_size} bytes, its manifest says {file.size}")
+        (partial / COMPLETE_MARK).touch()
+        _move_into_place(partial, directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _move_into_place(partial: Path, directory: Path) -> None:
+    """Rename; when another process was quicker its directory holds the same verified bytes."""
+    if directory.exists() and not (directory / COMPLETE_MARK).exists():
+        # Somebody began to delete it: what is left is no policy.
+        shutil.rmtree(directory, ignore_errors=True)
+    try:
+        partial.rename(directory)
+    except OSError:
+        if not (directory / COMPLETE_MARK).exists():
+            raise

@@ -1,0 +1,1 @@
+"""The training process. Only this package imports torch."""

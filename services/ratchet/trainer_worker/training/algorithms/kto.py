@@ -1,0 +1,188 @@
+"""Kahneman-Tversky optimization on TRL's loop, from answers that were liked or not (arXiv:2402.01306).
+
+As for `dpo`, the reference is the policy as the training found it. The reference point needs completions under prompts
+that they do not belong to: each example is paired with the next one of its batch, so examples are put in order once, by
+the seed, and every epoch has the same batches. Who is paired with whom is kept with every checkpoint beside the
+reference: a training that is resumed with smaller batches has the mismatched answers that the reference has scored.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import torch
+
+from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.job import JobSpec
+from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
+from ratchet.trainer_worker.training.chats import ChatRows, Conversation, chat_length
+from ratchet.trainer_worker.training.learner.logprobs import Scorer
+from ratchet.trainer_worker.training.learner.pairs import rows_by_key
+from ratchet.trainer_worker.training.learner.preference_losses import KtoWeights, kto_loss
+from ratchet.trainer_worker.training.learner.reference import Reference, other_data
+from ratchet.trainer_worker.training.learner.sequences import Rows, sequence_logprobs
+from ratchet.trainer_worker.training.policy import TrainedPolicy
+from ratchet.trainer_worker.training.snapshot import LoggedLabel
+from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Trained, Work, run_trl
+
+DEFAULTS = Defaults(adapter_learning_rate=2e-5, full_learning_rate=1e-6)
+BETA = 0.1
+PARTNERS = "partners.json"
+"""In a checkpoint: for each example the one whose answer is put in its place."""
+
+
+def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LoggedLabel], run: Run) -> Outcome:
+    """See `algorithms.base.Algorithm`."""
+    hyper = spec.config.hyperparameters
+    max_length = chat_length(policy.model, hyper.max_length)
+    chats = ChatRows(policy.tokenizer, max_length)
+    order = shuffled(labels, hyper.seed or 0)
+    kept = _kept_partners(run)
+    examples = labelled_rows(chats, order, hyper.batch_size or DEFAULTS.batch_size, kept)
+    scorer = Scorer(policy.model, bf16=policy.bf16)
+    reference = Reference.open(scorer, [(example.rows, example.mismatched) for example in examples], run)
+    weights = KtoWeights(
+        beta=BETA if hyper.beta is None else hyper.beta,
+        desirable=1.0 if hyper.desirable_weight is None else hyper.desirable_weight,
+        undesirable=1.0 if hyper.undesirable_weight is None else hyper.undesirable_weight,
+    )
+    objective = Thumbs(scorer, examples, reference, weights)
+    count = len(examples)
+    keep = partial(_keep, reference, [example.partner for example in examples])
+    work = Work(objective, count, count, DEFAULTS, in_order=True, keep=keep)
+    trained = run_trl(policy, hyper, run, work)
+    if trained.stopped_at is not None:
+        return Outcome(samples=count, stopped_at=trained.stopped_at)
+    return Outcome(
+        samples=count,
+        metrics=_metrics(examples, len(labels), trained) | chats.counts.metrics(),
+        probe_prompt=min((example.rows[0].prompt for example in examples), key=len),
+        effective=trained.effective | _effective(weights, max_length),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRows:
+    """One answer in its own place, and another answer in the same place."""
+
+    rows: Rows
+    mismatched: Rows
+    liked: bool
+    partner: int
+    """Whose answer that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thumbs:
+    """`trl_loop.Objective`: the KTO loss per example."""
+
+    scorer: Scorer
+    examples: Sequence[LabelledRows]
+    reference: Reference
+    """Of the answers and of the mismatched ones."""
+    weights: KtoWeights
+
+    def items(self, index: int) -> int:  # noqa: ARG002 - every example is one term of the mean
+        """One."""
+        return 1
+
+    def loss(self, indices: Sequence[int]) -> Loss:
+        """See `trl_loop.Objective`."""
+        examples = [self.examples[index] for index in indices]
+        with torch.no_grad():
+            mismatched, _ = sequence_logprobs(self.scorer, [example.mismatched for example in examples])
+        logprobs, entropy = sequence_logprobs(self.scorer, [example.rows for example in examples])
+        own, other = (side.to(logprobs) for side in self.reference.of(indices))
+        liked = torch.tensor([example.liked for example in examples], device=logprobs.device)
+        found = kto_loss(logprobs - own, liked, mismatched - other, self.weights)
+        metrics = {"policy_entropy": entropy, "kl_divergence": float(found.reference_point)}
+        above = found.rewards_L > self.weights.beta * found.reference_point
+        metrics["accuracy"] = float((above == liked).float().mean())
+        sides = {"rewards_chosen": found.rewards_L[liked], "rewards_rejected": found.rewards_L[~liked]}
+        metrics |= {name: float(rewards.mean()) for name, rewards in sides.items() if len(rewards)}
+        if all(len(rewards) for rewards in sides.values()):
+            metrics["margin"] = metrics["rewards_chosen"] - metrics["rewards_rejected"]
+        return Loss(found.loss_L.sum(), metrics)
+
+
+def shuffled(labels: Sequence[LoggedLabel], seed: int) -> list[LoggedLabel]:
+    """In an order that depends on the seed and on nothing else."""
+    order = sorted(labels, key=lambda one: one.trajectory_id)
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def labelled_rows(
+    chats: ChatRows, labels: Sequence[LoggedLabel], batch: int, kept: Sequence[int] | None = None
+) -> list[LabelledRows]:
+    """Rows of every usable answer. Raises `DataUnusable` when there are fewer than two.
+
+    Answers that cannot be learnt from are left out before others are paired with them. `kept` are the partners of a
+    training that is resumed; without it they are the neighbours in batches of `batch`.
+    """
+    own = rows_by_key(chats.rows([_conversation(str(index), one, one) for index, one in enumerate(labels)]))
+    usable = [index for index in range(len(labels)) if str(index) in own]
+    if len(usable) < 2:
+        raise DataUnusable("kto needs two labelled answers or more: it compares an answer with another one's place")
+    partners = _partners(len(usable), batch) if kept is None else kept
+    if len(partners) != len(usable):
+        raise other_data(len(partners), len(usable))
+    crossed = [
+        _conversation(str(place), labels[usable[place]], labels[usable[partner]])
+        for place, partner in enumerate(partners)
+    ]
+    other = rows_by_key(chats.afresh().rows(crossed))
+    return [
+        # Where the other answer does not fit behind this prompt, the reference point is taken from the answer itself.
+        LabelledRows(own[str(index)], other.get(str(place), own[str(index)]), labels[index].label, partner)
+        for place, (index, partner) in enumerate(zip(usable, partners, strict=True))
+    ]
+
+
+def _partners(count: int, batch: int) -> list[int]:
+    """For each place the next one of its batch, the first after the last; alone in a batch, the one before."""
+    partners: list[int] = []
+    for begin in range(0, count, batch):
+        size = min(batch, count - begin)
+        partners += [begin + (place + 1) % size for place in range(size)] if size > 1 else [begin - 1]
+    return partners
+
+
+def _conversation(key: str, place: LoggedLabel, answer: LoggedLabel) -> Conversation:
+    return Conversation(key, [*place.prompt, *answer.completion], place.tools, learn_from=len(place.prompt))
+
+
+def _kept_partners(run: Run) -> list[int] | None:
+    """Of the checkpoint that is resumed."""
+    if run.resume is None:
+        return None
+    return msgspec.json.decode((run.resume.directory / PARTNERS).read_bytes(), type=list[int])
+
+
+def _keep(reference: Reference, partners: Sequence[int], directory: Path) -> None:
+    reference.save(directory)
+    (directory / PARTNERS).write_bytes(msgspec.json.encode(partners))
+
+
+def _effective(weights: KtoWeights, max_length: int) -> dict[str, float]:
+    return {
+        "max_length": max_length,
+        "beta": weights.beta,
+        "desirable_weight": weights.desirable,
+        "undesirable_weight": weights.undesirable,
+    }
+
+
+def _metrics(examples: Sequence[LabelledRows], given: int, trained: Trained) -> dict[str, float]:
+    counts = {
+        "liked": sum(example.liked for example in examples),
+        "disliked": sum(not example.liked for example in examples),
+        "unusable_labels": given - len(examples),
+        "trained_tokens": sum(row.trained for example in examples for row in example.rows),
+    }
+    return counts | trained.metrics

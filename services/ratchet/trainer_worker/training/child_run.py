@@ -1,0 +1,133 @@
+"""The running training as an algorithm sees it, inside the child process: progress, checkpoints, stop requests."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+
+from ratchet.trainer_worker.checkpoints import CheckpointStore, open_checkpoint
+from ratchet.trainer_worker.errors import Diverged
+from ratchet.trainer_worker.job import (
+    CHECKPOINTS,
+    METRICS_FILE,
+    Event,
+    JobSpec,
+    Progressed,
+    Saved,
+    Started,
+    encode_event,
+)
+from ratchet.trainer_worker.training.algorithms.base import Step
+
+SAVE_INTERVAL = 50
+"""Default number of train steps between checkpoints."""
+
+COMPARABLE = frozenset({"sft", "dpo", "kto"})
+"""Algorithms whose loss means the same at every train step; that of a policy gradient does not."""
+
+PROGRESS_S = 0.2
+"""Least time between two progress events; every train step is in the metrics file."""
+
+
+class ChildRun:
+    """`algorithms.base.Run`: events go to the worker, metrics to a file, checkpoints below the job's directory."""
+
+    def __init__(self, spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Event) -> None:
+        saving, algorithm = spec.config.checkpointing, spec.config.algorithm
+        keep = (saving.max_checkpoints if saving else None) or 1
+        self._store = CheckpointStore(directory / CHECKPOINTS, spec.training_job_id, spec.attempt, algorithm, keep)
+        self.resume = open_checkpoint(Path(spec.resume), spec.training_job_id, algorithm) if spec.resume else None
+        self._interval = (saving.save_interval if saving else None) or SAVE_INTERVAL
+        self._events = events
+        self._metrics = (directory / METRICS_FILE).open("a", buffering=1)
+        self._stop = stop
+        self._losses: list[float] = []
+        self._comparable = algorithm in COMPARABLE
+        self._best: Step | None = None
+        self._step_at = self._told_at = time.monotonic()
+        self._step_s = 0.0
+        self._untold: Progressed | None = None
+        self.reached = 0
+        """The newest train step."""
+
+    def close(self) -> None:
+        """Close the metrics file."""
+        self._metrics.close()
+
+    def emit(self, event: Event) -> None:
+        """Tell the worker."""
+        self._events.write(encode_event(event))
+        self._events.flush()
+
+    def started(self, samples: int, total_steps: int) -> None:
+        """See `Run`."""
+        device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+        self._step_at = time.monotonic()
+        self.emit(
+            Started(
+                pytorch_version=str(torch.__version__),
+                cuda_version=torch.version.cuda,
+                device=device,
+                samples=samples,
+                total_steps=total_steps,
+            )
+        )
+
+    def stepped(self, step: Step) -> None:
+        """See `Run`."""
+        self.reached = step.number
+        now = time.monotonic()
+        took, self._step_at = now - self._step_at, now
+        # A moving average: the first steps are slower, and other processes come and go.
+        self._step_s = took if not self._step_s else 0.9 * self._step_s + 0.1 * took
+        metrics = {name: value for name, value in step.metrics.items() if name != "tokens"}
+        if "tokens" in step.metrics and took > 0:
+            metrics["tokens_per_second"] = step.metrics["tokens"] / took
+        self._metrics.write(json.dumps({"step": step.number, "epoch": step.epoch, "seconds": took} | metrics) + "\n")
+        if not all(math.isfinite(value) for value in metrics.values()):
+            raise Diverged(f"train step {step.number} is no longer finite: {metrics}")
+        self._losses.append(metrics["loss"])
+        if self._comparable and (self._best is None or metrics["loss"] < self._best.metrics["loss"]):
+            self._best = step
+        self._untold = Progressed(
+            step=step.number,
+            total_steps=step.total,
+            epoch=step.epoch,
+            total_epochs=step.total_epochs,
+            eta_s=self._step_s * (step.total - step.number),
+            metrics=metrics,
+            best_step=self._best.number if self._best else None,
+            best_epoch=self._best.epoch if self._best else None,
+        )
+        if now - self._told_at >= PROGRESS_S or step.number == step.total:
+            self._tell_progress()
+
+    def stop_requested(self) -> bool:
+        """See `Run`."""
+        return self._stop.is_set()
+
+    def checkpoint_due(self, step: int) -> bool:
+        """See `Run`."""
+        return step % self._interval == 0
+
+    def save(self, step: int, write: Callable[[Path], None]) -> None:
+        """See `Run`."""
+        score = -statistics.fmean(self._losses) if self._losses else 0.0
+        self._losses.clear()
+        checkpoint = self._store.save(step, score, write)
+        # A checkpoint is never ahead of the progress that was told.
+        self._tell_progress()
+        self.emit(Saved(directory=str(checkpoint.directory), step=step))
+
+    def _tell_progress(self) -> None:
+        if self._untold is not None:
+            self.emit(self._untold)
+            self._untold, self._told_at = None, time.monotonic()

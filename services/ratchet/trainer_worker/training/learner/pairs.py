@@ -1,0 +1,91 @@
+"""Preference pairs as rows: rendered with the chat template, only what the assistant says after the prompt learns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ratchet.bus.message import JsonObject
+from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.training.chats import ChatRows, Conversation
+from ratchet.trainer_worker.training.learner.rows import Row
+from ratchet.trainer_worker.training.snapshot import LoggedPair
+
+
+@dataclass(frozen=True, slots=True)
+class RowPair:
+    """Both answers to one prompt."""
+
+    chosen: list[Row]
+    rejected: list[Row]
+    keys: tuple[str, ...]
+    """See `hold_out_keys`; pairs that share one are never on both sides of a hold-out."""
+
+    @property
+    def sides(self) -> tuple[list[Row], list[Row]]:
+        """The chosen one first."""
+        return self.chosen, self.rejected
+
+
+@dataclass(frozen=True, slots=True)
+class PairRows:
+    """What the pairs of a snapshot became."""
+
+    pairs: list[RowPair]
+    equal: int
+    """Left out: both sides are the same tokens."""
+    unusable: int
+    """Left out: one side has nothing to learn, or nothing within the longest row."""
+
+
+def pair_rows(chats: ChatRows, pairs: Sequence[LoggedPair]) -> PairRows:
+    """Rows of every usable pair, in order. Raises `DataUnusable` when there is none."""
+    sides = [side for pair in pairs for side in (pair.chosen, pair.rejected)]
+    whole = [
+        _conversation(str(index), pairs[index // 2].prompt, side, pairs[index // 2].tools)
+        for index, side in enumerate(sides)
+    ]
+    found = rows_by_key(chats.rows(whole))
+    usable: list[RowPair] = []
+    equal = 0
+    for index, pair in enumerate(pairs):
+        chosen, rejected = found.get(str(2 * index)), found.get(str(2 * index + 1))
+        if chosen is None or rejected is None:
+            continue
+        if [row.token_ids for row in chosen] == [row.token_ids for row in rejected]:
+            equal += 1
+            continue
+        usable.append(RowPair(chosen, rejected, hold_out_keys(pair)))
+    if not usable:
+        raise DataUnusable(f"none of {len(pairs)} pairs has two different answers that fit and can be learnt from")
+    return PairRows(usable, equal, len(pairs) - len(usable) - equal)
+
+
+def rows_by_key(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows of each conversation, by the id that it was given."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.trajectory_id, []).append(row)
+    return found
+
+
+def _conversation(
+    key: str, prompt: Sequence[JsonObject], answer: Sequence[JsonObject], tools: Sequence[JsonObject]
+) -> Conversation:
+    return Conversation(key, [*prompt, *answer], tools, learn_from=len(prompt))
+
+
+def hold_out_keys(pair: LoggedPair) -> tuple[str, ...]:
+    """Names of the group, the prompt and both tries.
+
+    One try is in many pairs, with a prompt as long as it has in common with the other side. Instructions alone are no
+    prompt: every task of a role has the same.
+    """
+    keys = [] if pair.group_key is None else [f"group:{pair.group_key}"]
+    if any(message["role"] != "system" for message in pair.prompt):
+        keys.append(f"prompt:{msgspec.json.encode(pair.prompt, order='sorted').decode()}")
+    tries = (pair.chosen_trajectory_id, pair.rejected_trajectory_id)
+    keys += [f"trajectory:{one}" for one in tries if one is not None]
+    return tuple(keys) or (f"pair:{pair.preference_id}",)

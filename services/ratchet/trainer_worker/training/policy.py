@@ -1,0 +1,152 @@
+"""The policy in memory: base model, adapter and tokenizer, loaded for training and saved as a policy's files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from ratchet.bus.message import JsonObject
+from ratchet.contract.training import Lora
+from ratchet.errors import Rejected
+from ratchet.stores.policies import ADAPTER, MODEL
+from ratchet.trainer_worker.job import JobSpec
+
+CHECKPOINTING_PARAMETERS = 1_000_000_000
+"""From this size on, activations are recomputed in the backward pass."""
+
+
+@dataclass(slots=True)
+class TrainedPolicy:
+    """A causal LM with what is trainable marked, and its tokenizer."""
+
+    model: nn.Module
+    tokenizer: PreTrainedTokenizerBase
+    kind: str
+    """What training makes of it: `adapter` or `model`."""
+    bf16: bool
+    fresh: bool
+    """True while the policy equals its reference: a new adapter, or the start of a full fine-tune."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def effective(self) -> JsonObject:
+        """What learns, as it was put on the model."""
+        if self.kind == MODEL:
+            return {"full_finetune": True, "lora": None}
+        model: Any = self.model
+        config = model.peft_config["default"]
+        modules = config.target_modules
+        return {
+            "full_finetune": False,
+            "lora": {
+                "r": config.r,
+                "alpha": config.lora_alpha,
+                "dropout": config.lora_dropout,
+                "target_modules": modules if isinstance(modules, str) else sorted(modules),
+            },
+        }
+
+    def trainable(self) -> list[nn.Parameter]:
+        """The parameters that learn."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+
+def load_policy(spec: JobSpec) -> TrainedPolicy:
+    """Load the base, and put the adapter to continue, or a new one, on top. Nothing is downloaded from a hub by name
+    unless `spec.base` is such a name.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    compute = spec.config.compute
+    bf16 = device.type == "cuda" and (compute is None or compute.mixed_precision != "fp32")
+    hyper = spec.config.hyperparameters
+    dtype = torch.bfloat16 if bf16 and not hyper.full_finetune else torch.float32
+    base = _load_base(spec.base, dtype)
+    base.config.use_cache = False
+    tokenizer = _load_tokenizer(spec.base)
+    if base.num_parameters() >= CHECKPOINTING_PARAMETERS:
+        base.activation_checkpointing_enable()
+        base.enable_input_require_grads()
+    if hyper.full_finetune:
+        if spec.adapter is not None:
+            raise Rejected("full_finetune cannot continue from an adapter; name a model as base_model")
+        return TrainedPolicy(base.to(device), tokenizer, MODEL, bf16, fresh=True)
+    model = _with_adapter(base, spec, hyper.lora)
+    return TrainedPolicy(model.to(device), tokenizer, ADAPTER, bf16, fresh=spec.adapter is None)
+
+
+def save_policy(policy: TrainedPolicy, directory: Path, base_name: str) -> None:
+    """Write the files of an adapter, or of a model with its tokenizer."""
+    model: Any = policy.model
+    if policy.kind == ADAPTER:
+        # The local path of the base means nothing elsewhere and would change the digest.
+        model.peft_config["default"].base_model_name_or_path = base_name
+        # Asked to find out whether the vocabulary was resized, PEFT would look the base up on a hub. It never is here.
+        model.save_pretrained(str(directory), save_embedding_layers=False)
+        (directory / "README.md").unlink(missing_ok=True)
+        return
+    model.config.use_cache = True
+    model.save_pretrained(str(directory))
+    policy.tokenizer.save_pretrained(str(directory))
+
+
+def pad_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id to pad with; any will do, since padding is never attended to and never learns."""
+    pad = cast("int | None", tokenizer.pad_token_id)
+    end = cast("int | None", tokenizer.eos_token_id)
+    return pad if pad is not None else end or 0
+
+
+def _load_base(name: str, dtype: torch.dtype) -> Any:
+    """A causal LM (`Any`: transformers' auto classes have no usable type)."""
+    try:
+        return AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation="sdpa")
+    except (OSError, ValueError) as error:
+        raise Rejected(f"cannot load the base model {name}: {_reason(name, error)}") from error
+
+
+def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    try:
+        return cast("Any", AutoTokenizer).from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise Rejected(f"cannot load the tokenizer of {name}: {_reason(name, error)}") from error
+
+
+def _reason(name: str, error: Exception) -> str:
+    """Why a model library could not load something, in one line. Without a hub it speaks of the hub all the same."""
+    if isinstance(error, OSError) and not Path(name).is_dir() and os.environ.get("HF_HUB_OFFLINE") == "1":
+        return "no directory here, not in the local cache, and no hub is asked (RATCHET_HUB=1 for the worker asks it)"
+    return str(error).splitlines()[0]
+
+
+def _with_adapter(base: Any, spec: JobSpec, lora: Lora | None) -> nn.Module:
+    from peft import LoraConfig, PeftModel, get_peft_model  # noqa: PLC0415 - not needed for a full fine-tune
+
+    if spec.adapter is None:
+        wanted = lora or Lora()
+        config = LoraConfig(
+            r=wanted.r,
+            lora_alpha=cast("int", wanted.alpha),
+            lora_dropout=wanted.dropout,
+            target_modules=wanted.target_modules,
+            task_type="CAUSAL_LM",
+        )
+        return get_peft_model(base, config)
+    model = PeftModel.from_pretrained(base, spec.adapter, is_trainable=True)
+    present: Any = model.peft_config["default"]
+    # PEFT looks here whether the vocabulary was resized; the name in the adapter is the base's elsewhere.
+    present.base_model_name_or_path = spec.base
+    if lora is not None and (lora.r, float(lora.alpha)) != (present.r, float(present.lora_alpha)):
+        raise Rejected(
+            f"the adapter to continue has r {present.r} and alpha {present.lora_alpha}; "
+            f"the job asks for r {lora.r} and alpha {lora.alpha:g}: leave `lora` out to continue it"
+        )
+    return model

@@ -1,0 +1,224 @@
+"""The warm parent: a process that imports what trainings need once, and forks a training process whenever it is asked.
+
+Run by `warm_link.WarmLink` as `python -m ratchet.trainer_worker.training.warm_parent <fd> <modules>`. It has one
+thread, never initialises a GPU, and does nothing but fork and report how its children ended: so its memory does not
+grow, and a child cannot inherit a lock that somebody holds. It ends with the worker: its control socket closes, and the
+kernel sends SIGKILL. Its children outlive it; each ends by itself when the worker does (see `child`). Linux only: it
+needs pidfds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+PRELOADED = (
+    "torch",
+    "transformers",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.llama.modeling_llama",
+    "peft",
+    "trl",
+    "ratchet.trainer_worker.training.child",
+    "ratchet.trainer_worker.training.child_run",
+    "ratchet.trainer_worker.training.documents",
+    "ratchet.trainer_worker.training.policy",
+    "ratchet.trainer_worker.training.probe",
+    "ratchet.trainer_worker.training.snapshot",
+    "ratchet.trainer_worker.training.algorithms.dpo",
+    "ratchet.trainer_worker.training.algorithms.grpo",
+    "ratchet.trainer_worker.training.algorithms.kto",
+    "ratchet.trainer_worker.training.algorithms.ppo",
+    "ratchet.trainer_worker.training.algorithms.reinforce",
+    "ratchet.trainer_worker.training.algorithms.rloo",
+    "ratchet.trainer_worker.training.algorithms.sft",
+)
+"""Modules that training processes import; a model class that is missing here is imported by the child."""
+
+QUIET = {
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+"""Environment that keeps imports from starting threads and from initialising CUDA."""
+
+PR_SET_PDEATHSIG = 1
+MESSAGE_BYTES = 65_536
+"""Longest message on the control socket."""
+STREAMS = 3
+"""File descriptors that come with a fork request: standard input, output and error of the child."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """Everything is imported. `unfit`: why no process can be forked here."""
+
+    unfit: str | None = None
+
+
+class Fork(msgspec.Struct, frozen=True, tag="fork"):
+    """Asks for a training process for the job in `directory`; its three streams come along."""
+
+    ticket: int
+    directory: str
+    environment: dict[str, str]
+    """The child's whole environment; what libraries read while they are imported they have from this process."""
+
+
+class Forked(msgspec.Struct, frozen=True, tag="forked"):
+    """The process that a fork request got; its pidfd comes along."""
+
+    ticket: int
+    pid: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """No process could be made."""
+
+    ticket: int
+    reason: str
+
+
+class Exited(msgspec.Struct, frozen=True, tag="exited"):
+    """A child has ended. `code` is negative for the signal that ended it."""
+
+    pid: int
+    code: int
+
+
+Answer = Ready | Forked | Refused | Exited
+
+
+def main(control: socket.socket, modules: Sequence[str]) -> int:
+    """Import, then fork on request until the worker is gone."""
+    die_with_parent()
+    for module in modules:
+        import_module(module)
+    gc.collect()
+    # What exists now is shared with every child: a collection that touched it would copy it.
+    gc.freeze()
+    unfit = unfit_to_fork()
+    control.send(msgspec.json.encode(Ready(unfit)))
+    if unfit is None:
+        with suppress(BrokenPipeError):
+            _Forks(control).serve()
+    return 0
+
+
+class _Forks:
+    """Forks what is asked for, and reports what has ended."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._pids: dict[int, int] = {}
+        """Process ids of living children, by pidfd."""
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
+
+    def serve(self) -> None:
+        """Return when the worker has closed the control socket, by will or by dying."""
+        while True:
+            for descriptor, _ in self._poll.poll():
+                if descriptor != self._control.fileno():
+                    self._report(descriptor)
+                elif not self._take():
+                    return
+
+    def _take(self) -> bool:
+        body, streams, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, STREAMS)
+        if not body:
+            return False
+        with _closing(streams):
+            request = msgspec.json.decode(body, type=Fork)
+            try:
+                pid = os.fork()
+            except OSError as error:
+                self._control.send(msgspec.json.encode(Refused(request.ticket, str(error))))
+                return True
+            if pid == 0:
+                self._become_child(request, streams)
+            pidfd = os.pidfd_open(pid)
+            self._pids[pidfd] = pid
+            self._poll.register(pidfd, select.POLLIN)
+            socket.send_fds(self._control, [msgspec.json.encode(Forked(request.ticket, pid))], [pidfd])
+        return True
+
+    def _report(self, pidfd: int) -> None:
+        self._poll.unregister(pidfd)
+        pid = self._pids.pop(pidfd)
+        os.close(pidfd)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self._control.send(msgspec.json.encode(Exited(pid, code)))
+
+    def _become_child(self, request: Fork, streams: list[int]) -> NoReturn:
+        """Leave this process' session and files behind, and train. Never returns into the loop above."""
+        status = 1
+        try:
+            os.setsid()
+            self._control.close()
+            for pidfd in self._pids:
+                os.close(pidfd)
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+                os.close(stream)
+            os.environ.clear()
+            os.environ.update(request.environment)
+            from ratchet.trainer_worker.training.child import main as train  # noqa: PLC0415 - the worker imports this file too
+
+            status = train(Path(request.directory))
+        except BaseException:  # noqa: BLE001 - the boundary of the process
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+
+def unfit_to_fork() -> str | None:
+    """Why a fork of this process as it is now would not be safe; None when it is."""
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if threads > 1:
+        return f"the imports started {threads - 1} threads"
+    return "the imports initialised CUDA" if _fork_breaks_cuda() else None
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process with the thread that made it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+
+
+def _fork_breaks_cuda() -> bool:
+    """Ask torch in a process that is forked for it: only there it says whether CUDA was touched before."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return False
+    pid = os.fork()
+    if pid == 0:
+        os._exit(1 if torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork() else 0)  # noqa: SLF001
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0
+
+
+@contextmanager
+def _closing(descriptors: list[int]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+if __name__ == "__main__":
+    sys.exit(main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]))

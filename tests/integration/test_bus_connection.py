@@ -1,0 +1,472 @@
+"""The bus, the consumer loop and projections on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from ratchet.bus.connection import Bus, Connection
+from ratchet.bus.consumer import BatchHandler, Consumer, Dead, Done, Outcome, Retry, Subscription, each
+from ratchet.bus.projection import Fold, Projection
+from ratchet.bus.publisher import LOST
+from ratchet.bus.received import Received
+from ratchet.bus.tasks import end
+from ratchet.contract import DeadLetter, Message, Reward, Trajectory, named_id
+from ratchet.contract.reward import RewardFunction, RewardMetadata
+from ratchet.errors import BusUnavailable, Conflict, InvalidMessage, Unreadable
+from ratchet.service.contracts import load_contracts
+from ratchet.service.settings import SharedSettings
+from tests.support.messages import AT, trajectory
+from tests.support.running import connected, running
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+TOPIC = Trajectory.TOPIC
+STREAM = "RL_TRAJECTORIES"
+
+
+@pytest.fixture
+def settings(nats: RunningServer) -> SharedSettings:
+    return SharedSettings(nats_url=nats.url)
+
+
+async def count(bus: Bus, stream: str) -> int:
+    return (await bus.nc.jetstream().stream_info(stream)).state.messages
+
+
+def subscription(handler: BatchHandler, batch: int = 256, max_deliveries: int = 5) -> Subscription:
+    return Subscription(
+        stream=STREAM,
+        durable="worker",
+        handlers={TOPIC: handler},
+        batch=batch,
+        linger_s=0.01,
+        max_deliveries=max_deliveries,
+    )
+
+
+async def test_the_same_event_published_twice_is_stored_once(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        await bus.publish(trajectory())
+        await bus.publish_all([trajectory(), trajectory("two"), trajectory("three")])
+        assert await count(bus, STREAM) == 3
+
+
+async def test_a_large_batch_with_known_messages_in_it_is_stored_whole(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        await bus.publish_all([trajectory(str(n)) for n in range(0, 300, 7)])
+        await bus.publish_all([trajectory(str(n)) for n in range(300)])
+        assert await count(bus, STREAM) == 300
+
+
+async def test_an_invalid_message_never_reaches_the_bus(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        with pytest.raises(InvalidMessage):
+            await bus.publish_all([trajectory(), trajectory(trajectory_id="not-a-uuid")])
+        assert await count(bus, STREAM) == 0
+
+
+async def test_an_invalid_message_becomes_a_dead_letter_and_its_neighbours_are_handled(
+    settings: SharedSettings,
+) -> None:
+    handled: list[str] = []
+
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        handled.append(received.message.trajectory_id)
+        return []
+
+    async with connected(settings) as bus, running(Consumer(bus, subscription(each(handle)))):
+        await bus.publish(trajectory("before"))
+        said = {"ce-id": "the-bad-one", "ce-correlationid": "the-root"}
+        await bus.nc.jetstream().publish(f"{TOPIC}.support", b'{"trajectory_id": "nonsense"}', headers=said)
+        await bus.publish(trajectory("after"))
+        await eventually(lambda: _has(handled, 2))
+        letters = await eventually(lambda: _letters(bus))
+        assert [(letter.stream, letter.sequence, letter.reason) for letter in letters] == [(STREAM, 2, "invalid")]
+        headers = (await bus.nc.jetstream().get_msg("RL_DEADLETTERS", 1)).headers or {}
+        assert (headers["ce-causationid"], headers["ce-correlationid"]) == ("the-bad-one", "the-root")
+        assert set(handled) == {trajectory("before").trajectory_id, trajectory("after").trajectory_id}
+
+
+async def test_what_a_handler_returns_is_published_with_its_cause(settings: SharedSettings) -> None:
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        return [reward_for(received.message)]
+
+    async with connected(settings) as bus, running(Consumer(bus, subscription(each(handle)))):
+        await bus.publish(trajectory())
+        await eventually(lambda: count(bus, "RL_REWARDS"))
+        stored = await bus.nc.jetstream().get_msg("RL_REWARDS", 1)
+        assert stored.headers is not None
+        assert stored.headers["ce-causationid"] == trajectory().event_id
+        assert stored.headers["ce-correlationid"] == trajectory().event_id
+
+
+async def test_each_message_of_a_batch_has_its_own_outcome(settings: SharedSettings) -> None:
+    seen: dict[str, int] = {}
+
+    async def handle(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
+        outcomes: list[Outcome] = []
+        for received in batch:
+            name = received.message.session_id
+            seen[name] = seen.get(name, 0) + 1
+            retry = name == "session-retry" and seen[name] < 3
+            dead = name == "session-dead"
+            outcomes.append(Dead("rejected", "no") if dead else Retry("later", 0.05) if retry else Done())
+        return outcomes
+
+    async with connected(settings) as bus, running(Consumer(bus, subscription(handle))):
+        await bus.publish_all([trajectory("good"), trajectory("retry"), trajectory("dead"), trajectory("fine")])
+        await eventually(lambda: _true(seen.get("session-retry") == 3))
+        await eventually(lambda: _letters(bus))
+        assert seen == {"session-good": 1, "session-retry": 3, "session-dead": 1, "session-fine": 1}
+
+
+async def test_a_batch_that_must_wait_is_one_line_in_the_log(settings: SharedSettings) -> None:
+    fresh: list[int] = []
+
+    async def handle(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
+        fresh.append(sum(received.delivered == 1 for received in batch))
+        return [Retry("too early", 0.05) if received.delivered == 1 else Done() for received in batch]
+
+    async with connected(settings) as bus:
+        await bus.publish_all([trajectory(str(n)) for n in range(30)])
+        structlog.reset_defaults()  # whoever made a client or ran a command before has raised the level
+        with capture_logs() as lines:
+            async with running(Consumer(bus, subscription(handle))):
+                await eventually(lambda: _true(sum(fresh) == 30))
+        told = [line["messages"] for line in lines if line["event"] == "will retry"]
+        assert told == [number for number in fresh if number]
+
+
+async def test_a_message_that_keeps_failing_ends_as_exhausted(settings: SharedSettings) -> None:
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        if received.message.session_id == "session-poison":
+            raise ZeroDivisionError("boom")
+        return []
+
+    loop = subscription(each(handle), max_deliveries=1)
+    async with connected(settings) as bus, running(Consumer(bus, loop)):
+        await bus.publish_all([trajectory("poison"), trajectory("fine")])
+        letters = await eventually(lambda: _letters(bus))
+        assert [(letter.reason, letter.sequence) for letter in letters] == [("exhausted", 1)]
+
+
+async def test_two_consumers_of_one_durable_share_the_load_and_handle_each_message_once(
+    settings: SharedSettings,
+) -> None:
+    handled: list[tuple[int, str]] = []
+    both = asyncio.Barrier(2)
+
+    def worker(number: int) -> BatchHandler:
+        async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+            if all(number != other for other, _ in handled):
+                await both.wait()
+            handled.append((number, received.message.trajectory_id))
+            return []
+
+        return each(handle)
+
+    async with connected(settings) as one, connected(settings) as two:
+        first = Consumer(one, subscription(worker(1), batch=10))
+        second = Consumer(two, subscription(worker(2), batch=10))
+        async with running(first, second):
+            await one.publish_all([trajectory(str(n)) for n in range(200)])
+            await eventually(lambda: _has(handled, 200))
+    assert len({name for _, name in handled}) == 200
+    assert {number for number, _ in handled} == {1, 2}
+
+
+async def test_what_was_on_its_way_to_a_consumer_that_stops_does_not_wait_for_its_deadline(
+    settings: SharedSettings,
+) -> None:
+    handled: set[str] = set()
+
+    async def note(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
+        handled.update(received.message.trajectory_id for received in batch)
+        return [Done()] * len(batch)
+
+    async with connected(settings) as bus:
+        await bus.publish_all([trajectory(str(n)) for n in range(2000)])
+
+        async def note_and_stop(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
+            await leaving.stop()
+            return await note(batch)
+
+        leaving = Consumer(bus, subscription(note_and_stop, batch=1000))
+        await leaving.run()
+        assert len(handled) < 1500, "nothing was left on its way"
+        async with running(Consumer(bus, subscription(note, batch=1000))):
+            await eventually(lambda: _has(handled, 2000), deadline_s=20)  # ack_wait is 30 s
+
+
+async def test_a_broker_that_is_killed_loses_nothing_and_the_consumer_goes_on(
+    settings: SharedSettings, nats: RunningServer
+) -> None:
+    handled: set[str] = set()
+
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        handled.add(received.message.trajectory_id)
+        return []
+
+    async with connected(settings) as bus, running(Consumer(bus, subscription(each(handle)))):
+        await bus.publish_all([trajectory(str(n)) for n in range(20)])
+        await asyncio.to_thread(nats.kill)
+        await asyncio.to_thread(nats.start)
+        await eventually(lambda: _true(bus.nc.is_connected))
+        await bus.publish_all([trajectory(str(n)) for n in range(20, 40)])
+        await eventually(lambda: _has(handled, 40), deadline_s=40)
+        assert await count(bus, STREAM) == 40
+
+
+async def test_what_is_on_its_way_to_a_broker_that_dies_fails_with_the_connection(
+    settings: SharedSettings, nats: RunningServer
+) -> None:
+    """Not only at the deadline for answers: until then it would be in memory alone."""
+    async with connected(settings) as bus:
+        await bus.publish(trajectory())
+        os.kill(nats.pid, signal.SIGSTOP)
+        unanswered = asyncio.create_task(bus.publish(trajectory("two")))
+        await asyncio.to_thread(nats.kill)
+        with pytest.raises(BusUnavailable, match=LOST):
+            await unanswered
+
+
+async def test_an_answer_that_comes_after_its_asker_gave_up_makes_no_connection_deaf(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        given_up: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        given_up.cancel()
+        await bus.nc._send_ping(given_up)
+        await bus.nc.flush()
+        await bus.publish(trajectory())
+        assert bus.nc.stats["reconnects"] == 0
+
+
+async def test_a_connection_that_nothing_reads_any_more_is_made_anew(settings: SharedSettings) -> None:
+    bus = Bus(Connection(), name="deaf", contracts=load_contracts(), replicas=1)
+    await bus.reach(settings.bus, settings.nats_url, ping_s=0.1, reconnect_time_wait=0.1)
+    try:
+        await bus.ensure_streams()
+        reading: asyncio.Task[None] = bus.nc._reading_task  # type: ignore[assignment]
+        await end(reading)
+
+        async def heard() -> bool:
+            return bus.nc.stats["reconnects"] == 1 and bus.nc.is_connected
+
+        await eventually(heard)
+        await bus.publish(trajectory())
+        assert await count(bus, STREAM) == 1
+    finally:
+        await bus.close()
+
+
+async def test_a_bus_closes_while_the_broker_is_dead(settings: SharedSettings, nats: RunningServer) -> None:
+    async with connected(settings) as bus:
+        await asyncio.to_thread(nats.kill)
+        await eventually(lambda: _true(not bus.nc.is_connected))
+        await bus.nc.publish("agent.rl.anything", b"waits in the connection")
+    assert bus.nc.is_closed
+
+
+async def test_a_projection_survives_restarts_and_replays_to_the_same_state(settings: SharedSettings) -> None:
+    def make(bus: Bus, name: str) -> Projection[list[str]]:
+        return Projection(
+            bus,
+            Fold(
+                name=name,
+                stream=STREAM,
+                topics=[TOPIC],
+                bucket="baselines",
+                kind=list[str],
+                key_of=lambda received: received.message.role if isinstance(received.message, Trajectory) else None,
+                step=lambda state, received: [*(state or []), received.event_id],
+            ),
+        )
+
+    async with connected(settings) as bus:
+        for part in (range(30), range(30, 60)):
+            await bus.publish_all([trajectory(str(n)) for n in part])
+            projection = make(bus, "ids")
+            async with running(projection):
+                await projection.wait_for(part.stop, deadline_s=40)
+        replayed = make(bus, "again")
+        async with running(replayed):
+            await replayed.wait_for(60, deadline_s=40)
+        assert projection.state("support") == replayed.state("support")
+        assert projection.state("support") == [trajectory(str(n)).event_id for n in range(60)]
+
+
+async def test_a_projection_follows_through_the_death_of_the_broker(
+    settings: SharedSettings, nats: RunningServer
+) -> None:
+    async with connected(settings) as bus:
+        projection = Projection(
+            bus,
+            Fold(
+                name="count",
+                stream=STREAM,
+                topics=[TOPIC],
+                bucket="baselines",
+                kind=int,
+                key_of=lambda _: "all",
+                step=lambda state, _: (state or 0) + 1,
+            ),
+        )
+        async with running(projection):
+            await bus.publish_all([trajectory(str(n)) for n in range(10)])
+            await projection.wait_for(10, deadline_s=40)
+            await asyncio.to_thread(nats.kill)
+            await asyncio.to_thread(nats.start)
+            await eventually(lambda: _true(bus.nc.is_connected))
+            await bus.publish_all([trajectory(str(n)) for n in range(10, 25)])
+            await projection.wait_for(25, deadline_s=40)
+            assert projection.state("all") == 25
+
+
+async def test_compare_and_set_lets_exactly_one_writer_win(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        bucket = bus.bucket("baselines", int)
+        revision = await bucket.create("n", 1)
+        with pytest.raises(Conflict):
+            await bucket.create("n", 7)
+        await bucket.update("n", 2, revision)
+        with pytest.raises(Conflict):
+            await bucket.update("n", 3, revision)
+        await asyncio.gather(*(bucket.change("n", lambda n: (n or 0) + 1) for _ in range(10)))
+        entry = await bucket.get("n")
+        assert entry is not None
+        assert entry.value == 12
+
+
+async def test_a_watch_reports_changes_also_after_the_broker_was_killed(
+    settings: SharedSettings, nats: RunningServer
+) -> None:
+    seen: dict[str, int | None] = {}
+
+    async def follow(bus: Bus) -> None:
+        async for changes in bus.bucket("baselines", int).watch():
+            seen.update({key: entry.value if entry else None for key, entry in changes})
+
+    async with connected(settings) as bus:
+        task = asyncio.create_task(follow(bus))
+        bucket = bus.bucket("baselines", int)
+        await bucket.put("a", 1)
+        await eventually(lambda: _true(seen == {"a": 1}))
+        await asyncio.to_thread(nats.kill)
+        await asyncio.to_thread(nats.start)
+        await eventually(lambda: _true(bus.nc.is_connected))
+        await bucket.put("a", 2)
+        await eventually(lambda: _true(seen == {"a": 2}))
+        await bucket.delete("a")
+        await eventually(lambda: _true(seen == {"a": None}))
+        assert not task.done()  # the same watch, not one that began again
+        await end(task)
+
+
+async def test_a_watch_reads_only_what_changed_and_asks_for_one_number_while_nothing_does(
+    settings: SharedSettings,
+) -> None:
+    looks: list[list[tuple[str, int | None]]] = []
+
+    async def follow(bus: Bus) -> None:
+        nonlocal looks
+        async for changes in bus.bucket("baselines", int).watch(lambda key: key.startswith("k")):
+            looks += [[(key, entry.value if entry else None) for key, entry in changes]]
+
+    async with connected(settings) as writer, connected(settings) as bus:
+        bucket = writer.bucket("baselines", int)
+        await asyncio.gather(*(bucket.put(f"k{n}", n) for n in range(300)), bucket.put("other", 1), bucket.put("k0", 0))
+        await bucket.delete("k299")
+        task = asyncio.create_task(follow(bus))
+        await eventually(lambda: _true(len(looks) == 1))
+        assert sorted(looks[0]) == sorted((f"k{n}", n) for n in range(299))
+        sent, received = bus.nc.stats["out_msgs"], bus.nc.stats["in_msgs"]
+        await eventually(lambda: _true(looks[1:3] == [[], []]))
+        assert bus.nc.stats["out_msgs"] - sent <= 2 * len(looks)
+        await bucket.put("k7", 8)
+        await bucket.put("other", 2)
+        await bucket.delete("k8")
+        await eventually(lambda: _true([("k8", None)] in looks or [("k7", 8), ("k8", None)] in looks))
+        assert bus.nc.stats["in_msgs"] - received <= 20
+        await end(task)
+    assert [change for look in looks[1:] for change in look] == [("k7", 8), ("k8", None)]
+
+
+async def test_a_watch_notices_a_bucket_that_was_made_anew(settings: SharedSettings) -> None:
+    seen: dict[str, int | None] = {}
+
+    async def follow(bus: Bus) -> None:
+        async for changes in bus.bucket("baselines", int).watch():
+            seen.update({key: entry.value if entry else None for key, entry in changes})
+
+    async with connected(settings) as bus:
+        await bus.bucket("baselines", int).put("a", 1)
+        await bus.bucket("baselines", int).put("b", 1)
+        task = asyncio.create_task(follow(bus))
+        await eventually(lambda: _true(seen == {"a": 1, "b": 1}))
+        await bus.nc.jetstream().delete_key_value("baselines")
+        await bus.ensure_streams()
+        await bus.bucket("baselines", int).put("b", 2)
+        await eventually(lambda: _true(seen["b"] == 2))
+        await end(task)
+    assert seen == {"a": None, "b": 2}
+
+
+async def test_keys_are_those_that_are_there(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        bucket = bus.bucket("baselines", int)
+        assert await bucket.keys() == []
+        for key in ("b", "a", "gone"):
+            await bucket.put(key, 1)
+        await bucket.delete("gone")
+        assert await bucket.keys() == ["a", "b"]
+
+
+def reward_for(done: Trajectory) -> Reward:
+    return Reward(
+        reward_id=named_id("reward", done.trajectory_id),
+        trajectory_id=done.trajectory_id,
+        session_id=done.session_id,
+        timestamp=AT,
+        reward_components={},
+        total_reward=1.0,
+        reward_type="sparse",
+        metadata=RewardMetadata(evaluator="test", evaluation_method="automated"),
+        role=done.role,
+        reward_function=RewardFunction(name="test", version="1"),
+    )
+
+
+async def _letters(bus: Bus) -> list[DeadLetter]:
+    total = await count(bus, "RL_DEADLETTERS")
+    raw = [await bus.nc.jetstream().get_msg("RL_DEADLETTERS", n + 1) for n in range(total)]
+    return [msgspec.json.decode(message.data or b"", type=DeadLetter) for message in raw]
+
+
+async def _has(items: Sequence[object] | set[str], number: int) -> bool:
+    return len(items) >= number
+
+
+async def _true(value: bool) -> bool:
+    return value
+
+
+async def test_what_stands_below_a_name_is_read_without_its_neighbours(settings: SharedSettings) -> None:
+    """More keys than one request of the broker brings, one of another type, and a deleted one."""
+    async with connected(settings) as bus:
+        bucket, raw = bus.bucket("baselines", int), bus.bucket("baselines", msgspec.Raw)
+        await asyncio.gather(*(bucket.put(f"a.{n}", n) for n in range(600)), bucket.put("a", 1), bucket.put("ab.1", 1))
+        await raw.put("a.1", msgspec.Raw(b"{"))
+        await bucket.delete("a.2")
+        assert await bucket.keys("a") == sorted(f"a.{n}" for n in range(600) if n != 2)
+        found = await bucket.below("a")
+        read = {key: entry.value for key, entry in found.items() if not isinstance(entry, Unreadable)}
+        assert read == {f"a.{n}": n for n in range(600) if n not in (1, 2)}
+        assert found.keys() - read.keys() == {"a.1"}
+        assert await bucket.below("nobody") == {}

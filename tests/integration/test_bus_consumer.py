@@ -1,0 +1,231 @@
+"""The consumer loop on a real broker when what it depends on fails, when messages are large, and when they wait."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import BatchHandler, Consumer, Done, Outcome, Retry, Subscription, each
+from ratchet.bus.pull_consumer import BATCH_BYTES, REQUEST_BYTES, Puller
+from ratchet.bus.received import Received
+from ratchet.contract import Message, Trajectory
+from ratchet.contract.trajectory import TaskContext
+from ratchet.errors import BusUnavailable, Rejected, Unavailable
+from ratchet.service.settings import SharedSettings
+from tests.support.messages import trajectory
+from tests.support.running import connected, running
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+STREAM = "RL_TRAJECTORIES"
+
+
+@pytest.fixture
+def settings(nats: RunningServer) -> SharedSettings:
+    return SharedSettings(nats_url=nats.url)
+
+
+def reading(handler: BatchHandler, **how: Any) -> Subscription:
+    return Subscription(
+        stream=STREAM, durable="worker", handlers={Trajectory.TOPIC: handler}, linger_s=how.pop("linger_s", 0.01), **how
+    )
+
+
+def sized(name: str, size: int, *, compressible: bool) -> Trajectory:
+    text = "x" * size if compressible else random.Random(name).randbytes(size // 2).hex()
+    return trajectory(name, task_context=TaskContext(task_id=name, instructions=text))
+
+
+async def true(value: object) -> bool:
+    return bool(value)
+
+
+async def test_an_account_of_the_dead_that_fails_is_tried_again_and_ends_nothing(settings: SharedSettings) -> None:
+    attempts: list[int] = []
+    handled: list[str] = []
+
+    async def account(sequences: Sequence[int]) -> None:
+        attempts.extend(sequences)
+        if len(attempts) < 3:
+            raise Rejected("the ledger's table is not there")
+
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        handled.append(received.message.session_id)
+        return []
+
+    async with connected(settings) as bus:
+        await bus.nc.jetstream().publish(Trajectory.TOPIC, b"nonsense")
+        async with running(Consumer(bus, reading(each(handle), on_dead=account))):
+            await bus.publish(trajectory("after"))
+            await eventually(lambda: _stored(bus, "RL_DEADLETTERS", 1))
+            await eventually(lambda: true(handled))
+        assert attempts == [1, 1, 1]
+        assert await bus.last_sequence("RL_DEADLETTERS") == 1
+
+
+async def test_what_cannot_be_read_holds_up_nothing_that_can_and_is_accounted_for_at_once(
+    settings: SharedSettings,
+) -> None:
+    accounted: list[Sequence[int]] = []
+    handled = asyncio.Event()
+
+    async def account(sequences: Sequence[int]) -> None:
+        async with asyncio.timeout(10):
+            await handled.wait()
+        accounted.append(sequences)
+
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        handled.set()
+        return []
+
+    async with connected(settings) as bus:
+        for number in range(20):
+            await bus.nc.jetstream().publish(Trajectory.TOPIC, b"nonsense %d" % number)
+        await bus.publish(trajectory("behind them"))
+        async with running(Consumer(bus, reading(each(handle), on_dead=account, batch=21, linger_s=30))):
+            await eventually(lambda: _stored(bus, "RL_DEADLETTERS", 20))
+            await eventually(lambda: _settled(bus))
+    assert accounted == [list(range(1, 21))]
+
+
+async def test_waiting_for_what_is_away_is_no_failure_of_the_message(settings: SharedSettings) -> None:
+    seen: list[int] = []
+
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        seen.append(received.delivered)
+        if len(seen) <= 3:
+            raise Unavailable("the warehouse is away")
+        if len(seen) == 4:
+            raise ZeroDivisionError("the first unexpected failure")
+        return []
+
+    async with connected(settings) as bus, running(Consumer(bus, reading(each(handle), max_deliveries=2))):
+        await bus.publish(trajectory())
+        await eventually(lambda: true(len(seen) == 5))
+        await eventually(lambda: _settled(bus))
+        assert await bus.last_sequence("RL_DEADLETTERS") == 0
+
+
+async def test_what_waits_its_turn_is_not_delivered_again(settings: SharedSettings) -> None:
+    """The first message is held until the broker would long have delivered the others again."""
+    seen: list[int] = []
+    began = asyncio.get_running_loop().time()
+
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        seen.append(received.delivered)
+        await eventually(lambda: true(asyncio.get_running_loop().time() - began > 3.5))
+        return []
+
+    async with connected(settings) as bus:
+        await bus.publish_all([trajectory(str(n)) for n in range(5)])
+        async with running(Consumer(bus, reading(each(handle), batch=1, ack_wait_s=1.5))):
+            await eventually(lambda: _settled(bus))
+    assert seen == [1] * 5
+
+
+async def test_messages_that_wait_for_others_do_not_keep_the_others_away(settings: SharedSettings) -> None:
+    handled: list[str] = []
+
+    async def handle(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
+        handled.extend(one.message.session_id for one in batch if one.message.session_id == "session-go")
+        return [Done() if handled else Retry("go has not come", 5.0) for _ in batch]
+
+    async with connected(settings) as bus:
+        await bus.publish_all([trajectory(str(n)) for n in range(2500)])
+        await bus.publish(trajectory("go"))
+        async with running(Consumer(bus, reading(handle))):
+            await eventually(lambda: true(handled))
+
+
+async def test_a_batch_is_bounded_in_what_its_bodies_unpack_to(settings: SharedSettings) -> None:
+    sizes: list[int] = []
+
+    async def handle(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
+        sizes.append(sum(len(one.body) for one in batch))
+        return [Done()] * len(batch)
+
+    async with connected(settings) as bus:
+        await bus.publish_all([sized(str(n), 1_000_000, compressible=True) for n in range(40)])
+        async with running(Consumer(bus, reading(handle, linger_s=0.5))):
+            await eventually(lambda: _settled(bus))
+    assert sum(sizes) > 40_000_000
+    assert max(sizes) <= BATCH_BYTES
+
+
+async def test_what_waits_in_memory_is_bounded_in_bytes_and_all_of_it_comes(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        for n in range(60):
+            await bus.publish(sized(str(n), 1_000_000, compressible=False))
+        config = ConsumerConfig(ack_policy=AckPolicy.NONE)
+        puller = Puller(bus.nc, STREAM, config, batch=512, linger_s=0.01)
+        await puller.open()
+        found, most = 0, 0
+        while found < 60:
+            found += len(await puller.next_batch(wait_s=5))
+            most = max(most, puller.waiting_bytes)
+        await puller.close()
+    assert most <= 3 * REQUEST_BYTES
+
+
+async def test_a_frozen_broker_holds_up_and_loses_nothing(settings: SharedSettings, nats: RunningServer) -> None:
+    handled: set[str] = set()
+
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        handled.add(received.message.session_id)
+        return []
+
+    async with connected(settings) as bus, running(Consumer(bus, reading(each(handle)))):
+        await bus.publish_all([trajectory(str(n)) for n in range(10)])
+        os.kill(nats.pid, signal.SIGSTOP)
+        with pytest.raises(BusUnavailable):
+            await bus.publish(trajectory("10"))
+        os.kill(nats.pid, signal.SIGCONT)
+        await eventually(lambda: _published(bus, trajectory("10")))
+        await eventually(lambda: true(len(handled) == 11))
+
+
+async def test_a_broker_that_lost_its_data_is_read_again_from_its_new_beginning(
+    settings: SharedSettings, nats: RunningServer, tmp_path: Path
+) -> None:
+    handled: list[tuple[int, str]] = []
+
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        handled.append((received.sequence, received.message.session_id))
+        return []
+
+    async with connected(settings) as bus, running(Consumer(bus, reading(each(handle)))):
+        await bus.publish_all([trajectory(str(n)) for n in range(3)])
+        await eventually(lambda: true(len(handled) == 3))
+        await asyncio.to_thread(nats.kill)
+        shutil.rmtree(tmp_path / "nats" / "jetstream")
+        await asyncio.to_thread(nats.start)
+        await eventually(lambda: _published(bus, trajectory("new")))
+        await eventually(lambda: true(len(handled) == 4))
+    assert handled[-1] == (1, "session-new")
+
+
+async def _stored(bus: Bus, stream: str, count: int) -> bool:
+    return await bus.last_sequence(stream) >= count
+
+
+async def _settled(bus: Bus) -> bool:
+    readers = await bus.nc.jetstream().consumers_info(STREAM)
+    return bool(readers) and readers[0].num_pending == readers[0].num_ack_pending == 0
+
+
+async def _published(bus: Bus, message: Message) -> bool:
+    try:
+        await bus.publish(message)
+    except BusUnavailable:
+        return False
+    return True

@@ -1,0 +1,211 @@
+"""Projections on a real broker: nothing is folded twice, and nothing is left out without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.projection import Cursor, Fold, Position, Projection, positions
+from ratchet.bus.received import Received
+from ratchet.contract import Alert, Message, Preference, Trajectory
+from ratchet.service.settings import SharedSettings
+from tests.support.messages import trajectory
+from tests.support.running import connected, running
+from tests.support.servers import RunningServer
+from tests.support.waiting import eventually
+
+STREAM = "RL_TRAJECTORIES"
+
+
+@pytest.fixture
+def settings(nats: RunningServer) -> SharedSettings:
+    return SharedSettings(nats_url=nats.url)
+
+
+def sessions(bus: Bus, name: str = "sessions") -> Projection[list[str]]:
+    """Folds the names of trajectories into one list per role; fails on one that is called `poison`."""
+
+    def step(state: list[str] | None, received: Received[Message]) -> list[str]:
+        assert isinstance(received.message, Trajectory)
+        name = received.message.session_id.removeprefix("session-")
+        if name == "poison":
+            raise ZeroDivisionError
+        return [*(state or []), name]
+
+    fold = Fold(
+        name=name,
+        stream=STREAM,
+        topics=[Trajectory.TOPIC],
+        bucket="baselines",
+        kind=list[str],
+        key_of=lambda received: received.message.role if isinstance(received.message, Trajectory) else None,
+        step=step,
+    )
+    return Projection(bus, fold)
+
+
+async def say(bus: Bus, names: Sequence[str], take: str = "") -> None:
+    """Publish, `take` by `take` under new message ids: as if the broker had forgotten the first time."""
+    for name in names:
+        subject, headers, body = bus.seal(trajectory(name))
+        await bus.publish_raw(subject, headers | {"Nats-Msg-Id": f"{take}{name}"}, body)
+
+
+async def folded(projection: Projection[Any], expected: Sequence[str]) -> None:
+    async def there() -> bool:
+        return projection.state("support") == list(expected)
+
+    await eventually(there)
+
+
+async def alerts(bus: Bus) -> list[str]:
+    last = await bus.last_sequence("RL_ALERTS")
+    stored = [await bus.nc.jetstream().get_msg("RL_ALERTS", number + 1) for number in range(last)]
+    found = [bus.contracts.read(Alert.TOPIC, one.data or b"")[0] for one in stored]
+    return [one.summary for one in found if isinstance(one, Alert)]
+
+
+async def test_an_event_that_the_broker_stored_twice_is_folded_once(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        first = sessions(bus)
+        async with running(first):
+            await say(bus, "abc")
+            await say(bus, "cbd", take="again")
+            await folded(first, "abcd")
+        second = sessions(bus)
+        async with running(second):
+            await say(bus, "ade", take="after a restart")
+            await folded(second, "abcde")
+
+
+async def test_a_message_that_cannot_be_folded_is_left_out_and_its_neighbours_are_not(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        projection = sessions(bus)
+        async with running(projection):
+            await say(bus, ["a", "poison", "b"])
+            await folded(projection, "ab")
+            await projection.wait_for(3)
+
+
+async def test_messages_that_were_gone_before_they_were_read_are_counted_and_told(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        async with running(projection := sessions(bus)):
+            await say(bus, "abc")
+            await folded(projection, "abc")
+        await say(bus, "def")
+        await bus.nc.jetstream().purge_stream(STREAM, seq=6)
+        async with running(projection := sessions(bus)):
+            await folded(projection, "abcf")
+            assert "lacks messages" in (await projection.check() or "")
+            (told,) = await alerts(bus)
+            assert "begins at 6: up to 2 messages after 3 are gone" in told
+        async with running(projection := sessions(bus)):  # said once: the loss is in the cursor
+            await say(bus, "g")
+            await folded(projection, "abcfg")
+            assert await projection.check() is None
+        assert len(await alerts(bus)) == 1
+        cursor = await bus.bucket("baselines", Cursor).get("cursor-sessions")
+        assert cursor is not None
+        assert (cursor.value.sequence, cursor.value.lost) == (7, 2)
+
+
+async def test_a_stream_that_was_made_anew_is_noticed_by_a_projection_that_runs(settings: SharedSettings) -> None:
+    async with connected(settings) as bus, running(projection := sessions(bus)):
+        await say(bus, "abc")
+        await folded(projection, "abc")
+        await bus.nc.jetstream().delete_stream(STREAM)
+        await bus.ensure_streams()
+        await say(bus, "cde", take="anew")
+        await folded(projection, "abcde")
+        assert "lacks messages" in (await projection.check() or "")
+        assert "made anew" in (await alerts(bus))[0]
+
+
+async def test_a_stream_that_was_made_anew_is_noticed_by_a_projection_that_starts(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        async with running(projection := sessions(bus)):
+            await say(bus, "abc")
+            await folded(projection, "abc")
+        await bus.nc.jetstream().delete_stream(STREAM)
+        await bus.ensure_streams()
+        await say(bus, "defgh", take="anew")
+        async with running(projection := sessions(bus)):
+            await folded(projection, "abcdefgh")
+
+
+async def test_a_stream_that_was_set_back_is_noticed_although_it_says_that_it_is_the_same(
+    settings: SharedSettings,
+) -> None:
+    """As one that was restored from an older copy: it was made when it was, and ends before what is folded."""
+    async with connected(settings) as bus:
+        async with running(projection := sessions(bus)):
+            await say(bus, "abc")
+            await folded(projection, "abc")
+        cursors = bus.bucket("baselines", Cursor)
+        cursor = await cursors.get("cursor-sessions")
+        assert cursor is not None
+        await cursors.put("cursor-sessions", msgspec.structs.replace(cursor.value, sequence=9))
+        async with running(projection := sessions(bus)):
+            await say(bus, "de")
+            await folded(projection, "abcde")
+            assert "lacks messages" in (await projection.check() or "")
+        (told,) = await alerts(bus)
+        assert "restored from an older copy" in told
+
+
+async def test_a_broker_that_lost_everything_is_followed_from_the_beginning(
+    settings: SharedSettings, nats: RunningServer, tmp_path: Path
+) -> None:
+    async with connected(settings) as bus, running(projection := sessions(bus)):
+        await say(bus, "abc")
+        await folded(projection, "abc")
+        await asyncio.to_thread(nats.kill)
+        shutil.rmtree(tmp_path / "nats" / "jetstream", ignore_errors=True)
+        await asyncio.to_thread(nats.start)
+
+        async def made() -> bool:
+            return bus.nc.is_connected and (await bus.extent(STREAM)).last == 0
+
+        await eventually(lambda: _patiently(made))
+        await say(bus, "xy")
+        await folded(projection, "xy")  # its states were in the broker too
+
+
+async def test_positions_name_every_projection_and_pass_over_what_is_none_of_theirs(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        fold = Fold(
+            name="preferences",
+            stream="RL_FEEDBACK",
+            topics=[Preference.TOPIC],
+            bucket="coordinator",
+            kind=int,
+            key_of=lambda _: "all",
+            step=lambda state, _: (state or 0) + 1,
+        )
+        for number in range(3):
+            await bus.nc.jetstream().publish("agent.rl.feedback.v1", b"{}", headers={"Nats-Msg-Id": str(number)})
+        async with running(Projection(bus, fold)):
+
+            async def there() -> bool:
+                return any(one.sequence == 3 for one in await positions(bus))
+
+            await eventually(there)
+        found = {one.projection: one for one in await positions(bus)}
+        made = (await bus.extent("RL_FEEDBACK")).made
+        assert found.keys() == bus.contracts.projections.keys()
+        assert found["preferences"] == Position("preferences", "RL_FEEDBACK", 3, made, 0)
+        assert found["rewarded"] == Position("rewarded", "RL_REWARDS", 0, "", 0)
+
+
+async def _patiently(probe: Any) -> bool:
+    try:
+        return await probe()
+    except Exception:  # noqa: BLE001 - the broker is on its way
+        return False

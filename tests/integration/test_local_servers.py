@@ -1,0 +1,153 @@
+"""The three servers: only for this machine, and keeping what they acknowledged when they are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import boto3
+import clickhouse_connect
+import nats
+import psutil
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from ratchet.local_stack.clickhouse_access import PASSWORD_VARIABLE
+from ratchet.local_stack.ports import free_port
+from tests.support.servers import (
+    ACCESS_KEY,
+    SECRET_KEY,
+    RunningServer,
+    running_clickhouse,
+    running_nats,
+    running_s3,
+)
+from tests.support.waiting import eventually
+
+Start = Callable[[Path], AbstractContextManager[RunningServer]]
+
+
+def s3_client(server: RunningServer, access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY) -> Any:
+    return boto3.client(
+        "s3",
+        endpoint_url=server.url,
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret_key,
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1}),
+    )
+
+
+@pytest.mark.parametrize("start", [running_nats, running_clickhouse, running_s3])
+def test_a_server_listens_on_loopback_only_and_ends_when_asked(start: Start, tmp_path: Path):
+    with start(tmp_path) as server:
+        process = psutil.Process(server.pid)
+        listening = [one.laddr for one in process.net_connections(kind="inet") if one.status == psutil.CONN_LISTEN]
+        assert listening
+        assert {address.ip for address in listening} == {"127.0.0.1"}
+    assert not psutil.pid_exists(server.pid)
+
+
+async def test_the_broker_keeps_what_it_acknowledged_when_it_is_killed(tmp_path: Path):
+    with running_nats(tmp_path) as server:
+        client = await nats.connect(server.url, allow_reconnect=False, connect_timeout=20)
+        await client.jetstream().add_stream(name="S", subjects=["s"])
+        for number in range(50):
+            await client.jetstream().publish("s", str(number).encode())
+        await client.close()
+        server.kill()
+        server.start()
+        client = await nats.connect(server.url, allow_reconnect=False, connect_timeout=20)
+        assert (await client.jetstream().stream_info("S")).state.messages == 50
+        assert client.max_payload == 8 * 1024 * 1024
+        await client.close()
+
+
+@pytest.mark.parametrize("end", [RunningServer.kill, RunningServer.stop])
+def test_the_warehouse_keeps_its_rows_over_a_restart(tmp_path: Path, end: Callable[[RunningServer], None]):
+    with running_clickhouse(tmp_path) as server:
+        client = clickhouse_connect.get_client(dsn=server.url)
+        client.command("CREATE DATABASE d")
+        client.command("CREATE TABLE d.t (id UInt64) ENGINE = MergeTree ORDER BY id")
+        client.insert("t", [[number] for number in range(1000)], column_names=["id"], database="d")
+        client.close_connections()
+        end(server)
+        server.start()
+        client = clickhouse_connect.get_client(dsn=server.url)
+        assert client.command("SELECT count() FROM d.t") == 1000
+        client.close_connections()
+
+
+def test_the_warehouse_s_data_belongs_to_one_process(tmp_path: Path):
+    with running_clickhouse(tmp_path):
+        second = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "ratchet.local_stack.clickhouse",
+                f"--data={tmp_path}/clickhouse",
+                f"--port={free_port()}",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, PASSWORD_VARIABLE: "x"},
+        )
+    assert second.returncode == 1
+    assert "is in use by another process" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+async def _object(server: RunningServer) -> bytes | None:
+    """The object, None while the store that answers already cannot find its volumes yet."""
+    try:
+        return s3_client(server).get_object(Bucket="blobs", Key="a/b")["Body"].read()
+    except ClientError:
+        return None
+
+
+def test_the_object_store_keeps_its_objects_over_a_kill_and_refuses_strangers(tmp_path: Path):
+    with running_s3(tmp_path) as server:
+        client = s3_client(server)
+        client.create_bucket(Bucket="blobs")
+        client.put_object(Bucket="blobs", Key="a/b", Body=b"x" * 100_000)
+        with pytest.raises(ClientError, match="InvalidAccessKeyId"):
+            s3_client(server, "stranger", "none").list_buckets()
+        with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
+            s3_client(server, ACCESS_KEY, "wrong").list_buckets()
+        server.kill()
+        server.start()
+        assert asyncio.run(eventually(partial(_object, server))) == b"x" * 100_000
+        assert any(path.exists() for path in server.program.leftovers)
+    assert not any(path.exists() for path in server.program.leftovers)
+
+
+def test_a_command_does_not_wait_for_a_warehouse_that_hangs(tmp_path: Path):
+    with running_clickhouse(tmp_path) as server:
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            ended = subprocess.run(
+                [sys.executable, "-m", "ratchet.cli", "trajectories", "list", "--dir", str(tmp_path)],
+                capture_output=True,
+                text=True,
+                check=False,
+                env={**os.environ, "RATCHET_CLICKHOUSE_URL": server.url, "RATCHET_CLICKHOUSE_TIMEOUT_S": "0.5"},
+                timeout=100,
+            )
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("ratchet: ClickHouse")
+    assert ended.stderr.count("\n") == 1
+    assert time.monotonic() - began < 60

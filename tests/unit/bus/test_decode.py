@@ -1,0 +1,44 @@
+"""Bytes that are no message are one kind of error, whatever is wrong with them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+import pytest
+
+from ratchet.bus.message import Value, unpack
+from ratchet.contract import decode
+from tests.support.hostile import DAMAGED_JSON, OFF_UNICODE
+
+
+class Note(Value, frozen=True, kw_only=True):
+    kind: str = ""
+    rest: Any = None
+
+
+@pytest.mark.parametrize("body", [*DAMAGED_JSON, *OFF_UNICODE], ids=lambda body: repr(body[:20]))
+def test_what_is_no_json_is_a_decode_error(body: bytes | str) -> None:
+    for kind in (Note, Any):
+        with pytest.raises(msgspec.DecodeError):
+            decode(body, kind)
+
+
+def test_another_type_is_a_validation_error() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decode(b'{"kind": 7}', Note)
+
+
+def test_without_a_kind_it_is_the_json_that_it_is() -> None:
+    assert decode(b'{"kind": [1, "x"]}') == {"kind": [1, "x"]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\xc1", b"\x81\xa4kind\xa1\xff", b"\x81\xa4rest" + b"\x91" * 100_000, struct.pack(">BI", 0xDB, 2**31)],
+    ids=lambda body: repr(body[:20]),
+)
+def test_what_is_no_messagepack_is_a_decode_error(body: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        unpack(body, Note)

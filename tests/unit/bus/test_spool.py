@@ -1,0 +1,321 @@
+"""The spool keeps records in order across restarts, within its bound, and never keeps half a record."""
+
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ratchet.bus.spool import FRAME, Record, Spool
+from ratchet.errors import BusUnavailable, ConfigError
+
+ROOM = 1_000_000
+
+
+def record(number: int, size: int = 10) -> Record:
+    return Record("agent.rl.trajectory.v1", {"ce-id": str(number)}, bytes([number % 256]) * size)
+
+
+def rewrite_segment(directory: Path, change: Callable[[bytes], bytes]) -> None:
+    (segment,) = directory.glob("*.segment")
+    segment.write_bytes(change(segment.read_bytes()))
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.segment"))
+
+
+class Broker:
+    """Takes records in order; refuses from the `refuse_from`-th batch on."""
+
+    def __init__(self, refuse_from: int | None = None) -> None:
+        self.records: list[Record] = []
+        self.batches = 0
+        self.refuse_from = refuse_from
+
+    async def publish(self, records: Sequence[Record]) -> None:
+        if self.refuse_from is not None and self.batches >= self.refuse_from:
+            raise BusUnavailable("the broker is away")
+        self.batches += 1
+        self.records.extend(records)
+
+
+async def test_records_come_out_in_the_order_they_went_in(tmp_path: Path) -> None:
+    spool, broker = Spool(tmp_path, ROOM), Broker()
+    for number in range(200):
+        assert spool.append(record(number))
+    assert await spool.drain(broker.publish) == 200
+    assert broker.records == [record(number) for number in range(200)]
+    assert (spool.pending, spool.size) == (0, 0)
+    spool.close()
+
+
+async def test_a_restart_keeps_what_was_not_published(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, ROOM)
+    for number in range(100):
+        spool.append(record(number))
+    broker = Broker(refuse_from=2)
+    with pytest.raises(BusUnavailable):
+        await spool.drain(broker.publish, batch=10)
+    spool.close()
+
+    again = Spool(tmp_path, ROOM)
+    again.append(record(100))
+    broker.refuse_from = None
+    assert (again.pending, await again.drain(broker.publish)) == (81, 81)
+    assert broker.records == [record(number) for number in range(101)]
+    again.close()
+
+
+async def test_what_does_not_fit_is_refused_and_counted(tmp_path: Path) -> None:
+    spool, broker = Spool(tmp_path, 1_000), Broker()
+    kept = [number for number in range(100) if spool.append(record(number))]
+    assert 0 < len(kept) < 100
+    assert kept == list(range(len(kept)))
+    assert spool.overflowed == 100 - len(kept)
+    assert spool.size <= 1_000
+    await spool.drain(broker.publish)
+    assert broker.records == [record(number) for number in kept]
+    assert spool.append(record(7))
+    spool.close()
+
+
+async def test_records_appended_during_a_drain_are_drained_too(tmp_path: Path) -> None:
+    spool, broker = Spool(tmp_path, ROOM), Broker()
+    spool.append(record(0))
+
+    async def publish(records: Sequence[Record]) -> None:
+        await broker.publish(records)
+        if len(broker.records) < 5:
+            spool.append(record(len(broker.records)))
+
+    assert await spool.drain(publish) == 5
+    assert broker.records == [record(number) for number in range(5)]
+    spool.close()
+
+
+async def test_a_frame_cut_off_by_a_crash_is_skipped_and_its_neighbours_survive(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, ROOM)
+    for number in range(3):
+        spool.append(record(number))
+    spool.close()
+    rewrite_segment(tmp_path, lambda content: content[:-4])
+
+    again, broker = Spool(tmp_path, ROOM), Broker()
+    again.append(record(3))
+    assert (again.pending, again.damaged) == (3, 1)
+    await again.drain(broker.publish)
+    assert broker.records == [record(0), record(1), record(3)]
+    again.close()
+
+
+async def test_an_altered_frame_is_not_published(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, ROOM)
+    spool.append(record(0))
+    spool.close()
+    rewrite_segment(tmp_path, lambda content: content[:-1] + b"\xff")
+
+    again = Spool(tmp_path, ROOM)
+    assert (again.pending, again.damaged, again.size) == (0, 1, 0)
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "payload", [b"\x93\xa1\xff\x80\xc4\x00", b"\x91" * 100_000, b"", b"\x93\xa1x\x80"], ids=lambda one: repr(one[:8])
+)
+async def test_a_whole_frame_that_is_no_record_costs_nothing_else(tmp_path: Path, payload: bytes) -> None:
+    spool = Spool(tmp_path, ROOM)
+    spool.append(record(0))
+    spool.close()
+    frame = FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+    rewrite_segment(tmp_path, lambda content: frame + content)
+
+    again, broker = Spool(tmp_path, ROOM), Broker()
+    assert (again.pending, again.damaged) == (1, 1)
+    await again.drain(broker.publish)
+    assert broker.records == [record(0)]
+    again.close()
+
+
+@pytest.mark.parametrize("place", [0, 5, 10_000, 30_001])
+async def test_one_altered_byte_costs_one_record_and_is_counted(tmp_path: Path, place: int) -> None:
+    spool = Spool(tmp_path, ROOM)
+    for number in range(1_000):
+        spool.append(record(number))
+    spool.close()
+    rewrite_segment(tmp_path, lambda content: content[:place] + bytes([content[place] ^ 0x41]) + content[place + 1 :])
+
+    again, broker = Spool(tmp_path, ROOM), Broker()
+    assert (again.pending, again.damaged) == (999, 1)
+    await again.drain(broker.publish)
+    assert len([one for one in broker.records if one in map(record, range(1_000))]) == 999
+    again.close()
+
+
+async def test_bytes_that_came_in_between_or_were_lost_cost_no_other_record(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, ROOM)
+    for number in range(10):
+        spool.append(record(number, 50))
+    spool.close()
+    rewrite_segment(tmp_path, lambda content: content[:100] + b"\x93\xa4junk" * 9 + content[170:])
+    again = Spool(tmp_path, ROOM)
+    assert (again.pending, again.damaged) == (9, 1)
+    again.close()
+
+
+async def test_a_record_that_turns_bad_while_the_spool_is_open_does_not_stay_pending_for_ever(tmp_path: Path) -> None:
+    spool, broker = Spool(tmp_path, ROOM), Broker()
+    spool.append(record(0))
+    spool.append(record(1))
+    rewrite_segment(tmp_path, lambda content: content[:-1] + b"\xff")
+    assert await spool.drain(broker.publish) == 1
+    assert (spool.pending, spool.damaged, spool.size) == (0, 1, 0)
+    spool.close()
+
+
+async def test_a_batch_is_bounded_in_bytes_and_a_larger_record_goes_alone(tmp_path: Path) -> None:
+    spool, batches = Spool(tmp_path, ROOM), list[int]()
+    for size in (400, 400, 400, 5_000, 400):
+        spool.append(record(size, size))
+
+    async def publish(records: Sequence[Record]) -> None:
+        batches.append(len(records))
+
+    await spool.drain(publish, batch_bytes=1_000)
+    assert batches == [2, 1, 1, 1]
+    spool.close()
+
+
+async def test_an_unreadable_cursor_publishes_again_rather_than_losing(tmp_path: Path) -> None:
+    spool, broker = Spool(tmp_path, ROOM), Broker(refuse_from=1)
+    for number in range(4):
+        spool.append(record(number))
+    with pytest.raises(BusUnavailable):
+        await spool.drain(broker.publish, batch=2)
+    spool.close()
+    (tmp_path / "cursor").write_text("")
+
+    again, second = Spool(tmp_path, ROOM), Broker()
+    assert await again.drain(second.publish) == 4
+    again.close()
+
+
+async def test_what_is_published_gives_its_room_back_when_the_cursor_cannot_be_written(tmp_path: Path) -> None:
+    spool, broker = Spool(tmp_path, ROOM), Broker()
+    for number in range(10):
+        spool.append(record(number))
+    (tmp_path / "cursor.new").mkdir()  # as on a disk that takes nothing more
+    with pytest.raises(OSError, match=r"cursor\.new"):
+        await spool.drain(broker.publish)
+    assert segments(tmp_path) == []
+    assert (spool.pending, spool.size) == (0, 0)
+    (tmp_path / "cursor.new").rmdir()
+    spool.append(record(10))
+    spool.close()
+    again = Spool(tmp_path, ROOM)
+    assert await again.drain(broker.publish) == 1
+    assert broker.records == [record(number) for number in range(11)]
+    again.close()
+
+
+def test_two_owners_of_one_directory_are_refused(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, ROOM)
+    with pytest.raises(ConfigError, match="in use by another process"):
+        Spool(tmp_path, ROOM)
+    spool.close()
+    Spool(tmp_path, ROOM).close()
+
+
+def test_processes_under_one_parent_get_a_directory_each_and_leftovers_are_taken_over(tmp_path: Path) -> None:
+    first, second = Spool.claim(tmp_path, ROOM), Spool.claim(tmp_path, ROOM)
+    first.append(record(1))
+    first.close()
+    heir = Spool.claim(tmp_path, ROOM)
+    assert heir.pending == 1
+    heir.close()
+    second.close()
+
+
+async def test_what_processes_left_that_came_back_no_more_is_drained_by_a_sibling(tmp_path: Path) -> None:
+    spools = [Spool.claim(tmp_path, ROOM) for _ in range(4)]
+    for number, spool in enumerate(spools):
+        spool.append(record(number))
+    gone, alive, also_gone, ours = spools
+    gone.close()
+    also_gone.close()
+    broker = Broker()
+    for orphan in ours.orphans():
+        await orphan.drain(broker.publish)
+    assert broker.records == [record(0), record(2)]
+    assert list(ours.orphans()) == []
+    assert (alive.pending, ours.pending) == (1, 1)
+    for spool in (alive, ours):
+        spool.close()
+    Spool(tmp_path / "0", ROOM).close()  # a sibling does not hold on to what it has drained
+
+
+def test_a_spool_is_its_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        spool = Spool.claim(tmp_path / "spools", ROOM)
+        spool.append(record(1))
+        modes = {path.name: path.stat().st_mode & 0o777 for path in [*tmp_path.rglob("*")]}
+        spool.close()
+    finally:
+        os.umask(before)
+    assert modes.pop("spools") == modes.pop("0") == 0o700
+    assert set(modes.values()) == {0o600}
+
+
+def test_an_open_directory_of_ours_is_closed_to_others(tmp_path: Path) -> None:
+    directory = tmp_path / "spool"
+    directory.mkdir()
+    directory.chmod(0o777)
+    Spool(directory, ROOM).close()
+    assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_somebody_else_may_have_prepared_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        Spool.claim(tmp_path / "link", ROOM)
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "elsewhere", 12345, 12345)
+        with pytest.raises(ConfigError, match="belongs to another user"):
+            Spool.claim(tmp_path / "elsewhere", ROOM)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("append"), st.integers(0, 400)),
+            st.tuples(st.just("drain"), st.integers(1, 5)),
+            st.tuples(st.just("restart"), st.just(0)),
+        ),
+        max_size=40,
+    )
+)
+async def test_it_behaves_as_a_queue_in_memory_would(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+) -> None:
+    directory = tmp_path_factory.mktemp("spool")
+    spool, broker, expected = Spool(directory, 3_000), Broker(), list[Record]()
+    for number, (step, argument) in enumerate(steps):
+        if step == "append" and spool.append(record(number, argument)):
+            expected.append(record(number, argument))
+        elif step == "drain":
+            await spool.drain(broker.publish, batch=argument)
+            assert broker.records == expected
+        elif step == "restart":
+            spool.close()
+            spool = Spool(directory, 3_000)
+        assert spool.pending == len(expected) - len(broker.records)
+        assert spool.size <= 3_000
+    await spool.drain(broker.publish)
+    assert broker.records == expected
+    spool.close()

@@ -1,0 +1,59 @@
+"""A task that is ended has ended: a cancel that got lost is asked for again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ratchet.bus.tasks import end
+from tests.support.cancelling import forgetful
+
+
+async def begun() -> asyncio.Task[None]:
+    task = asyncio.create_task(forgetful())
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_a_cancel_that_got_lost_is_asked_for_again() -> None:
+    task = await begun()
+    async with asyncio.timeout(20):
+        await end(task, again_s=0.05)
+    assert task.cancelled()
+
+
+async def test_a_request_that_is_answered_as_it_is_cancelled_ends_all_the_same() -> None:
+    answer = asyncio.get_running_loop().create_future()
+
+    async def requests() -> None:
+        await asyncio.wait_for(answer, 60)
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(requests())
+    await asyncio.sleep(0)
+    answer.set_result(None)
+    async with asyncio.timeout(20):
+        await end(task, again_s=0.05)
+    assert task.cancelled()
+
+
+async def test_who_ends_a_task_and_is_cancelled_meanwhile_leaves_once_it_has_ended() -> None:
+    task = await begun()
+    ending = asyncio.create_task(end(task, again_s=0.05))
+    await asyncio.sleep(0)
+    ending.cancel()
+    async with asyncio.timeout(20):
+        await asyncio.wait({ending})
+    assert (ending.cancelled(), task.cancelled()) == (True, True)
+
+
+async def test_what_a_task_failed_with_is_its_own_to_tell() -> None:
+    async def fail() -> None:
+        raise ValueError("its own")
+
+    failed = asyncio.create_task(fail())
+    await asyncio.wait({failed})
+    await end(failed, None)
+    with pytest.raises(ValueError, match="its own"):
+        failed.result()

@@ -1,0 +1,95 @@
+"""Prompts come back exactly as the engine saw them, or the call is not trained on."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratchet.contract.trajectory import PolicyClaim
+from ratchet.contract.turn import Trainable
+from ratchet.datasets.domain.calls import calls_of, ids_digest
+from tests.support.training import changed, conversation, prompt_delta, turn
+
+
+def test_the_digest_is_that_of_little_endian_int32() -> None:
+    ids = [1, 2, 70_000]
+    assert ids_digest(ids) == hashlib.sha256(struct.pack("<3i", *ids)).hexdigest()
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_prompts_are_rebuilt_from_deltas_in_whatever_order_turns_arrive(lengths: list[int], order: Random) -> None:
+    turns, prompts = conversation("t", lengths)
+    shuffled = list(turns)
+    order.shuffle(shuffled)
+    calls = calls_of(shuffled)
+    assert [call.prompt_token_ids for call in calls] == prompts
+    assert all(call.trainable for call in calls)
+    assert [call.output_token_ids for call in calls] == [each.output_token_ids for each in turns]
+
+
+def test_a_call_keeps_what_the_learner_needs() -> None:
+    turns, prompts = conversation("t", [3])
+    (call,) = calls_of(turns)
+    assert (call.turn_id, call.prompt_token_ids, call.logprobs) == (turns[0].turn_id, prompts[0], [-0.5, -0.25])
+    assert (call.temperature, call.policy_version, call.policy_digest) == (0.7, 1, "d" * 64)
+    assert (call.trainable, call.reason) == (True, None)
+
+
+def test_the_gateways_verdict_stands() -> None:
+    turns, _ = conversation("t", [3], trainable=Trainable(ok=False, reason="top_p"))
+    assert [(call.trainable, call.reason) for call in calls_of(turns)] == [(False, "top_p")]
+
+
+def test_a_wrong_parent_is_noticed() -> None:
+    turns, _ = conversation("t", [3, 2, 2])
+    turns[0] = changed(turns[0], output_token_ids=[1, 2])
+    calls = calls_of(turns)
+    assert [call.reason for call in calls] == [None, "prefix_mismatch", "parent_missing"]
+
+
+def test_a_missing_parent_spoils_only_the_calls_that_build_on_it() -> None:
+    turns, _ = conversation("t", [3, 2])
+    fresh = turn("t", 2, full_prompt=[7, 8, 9])
+    calls = calls_of([turns[1], fresh])
+    assert [(call.trainable, call.reason) for call in calls] == [(False, "parent_missing"), (True, None)]
+
+
+def test_a_prefix_longer_than_the_parent_is_a_mismatch() -> None:
+    turns, _ = conversation("t", [3, 2])
+    long = changed(turns[1], prompt_token_ids=prompt_delta([1] * 50, [1] * 40))
+    assert calls_of([turns[0], long])[1].reason == "prefix_mismatch"
+
+
+def test_counts_that_disagree_are_not_trained_on() -> None:
+    short = turn("t", 0, full_prompt=[1], behavior_logprobs=[-0.1])
+    silent = turn("t", 1, full_prompt=[1], output_token_ids=[], behavior_logprobs=[])
+    without = turn("t", 2, prompt_token_ids=None)
+    assert [call.reason for call in calls_of([short, silent, without])] == [
+        "count_mismatch",
+        "no_token_ids",
+        "no_token_ids",
+    ]
+
+
+def test_only_the_calls_that_the_trajectory_tells_of_are_kept() -> None:
+    turns, _ = conversation("t", [3, 2, 2])
+    calls = calls_of(turns, wanted=frozenset({turns[2].turn_id}))
+    assert [call.turn_id for call in calls] == [turns[2].turn_id]
+    assert calls[0].trainable
+
+
+def test_a_call_that_was_tried_again_is_dropped_when_nobody_says_which_counted() -> None:
+    first = turn("t", 0, full_prompt=[1, 2], turn_id="first")
+    again = turn("t", 0, full_prompt=[1, 2], turn_id="again", attempt=2)
+    failed = turn("t", 0, full_prompt=[1, 2], turn_id="failed", attempt=3, response=None)
+    assert [call.turn_id for call in calls_of([failed, again, first])] == ["again"]
+
+
+def test_each_call_names_the_policy_that_answered_it() -> None:
+    canary = PolicyClaim(role="support", version=2, digest="e" * 64, arm="canary", weight=0.1)
+    (call,) = calls_of([turn("t", 0, full_prompt=[1], policy=canary)])
+    assert (call.policy_version, call.policy_digest) == (2, "e" * 64)

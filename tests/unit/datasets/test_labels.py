@@ -1,0 +1,53 @@
+"""Thumbs become labels: whose word counts, and what a row holds."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+from ratchet.datasets.domain.labels import LabelRow, Thumb, label_row, labels, left_out_before
+from tests.support.training import conversation, trajectory
+
+
+def test_the_last_word_of_each_rater_and_the_majority_of_raters_count() -> None:
+    found = labels(
+        [
+            Thumb("changed", False, "one"),
+            Thumb("changed", True, "one"),
+            Thumb("majority", True, "one"),
+            Thumb("majority", False, "two"),
+            Thumb("majority", False, "three"),
+            Thumb("tie", True, "one"),
+            Thumb("tie", False, "two"),
+            Thumb("nameless", True, None),
+            Thumb("nameless", False, None),
+            Thumb("nameless", True, None),
+        ]
+    )
+    assert found == {"changed": True, "majority": False, "tie": None, "nameless": True}
+
+
+def test_judged_trajectories_that_cannot_be_chosen_from_are_counted_by_reason() -> None:
+    said = {"rewarded": True, "without": False, "also without": True, "undecided": None}
+    assert left_out_before(said, {"rewarded", "undecided"}) == {"contradicted": 1, "no_reward": 2}
+
+
+def test_all_that_was_said_after_the_first_prompt_is_judged() -> None:
+    turns, _ = conversation("t", [3, 2])
+    row = label_row(trajectory("t", turns=turns), turns, label=False)
+    assert isinstance(row, LabelRow)
+    assert json.loads(row.prompt) == [{"role": "user", "content": "question 0"}]
+    assert [message["content"] for message in json.loads(row.completion)] == ["answer 0", "question 1", "answer 1"]
+    assert (row.label, row.source, row.origin.trajectories) == (False, "thumbs", ("t",))
+
+
+def test_a_trajectory_whose_turns_are_not_stored_yet_has_no_row() -> None:
+    turns, _ = conversation("t", [3, 2])
+    assert label_row(trajectory("t", turns=turns), turns[:1], label=True) == "turns_not_stored"
+
+
+def test_a_call_that_was_pinned_bars_its_whole_trajectory() -> None:
+    turns, _ = conversation("t", [3, 2])
+    pinned = msgspec.structs.replace(turns[0], policy=msgspec.structs.replace(turns[0].policy, arm="pinned"))
+    assert label_row(trajectory("t"), [pinned, turns[1]], label=True) == "mixed_or_pinned"

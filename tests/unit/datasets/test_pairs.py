@@ -1,0 +1,192 @@
+"""Preferences become pairs of a snapshot: what counts where several judged, and what a row holds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ratchet.bus.message import named_id
+from ratchet.contract import Preference
+from ratchet.contract.training import Dataset, DatasetFilter, DateRange
+from ratchet.datasets.domain.pairs import Opinion, PairRow, PairRules, pair_row, select_pairs
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities, config_problems
+from tests.support.training import AMOUNTS, after, config
+
+ANY = PairRules(filter=DatasetFilter(), consumed=frozenset())
+
+
+def opinion(name: str, sequence: int = 1, **changes: Any) -> Opinion:
+    values: dict[str, Any] = {
+        "source": "human",
+        "rater": name,
+        "domain": None,
+        "at": after(sequence),
+        "prompt": "p",
+        "chosen": "x",
+        "rejected": "y",
+    }
+    return Opinion(preference_id=name, sequence=sequence, **{**values, **changes})
+
+
+def chosen(*opinions: Opinion, rules: PairRules = ANY, sample_size: int = 100) -> tuple[list[str], dict[str, int]]:
+    selection = select_pairs(opinions, rules, sample_size)
+    return [one.preference_id for one in selection.chosen], dict(selection.left_out)
+
+
+def other_way(name: str, sequence: int, **changes: Any) -> Opinion:
+    return opinion(name, sequence, chosen="y", rejected="x", **changes)
+
+
+def test_the_newest_pairs_are_taken_oldest_first() -> None:
+    several = [opinion(str(n), n, prompt=str(n)) for n in (3, 1, 2)]
+    assert chosen(*several, sample_size=2) == (["2", "3"], {"beyond_sample_size": 1})
+
+
+def test_a_task_that_was_derived_from_time_and_again_has_its_newest_pairs_and_no_more() -> None:
+    several = [opinion(str(n), n, prompt=str(n), group_key="task") for n in range(1, 5)]
+    free = [opinion(f"free {n}", n, prompt=f"free {n}") for n in range(5, 8)]
+    rules = PairRules(filter=DatasetFilter(), consumed=frozenset(), per_group=2)
+    found = chosen(*several, *free, opinion("other", 9, prompt="other", group_key="other"), rules=rules)
+    assert found == (["3", "4", "free 5", "free 6", "free 7", "other"], {"beyond_max_per_group": 2})
+
+
+def test_a_majority_decides_and_its_pair_counts_once() -> None:
+    found = chosen(opinion("one", 1), opinion("two", 2), other_way("three", 3))
+    assert found == (["two"], {"duplicate": 1, "outvoted": 1})
+
+
+def test_where_as_many_say_the_opposite_nothing_is_learned() -> None:
+    assert chosen(opinion("one", 1), other_way("two", 2)) == ([], {"contradicted": 2})
+
+
+def test_a_raters_last_word_counts() -> None:
+    derived = {"source": "derived", "rater": "reward-margin"}
+    found = chosen(opinion("before", 1, **derived), other_way("after", 2, **derived))
+    assert found == (["after"], {"superseded": 1})
+
+
+@pytest.mark.parametrize("prefix", ["", "rag-"])
+def test_two_tests_of_one_rule_are_one_rater_whose_newer_word_counts(prefix: str) -> None:
+    compared = opinion("before", 1, source="derived", rater=f"{prefix}reward-margin")
+    verified = other_way("after", 2, source="derived", rater=f"{prefix}verified-outcome")
+    assert chosen(compared, verified) == (["after"], {"superseded": 1})
+
+
+def test_raters_without_a_name_are_different_raters() -> None:
+    found = chosen(opinion("a", 1, rater=None), opinion("b", 2, rater=None), other_way("c", 3, rater=None))
+    assert found == (["b"], {"duplicate": 1, "outvoted": 1})
+
+
+@pytest.mark.parametrize(
+    ("filters", "reason"),
+    [
+        (DatasetFilter(sources=["derived"]), "source"),
+        (DatasetFilter(task_domains=["retail"]), "task_domain"),
+        (DatasetFilter(date_range=DateRange(start=after(2))), "outside_date_range"),
+        (DatasetFilter(date_range=DateRange(end=after(1))), "outside_date_range"),
+    ],
+)
+def test_filters_name_the_reason(filters: DatasetFilter, reason: str) -> None:
+    rules = PairRules(filter=filters, consumed=frozenset())
+    assert chosen(opinion("one", 1, domain="airline"), rules=rules) == ([], {reason: 1})
+
+
+def test_what_the_lineage_has_learned_from_is_not_taken_again() -> None:
+    rules = PairRules(filter=DatasetFilter(), consumed=frozenset({"old"}))
+    found = chosen(opinion("old", 1), opinion("new", 2, prompt="q"), rules=rules)
+    assert found == (["new"], {"consumed_by_lineage": 1})
+
+
+def test_a_word_that_was_taken_back_stays_so_when_the_newer_one_was_learned_from() -> None:
+    before, after_it = opinion("before", 1, rater="ann"), other_way("after", 2, rater="ann")
+    rules = PairRules(filter=DatasetFilter(), consumed=frozenset({"after"}))
+    assert chosen(before, after_it, rules=rules) == ([], {"superseded": 1, "consumed_by_lineage": 1})
+
+
+def test_a_word_that_was_taken_back_stays_so_when_the_newer_one_is_filtered_away() -> None:
+    before, after_it = opinion("before", 1, rater="ann"), other_way("after", 2, rater="ann")
+    rules = PairRules(filter=DatasetFilter(date_range=DateRange(end=after(2))), consumed=frozenset())
+    assert chosen(before, after_it, rules=rules) == ([], {"superseded": 1, "outside_date_range": 1})
+
+
+def test_who_was_outvoted_does_not_win_when_the_majority_is_filtered_away() -> None:
+    said = [opinion("one", 1, source="teacher"), opinion("two", 2, source="teacher"), other_way("three", 3)]
+    rules = PairRules(filter=DatasetFilter(sources=["human"]), consumed=frozenset())
+    assert chosen(*said, rules=rules) == ([], {"outvoted": 1, "duplicate": 1, "source": 1})
+
+
+def test_the_newest_of_those_who_agree_that_passes_the_filters_speaks_for_them() -> None:
+    said = [opinion("one", 1), opinion("two", 2, source="teacher")]
+    rules = PairRules(filter=DatasetFilter(sources=["human"]), consumed=frozenset())
+    assert chosen(*said, rules=rules) == (["one"], {"duplicate": 1})
+
+
+def test_what_several_said_is_learned_once_and_all_of_them_are_consumed_with_it() -> None:
+    said = [opinion("one", 1), opinion("two", 2), other_way("three", 3)]
+    selection = select_pairs(said, ANY, 10)
+    assert selection.votes == {"two": ("one", "two")}
+    row = pair_row(preference(), selection.votes["two"])
+    assert isinstance(row, PairRow)
+    assert row.origin.preferences == (named_id("pair"), "one", "two")
+    rules = PairRules(filter=DatasetFilter(), consumed=frozenset({"one", "two"}))
+    assert chosen(*said, opinion("four", 4), rules=rules)[0] == []
+
+
+def test_a_changed_majority_is_learned_although_the_other_order_was() -> None:
+    said = [opinion("one", 1), other_way("two", 2), other_way("three", 3)]
+    rules = PairRules(filter=DatasetFilter(), consumed=frozenset({"one"}))
+    assert chosen(*said, rules=rules)[0] == ["three"]
+
+
+def preference(**changes: Any) -> Preference:
+    values: dict[str, Any] = {
+        "preference_id": named_id("pair"),
+        "prompt": "Where is it?",
+        "chosen": "In the annex.",
+        "rejected": [{"role": "assistant", "content": "No idea."}],
+        "source": "human",
+    }
+    return Preference(**{**values, **changes})
+
+
+def test_a_plain_text_is_a_message_of_whoever_says_it() -> None:
+    row = pair_row(preference())
+    assert isinstance(row, PairRow)
+    assert json.loads(row.prompt) == [{"role": "user", "content": "Where is it?"}]
+    assert json.loads(row.chosen) == [{"role": "assistant", "content": "In the annex."}]
+    assert json.loads(row.rejected) == [{"role": "assistant", "content": "No idea."}]
+    assert (row.tools, row.origin.rater, row.origin.trajectories) == ("[]", "unnamed", ())
+
+
+def test_a_derived_pair_tells_the_tries_that_it_comes_from() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    row = pair_row(preference(chosen_trajectory_id="t1", rejected_trajectory_id="t2", rater="r", tools=tools))
+    assert isinstance(row, PairRow)
+    assert row.origin.trajectories == ("t1", "t2")
+    assert (row.origin.preferences, row.origin.rater) == ((named_id("pair"),), "r")
+    assert json.loads(row.tools) == tools
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"prompt": " "}, "empty"),
+        ({"chosen": ""}, "empty"),
+        ({"rejected": [{"role": "assistant", "content": None}]}, "empty"),
+        ({"rejected": [{"role": "user", "content": "and you?"}]}, "not_an_answer"),
+        ({"chosen": "No idea."}, "identical"),
+    ],
+)
+def test_what_cannot_be_a_row_has_a_reason(changes: dict[str, Any], reason: str) -> None:
+    assert pair_row(preference(**changes)) == reason
+
+
+def test_filters_that_pairs_do_not_have_are_refused() -> None:
+    asked = config(
+        "dpo", "base", dataset=Dataset(source="clickhouse", sample_size=10, filter=DatasetFilter(min_reward=0.5))
+    )
+    able = Abilities(training_enabled=True, algorithms=frozenset({"dpo"}), amounts=AMOUNTS)
+    (problem,) = [one for one in config_problems(asked, able) if "min_reward" in one]
+    assert problem == "dataset.filter.min_reward does nothing for dpo, which learns from preference pairs"

@@ -1,0 +1,121 @@
+"""Which members are started, on which ports, with which environment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ratchet.errors import ConfigError
+from ratchet.local_stack.catalog import NAMES, SERVERS, SERVICES, default_ports, owner_of
+from ratchet.local_stack.plan import choose_ports, chosen, service_program, shared_of, stack_environment
+from ratchet.local_stack.program import STOP_S
+from ratchet.local_stack.secrets import StackSecrets
+from ratchet.local_stack.settings import StackSettings, ports_of_environment, ports_of_options
+from ratchet.service.settings import SharedSettings
+
+
+def nobody_listens(port: int) -> bool:
+    return False
+
+
+def test_no_two_default_ports_are_the_same():
+    assert [port for port, count in Counter(default_ports().values()).items() if count > 1] == []
+
+
+def test_every_port_belongs_to_a_member():
+    assert {owner_of(name) for name in default_ports()} == set(NAMES)
+
+
+def test_services_need_only_services_that_stand_before_them():
+    for place, spec in enumerate(SERVICES):
+        assert set(spec.needs) <= {before.name for before in SERVICES[:place]}
+
+
+def test_a_service_brings_all_servers_and_a_server_comes_alone():
+    servers, services = chosen(("gateway",))
+    assert (servers, [spec.name for spec in services]) == (list(SERVERS), ["gateway"])
+    assert chosen(("s3",)) == (["s3"], [])
+    assert len(chosen(())[1]) == len(SERVICES)
+
+
+def test_options_win_over_the_environment_and_both_over_the_defaults():
+    ports = ports_of_environment({"RATCHET_PORT_GATEWAY": "9000", "RATCHET_PORT_NATS": "9001", "HOME": "/"})
+    ports |= ports_of_options(["gateway=9100"])
+    found = choose_ports(StackSettings(ports=ports), ["gateway", "nats", "s3"], nobody_listens)
+    assert (found["gateway"], found["nats"], found["s3"]) == (9100, 9001, 8333)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["gateway"], "NAME=PORT"), (["gateway=x"], "no port number"), (["nope=1"], "'nope'"), (["s3=70000"], "65535")],
+)
+def test_a_wrong_port_option_is_one_clear_line(options: list[str], said: str):
+    with pytest.raises(ConfigError, match=said) as caught:
+        StackSettings(ports=ports_of_options(options))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_service_is_refused_with_the_names_that_exist():
+    with pytest.raises(ConfigError, match=r"'engin'.*engine_local"):
+        StackSettings(only=("engin",))
+
+
+def test_a_taken_port_names_the_port_and_the_service():
+    with pytest.raises(ConfigError, match="port 8081 for rl_coordinator is taken"):
+        choose_ports(StackSettings(), ["nats", "coordinator"], lambda port: port == 8081)
+
+
+def test_a_port_given_twice_names_both():
+    with pytest.raises(ConfigError, match="port 8080 is given to both gateway and nats"):
+        choose_ports(StackSettings(ports={"nats": 8080}), ["gateway", "nats"], nobody_listens)
+
+
+def test_services_find_everything_through_the_environment(tmp_path: Path):
+    env = stack_environment(
+        default_ports(), SharedSettings(s3_access_key="key", s3_secret_key="secret"), StackSecrets()
+    )
+    shared = shared_of(env)
+    assert (shared.nats_url, shared.s3_endpoint) == ("nats://127.0.0.1:4222", "http://127.0.0.1:8333")
+    assert (shared.s3_access_key, shared.s3_secret_key) == ("key", "secret")
+    spec = next(spec for spec in SERVICES if spec.short == "coordinator")
+    program = service_program(spec, default_ports(), env, tmp_path)
+    assert program.env["RATCHET_COORDINATOR_PORT"] == "8081"
+    assert program.env["RATCHET_HEALTH_PORT"] == "9103"
+    assert program.env["RATCHET_ENGINE_URL"] == "http://127.0.0.1:8082"
+    assert program.env["RATCHET_DATA_DIR"] == str(tmp_path / "rl_coordinator")
+    assert program.ready_url == "http://127.0.0.1:9103/readyz"
+    assert "OMP_NUM_THREADS" not in program.env
+
+
+@pytest.mark.parametrize(("env", "drain_s"), [({}, 120), ({"RATCHET_GATEWAY_DRAIN_S": "300"}, 300)])
+def test_the_gateway_may_drain_before_it_is_killed(tmp_path: Path, env: dict[str, str], drain_s: float):
+    spec = next(spec for spec in SERVICES if spec.short == "gateway")
+    program = service_program(spec, default_ports(), env, tmp_path)
+    assert (program.env["RATCHET_GATEWAY_DRAIN_S"], program.stop_s) == (str(drain_s), STOP_S + drain_s)
+
+
+def test_a_drain_that_is_no_number_is_one_clear_line(tmp_path: Path):
+    spec = next(spec for spec in SERVICES if spec.short == "gateway")
+    with pytest.raises(ConfigError, match="RATCHET_GATEWAY_DRAIN_S: 'long' is no number"):
+        service_program(spec, default_ports(), {"RATCHET_GATEWAY_DRAIN_S": "long"}, tmp_path)
+
+
+@pytest.mark.parametrize("said", ["inf", "nan", "-1", "1e999"])
+def test_a_drain_that_is_no_time_is_refused(tmp_path: Path, said: str):
+    spec = next(spec for spec in SERVICES if spec.short == "gateway")
+    with pytest.raises(ConfigError, match=f"^wrong setting RATCHET_GATEWAY_DRAIN_S: '{said}' is no number of seconds"):
+        service_program(spec, default_ports(), {"RATCHET_GATEWAY_DRAIN_S": said}, tmp_path)
+
+
+def test_a_stacks_environment_may_hold_json():
+    shared = shared_of({"RATCHET_STREAM_MAX_BYTES": '{"RL_TURNS": 5}', "RATCHET_ALLOWED_HOSTS": '["a.example"]'})
+    assert (shared.stream_max_bytes, shared.allowed_hosts) == ({"RL_TURNS": 5}, ["a.example"])
+    with pytest.raises(ConfigError, match=r"^wrong setting RATCHET_ALLOWED_HOSTS: it is no JSON"):
+        shared_of({"RATCHET_ALLOWED_HOSTS": "a.example"})
+
+
+def test_torch_gets_one_thread(tmp_path: Path):
+    spec = next(spec for spec in SERVICES if spec.short == "engine")
+    assert service_program(spec, default_ports(), {}, tmp_path).env["OMP_NUM_THREADS"] == "1"

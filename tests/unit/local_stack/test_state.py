@@ -1,0 +1,91 @@
+"""`stack.json`, the lock, and which processes are ours."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ratchet.errors import ConfigError
+from ratchet.local_stack.nats_server import nats_config
+from ratchet.local_stack.orphans import is_running
+from ratchet.local_stack.process import ended, log_tail
+from ratchet.local_stack.seaweed_s3 import s3_credentials
+from ratchet.local_stack.state import (
+    AlreadyRunning,
+    MemberRecord,
+    StackRecord,
+    read_record,
+    remove_record,
+    stack_lock,
+    write_record,
+)
+
+RECORD = StackRecord(
+    pid=1,
+    started_at=2.5,
+    stack_id="x",
+    ready=True,
+    services={
+        "nats": MemberRecord(
+            pid=3, started_at=4.5, url="nats://h:1", port=1, health_port=None, state="ready", restarts=0, reason=None
+        )
+    },
+    stop_s=12.0,
+    env={"RATCHET_NATS_URL": "nats://h:1"},
+)
+
+
+def test_a_record_comes_back_as_it_was_written_and_is_private(tmp_path: Path):
+    write_record(tmp_path, RECORD)
+    assert read_record(tmp_path) == RECORD
+    assert stat.S_IMODE((tmp_path / "stack.json").stat().st_mode) == 0o600
+    remove_record(tmp_path)
+    assert read_record(tmp_path) is None
+
+
+def test_a_broken_record_is_one_clear_line(tmp_path: Path):
+    (tmp_path / "stack.json").write_text("{")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_record(tmp_path)
+
+
+def test_a_second_supervisor_is_refused_with_the_first_one_s_pid(tmp_path: Path):
+    with stack_lock(tmp_path):
+        write_record(tmp_path, RECORD)
+        with pytest.raises(AlreadyRunning, match=r"already running \(pid 1\)"), stack_lock(tmp_path):
+            pass
+    with stack_lock(tmp_path):
+        pass
+
+
+def test_a_pid_counts_only_with_its_start_time():
+    started_at = psutil.Process().create_time()
+    assert is_running(os.getpid(), started_at)
+    assert not is_running(os.getpid(), started_at - 100)
+
+
+def test_exit_codes_are_told_in_words():
+    assert (ended(-9), ended(3)) == ("was ended by SIGKILL", "ended with exit code 3")
+
+
+def test_the_end_of_a_log_is_found_without_reading_all_of_it(tmp_path: Path):
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"line {number}\n" for number in range(10_000)))
+    assert log_tail(log, lines=2) == ["line 9998", "line 9999"]
+    assert log_tail(tmp_path / "absent.log") == []
+
+
+def test_the_broker_listens_on_loopback_only_and_syncs_every_write(tmp_path: Path):
+    config = nats_config(tmp_path / 'with "quotes" and spaces', 4001, 4002)
+    assert 'listen: "127.0.0.1:4001"' in config
+    assert 'http: "127.0.0.1:4002"' in config
+    assert "sync_interval: always" in config
+    assert '\\"quotes\\"' in config
+
+
+def test_the_object_store_knows_one_key():
+    assert '"accessKey": "a"' in s3_credentials("a", "b")

@@ -1,0 +1,77 @@
+"""A snapshot or an adapter of another role is refused before anybody trains on it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ratchet.contract.training import SnapshotRef
+from ratchet.datasets.s3_snapshots import Manifest, ParquetFile, Snapshots
+from ratchet.errors import Rejected
+from ratchet.rl_coordinator.jobs.references import given_snapshot, require_own_policy
+from ratchet.stores.policies import PolicyManifest, publish_policy
+from tests.support.blobs import MemoryBlobs
+from tests.support.hostile import DAMAGED_JSON
+from tests.support.training import NOON
+
+
+@pytest.fixture
+def blobs() -> MemoryBlobs:
+    return MemoryBlobs()
+
+
+def snapshot(blobs: MemoryBlobs, role: str) -> SnapshotRef:
+    manifest = Manifest(
+        kind="snapshot",
+        role=role,
+        training_job_id="job",
+        algorithm="sft",
+        created_at=NOON,
+        filters={},
+        sample_size=1,
+        reward_function="default 1",
+        reward_transform="identity",
+        watermarks={},
+        parent_policy=None,
+        left_out={},
+        trajectories=["t"],
+        rows=1,
+        parquet=ParquetFile(uri="s3://test/rows.parquet", sha256="0" * 64, size=1),
+    )
+    stored = blobs.put(msgspec.json.encode(manifest), "snapshots", ".json")
+    return SnapshotRef(uri=stored.uri, digest=stored.sha256)
+
+
+def policy(blobs: MemoryBlobs, kind: str, role: str) -> str:
+    manifest = PolicyManifest(kind=kind, base_model="org/model", files=[], role=role, created_at=NOON)
+    return publish_policy(blobs, manifest).uri
+
+
+def test_a_snapshot_of_the_role_is_taken_and_one_of_another_is_refused(blobs: MemoryBlobs) -> None:
+    snapshots = Snapshots(blobs, "test")
+    assert given_snapshot(snapshots, snapshot(blobs, "support"), "support").rows == 1
+    with pytest.raises(Rejected, match=r"is of role sales, not of support"):
+        given_snapshot(snapshots, snapshot(blobs, "sales"), "support")
+
+
+def test_a_snapshot_that_is_not_there_or_not_the_one_that_was_named_is_refused(blobs: MemoryBlobs) -> None:
+    snapshots, ref = Snapshots(blobs, "test"), snapshot(blobs, "support")
+    for wrong in (SnapshotRef(uri="s3://test/none.json", digest="0" * 64), SnapshotRef(uri=ref.uri, digest="0" * 64)):
+        with pytest.raises(Rejected, match=r"dataset\.snapshot"):
+            given_snapshot(snapshots, wrong, "support")
+
+
+@pytest.mark.parametrize("body", DAMAGED_JSON, ids=lambda body: repr(body[:20]))
+def test_what_cannot_be_read_is_no_snapshot(blobs: MemoryBlobs, body: bytes) -> None:
+    stored = blobs.put(body, "snapshots", ".json")
+    with pytest.raises(Rejected, match="is not a snapshot manifest"):
+        given_snapshot(Snapshots(blobs, "test"), SnapshotRef(uri=stored.uri, digest=stored.sha256), "support")
+
+
+def test_an_adapter_must_be_the_roles_own_and_a_model_may_be_anybodys(blobs: MemoryBlobs) -> None:
+    require_own_policy(blobs, policy(blobs, "adapter", "support"), "support")
+    require_own_policy(blobs, policy(blobs, "model", "sales"), "support")
+    with pytest.raises(Rejected, match="is an adapter of role sales, not of support"):
+        require_own_policy(blobs, policy(blobs, "adapter", "sales"), "support")
+    with pytest.raises(Rejected, match="does not exist"):
+        require_own_policy(blobs, "s3://test/none.json", "support")

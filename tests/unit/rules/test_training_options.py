@@ -1,0 +1,98 @@
+"""Combinations that cannot be trained are refused with a reason each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ratchet.contract.training import Compute, Dataset, Evaluation, Hyperparameters, Lora, TrainingConfig
+from ratchet.rules.training_options import MEANINGFUL, request_problems, training_problems
+from ratchet.trainer_worker.training.algorithms import ALGORITHMS
+from tests.support.training import request
+
+
+def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any) -> TrainingConfig:
+    return TrainingConfig(
+        algorithm=algorithm,
+        base_model="base",
+        dataset=Dataset(source="s3", sample_size=1),
+        hyperparameters=Hyperparameters(**hyper),
+        compute=compute,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (config("best"), "unknown algorithm 'best'; known are sft, rloo, grpo, reinforce, ppo, dpo, kto"),
+        (config("dpo", kl_beta=0.1), "dpo has no hyperparameter kl_beta"),
+        (config("dpo", desirable_weight=2.0), "dpo has no hyperparameter desirable_weight"),
+        (config("kto", label_smoothing=0.1), "kto has no hyperparameter label_smoothing"),
+        (config("dpo", beta=0.0), "beta must be above 0, not 0"),
+        (config("dpo", label_smoothing=0.5), "label_smoothing must lie in 0..0.5, 0.5 not included, not 0.5"),
+        (config("kto", batch_size=1), "kto compares the answers of a batch: its batch_size must be 2 or more"),
+        (config("kto", undesirable_weight=-1.0), "undesirable_weight must not be negative, not -1"),
+        (
+            config("kto", desirable_weight=0.0, undesirable_weight=0.0),
+            "desirable_weight and undesirable_weight are both 0: nothing would be learnt",
+        ),
+        (config("sft", gamma=0.9), "sft has no hyperparameter gamma"),
+        (config("rloo", gae_lambda=0.9), "rloo has no hyperparameter gae_lambda"),
+        (config("ppo", advantage_floor=0.2), "ppo has no hyperparameter advantage_floor"),
+        (config(beta=0.1), "rloo has no hyperparameter beta"),
+        (config(learning_rate=0.0), "learning_rate must be above 0, not 0"),
+        (config(batch_size=0), "batch_size must be above 0, not 0"),
+        (config("ppo", gamma=1.5), "gamma must lie in 0..1, not 1.5"),
+        (config(kl_beta=-1.0), "kl_beta must not be negative, not -1"),
+        (config(full_finetune=True, lora=Lora()), "full_finetune trains every weight: it goes with no lora"),
+        (config(lora=Lora(r=0)), "lora needs r of at least 1 and a dropout in 0..1"),
+        (config(rejection_window=[1.1, 0.9]), "rejection_window must be [low, high] around 1, not [1.1, 0.9]"),
+        (
+            config(loss_normalization="mean"),
+            "loss_normalization must be one of trajectory, token, constant, not 'mean'",
+        ),
+        (
+            config(compute=Compute(gpu_count=2)),
+            "this worker trains on one device: distributed and more than one GPU are not supported",
+        ),
+        (
+            config(compute=Compute(mixed_precision="fp16")),
+            "fp16 is not supported: use bf16, which needs no loss scaling",
+        ),
+    ],
+)
+def test_each_impossible_option_has_its_reason(given: TrainingConfig, reason: str) -> None:
+    assert training_problems(given) == [reason]
+
+
+@pytest.mark.parametrize("algorithm", [name for name in MEANINGFUL if name != "dpo"])
+def test_a_hold_out_is_refused_where_nothing_would_be_held_out(algorithm: str) -> None:
+    asked = request(training_config=config(algorithm), evaluation=Evaluation(holdout_size=0.25))
+    assert request_problems(asked) == [f"{algorithm} holds nothing out: evaluation.holdout_size is for dpo"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "evaluation"),
+    [
+        ("dpo", Evaluation(holdout_size=0.25)),
+        ("sft", Evaluation(holdout_size=0.0)),
+        ("sft", Evaluation(enabled=False, holdout_size=0.25)),
+        ("sft", None),
+    ],
+)
+def test_a_hold_out_that_is_kept_or_not_asked_for_is_fine(algorithm: str, evaluation: Evaluation | None) -> None:
+    assert request_problems(request(training_config=config(algorithm), evaluation=evaluation)) == []
+
+
+def test_every_algorithm_has_its_table_and_runs_with_its_defaults() -> None:
+    assert MEANINGFUL.keys() == ALGORITHMS.keys()
+    for algorithm in ALGORITHMS:
+        assert training_problems(config(algorithm)) == []
+
+
+def test_hyperparameters_of_a_wrong_type_are_refused_when_read() -> None:
+    for wrong in ({"learning_rate": "1e-5"}, {"batch_size": 2.5}, {"epochs": "3"}, {"full_finetune": 1}):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.json.decode(msgspec.json.encode(wrong), type=Hyperparameters)

@@ -1,0 +1,49 @@
+"""Files are there as a whole or not at all."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from ratchet.service.files import PRIVATE, staged, write_whole
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_file_appears_when_it_is_complete(tmp_path: Path, durable: bool):
+    path = tmp_path / "runs.jsonl"
+    with staged(path, durable=durable) as partial:
+        partial.write_bytes(b"one\n")
+        assert not path.exists()
+    assert path.read_bytes() == b"one\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path):
+    path = tmp_path / "runs.jsonl"
+    path.write_text("old")
+
+    def interrupted() -> None:
+        with staged(path) as partial:
+            partial.write_text("ne")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_private_can_be_read_by_its_owner_only_whatever_was_there_before(tmp_path: Path):
+    path = tmp_path / "stack.json"
+    path.write_text("readable by all")
+    path.chmod(0o644)
+    write_whole(path, b"secret", mode=PRIVATE)
+    assert path.read_bytes() == b"secret"
+    assert stat.S_IMODE(path.stat().st_mode) == PRIVATE
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path):
+    with pytest.raises(FileNotFoundError):
+        write_whole(tmp_path / "no" / "file", b"")

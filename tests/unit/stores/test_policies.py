@@ -1,0 +1,151 @@
+"""Policies are their manifests: the digest fixes every file, and nothing damaged or foreign is taken for one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ratchet.errors import DigestMismatch, NotFound, Rejected
+from ratchet.stores.policies import (
+    ADAPTER,
+    ArtifactFile,
+    Policy,
+    PolicyManifest,
+    Probe,
+    encode_manifest,
+    fetch_policy,
+    is_manifest_uri,
+    publish_policy,
+    read_policy,
+    tokenizer_digest,
+    upload_files,
+)
+from tests.support.blobs import MemoryBlobs
+from tests.support.hostile import DAMAGED_JSON
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def published(blobs: MemoryBlobs, directory: Path, **changes: object) -> Policy:
+    directory.mkdir(exist_ok=True)
+    (directory / "adapter_config.json").write_text("{}")
+    (directory / "adapter_model.safetensors").write_bytes(b"weights")
+    values = {
+        "kind": ADAPTER,
+        "base_model": "s3://test/policies/base.json",
+        "files": upload_files(blobs, directory),
+        "role": "support",
+        "created_at": NOW,
+        "probe": Probe(prompt_token_ids=[1], output_token_ids=[2], logprobs=[-0.5]),
+    }
+    return publish_policy(blobs, PolicyManifest(**{**values, **changes}))  # type: ignore[arg-type]
+
+
+def test_a_published_policy_is_read_back_whole(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    policy = published(blobs, tmp_path / "files")
+    assert policy.uri == f"s3://test/policies/{policy.digest}.json"
+    assert is_manifest_uri(policy.uri)
+    assert read_policy(blobs, policy.uri) == policy
+    assert [file.name for file in policy.manifest.files] == ["adapter_config.json", "adapter_model.safetensors"]
+
+
+def test_the_digest_changes_with_any_file(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    one = published(blobs, tmp_path / "files")
+    changed = msgspec.structs.replace(one.manifest.files[0], sha256="0" * 64)
+    other = publish_policy(blobs, msgspec.structs.replace(one.manifest, files=[changed]))
+    assert one.digest != other.digest
+
+
+def test_fetching_gives_the_verified_files_once(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    policy = published(blobs, tmp_path / "files")
+    local = fetch_policy(blobs, policy.uri, tmp_path / "cache")
+    assert (local.directory / "adapter_model.safetensors").read_bytes() == b"weights"
+    assert local.directory == tmp_path / "cache" / policy.digest
+    weights = next(file for file in policy.manifest.files if file.name == "adapter_model.safetensors")
+    del blobs.blobs[weights.uri]
+    assert fetch_policy(blobs, policy.uri, tmp_path / "cache").directory == local.directory
+
+
+def test_a_damaged_file_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    policy = published(blobs, tmp_path / "files")
+    weights = next(file for file in policy.manifest.files if file.name == "adapter_model.safetensors")
+    blobs.blobs[weights.uri] = b"damaged"
+    with pytest.raises(DigestMismatch):
+        fetch_policy(blobs, policy.uri, tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_file_of_another_size_than_its_manifest_says_is_refused(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    policy = published(blobs, tmp_path / "files")
+    longer = [msgspec.structs.replace(file, size=file.size + 1) for file in policy.manifest.files]
+    wrong = publish_policy(blobs, msgspec.structs.replace(policy.manifest, files=longer))
+    with pytest.raises(DigestMismatch, match="its manifest says"):
+        fetch_policy(blobs, wrong.uri, tmp_path / "cache")
+
+
+def test_a_directory_that_was_half_filled_by_a_crash_is_filled_again(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    policy = published(blobs, tmp_path / "files")
+    partial = tmp_path / "cache" / policy.digest
+    partial.mkdir(parents=True)
+    (partial / "adapter_config.json").write_text("half")
+    local = fetch_policy(blobs, policy.uri, tmp_path / "cache")
+    assert (local.directory / "adapter_config.json").read_text() == "{}"
+
+
+def test_changed_manifest_bytes_are_noticed(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    policy = published(blobs, tmp_path / "files")
+    blobs.blobs[policy.uri] += b" "
+    with pytest.raises(DigestMismatch):
+        read_policy(blobs, policy.uri)
+
+
+def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    policy = published(blobs, tmp_path / "files")
+    snapshot = blobs.put(
+        encode_manifest(msgspec.structs.replace(policy.manifest, kind="snapshot")), "policies", ".json"
+    )
+    with pytest.raises(Rejected, match="'snapshot' manifest, not a policy"):
+        read_policy(blobs, snapshot.uri)
+    with pytest.raises(NotFound):
+        read_policy(blobs, "s3://test/policies/unknown.json")
+
+
+@pytest.mark.parametrize("body", DAMAGED_JSON, ids=lambda body: repr(body[:20]))
+def test_what_cannot_be_read_is_no_policy(body: bytes) -> None:
+    blobs = MemoryBlobs()
+    with pytest.raises(Rejected, match="is not a policy manifest"):
+        read_policy(blobs, blobs.put(body, "policies", ".json").uri)
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", ".hidden", "/etc/passwd", ""])
+def test_a_manifest_cannot_name_a_file_outside_its_directory(tmp_path: Path, name: str) -> None:
+    blobs = MemoryBlobs()
+    policy = published(blobs, tmp_path / "files")
+    bad = ArtifactFile(name=name, uri="s3://test/blobs/x", sha256="0" * 64, size=1)
+    with pytest.raises(Rejected, match="not a plain file name"):
+        publish_policy(blobs, msgspec.structs.replace(policy.manifest, files=[bad]))
+
+
+def test_the_tokenizer_digest_changes_with_vocabulary_and_template(tmp_path: Path) -> None:
+    assert tokenizer_digest(tmp_path) is None
+    (tmp_path / "tokenizer.json").write_text("{}")
+    first = tokenizer_digest(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    assert first is not None
+    assert tokenizer_digest(tmp_path) not in (None, first)
+
+
+def test_names_and_uris() -> None:
+    assert not is_manifest_uri("meta-llama/Llama-3.2-1B")
+    assert not is_manifest_uri("/models/base")

@@ -1,0 +1,345 @@
+"""Writes the dashboard "Loop Overview": `python tools/dashboard/loop_overview.py`; `--check` only compares."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TARGET = Path(__file__).resolve().parents[2] / "deploy" / "grafana" / "dashboards" / "loop-overview.json"
+DATASOURCE = {"type": "prometheus", "uid": "prometheus"}
+WIDTH, HEIGHT, PER_ROW = 8, 7, 3
+"""Grafana's grid is 24 columns wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One picture: what it shows, why one looks at it, and its queries by legend."""
+
+    title: str
+    description: str
+    unit: str
+    queries: Mapping[str, str]
+    warn: float | None = None
+    """Yellow from here on."""
+    alarm: float | None = None
+    """Red from here on; below `warn`, it is values under it that are bad."""
+    kind: str = "timeseries"
+    limits: tuple[float, float] | None = None
+
+
+def quantile(share: float, buckets: str, by: str = "le") -> str:
+    """The query of a histogram's quantile; `buckets` is the rate or increase of its buckets."""
+    return f"histogram_quantile({share:g}, sum by ({by}) ({buckets}))"
+
+
+ROWS: Mapping[str, Sequence[Panel]] = {
+    "Collection": (
+        Panel(
+            "Trajectories collected",
+            "Trajectories stored per second, by kind of agent.",
+            "cps",
+            {"{{agent_type}}": "sum by (agent_type) (rate(agent_rl_trajectories_collected_total[$__rate_interval]))"},
+        ),
+        Panel(
+            "Trajectories by domain",
+            "Trajectories stored in the chosen range, by domain of the task.",
+            "short",
+            {"{{task_domain}}": "sum by (task_domain) (increase(agent_rl_trajectories_collected_total[$__range]))"},
+            kind="barchart",
+        ),
+        Panel(
+            "Turns per trajectory",
+            "Median and 95th percentile. A sudden rise means agents that no longer come to an end.",
+            "short",
+            {
+                "median": quantile(0.5, "rate(agent_rl_trajectory_length_bucket[$__rate_interval])"),
+                "p95": quantile(0.95, "rate(agent_rl_trajectory_length_bucket[$__rate_interval])"),
+            },
+            warn=20,
+            alarm=50,
+        ),
+        Panel(
+            "Ledger",
+            "What became of the messages of all streams, per second. Dead ones need a look.",
+            "cps",
+            {"{{outcome}}": "sum by (outcome) (rate(ratchet_ledger_outcomes_total[$__rate_interval]))"},
+        ),
+        Panel(
+            "Not accounted for",
+            "Settled messages that the ledger does not know. Anything but 0 is a fault.",
+            "short",
+            {"{{stream}}": "max by (stream) (ratchet_ledger_missing)"},
+            alarm=1,
+            kind="stat",
+        ),
+        Panel(
+            "Failing checks",
+            "1 while a check of a service's readiness fails.",
+            "short",
+            {"{{service}} {{check}}": "max by (service, check) (ratchet_check_failing)"},
+            alarm=1,
+            limits=(0, 1),
+        ),
+    ),
+    "Rewards": (
+        Panel(
+            "Mean reward",
+            "Mean total reward of trajectories that got their first reward.",
+            "percentunit",
+            {
+                "mean": "sum(rate(agent_rl_trajectory_reward_sum[$__rate_interval]))"
+                " / sum(rate(agent_rl_trajectory_reward_count[$__rate_interval]))"
+            },
+            warn=0.6,
+            alarm=0.4,
+            limits=(0, 1),
+        ),
+        Panel(
+            "Distribution of rewards",
+            "Quartiles. A mean that rises while they part company deserves a look at what is rewarded.",
+            "percentunit",
+            {
+                f"p{percent}": quantile(percent / 100, "rate(agent_rl_trajectory_reward_bucket[$__rate_interval])")
+                for percent in (25, 50, 75)
+            },
+            limits=(0, 1),
+        ),
+        Panel(
+            "Revisions",
+            "Rewards revised per second because feedback came late.",
+            "cps",
+            {"revisions": "sum(rate(ratchet_reward_revisions_total[$__rate_interval]))"},
+        ),
+    ),
+    "Training": (
+        Panel(
+            "Attempts",
+            "Training attempts that ended in the chosen range, by status.",
+            "short",
+            {"{{status}}": "sum by (status) (increase(agent_rl_training_jobs_total[$__range]))"},
+            kind="barchart",
+        ),
+        Panel(
+            "Jobs",
+            "Jobs by state now. A queue that only grows needs another worker.",
+            "short",
+            {"{{state}}": "max by (state) (ratchet_jobs)"},
+        ),
+        Panel(
+            "Duration",
+            "Median and 95th percentile of completed attempts in the chosen range.",
+            "s",
+            {
+                "median": quantile(0.5, "increase(agent_rl_training_duration_seconds_bucket[$__range])"),
+                "p95": quantile(0.95, "increase(agent_rl_training_duration_seconds_bucket[$__range])"),
+            },
+            warn=7200,
+            alarm=14400,
+        ),
+        Panel(
+            "Trajectories learnt from",
+            "Mean number of trajectories of a completed attempt in the chosen range.",
+            "short",
+            {
+                "mean": "sum(increase(agent_rl_training_samples_sum[$__range]))"
+                " / sum(increase(agent_rl_training_samples_count[$__range]))"
+            },
+        ),
+        Panel(
+            "Wait for a slot",
+            "95th percentile of the time from a job's creation to its first dispatch.",
+            "s",
+            {"p95": quantile(0.95, "increase(ratchet_job_queue_wait_seconds_bucket[$__range])")},
+            warn=900,
+            alarm=3600,
+        ),
+        Panel(
+            "Busy slots",
+            "Trainings that run now.",
+            "short",
+            {"{{service}}": "sum by (service) (ratchet_trainer_busy_slots)"},
+        ),
+    ),
+    "Model performance": (
+        Panel(
+            "Reward by policy",
+            "Mean reward during the rollout, by policy.",
+            "percentunit",
+            {"{{model_version}}": "max by (model_version) (agent_rl_model_reward_mean)"},
+            limits=(0, 1),
+        ),
+        Panel(
+            "Held-out score",
+            "Mean score on held-out tasks before traffic, by policy.",
+            "percentunit",
+            {"{{model_version}} {{task_type}}": "max by (model_version, task_type) (agent_rl_model_benchmark_score)"},
+            limits=(0, 1),
+        ),
+        Panel(
+            "Error rate by policy",
+            "Share of calls that ended in an error, by policy.",
+            "percentunit",
+            {"{{model_version}}": "max by (model_version) (agent_rl_model_error_rate)"},
+            warn=0.02,
+            alarm=0.05,
+            limits=(0, 1),
+        ),
+        Panel(
+            "Errors by policy",
+            "Calls per second that ended in an error, by policy.",
+            "cps",
+            {"{{model_version}}": "sum by (model_version) (rate(agent_rl_model_errors_total[$__rate_interval]))"},
+        ),
+        Panel(
+            "Gateway latency",
+            "Median and 95th percentile of the time to the answer.",
+            "s",
+            {
+                f"{name} {{{{role}}}}": quantile(
+                    share, "rate(ratchet_gateway_call_seconds_bucket[$__rate_interval])", "le, role"
+                )
+                for name, share in (("median", 0.5), ("p95", 0.95))
+            },
+            warn=5,
+            alarm=30,
+        ),
+        Panel(
+            "Calls",
+            "Calls per second at the gateway, by policy and status.",
+            "cps",
+            {"{{policy}} {{status}}": "sum by (policy, status) (rate(ratchet_gateway_calls_total[$__rate_interval]))"},
+        ),
+    ),
+    "Deployment health": (
+        Panel(
+            "Traffic",
+            "Share of new trajectories by policy, 0 to 100.",
+            "percent",
+            {"{{model_version}}": "max by (model_version) (agent_rl_model_traffic_percentage)"},
+            limits=(0, 100),
+        ),
+        Panel(
+            "Changes of state",
+            "Policies registered, put on canary, promoted, rolled back and aborted in the chosen range.",
+            "short",
+            {"{{status}}": "sum by (status) (increase(agent_rl_model_deployments_total[$__range]))"},
+            kind="barchart",
+        ),
+        Panel(
+            "Evidence",
+            "Combined e-values of the running rollout. Promotion and rollback each need 20.",
+            "short",
+            {"{{role}} {{test}}": "max by (role, test) (ratchet_rollout_e_value)"},
+            warn=4,
+            alarm=20,
+        ),
+        Panel(
+            "Lapsed leases",
+            "1 while gateways serve stable because nobody renews the canary.",
+            "short",
+            {"{{role}}": "max by (role) (ratchet_gateway_lease_lapsed)"},
+            alarm=1,
+            limits=(0, 1),
+        ),
+        Panel(
+            "Events waiting at the gateway",
+            "Events that no stream has stored yet, and those lost because there was no room.",
+            "short",
+            {"waiting": "sum(ratchet_gateway_pending)", "lost": "sum(ratchet_gateway_overflowed)"},
+            warn=1000,
+            alarm=10000,
+        ),
+        Panel(
+            "Services up",
+            "1 while Prometheus reaches the service.",
+            "short",
+            {"{{service}}": 'max by (service) (up{job="ratchet"})'},
+            warn=1,
+            alarm=0.5,
+            kind="stat",
+        ),
+    ),
+}
+
+
+def dashboard() -> dict[str, Any]:  # JSON: Grafana's own model, which has no types here
+    """The dashboard in Grafana's model."""
+    panels: list[dict[str, Any]] = []
+    y = 0
+    for title, row in ROWS.items():
+        panels.append(
+            {"id": len(panels) + 1, "type": "row", "title": title, "collapsed": False, "panels": []}
+            | {"gridPos": {"x": 0, "y": y, "w": 24, "h": 1}}
+        )
+        y += 1
+        for place, panel in enumerate(row):
+            x, down = place % PER_ROW * WIDTH, place // PER_ROW * HEIGHT
+            panels.append(
+                _panel(len(panels) + 1, panel) | {"gridPos": {"x": x, "y": y + down, "w": WIDTH, "h": HEIGHT}}
+            )
+        y += -(-len(row) // PER_ROW) * HEIGHT
+    return {
+        "uid": "ratchet-loop-overview",
+        "title": "Loop Overview",
+        "tags": ["ratchet"],
+        "schemaVersion": 39,
+        "editable": False,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "timezone": "utc",
+        "panels": panels,
+    }
+
+
+def _panel(number: int, panel: Panel) -> dict[str, Any]:
+    instant = panel.kind in ("stat", "barchart")
+    defaults: dict[str, Any] = {"unit": panel.unit, "thresholds": _thresholds(panel)}
+    if panel.limits is not None:
+        defaults |= {"min": panel.limits[0], "max": panel.limits[1]}
+    if panel.kind == "timeseries":
+        shown = "off" if panel.alarm is None and panel.warn is None else "line"
+        defaults["custom"] = {"thresholdsStyle": {"mode": shown}}
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.description,
+        "datasource": DATASOURCE,
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": {},
+        "targets": [
+            {"refId": chr(ord("A") + place), "datasource": DATASOURCE, "expr": query, "legendFormat": legend}
+            | {"instant": instant, "range": not instant}
+            for place, (legend, query) in enumerate(panel.queries.items())
+        ],
+    }
+
+
+def _thresholds(panel: Panel) -> dict[str, Any]:
+    """Green, yellow, red from below; the other way round where low values are the bad ones."""
+    if panel.warn is not None and panel.alarm is not None and panel.alarm < panel.warn:
+        steps = [(None, "red"), (panel.alarm, "yellow"), (panel.warn, "green")]
+    else:
+        known = [(panel.warn, "yellow"), (panel.alarm, "red")]
+        steps = [(None, "green"), *((value, colour) for value, colour in known if value is not None)]
+    return {"mode": "absolute", "steps": [{"value": value, "color": colour} for value, colour in steps]}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write, or compare."""
+    text = json.dumps(dashboard(), indent=2) + "\n"
+    if "--check" in arguments:
+        if TARGET.read_text() != text:
+            sys.stderr.write(f"{TARGET} is not what {Path(__file__).name} makes: run it\n")
+            return 1
+        return 0
+    TARGET.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

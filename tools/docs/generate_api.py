@@ -1,0 +1,61 @@
+"""Writes docs/api and the coordinator's OpenAPI document. With --check, only compares, and fails on a difference."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from client_reference import client_page
+from http_reference import Document, http_page
+from training_reference import training_page
+
+from ratchet.rl_coordinator.http.api import Parts, http_app
+
+ROOT = Path(__file__).parents[2]
+HTTP = ROOT / "contracts" / "http"
+COORDINATOR = HTTP / "coordinator.openapi.json"
+SERVICES = ("gateway", "coordinator", "deployer", "engine")
+
+
+def coordinator_document() -> Document:
+    """What the coordinator itself serves at /openapi.json. Describing routes uses none of what they work with."""
+    nothing = dict.fromkeys(Parts.__dataclass_fields__) | {"checks": {}, "training_enabled": True}
+    return http_app(Parts(**cast("dict[str, Any]", nothing))).openapi()
+
+
+def made() -> Mapping[Path, str]:
+    """Every generated file and its text."""
+    coordinator = coordinator_document()
+    documents = {name: coordinator if name == "coordinator" else _written(name) for name in SERVICES}
+    return {
+        COORDINATOR: json.dumps(coordinator, indent=1, ensure_ascii=False) + "\n",
+        ROOT / "docs" / "api" / "client.md": client_page(),
+        ROOT / "docs" / "api" / "http.md": http_page(documents),
+        ROOT / "docs" / "api" / "training.md": training_page(),
+    }
+
+
+def _written(name: str) -> Document:
+    return yaml.safe_load((HTTP / f"{name}.openapi.yaml").read_text())
+
+
+def main() -> int:
+    """Write or compare."""
+    pages = made()
+    if "--check" in sys.argv[1:]:
+        stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
+        for path in stale:
+            sys.stderr.write(f"{path.relative_to(ROOT)} is out of date: run `make docs`\n")
+        return 1 if stale else 0
+    for path, text in pages.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

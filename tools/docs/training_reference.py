@@ -1,0 +1,89 @@
+"""Makes the page about training's options from the rules that requests are held against."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+
+from http_reference import table
+
+from ratchet.contract.training import Hyperparameters, Lora
+from ratchet.rules.training_options import DATASET_FORMATS, MEANINGFUL
+
+WORDS = {
+    "learning_rate": (
+        "sft 2e-4, dpo and kto 2e-5, others 5e-5; with full_finetune sft 2e-5, others 1e-6",
+        "Step size after warm-up.",
+    ),
+    "batch_size": ("16; policy gradients 32", "Examples, or trajectories, in a micro-batch; kto needs 2 or more."),
+    "epochs": ("3; policy gradients 2", "How often the data is gone through."),
+    "clip_epsilon": ("0.2", "The ratio to the policy at the start is clipped below 1 - this; above too, when given."),
+    "clip_epsilon_high": ("0.28, or clip_epsilon when given", "The same above 1 + this."),
+    "gamma": ("1", "Discount from turn to turn."),
+    "gae_lambda": ("1", "Bias against variance of the critic's advantages, in 0..1."),
+    "beta": ("0.1", "How far the policy may leave its reference."),
+    "label_smoothing": ("0", "Share of pairs that are believed to be the wrong way round, below 0.5."),
+    "desirable_weight": ("1", "Weight of answers with thumbs up."),
+    "undesirable_weight": ("1", "Weight of answers with thumbs down."),
+    "kl_beta": ("0.001", "Weight of the distance to the policy at the start."),
+    "seed": ("0", "Of the order of the data, and of new adapters."),
+    "lora": ("r 16, alpha 32, dropout 0, all-linear", "Shape of a new adapter; in a request only (`--request`)."),
+    "full_finetune": ("false", "Train every weight: the result is a model, not an adapter."),
+    "max_steps": ("no bound", "Train steps at most."),
+    "gradient_accumulation": ("1", "Micro-batches in a train step."),
+    "max_length": (
+        "the model's",
+        "Longest row in tokens; longer ones are cut, or left out where that is no use.",
+    ),
+    "warmup_steps": ("a tenth of all steps, at most 20; policy gradients 8", "Steps until the full learning rate."),
+    "max_grad_norm": ("1", "Longer gradients are shortened to this."),
+    "advantage_floor": ("none", "Least advantage of a success, so that solved tasks keep their skill."),
+    "negative_advantage_scale": ("1", "Factor of advantages below 0."),
+    "importance_cap": ("2", "Bound of the correction for an engine that sampled a little differently."),
+    "rejection_window": ("[0.9, 1.1]", "Rows whose mean ratio to what was logged lies outside do not learn."),
+    "loss_normalization": ("trajectory", "`trajectory`, `token` or `constant`: what every one of counts the same."),
+}
+"""By hyperparameter: default, meaning. A test holds the defaults against the trainer."""
+
+
+def training_page() -> str:
+    """Algorithms, and hyperparameters by algorithm."""
+    members = Hyperparameters.__struct_fields__
+    assert_known(members)
+    types = _types()
+    rows = [(f"`{name}`", f"`{types[name]}`", _who(name), *WORDS[name]) for name in members]
+    formats = [(f"`{name}`", f"`{DATASET_FORMATS[name]}`") for name in MEANINGFUL]
+    return (
+        "\n\n".join(
+            [
+                "# Training reference",
+                "Generated from `ratchet.rules.training_options` by `make docs`; do not edit. How to use it: "
+                "[guide for ML engineers](../guides/ml-engineer.md).",
+                "## Algorithms",
+                table(("algorithm", "learns from"), formats),
+                "## Hyperparameters",
+                "`ratchet train ROLE --set NAME=VALUE`, or `hyperparameters` of a request. "
+                "What an algorithm does not have is refused.",
+                table(("name", "type", "of", "default", ""), rows),
+                f"A new adapter: {', '.join(f'`{name}`' for name in Lora.__struct_fields__)}.",
+            ]
+        )
+        + "\n"
+    )
+
+
+def assert_known(members: tuple[str, ...]) -> None:
+    """A new hyperparameter needs words. Raises `KeyError` with its name."""
+    for name in {*members} ^ {*WORDS}:
+        raise KeyError(f"tools/docs/training_reference.py and Hyperparameters disagree on {name}")
+
+
+def _who(name: str) -> str:
+    having = [algorithm for algorithm, names in MEANINGFUL.items() if name in names]
+    return "all" if len(having) == len(MEANINGFUL) else ", ".join(having)
+
+
+def _types() -> dict[str, str]:
+    parsed = ast.parse(inspect.getsource(Hyperparameters))
+    annotated = [one for one in ast.walk(parsed) if isinstance(one, ast.AnnAssign)]
+    return {ast.unparse(one.target): ast.unparse(one.annotation).replace(" | None", "") for one in annotated}
