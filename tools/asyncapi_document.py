@@ -69,7 +69,10 @@ def document(topics: Json, examples: Mapping[str, Sequence[Json]], version: str)
         "info": {
             "title": "Ratchet's message bus",
             "version": version,
-            "description": "Every message that processes and agents exchange, and the streams that store them.",
+            "description": (
+                "Every message that processes and agents exchange, and the streams that store them. Where the schema of"
+                " a payload refers to another one by its `$id`, that is the payload of another message here."
+            ),
             "license": {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
         },
         "defaultContentType": "application/json",

@@ -13,6 +13,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 
+from ratchet.bus.contracts import with_references
 from ratchet.bus.envelope import seal
 from ratchet.bus.received import Received
 from ratchet.contract import MESSAGES
@@ -68,6 +69,13 @@ def test_every_reference_leads_somewhere():
     assert all(found(reference) for reference in everything)
 
 
+def test_a_payload_refers_by_its_id_to_the_payload_of_another_message():
+    files = [found(message["payload"]["schema"]["$ref"]) for message in DOCUMENT["components"]["messages"].values()]
+    named = {reference for file in files for reference in references(file) if not reference.startswith("#")}
+    assert named == {"urn:ratchet:schema:training.request.v1"}
+    assert named <= {file["$id"] for file in files}
+
+
 def test_channels_are_the_subjects_with_their_parameters():
     templates = {
         subject.replace("<", "{").replace(">", "}") for t in CONTRACTS.topics.values() for subject in t.subjects
@@ -97,7 +105,8 @@ def test_every_producer_sends_and_every_consumer_receives_on_every_channel_of_it
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
 def test_the_payload_of_a_message_is_its_schema_and_its_examples_keep_it(name: str):
     message = DOCUMENT["components"]["messages"][name]
-    assert found(message["payload"]["schema"]["$ref"]) == SCHEMAS[name]
+    file = found(message["payload"]["schema"]["$ref"])
+    assert with_references(ROOT, file) == SCHEMAS[name]
     assert [shown["name"] for shown in message["examples"]] == ["minimal", "full"]
     assert all(fast(name).is_valid(shown["payload"]) for shown in message["examples"])
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import jsonschema
 import pytest
 
+from ratchet.bus.contracts import with_references
 from ratchet.contract import MESSAGES
+from ratchet.errors import ConfigError
 from tests.support.contract_files import ROOT, SCHEMAS, subschemas
 
 KEYWORDS = {
@@ -73,6 +77,13 @@ def test_definitions_of_one_name_are_the_same_everywhere():
             assert seen.setdefault(name, definition) == definition, name
 
 
-def test_the_dispatch_embeds_the_request_unchanged():
-    embedded = SCHEMAS["training.dispatch.v1"]["$defs"]["training.request.v1"]
-    assert embedded == SCHEMAS["training.request.v1"]
+def test_a_dispatch_refers_to_the_request_and_is_read_with_it():
+    file = json.loads((ROOT / "schemas/agent-rl/training.dispatch.v1.schema.json").read_text())
+    assert file["properties"]["request"]["$ref"] == "urn:ratchet:schema:training.request.v1"
+    assert "$defs" not in file
+    assert SCHEMAS["training.dispatch.v1"] == {**file, "$defs": {"training.request.v1": SCHEMAS["training.request.v1"]}}
+
+
+def test_a_reference_to_no_schema_is_an_error():
+    with pytest.raises(ConfigError, match=r"no schema training\.wish\.v1"):
+        with_references(ROOT, {"items": [{"$ref": "urn:ratchet:schema:training.wish.v1"}]})

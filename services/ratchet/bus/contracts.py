@@ -268,11 +268,42 @@ class Views:
         return None
 
 
+SCHEMA_ID = "urn:ratchet:schema:"
+"""Followed by its name: the `$id` of a schema, by which others refer to it."""
+
+
 def load_schema(root: Path, name: str) -> Json:
-    """The strict schema `name` (`trajectory.v1`) of the contracts in `root`. Raises `ConfigError` if there is none."""
+    """The strict schema `name` (`trajectory.v1`) of the contracts in `root`, complete in itself.
+
+    Raises `ConfigError` if there is none, or none of a name that it refers to.
+    """
     for path in (root / "schemas").rglob(f"{name}.schema.json"):
-        return json.loads(path.read_text())
+        return with_references(root, json.loads(path.read_text()))
     raise ConfigError(f"no schema {name} below {root / 'schemas'}")
+
+
+def with_references(root: Path, schema: Json) -> Json:
+    """`schema`, and embedded in its `$defs` by their names the schemas of `root` that it refers to by their `$id`.
+
+    Such a compound document (JSON Schema 2020-12, section 9.3) needs no other: all that validates, compares or shows
+    schemas works on it. Raises `ConfigError` for a reference to no schema of `root`.
+    """
+    embedded = {name: load_schema(root, name) for name in sorted({*_references(schema)})}
+    return {**schema, "$defs": {**embedded, **schema.get("$defs", {})}} if embedded else schema
+
+
+def _references(schema: Json) -> Iterator[str]:
+    """The names of the schemas that a schema refers to, anywhere in it."""
+    if isinstance(schema, dict):
+        members = cast("dict[str, Json]", schema)
+        reference = members.get("$ref")
+        if isinstance(reference, str) and reference.startswith(SCHEMA_ID):
+            yield reference.removeprefix(SCHEMA_ID)
+        for part in members.values():
+            yield from _references(part)
+    elif isinstance(schema, list):
+        for part in cast("list[Json]", schema):
+            yield from _references(part)
 
 
 _ONE = ("items", "additionalProperties", "then", "else")

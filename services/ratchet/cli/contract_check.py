@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from ratchet.bus.clock import utc_now
 from ratchet.bus.compatibility import Break, breaks
 from ratchet.bus.connection import Bus
-from ratchet.bus.contracts import Breach, Contracts, Topic, Views, load_schema, parse
+from ratchet.bus.contracts import Breach, Contracts, Topic, Views, load_schema, parse, with_references
 from ratchet.bus.envelope import unseal
 from ratchet.bus.reader import Replay
 from ratchet.bus.releases import releases
@@ -101,10 +101,10 @@ class Proposal:
 
 def read_proposal(file: Path, subject: str | None) -> Proposal:
     """Read and compile a schema file. Raises `NotFound`, `Rejected` or `UnknownSubject`."""
-    schema = json_file(file)
-    contracts = load_contracts()
+    root, contracts = resource_dir("contracts"), load_contracts()
+    schema = with_references(root, json_file(file))
     topic = contracts.topic_of(subject) if subject else _topic_named_by(contracts, schema, file)
-    today = load_schema(resource_dir("contracts"), topic.schema)
+    today = load_schema(root, topic.schema)
     return Proposal(topic, schema, today, Views(schema), Views(today))
 
 
