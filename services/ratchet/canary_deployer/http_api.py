@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -36,7 +36,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.controllers import Deployments
 from ratchet.canary_deployer.domain.audit import Audit, audited
 from ratchet.canary_deployer.domain.operators import Act, Order
@@ -45,43 +44,21 @@ from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.summary import summary
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.contract import ModelRollout, decode
+from ratchet.contract.http.rollouts import (
+    ActIn,
+    AuditOut,
+    DecisionOut,
+    PoliciesOut,
+    PromoteIn,
+    RolePoliciesOut,
+    RolloutOut,
+    RolloutsOut,
+    StartIn,
+)
 from ratchet.errors import Conflict, NotFound, RatchetError, Unavailable, Unreadable
 from ratchet.rules.arms import ROLE
 
 T = TypeVar("T")
-
-
-Actor = Annotated[str, msgspec.Meta(max_length=200)]
-Reason = Annotated[str, msgspec.Meta(max_length=10_000)]
-"""Both stand in the record and in every announcement of a decision, which must fit the broker's messages together."""
-
-
-class Acting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who acts, and why: both are part of the audit log."""
-
-    actor: Actor
-    reason: Reason
-    dry_run: bool = False
-    """Answer with the rollout as the act would leave it, and change nothing."""
-
-
-class Promoting(Acting, frozen=True, forbid_unknown_fields=True):
-    """A promotion, perhaps past an undecided canary."""
-
-    override: bool = False
-
-
-class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which version to roll out, and whether gates may be waived."""
-
-    version: int
-    actor: Actor
-    reason: Reason
-    override: bool = False
-    strategy: Literal["canary", "blue_green", "immediate", "auto"] | None = None
-    """How traffic moves once the gates are passed; absent: as the installation's setting says."""
-    dry_run: bool = False
-    """Answer with the rollout as the start would leave it, and change nothing."""
 
 
 class Decisions(Protocol):
@@ -125,7 +102,9 @@ class Api:
     async def rollouts(self, _: Request) -> Response:
         """Every role's newest rollout."""
         found = [(role, await self._deployments.current(role)) for role in await self._deployments.roles()]
-        return _json({"rollouts": [self._shown(role, rollout) for role, rollout in found if rollout is not None]})
+        return _json(
+            RolloutsOut(rollouts=[self._shown(role, rollout) for role, rollout in found if rollout is not None])
+        )
 
     async def rollout(self, request: Request) -> Response:
         """One role's newest rollout."""
@@ -143,7 +122,7 @@ class Api:
             raise NotFound(f"no such role: {role}")
         untold = await self._untold(role)
         found = audited(await self._decisions.of(role), route.audit_hash, untold)
-        return _json({"role": role, **_audit(found)})
+        return _json(_audit(role, found))
 
     async def _untold(self, role: str) -> ModelRollout | None:
         """The decision that the route knows already and the log does not yet.
@@ -156,7 +135,7 @@ class Api:
 
     async def all_policies(self, _: Request) -> Response:
         """Every role's route and policies."""
-        return _json({"roles": [await self._role(role) for role in await self._policies.roles()]})
+        return _json(PoliciesOut(roles=[await self._role(role) for role in await self._policies.roles()]))
 
     async def policies(self, request: Request) -> Response:
         """One role's route and policies."""
@@ -167,7 +146,7 @@ class Api:
 
     async def start(self, request: Request) -> Response:
         """Roll out a version, or approve the one that waits."""
-        wanted = await _body(request, Start)
+        wanted = await _body(request, StartIn)
         role = _named_role(request)
         driver = await self._deployments.driver(role)
         policy = await self._policies.version(role, wanted.version)
@@ -177,44 +156,34 @@ class Api:
 
     def _act(self, act: Act) -> Callable[[Request], Awaitable[Response]]:
         async def taken(request: Request) -> Response:
-            wanted = await _body(request, Promoting if act is Act.PROMOTE else Acting)
+            wanted = await _body(request, PromoteIn if act is Act.PROMOTE else ActIn)
             role = _named_role(request)
             driver = await self._deployments.driver(role)
-            order = Order(wanted.actor, wanted.reason, isinstance(wanted, Promoting) and wanted.override)
+            order = Order(wanted.actor, wanted.reason, isinstance(wanted, PromoteIn) and wanted.override)
             take = driver.would_act if wanted.dry_run else driver.act
             return _json(self._shown(role, await take(act, order)))
 
         return taken
 
-    async def _role(self, role: str) -> JsonObject:
+    async def _role(self, role: str) -> RolePoliciesOut:
         route = await self._policies.route(role)
-        versions = await self._policies.versions(role)
-        return {"role": role, "route": route, "policies": versions}
+        return RolePoliciesOut(role=role, route=route, policies=await self._policies.versions(role))
 
-    def _shown(self, role: str, rollout: Rollout) -> JsonObject:
-        return {**summary(rollout, self._rules), "fault": self._deployments.fault(role)}
+    def _shown(self, role: str, rollout: Rollout) -> RolloutOut:
+        return summary(rollout, self._rules, self._deployments.fault(role))
 
 
-def _audit(found: Audit) -> JsonObject:
-    broken, first = found.broken, found.first
-    return {
-        "decisions": found.decisions,
-        "whole": found.problem is None,
-        "problem": found.problem,
-        "since": first.timestamp if first else None,
-        "complete": first is None or first.previous_hash is None,
-        "first_break": {
-            "event_id": broken.event_id,
-            "rollout_id": broken.rollout_id,
-            "sequence": broken.sequence,
-            "timestamp": broken.timestamp,
-            "verdict": broken.verdict,
-            "actor": broken.actor,
-            "reason": broken.reason,
-        }
-        if broken
-        else None,
-    }
+def _audit(role: str, found: Audit) -> AuditOut:
+    first = found.first
+    return AuditOut(
+        role=role,
+        decisions=found.decisions,
+        whole=found.problem is None,
+        problem=found.problem,
+        since=first.timestamp if first else None,
+        complete=first is None or first.previous_hash is None,
+        first_break=msgspec.convert(found.broken, DecisionOut, from_attributes=True) if found.broken else None,
+    )
 
 
 def _named_role(request: Request) -> str:
@@ -231,7 +200,7 @@ async def _body(request: Request, kind: type[T]) -> T:
         wanted = msgspec.json.decode(await request.body(), type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidBody(f"bad request: {error}") from error
-    if isinstance(wanted, Acting | Start) and not (wanted.actor.strip() and wanted.reason.strip()):
+    if isinstance(wanted, ActIn) and not (wanted.actor.strip() and wanted.reason.strip()):
         raise InvalidBody("bad request: actor and reason must say something")
     return wanted
 

@@ -348,10 +348,10 @@ def test_the_record_survives_its_json():
 
 def test_operators_see_what_a_rollout_waits_for_and_words_instead_of_0_of_0():
     shown = summary(running(), RULES)
-    assert shown["waiting_for"] == [
+    assert shown.waiting_for == [
         "0 of 60 s in this stage",
         "0 of 5 canary trajectories in this stage",
         "outcomes on both arms",
     ]
-    assert shown["arms"]["canary"]["error_rate"] == "no calls"
-    assert shown["arms"]["canary"]["failure_rate"] == "no trajectories"
+    assert shown.arms.canary.error_rate == "no calls"
+    assert shown.arms.canary.failure_rate == "no trajectories"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.announcements import e_values, statistics
 from ratchet.canary_deployer.domain.rollout import Rollout, State
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.verdicts import waiting_for
+from ratchet.contract.http.rollouts import RolloutOut
 
 
-def summary(rollout: Rollout, rules: Rules) -> JsonObject:
-    """Everything about a rollout but its bookkeeping."""
-    return {
+def summary(rollout: Rollout, rules: Rules, fault: str | None = None) -> RolloutOut:
+    """Everything about a rollout but its bookkeeping. `fault`: why it cannot go on, where it cannot."""
+    shown = {
         "rollout_id": rollout.rollout_id,
         "role": rollout.role,
         "state": str(rollout.state),
@@ -21,8 +21,8 @@ def summary(rollout: Rollout, rules: Rules) -> JsonObject:
         "parked": rollout.parked,
         "forecast": rollout.forecast.shown() if rollout.forecast else None,
         "horizon": msgspec.to_builtins(rollout.horizon),
-        "candidate": msgspec.to_builtins(rollout.candidate),
-        "stable": msgspec.to_builtins(rollout.stable),
+        "candidate": rollout.candidate,
+        "stable": rollout.stable,
         "stage": rollout.stage,
         "weight": rollout.weight,
         "stage_since": rollout.stage_since,
@@ -42,7 +42,9 @@ def summary(rollout: Rollout, rules: Rules) -> JsonObject:
         "margin": rules.margin,
         "decisions": rollout.decisions,
         "last_hash": rollout.last_hash,
+        "fault": fault,
     }
+    return msgspec.convert(shown, RolloutOut)
 
 
 def _deadline_in_s(rollout: Rollout, rules: Rules) -> float | None:

@@ -1,0 +1,39 @@
+"""What all answers have in common, and the one shape of an error."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+
+Instant = Annotated[datetime, msgspec.Meta(tz=True)]
+"""RFC 3339, with its time zone."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a service answers. Every member is sent, also those that are null. A reader ignores unknown members."""
+
+
+def listed(*values: str) -> msgspec.Meta:
+    """For a text whose values the document lists. A reader takes others as well: a newer service may have more."""
+    return msgspec.Meta(extra_json_schema={"enum": list(values)})
+
+
+class ErrorPart(Answer, frozen=True, kw_only=True):
+    """What went wrong, in OpenAI's words."""
+
+    message: str
+    """One line for people: what happened, why, and what to do."""
+    type: str
+    """The kind of error: `invalid_request_error`, `authentication_error`, `rate_limit_error`, `server_error`, ..."""
+    param: str | None = None
+    """The part of the request that is to blame, where one is."""
+    code: str | None = None
+    """The error's name for programs, where it has one."""
+
+
+class ErrorOut(Answer, frozen=True, kw_only=True):
+    """Every error of every service."""
+
+    error: ErrorPart

@@ -1,0 +1,43 @@
+"""What the gateway answers agents besides completions: models, ends and feedback."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ratchet.contract.http.answers import Answer
+
+
+class Model(Answer, frozen=True, kw_only=True):
+    """A role, or a version that can be asked for by name, in OpenAI's form."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "ratchet"
+
+
+class Models(Answer, frozen=True, kw_only=True):
+    """The roles, and the versions that can be asked for by name."""
+
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+class Ended(Answer, frozen=True, kw_only=True):
+    """The end of a trajectory was taken."""
+
+    trajectory_id: str
+    status: Literal["ended"] = "ended"
+    roles: list[str]
+    """In which it has ended: the one that was named, else all that this gateway has seen."""
+    ended_before: list[str]
+    """Those of them of which this gateway remembers an end before this one."""
+    note: str | None = None
+    """What becomes of this end in those roles; null when there are none."""
+
+
+class FeedbackTaken(Answer, frozen=True, kw_only=True):
+    """Feedback was taken."""
+
+    feedback_id: str
+    trajectory_id: str

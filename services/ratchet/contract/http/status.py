@@ -1,0 +1,105 @@
+"""The state of training over HTTP: all of it, what trains now, and learning from preferences."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ratchet.contract.http.answers import Answer, Instant, listed
+
+
+class SlotsOut(Answer, frozen=True, kw_only=True):
+    """How many jobs a pool of workers runs at a time."""
+
+    used: int
+    total: int
+
+
+class RoleOut(Answer, frozen=True, kw_only=True):
+    """Where a role stands."""
+
+    stable: str | None = None
+    """Name of the policy that serves the role."""
+    canary: str | None = None
+    rewarded: int
+    """Trajectories that were ever rewarded."""
+    since_last_training: int
+    threshold: int | None = None
+    """New rewarded trajectories that start a training; null: by hand."""
+    last_job: str | None = None
+
+
+class StatusOut(Answer, frozen=True, kw_only=True):
+    """The whole of training at a glance."""
+
+    training_enabled: bool
+    algorithms: list[str]
+    jobs: dict[str, int]
+    """Jobs by state."""
+    slots: dict[str, SlotsOut]
+    longest_wait_s: float
+    """Age of the oldest job that waits for a slot, 0 when none does."""
+    roles: dict[str, RoleOut]
+
+
+class JobBrief(Answer, frozen=True, kw_only=True):
+    """A job in one line."""
+
+    training_job_id: str
+    role: str
+    algorithm: str
+    state: str
+    created_at: Instant
+    percent_complete: float | None = None
+    eta_s: float | None = None
+    loss: float | None = None
+    reward_mean: float | None = None
+    finished_at: Instant | None = None
+    error: str | None = None
+
+
+class TrainingStatusOut(Answer, frozen=True, kw_only=True):
+    """What trains now, what waits, and how the last trainings ended."""
+
+    training_enabled: bool
+    algorithms: list[str]
+    slots: dict[str, SlotsOut]
+    jobs: dict[str, int]
+    """Jobs that are kept, by state."""
+    active: list[JobBrief]
+    """Dispatched or running."""
+    waiting: list[JobBrief]
+    """Queued, in the order in which they will be served; at most 100."""
+    longest_wait_s: float
+    last: dict[str, JobBrief]
+    """By role: its newest job that has ended."""
+
+
+class DpoRoleOut(Answer, frozen=True, kw_only=True):
+    """Where a role stands with preferences."""
+
+    pairs: dict[str, int]
+    """Stored preferences by source."""
+    total: int
+    since_last_dpo: int
+    """Preferences that came since the last job that learns from pairs."""
+    threshold: int | None = None
+    """New preferences that start a training; null: by hand only."""
+    would_fire: bool
+    """Whether there is enough for the trigger, which fires once all is stored."""
+    last_job: JobBrief | None = None
+    newest_policy: str | None = None
+    """The newest ready policy that learned from pairs."""
+
+
+class DpoStatusOut(Answer, frozen=True, kw_only=True):
+    """Where every role stands with preferences."""
+
+    roles: dict[str, DpoRoleOut]
+
+
+class HealthOut(Answer, frozen=True, kw_only=True):
+    """Whether everything that training needs answers."""
+
+    status: Annotated[str, listed("ok", "degraded")]
+    reasons: dict[str, str]
+    """By check: why it does not."""
