@@ -8,7 +8,7 @@ import inspect
 from http_reference import table
 
 from ratchet.contract.training import Hyperparameters, Lora
-from ratchet.rules.training_options import DATASET_FORMATS, MEANINGFUL
+from ratchet.rules.algorithms import BUILT_IN
 
 WORDS = {
     "learning_rate": (
@@ -52,12 +52,12 @@ def training_page() -> str:
     assert_known(members)
     types = _types()
     rows = [(f"`{name}`", f"`{types[name]}`", _who(name), *WORDS[name]) for name in members]
-    formats = [(f"`{name}`", f"`{DATASET_FORMATS[name]}`") for name in MEANINGFUL]
+    formats = [(f"`{one.name}`", f"`{one.learns_from}`") for one in BUILT_IN]
     return (
         "\n\n".join(
             [
                 "# Training reference",
-                "Generated from `ratchet.rules.training_options` by `make docs`; do not edit. How to use it: "
+                "Generated from `ratchet.rules.algorithms` by `make docs`; do not edit. How to use it: "
                 "[guide for ML engineers](../guides/ml-engineer.md).",
                 "## Algorithms",
                 table(("algorithm", "learns from"), formats),
@@ -79,8 +79,8 @@ def assert_known(members: tuple[str, ...]) -> None:
 
 
 def _who(name: str) -> str:
-    having = [algorithm for algorithm, names in MEANINGFUL.items() if name in names]
-    return "all" if len(having) == len(MEANINGFUL) else ", ".join(having)
+    having = [one.name for one in BUILT_IN if name in one.all_hyperparameters]
+    return "all" if len(having) == len(BUILT_IN) else ", ".join(having)
 
 
 def _types() -> dict[str, str]:

@@ -6,6 +6,7 @@ the keywords that our schemas use, a schema with no finding keeps the rule.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +65,8 @@ def _compared(old: _Node, new: _Node, path: str) -> Iterator[Break]:
             yield Break(path, "was rewritten")
         return
     yield from _types(old, new, path)
-    for keyword in sorted((old.schema.keys() | new.schema.keys()) - _COMPARED - WORDS):
+    generalised = {"pattern"} if "pattern" not in old.schema and _is_generalised(old, new) else set[str]()
+    for keyword in sorted((old.schema.keys() | new.schema.keys()) - _COMPARED - WORDS - generalised):
         if old.schema.get(keyword) != new.schema.get(keyword):
             yield Break(path, f"{keyword} {_shown(old, keyword)} became {_shown(new, keyword)}")
     yield from _values(old, new, path)
@@ -86,14 +88,23 @@ def _types(old: _Node, new: _Node, path: str) -> Iterator[Break]:
 
 
 def _values(old: _Node, new: _Node, path: str) -> Iterator[Break]:
-    """Listed values. More of them are fine, for readers take those that they do not know."""
+    """Listed values. More of them, or a pattern that takes them, are fine: readers take those they do not know."""
     was, now = old.schema.get("enum"), new.schema.get("enum")
     if (was is None) != (now is None):
-        yield Break(path, "takes only listed values" if was is None else "no longer lists its values")
+        if not _is_generalised(old, new):
+            yield Break(path, "takes only listed values" if was is None else "no longer lists its values")
         return
     gone = [value for value in was or [] if value not in (now or [])]
     if gone:
         yield Break(path, f"no longer lists {', '.join(map(str, gone))}")
+
+
+def _is_generalised(old: _Node, new: _Node) -> bool:
+    """Whether a list of values became a pattern that takes all of them."""
+    pattern = new.schema.get("pattern")
+    if "enum" not in old.schema or "enum" in new.schema or pattern is None:
+        return False
+    return all(isinstance(value, str) and re.search(pattern, value) for value in old.schema["enum"])
 
 
 def _members(old: _Node, new: _Node, path: str) -> Iterator[Break]:

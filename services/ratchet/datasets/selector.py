@@ -15,7 +15,8 @@ from ratchet.datasets.domain.labels import LabelRow, label_row, labels, left_out
 from ratchet.datasets.domain.pairs import PairRow, PairRules, pair_row, select_pairs
 from ratchet.datasets.domain.rows import TRANSFORMS, Recipe, Row, Scored, row_of
 from ratchet.datasets.domain.selection import LEFT_OUT_ARMS, Candidate, Rules, age_order, select
-from ratchet.rules.training_options import DATASET_FORMATS, LABELS, PAIRS, TRAJECTORIES, Amounts, uses_policy_gradient
+from ratchet.rules.algorithms import ALGORITHMS, LABELS, PAIRS, TRAJECTORIES
+from ratchet.rules.training_options import Amounts
 
 SnapshotRow = Row | PairRow | LabelRow
 """A row of any format: its fields are the columns."""
@@ -46,7 +47,7 @@ class Wanted:
 
     @property
     def format(self) -> str:
-        return DATASET_FORMATS[self.algorithm]
+        return ALGORITHMS[self.algorithm].learns_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ class Drafts:
 def recipe_of(wanted: Wanted) -> Recipe:
     """How rows of trajectories are made for the job."""
     transform = wanted.dataset.reward_transform or "identity"
-    return Recipe(transform=transform, needs_calls=uses_policy_gradient(wanted.algorithm))
+    return Recipe(transform=transform, needs_calls=ALGORITHMS[wanted.algorithm].needs_token_ids)
 
 
 def _scores(candidates: Sequence[Candidate], transform: str) -> Mapping[str, Scored]:

@@ -30,7 +30,7 @@ from ratchet.engine_local.torch_policies import Served, load_weights, merge_adap
 from ratchet.trainer_worker.checkpoints import Checkpoint
 from ratchet.trainer_worker.errors import Diverged
 from ratchet.trainer_worker.job import JobSpec
-from ratchet.trainer_worker.training.algorithms import load_algorithm
+from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Step
 from ratchet.trainer_worker.training.learner.rows import Call
 from ratchet.trainer_worker.training.policy import load_policy, save_policy
@@ -200,7 +200,7 @@ class Bench:
         torch.manual_seed(hyper.seed or 0)
         spec = _spec(algorithm, base, adapter, hyper)
         policy = load_policy(spec)
-        load_algorithm(algorithm)(spec, policy, rows(), Uninterrupted())
+        load_train(algorithm)(spec, policy, rows(), Uninterrupted())
         partial = self._root / f"{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()

@@ -51,7 +51,8 @@ from ratchet.rl_coordinator.triggers.domain import Counted, count_one_more, coun
 from ratchet.rl_coordinator.triggers.recipes import Recipe, read_recipes
 from ratchet.rl_coordinator.triggers.thresholds import Thresholds, ThresholdTrigger
 from ratchet.rules.alerts import gap_alert
-from ratchet.rules.training_options import DATASET_FORMATS, PAIRS, Amounts
+from ratchet.rules.algorithms import PAIRS, dataset_format
+from ratchet.rules.training_options import Amounts
 from ratchet.service.contracts import load_contracts
 from ratchet.service.health import Check
 from ratchet.service.http import HttpServer
@@ -241,7 +242,7 @@ def _recipes(settings: Settings) -> Recipes:
     """The recipes of file and environment. Raises `ConfigError` if one of them could never be run."""
     document = {**_recipes_in_file(settings), **settings.recipes}
     abilities = _abilities(settings)
-    of_pairs = frozenset(name for name in settings.algorithms if DATASET_FORMATS.get(name) == PAIRS)
+    of_pairs = frozenset(name for name in settings.algorithms if dataset_format(name) == PAIRS)
     return Recipes(
         rewarded=read_recipes(document, settings.threshold, abilities),
         preferences=read_recipes(

@@ -10,6 +10,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES, RetryRule
+from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.service.settings import SharedSettings
 
 
@@ -24,7 +25,7 @@ class Settings(BaseSettings):
     """Port of the HTTP API; 0 picks a free one."""
     training_enabled: bool = True
     """When false, requests are refused with a reason and nothing is trained."""
-    algorithms: frozenset[str] = frozenset({"sft", "rloo", "grpo", "reinforce", "ppo", "dpo", "kto"})
+    algorithms: frozenset[str] = Field(default_factory=lambda: frozenset(ALGORITHMS))
     """What this installation's workers can run."""
     slots: Mapping[str, int] = {"default": 1}
     """By pool: how many jobs may run at a time. Jobs that ask for a GPU use the pool `gpu` where there is one."""

@@ -2,53 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ratchet.contract.training import Compute, Evaluation, Hyperparameters, TrainingConfig, TrainingRequest
-
-COMMON = frozenset(
-    {
-        "learning_rate",
-        "batch_size",
-        "epochs",
-        "seed",
-        "lora",
-        "full_finetune",
-        "max_steps",
-        "gradient_accumulation",
-        "max_length",
-        "warmup_steps",
-        "max_grad_norm",
-    }
-)
-CLIPPED = frozenset(
-    {"clip_epsilon", "clip_epsilon_high", "kl_beta", "importance_cap", "rejection_window", "loss_normalization"}
-)
-GROUPED = CLIPPED | {"advantage_floor", "negative_advantage_scale"}
-
-MEANINGFUL: Mapping[str, frozenset[str]] = {
-    "sft": COMMON,
-    "rloo": COMMON | GROUPED,
-    "grpo": COMMON | GROUPED,
-    "reinforce": COMMON | GROUPED,
-    "ppo": COMMON | CLIPPED | {"gamma", "gae_lambda"},
-    "dpo": COMMON | {"beta", "label_smoothing"},
-    "kto": COMMON | {"beta", "desirable_weight", "undesirable_weight"},
-}
-"""By algorithm: the hyperparameters that it has."""
-
-TRAJECTORIES, PAIRS, LABELS = "trajectories", "pairs", "labels"
-"""Formats of a snapshot: one row per trajectory, per preference pair, or per answer with a thumb."""
-
-DATASET_FORMATS: Mapping[str, str] = dict.fromkeys(MEANINGFUL, TRAJECTORIES) | {"dpo": PAIRS, "kto": LABELS}
-"""By algorithm: the format it learns from."""
-
-DEFAULT_BATCH_SIZES: Mapping[str, int] = dict.fromkeys(MEANINGFUL, 32) | dict.fromkeys(("sft", "dpo", "kto"), 16)
-"""By algorithm: the `batch_size` of a job that names none."""
-
-POLICY_GRADIENT = frozenset({"ppo", "rloo", "grpo", "reinforce"})
-"""Algorithms that learn from captured token ids and log-probabilities."""
+from ratchet.errors import ConfigError
+from ratchet.rules.algorithms import ALGORITHMS, BUILT_IN, LABELS, PAIRS, TRAJECTORIES, Algorithm, dataset_format
 
 NORMALIZATIONS = ("trajectory", "token", "constant")
 
@@ -81,23 +40,23 @@ class Amounts:
 
     def least(self, algorithm: str) -> int:
         """Fewest rows that the algorithm is run on. Imitation takes a single one."""
-        if uses_policy_gradient(algorithm):
-            return self.trajectories
-        return {PAIRS: self.pairs, LABELS: self.labels}.get(DATASET_FORMATS.get(algorithm, TRAJECTORIES), 1)
-
-
-def uses_policy_gradient(algorithm: str) -> bool:
-    """Whether the algorithm needs the calls of a trajectory, not only its text."""
-    return algorithm in POLICY_GRADIENT
+        learns_from = dataset_format(algorithm)
+        if learns_from == TRAJECTORIES:
+            return self.trajectories if ALGORITHMS[algorithm].needs_token_ids else 1
+        return {PAIRS: self.pairs, LABELS: self.labels}.get(learns_from or "", 1)
 
 
 def training_problems(config: TrainingConfig) -> list[str]:
     """Why this training cannot be run; empty when it can."""
-    if config.algorithm not in MEANINGFUL:
-        return [f"unknown algorithm {config.algorithm!r}; known are {', '.join(MEANINGFUL)}"]
+    try:
+        algorithm = ALGORITHMS[config.algorithm]
+    except KeyError:
+        return [f"unknown algorithm {config.algorithm!r}; known are {', '.join(ALGORITHMS)}"]
+    except ConfigError as error:
+        return [str(error)]
     hyper = config.hyperparameters
     return [
-        *_meaningless(config.algorithm, hyper),
+        *_meaningless(algorithm, hyper),
         *_out_of_range(hyper),
         *_contradictions(hyper),
         *_unsupported(config.compute or Compute()),
@@ -106,15 +65,16 @@ def training_problems(config: TrainingConfig) -> list[str]:
 
 def request_problems(request: TrainingRequest) -> list[str]:
     """As `training_problems`, and what the request says beside its configuration."""
-    return [*training_problems(request.training_config), *evaluation_problems(request)]
+    return training_problems(request.training_config) or evaluation_problems(request)
 
 
 def evaluation_problems(request: TrainingRequest) -> list[str]:
-    """Why this training cannot be judged as asked; empty when it can."""
-    algorithm = request.training_config.algorithm
-    if holdout_of(request.evaluation) and DATASET_FORMATS.get(algorithm, PAIRS) != PAIRS:
-        return [f"{algorithm} holds nothing out: evaluation.holdout_size is for dpo"]
-    return []
+    """Why this training cannot be judged as asked; empty when it can. Of an algorithm that is not known: nothing."""
+    name = request.training_config.algorithm
+    if not holdout_of(request.evaluation) or dataset_format(name) is None or ALGORITHMS[name].holds_out:
+        return []
+    able = ", ".join(one.name for one in BUILT_IN if one.holds_out)
+    return [f"{name} holds nothing out: evaluation.holdout_size is for {able}"]
 
 
 def holdout_of(evaluation: Evaluation | None) -> float:
@@ -122,13 +82,16 @@ def holdout_of(evaluation: Evaluation | None) -> float:
     return 0.0 if evaluation is None or evaluation.enabled is False else evaluation.holdout_size or 0.0
 
 
-def _meaningless(algorithm: str, hyper: Hyperparameters) -> Iterator[str]:
+def _meaningless(algorithm: Algorithm, hyper: Hyperparameters) -> Iterator[str]:
     plain = Hyperparameters()
     for name in Hyperparameters.__struct_fields__:
-        if getattr(hyper, name) != getattr(plain, name) and name not in MEANINGFUL[algorithm]:
-            yield f"{algorithm} has no hyperparameter {name}"
-    if algorithm == "kto" and hyper.batch_size == 1:
-        yield "kto compares the answers of a batch: its batch_size must be 2 or more"
+        if getattr(hyper, name) != getattr(plain, name) and name not in algorithm.all_hyperparameters:
+            yield f"{algorithm.name} has no hyperparameter {name}"
+    if hyper.batch_size is not None and 0 < hyper.batch_size < algorithm.least_batch_size:
+        yield (
+            f"{algorithm.name} compares the answers of a batch: its batch_size must be "
+            f"{algorithm.least_batch_size} or more"
+        )
 
 
 def _out_of_range(hyper: Hyperparameters) -> Iterator[str]:

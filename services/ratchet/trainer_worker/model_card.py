@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ratchet.contract.training import EvaluationResults
-from ratchet.rules.training_options import DATASET_FORMATS, LABELS, PAIRS
+from ratchet.rules.algorithms import LABELS, PAIRS, dataset_format
 from ratchet.stores.policies import ADAPTER, PolicyManifest
 
 UNITS = {PAIRS: "preference pairs", LABELS: "labelled answers"}
@@ -27,7 +27,7 @@ def model_card(manifest: PolicyManifest, evaluation: EvaluationResults | None) -
 
 
 def _origin(manifest: PolicyManifest) -> Iterator[str]:
-    unit = UNITS.get(DATASET_FORMATS.get(manifest.algorithm or "", ""), "trajectories")
+    unit = UNITS.get(dataset_format(manifest.algorithm) or "", "trajectories")
     yield f"# {manifest.role}: {manifest.kind} by {manifest.algorithm or 'import'}"
     yield ""
     rows = {

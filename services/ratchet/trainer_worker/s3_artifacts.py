@@ -14,7 +14,8 @@ import msgspec
 from ratchet.bus.message import Value, decode
 from ratchet.contract.training import Artifacts, TrainingDispatch
 from ratchet.errors import Rejected
-from ratchet.rules.training_options import DATASET_FORMATS, TRAJECTORIES, holdout_of
+from ratchet.rules.algorithms import ALGORITHMS, TRAJECTORIES
+from ratchet.rules.training_options import holdout_of
 from ratchet.stores.policies import (
     ADAPTER,
     MODEL,
@@ -222,7 +223,7 @@ def _fetch_dataset(objects: BlobStore, dispatch: TrainingDispatch, directory: Pa
     if snapshot.role not in (None, role):
         raise Rejected(f"the job trains role {role}; the snapshot {reference.uri} belongs to role {snapshot.role}")
     algorithm = dispatch.request.training_config.algorithm
-    wanted = DATASET_FORMATS[algorithm]
+    wanted = ALGORITHMS[algorithm].learns_from
     if snapshot.format != wanted:
         raise Rejected(f"{algorithm} learns from {wanted}; the snapshot {reference.uri} holds {snapshot.format}")
     path = directory / DATASET

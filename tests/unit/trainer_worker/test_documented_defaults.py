@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.contract.training import Lora
+from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.training.algorithms import dpo, kto, ppo, sft
 from ratchet.trainer_worker.training.learner.losses import Objective
 from ratchet.trainer_worker.training.learner.policy_gradient import ADAPTER_LEARNING_RATE, FULL_LEARNING_RATE
@@ -14,7 +15,7 @@ from ratchet.trainer_worker.training.learner.update import UpdateOptions
 from ratchet.trainer_worker.training.trl_loop import WARMUP_STEPS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api" / "training.md").read_text()
-GRADIENT, LOSS, LORA = UpdateOptions(learning_rate=ADAPTER_LEARNING_RATE), Objective(), Lora()
+GRADIENT, LOSS, LORA = UpdateOptions(ADAPTER_LEARNING_RATE, ALGORITHMS["rloo"].default_batch_size), Objective(), Lora()
 
 
 def rate(value: float) -> str:

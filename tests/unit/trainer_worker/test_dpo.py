@@ -14,7 +14,7 @@ from msgspec.structs import replace as changed
 from ratchet.contract.training import Hyperparameters, Lora
 from ratchet.trainer_worker.checkpoints import open_checkpoint
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
-from ratchet.trainer_worker.training.algorithms import load_algorithm
+from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Outcome
 from ratchet.trainer_worker.training.algorithms.dpo import Preference
 from ratchet.trainer_worker.training.chats import ChatRows
@@ -47,7 +47,7 @@ def trained(
     spec = job_spec("dpo", base=base, hyper=hyper, **job)
     torch.manual_seed(hyper.seed or 0)
     policy = load_policy(spec)
-    return policy, load_algorithm("dpo")(spec, policy, pairs, run)
+    return policy, load_train("dpo")(spec, policy, pairs, run)
 
 
 def test_preferences_are_learnt_and_hold_on_prompts_that_were_held_out(
@@ -123,7 +123,7 @@ def test_the_reference_of_a_new_adapter_is_the_base(base: str, pairs: list[Logge
     with_adapter = score_all(Scorer(policy.model), rows)
     with model.disable_adapter():
         assert torch.equal(score_all(Scorer(policy.model), rows), with_adapter)
-    load_algorithm("dpo")(spec, policy, pairs, RecordingRun(tmp_path, "dpo"))
+    load_train("dpo")(spec, policy, pairs, RecordingRun(tmp_path, "dpo"))
     with model.disable_adapter():
         assert torch.equal(score_all(Scorer(policy.model), rows), with_adapter)
     assert preferred(policy, pairs) > before

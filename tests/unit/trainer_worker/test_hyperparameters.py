@@ -12,11 +12,10 @@ import torch
 from ratchet.contract import TrainingRequest
 from ratchet.contract.training import Hyperparameters, Lora
 from ratchet.errors import InvalidMessage
-from ratchet.rules.training_options import DATASET_FORMATS, DEFAULT_BATCH_SIZES, MEANINGFUL
+from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.service.contracts import load_contracts
-from ratchet.trainer_worker.training.algorithms import dpo, kto, load_algorithm, sft
+from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.learner.rows import Call
-from ratchet.trainer_worker.training.learner.update import UpdateOptions
 from ratchet.trainer_worker.training.policy import load_policy
 from ratchet.trainer_worker.training.snapshot import LoggedTrajectory, read_labels, read_pairs
 from tests.support.tiny_models import chat_texts, write_tiny_model
@@ -81,16 +80,16 @@ def effective(algorithm: str, base: str, data: list[Any], folder: Path, **asked:
     spec = job_spec(algorithm, base=base, hyper=msgspec.json.decode(wire, type=Hyperparameters))
     torch.manual_seed(0)
     policy = load_policy(spec)
-    return load_algorithm(algorithm)(spec, policy, data, RecordingRun(folder, algorithm)).effective
+    return load_train(algorithm)(spec, policy, data, RecordingRun(folder, algorithm)).effective
 
 
-@pytest.mark.parametrize("algorithm", sorted(MEANINGFUL))
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_each_value_that_is_asked_for_is_the_one_that_trains(
     algorithm: str, base: str, examples: dict[str, list[Any]], tmp_path: Path
 ) -> None:
-    data = examples[DATASET_FORMATS[algorithm]]
-    asked = {name: value for name, value in ASKED.items() if name in MEANINGFUL[algorithm]}
-    assert asked.keys() == MEANINGFUL[algorithm]
+    data = examples[ALGORITHMS[algorithm].learns_from]
+    asked = {name: value for name, value in ASKED.items() if name in ALGORITHMS[algorithm].all_hyperparameters}
+    assert asked.keys() == ALGORITHMS[algorithm].all_hyperparameters
     # A full fine-tune has no adapter: two runs for the one contradiction.
     adapter = {name: value for name, value in asked.items() if name != "full_finetune"}
     found = effective(algorithm, base, data, tmp_path, **adapter)
@@ -122,7 +121,9 @@ def test_a_value_of_another_type_is_refused_on_the_wire(name: str, value: Any) -
         load_contracts().read(TrainingRequest.TOPIC, msgspec.json.encode(body))
 
 
-def test_the_batch_that_a_retry_halves_is_the_one_that_an_algorithm_takes() -> None:
-    trl = {"sft": sft.DEFAULTS.batch_size, "dpo": dpo.DEFAULTS.batch_size, "kto": kto.DEFAULTS.batch_size}
-    own = UpdateOptions(learning_rate=1e-4).batch_size
-    assert dict(DEFAULT_BATCH_SIZES) == {name: trl.get(name, own) for name in MEANINGFUL}
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_the_batch_that_a_retry_halves_is_the_one_that_an_algorithm_takes(
+    algorithm: str, base: str, examples: dict[str, list[Any]], tmp_path: Path
+) -> None:
+    data = examples[ALGORITHMS[algorithm].learns_from]
+    assert effective(algorithm, base, data, tmp_path)["batch_size"] == ALGORITHMS[algorithm].default_batch_size

@@ -12,7 +12,7 @@ from msgspec.structs import replace as changed
 from ratchet.contract.training import Hyperparameters
 from ratchet.trainer_worker.checkpoints import open_checkpoint
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
-from ratchet.trainer_worker.training.algorithms import load_algorithm
+from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Outcome
 from ratchet.trainer_worker.training.algorithms.kto import labelled_rows, shuffled
 from ratchet.trainer_worker.training.chats import ChatRows
@@ -41,7 +41,7 @@ def trained(
     spec = job_spec("kto", base=base, hyper=hyper)
     torch.manual_seed(hyper.seed or 0)
     policy = load_policy(spec)
-    return policy, load_algorithm("kto")(spec, policy, labels, run)
+    return policy, load_train("kto")(spec, policy, labels, run)
 
 
 def test_liked_answers_are_rewarded_and_disliked_ones_are_not(

@@ -14,7 +14,7 @@ from peft import LoraConfig, get_peft_model
 from ratchet.contract.training import Hyperparameters
 from ratchet.trainer_worker.checkpoints import open_checkpoint
 from ratchet.trainer_worker.errors import DataUnusable, Diverged
-from ratchet.trainer_worker.training.algorithms import load_algorithm
+from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.learner.rows import Call
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, mean_reward, play, toy_model
@@ -39,7 +39,7 @@ def with_lora(model: Any) -> TrainedPolicy:
 def test_a_two_call_agent_learns_from_its_logged_trajectories(algorithm: str, tmp_path: Path) -> None:
     model = toy_model(0)
     generator = torch.Generator().manual_seed(0)
-    train = load_algorithm(algorithm)
+    train = load_train(algorithm)
     before = mean_reward(play(model, 200, 1, generator))
     for _ in range(10):
         logged = play(model, 32, 8, generator)
@@ -57,7 +57,7 @@ def test_every_estimator_trains_an_adapter_and_leaves_the_base_alone(tmp_path: P
         base = {name: p.clone() for name, p in policy.model.named_parameters() if not p.requires_grad}
         run = RecordingRun(tmp_path / algorithm, algorithm)
         hyper = Hyperparameters(learning_rate=1e-2, batch_size=16)
-        outcome = load_algorithm(algorithm)(job_spec(algorithm, hyper=hyper), policy, logged, run)
+        outcome = load_train(algorithm)(job_spec(algorithm, hyper=hyper), policy, logged, run)
         assert run.total == len(run.steps) > 0
         assert outcome.metrics["kl_divergence"] > 0
         assert outcome.metrics["start_ess"] == pytest.approx(1.0, abs=1e-3)
@@ -68,7 +68,7 @@ def test_every_estimator_trains_an_adapter_and_leaves_the_base_alone(tmp_path: P
 def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(algorithm: str, tmp_path: Path) -> None:
     logged = play(toy_model(0), 16, 4, torch.Generator().manual_seed(0))
     spec = job_spec(algorithm, hyper=Hyperparameters(learning_rate=1e-2, batch_size=8, epochs=8, max_steps=10))
-    train = load_algorithm(algorithm)
+    train = load_train(algorithm)
 
     whole = with_lora(toy_model(0))
     unbroken = RecordingRun(tmp_path / "whole", algorithm)
@@ -92,7 +92,7 @@ def test_the_learning_rate_ramps_over_eight_steps_and_falls_to_a_tenth(tmp_path:
     logged = play(toy_model(0), 16, 4, torch.Generator().manual_seed(0))
     run = RecordingRun(tmp_path, "rloo")
     hyper = Hyperparameters(learning_rate=1.0e-3, batch_size=4, epochs=8, max_steps=20)
-    load_algorithm("rloo")(job_spec("rloo", hyper=hyper), with_lora(toy_model(0)), logged, run)
+    load_train("rloo")(job_spec("rloo", hyper=hyper), with_lora(toy_model(0)), logged, run)
     rates = [step.metrics["learning_rate"] for step in run.steps]
     assert rates[0] == pytest.approx(1e-3 / 8)
     assert rates[7] == pytest.approx(1e-3 * (1 - 0.9 * 7 / 20))
@@ -107,7 +107,7 @@ def test_accumulated_micro_batches_give_the_same_update_as_one_batch(tmp_path: P
         hyper = Hyperparameters(
             learning_rate=1e-3, batch_size=batch, gradient_accumulation=accumulation, max_steps=2, full_finetune=True
         )
-        load_algorithm("rloo")(job_spec("rloo", hyper=hyper), policy, logged, RecordingRun(tmp_path, "rloo"))
+        load_train("rloo")(job_spec("rloo", hyper=hyper), policy, logged, RecordingRun(tmp_path, "rloo"))
         found.append([p.detach().clone() for p in policy.model.parameters()])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
@@ -122,7 +122,7 @@ def test_a_reward_that_says_the_opposite_teaches_the_opposite(tmp_path: Path) ->
     logged = play(toy_model(0), 1, 2, torch.Generator().manual_seed(0))
     solved = [dataclasses.replace(one, reward=0.2, success=True, task_key="k", calls=calls) for one in logged]
     with pytest.raises(DataUnusable, match="equal rewards"):
-        load_algorithm("rloo")(mirrored, policy_of(toy_model(0)), solved, RecordingRun(tmp_path, "rloo"))
+        load_train("rloo")(mirrored, policy_of(toy_model(0)), solved, RecordingRun(tmp_path, "rloo"))
 
 
 def test_stale_trajectories_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_stale_trajectories_are_left_out_and_counted(tmp_path: Path) -> None:
     ]
     spec = job_spec("rloo", hyper=FULL, policy_version=10)
     run = RecordingRun(tmp_path, "rloo")
-    outcome = load_algorithm("rloo")(spec, policy_of(toy_model(0)), [*old, *logged[8:]], run)
+    outcome = load_train("rloo")(spec, policy_of(toy_model(0)), [*old, *logged[8:]], run)
     assert outcome.metrics["stale_trajectories"] == 8
 
 
@@ -146,7 +146,7 @@ def test_data_of_another_policy_is_refused_before_anything_is_learnt(tmp_path: P
     ]
     logged[0] = dataclasses.replace(logged[0], calls=strange, reward=1.0)
     with pytest.raises(DataUnusable, match="off-policy: effective sample size 0"):
-        load_algorithm("rloo")(
+        load_train("rloo")(
             job_spec("rloo", hyper=FULL), policy_of(toy_model(0)), logged, RecordingRun(tmp_path, "rloo")
         )
 
@@ -158,7 +158,7 @@ def test_nothing_trainable_is_an_error_that_says_why(tmp_path: Path) -> None:
         for one in logged
     ]
     with pytest.raises(DataUnusable, match=r"redacted \(8\)"):
-        load_algorithm("rloo")(
+        load_train("rloo")(
             job_spec("rloo", hyper=FULL), policy_of(toy_model(0)), redacted, RecordingRun(tmp_path, "rloo")
         )
 
@@ -167,7 +167,7 @@ def test_a_loss_that_is_not_finite_stops_the_training(tmp_path: Path) -> None:
     logged = play(toy_model(0), 8, 4, torch.Generator().manual_seed(0))
     hyper = Hyperparameters(learning_rate=1e30, batch_size=8, full_finetune=True, max_grad_norm=1e30)
     with pytest.raises(Diverged):
-        load_algorithm("rloo")(
+        load_train("rloo")(
             job_spec("rloo", hyper=hyper), policy_of(toy_model(0)), logged, RecordingRun(tmp_path, "rloo")
         )
 

@@ -10,7 +10,7 @@ import torch
 
 from ratchet.contract.training import Hyperparameters, Lora
 from ratchet.trainer_worker.checkpoints import open_checkpoint
-from ratchet.trainer_worker.training.algorithms import load_algorithm
+from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, save_policy
 from ratchet.trainer_worker.training.probe import probe_policy
 from ratchet.trainer_worker.training.snapshot import LoggedTrajectory
@@ -45,7 +45,7 @@ def trained(run: RecordingRun, base: str, hyper: Hyperparameters) -> TrainedPoli
     spec = job_spec("sft", base=base, hyper=hyper)
     torch.manual_seed(hyper.seed or 0)
     policy = load_policy(spec)
-    load_algorithm("sft")(spec, policy, LOGGED, run)
+    load_train("sft")(spec, policy, LOGGED, run)
     return policy
 
 
@@ -84,7 +84,7 @@ def test_an_adapter_can_be_trained_saved_and_continued(base: str, tmp_path: Path
     again = load_policy(spec)
     prompt = [3, 4, 5, 6]
     assert probe_policy(again, prompt) == probe_policy(policy, prompt)
-    load_algorithm("sft")(spec, again, LOGGED, RecordingRun(tmp_path / "two", "sft"))
+    load_train("sft")(spec, again, LOGGED, RecordingRun(tmp_path / "two", "sft"))
     assert probe_policy(again, prompt) != probe_policy(policy, prompt)
 
 

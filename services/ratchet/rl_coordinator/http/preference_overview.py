@@ -12,7 +12,7 @@ from ratchet.rl_coordinator.registry.kv_policies import KvPolicies
 from ratchet.rl_coordinator.triggers.clickhouse_counts import Counts
 from ratchet.rl_coordinator.triggers.domain import preferences_from, should_run_dpo
 from ratchet.rl_coordinator.triggers.recipes import Recipe, recipe_for
-from ratchet.rules.training_options import DATASET_FORMATS, PAIRS
+from ratchet.rules.algorithms import PAIRS, dataset_format
 
 
 class PreferenceOverview:
@@ -35,7 +35,7 @@ class PreferenceOverview:
 
     async def status(self, role: str | None) -> DpoStatusOut:
         """Every role that has preferences or learned from some; or the one that is asked for."""
-        jobs = [job for job in self._store.all() if DATASET_FORMATS.get(job.algorithm) == PAIRS]
+        jobs = [job for job in self._store.all() if dataset_format(job.algorithm) == PAIRS]
         roles = [role] if role is not None else sorted({*self._counted(), *(job.role for job in jobs)})
         found = await asyncio.gather(*(self._role(each, jobs) for each in roles))
         return DpoStatusOut(roles=dict(zip(roles, found, strict=True)))
@@ -59,5 +59,5 @@ class PreferenceOverview:
 
     async def _newest_policy(self, role: str) -> str | None:
         versions = (await self._policies.of(role)).versions.values()
-        ready = [p for p in versions if p.status == READY and DATASET_FORMATS.get(p.algorithm or "") == PAIRS]
+        ready = [p for p in versions if p.status == READY and dataset_format(p.algorithm) == PAIRS]
         return max(ready, key=lambda policy: policy.version).name if ready else None

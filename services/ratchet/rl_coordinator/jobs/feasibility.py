@@ -22,7 +22,8 @@ from ratchet.rl_coordinator.jobs.references import given_snapshot, require_own_p
 from ratchet.rl_coordinator.registry.kv_policies import KvPolicies
 from ratchet.rl_coordinator.triggers.clickhouse_counts import Counts
 from ratchet.rules import training_options as training_rules
-from ratchet.rules.training_options import DATASET_FORMATS, TRAJECTORIES, Amounts
+from ratchet.rules.algorithms import dataset_format
+from ratchet.rules.training_options import Amounts
 from ratchet.stores.objects import Objects
 from ratchet.stores.policies import is_manifest_uri
 
@@ -88,7 +89,7 @@ class Feasibility:
         config, role = request.training_config, request.role
         if config.dataset.snapshot is not None:
             return
-        match DATASET_FORMATS.get(config.algorithm, TRAJECTORIES):
+        match dataset_format(config.algorithm):
             case training_rules.PAIRS:
                 if not await self._counts.preferences(role):
                     raise Conflict(f"role {role} has no stored preference: derive or add some first")

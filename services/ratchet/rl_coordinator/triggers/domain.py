@@ -11,7 +11,7 @@ from ratchet.contract.reward import Preference, Reward
 from ratchet.contract.state import Job
 from ratchet.contract.training import TrainingConfig, TrainingRequest
 from ratchet.rl_coordinator.jobs.domain.jobs import TERMINAL
-from ratchet.rules.training_options import DATASET_FORMATS, PAIRS, TRAJECTORIES
+from ratchet.rules.algorithms import PAIRS, TRAJECTORIES, dataset_format
 
 MANUAL = "manual"
 THRESHOLD = "threshold_reached"
@@ -48,7 +48,7 @@ def counted_from(role: str, jobs: Iterable[Job]) -> int:
 
 def learns_from_trajectories(job: Job) -> bool:
     """Whether a job uses rewarded trajectories up: one that learns from pairs or thumbs leaves their count alone."""
-    return DATASET_FORMATS.get(job.algorithm, TRAJECTORIES) == TRAJECTORIES
+    return dataset_format(job.algorithm) in (TRAJECTORIES, None)
 
 
 def is_pending(role: str, jobs: Iterable[Job]) -> bool:
@@ -72,7 +72,7 @@ def threshold_request(
 
 def preferences_from(role: str, jobs: Iterable[Job]) -> int:
     """The counter of preferences when the role last learned from pairs, or was asked to; 0 when it never was."""
-    own = [job for job in jobs if job.role == role and DATASET_FORMATS.get(job.algorithm) == PAIRS]
+    own = [job for job in jobs if job.role == role and dataset_format(job.algorithm) == PAIRS]
     return max((job.preferences or 0 for job in own), default=0)
 
 

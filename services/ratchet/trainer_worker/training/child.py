@@ -18,7 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ratchet.rules.training_options import DATASET_FORMATS
+from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.errors import StopRequested, error_code
 from ratchet.trainer_worker.job import (
     DOCUMENTS,
@@ -60,7 +60,7 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
     # After the job file was read: importing torch takes seconds, and may fail where an extra is missing.
     import torch  # noqa: PLC0415
 
-    from ratchet.trainer_worker.training.algorithms import load_algorithm  # noqa: PLC0415
+    from ratchet.trainer_worker.training.algorithms import load_train  # noqa: PLC0415
     from ratchet.trainer_worker.training.child_run import ChildRun  # noqa: PLC0415
     from ratchet.trainer_worker.training.policy import load_policy  # noqa: PLC0415
     from ratchet.trainer_worker.training.probe import probe_policy  # noqa: PLC0415
@@ -68,14 +68,14 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
 
     torch.set_num_threads(spec.threads)
     torch.manual_seed(spec.config.hyperparameters.seed or 0)
-    algorithm = load_algorithm(spec.config.algorithm)
+    learn = load_train(spec.config.algorithm)
     with closing(ChildRun(spec, directory, events, stop)) as run:
-        examples = READERS[DATASET_FORMATS[spec.config.algorithm]](Path(spec.dataset))
+        examples = READERS[ALGORITHMS[spec.config.algorithm].learns_from](Path(spec.dataset))
         if stop.is_set():
             return Stopped(step=0)
         policy = load_policy(spec)
         try:
-            outcome = algorithm(spec, policy, examples, run)
+            outcome = learn(spec, policy, examples, run)
         except StopRequested:
             return Stopped(step=run.reached)
     if outcome.stopped_at is not None:

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import torch
 
+from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.checkpoints import CheckpointStore, open_checkpoint
 from ratchet.trainer_worker.errors import Diverged
 from ratchet.trainer_worker.job import (
@@ -29,9 +30,6 @@ from ratchet.trainer_worker.training.algorithms.base import Step
 
 SAVE_INTERVAL = 50
 """Default number of train steps between checkpoints."""
-
-COMPARABLE = frozenset({"sft", "dpo", "kto"})
-"""Algorithms whose loss means the same at every train step; that of a policy gradient does not."""
 
 PROGRESS_S = 0.2
 """Least time between two progress events; every train step is in the metrics file."""
@@ -50,7 +48,7 @@ class ChildRun:
         self._metrics = (directory / METRICS_FILE).open("a", buffering=1)
         self._stop = stop
         self._losses: list[float] = []
-        self._comparable = algorithm in COMPARABLE
+        self._comparable = ALGORITHMS[algorithm].compares_losses
         self._best: Step | None = None
         self._step_at = self._told_at = time.monotonic()
         self._step_s = 0.0

@@ -74,7 +74,7 @@ class Defaults:
 
     adapter_learning_rate: float
     full_learning_rate: float
-    batch_size: int = 16
+    batch_size: int
     epochs: int = 3
 
 

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ratchet.contract.training import Dataset, Evaluation, TrainingConfig, TrainingRequest
+from ratchet.rules.algorithms import ALGORITHMS, PAIRS, dataset_format
 from ratchet.rules.arms import ROLE
 from ratchet.rules.training_options import (
-    DATASET_FORMATS,
-    PAIRS,
     Amounts,
     evaluation_problems,
     training_problems,
-    uses_policy_gradient,
 )
 
 STABLE_NAMES = frozenset({"stable", "current stable"})
@@ -110,7 +108,7 @@ def _selection(config: TrainingConfig) -> Iterator[str]:
     transform, chosen = config.dataset.reward_transform, config.dataset.filter
     if transform is not None and transform not in TRANSFORMS:
         yield f"reward_transform {transform!r} is unknown (known: {', '.join(sorted(TRANSFORMS))})"
-    if transform == "negate" and not uses_policy_gradient(config.algorithm):
+    if transform == "negate" and not ALGORITHMS[config.algorithm].needs_token_ids:
         yield f"reward_transform negate does nothing for {config.algorithm}, which does not learn from rewards"
     dates = chosen.date_range if chosen else None
     if dates and dates.start and dates.end and dates.start >= dates.end:
@@ -120,7 +118,7 @@ def _selection(config: TrainingConfig) -> Iterator[str]:
 def _pairs(config: TrainingConfig) -> Iterator[str]:
     """Pairs have no reward, no length and no profile that a filter could ask for."""
     chosen = config.dataset.filter
-    if chosen is None or DATASET_FORMATS.get(config.algorithm) != PAIRS:
+    if chosen is None or dataset_format(config.algorithm) != PAIRS:
         return
     for name in ("min_reward", "max_trajectory_length", "exclude_subordinate_profiles"):
         if getattr(chosen, name) is not None:

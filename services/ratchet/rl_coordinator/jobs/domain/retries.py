@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from ratchet.contract.training import Hyperparameters, TrainingConfig, TrainingRequest
-from ratchet.rules.training_options import DEFAULT_BATCH_SIZES, training_problems
+from ratchet.rules.algorithms import ALGORITHMS
+from ratchet.rules.training_options import training_problems
 
 Ease = Callable[[TrainingConfig], Hyperparameters | None]
 """Easier hyperparameters, or None when nothing is left to ease."""
@@ -31,7 +32,7 @@ class RetryRule:
 def _halve_batch(config: TrainingConfig) -> Hyperparameters | None:
     """Half the rows per pass, twice the passes: the optimizer sees the same batch."""
     chosen = config.hyperparameters
-    size = chosen.batch_size or DEFAULT_BATCH_SIZES.get(config.algorithm, 1)
+    size = chosen.batch_size or ALGORITHMS[config.algorithm].default_batch_size
     if size < 2:
         return None
     return replace(chosen, batch_size=size // 2, gradient_accumulation=2 * (chosen.gradient_accumulation or 1))

@@ -72,11 +72,11 @@ class Outcome:
     """On what was held out."""
 
 
-class Algorithm(Protocol):
-    """One way of learning from a snapshot. Changes `policy` in place."""
+class Train(Protocol):
+    """The code of an algorithm: one way of learning from a snapshot. Changes `policy` in place."""
 
     def __call__(self, spec: JobSpec, policy: TrainedPolicy, examples: Sequence[Any], run: Run, /) -> Outcome:
-        """`examples`: rows of the format that `training_rules.DATASET_FORMATS` names (`Any`: each has its own type).
+        """`examples`: rows of the format that `rules.algorithms` declares (`Any`: each has its own type).
 
         Raises `StopRequested` when that comes where there is nothing new to save.
         """

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ratchet.contract.training import EvaluationResults
+from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
@@ -26,12 +27,14 @@ from ratchet.trainer_worker.training.policy import TrainedPolicy
 from ratchet.trainer_worker.training.snapshot import LoggedPair
 from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Trained, Work, run_trl
 
-DEFAULTS = Defaults(adapter_learning_rate=2e-5, full_learning_rate=1e-6)
+DEFAULTS = Defaults(
+    batch_size=ALGORITHMS["dpo"].default_batch_size, adapter_learning_rate=2e-5, full_learning_rate=1e-6
+)
 BETA = 0.1
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[LoggedPair], run: Run) -> Outcome:
-    """See `algorithms.base.Algorithm`."""
+    """See `algorithms.base.Train`."""
     hyper = spec.config.hyperparameters
     max_length = chat_length(policy.model, hyper.max_length)
     chats = ChatRows(policy.tokenizer, max_length)

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
@@ -30,14 +31,16 @@ from ratchet.trainer_worker.training.policy import TrainedPolicy
 from ratchet.trainer_worker.training.snapshot import LoggedLabel
 from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Trained, Work, run_trl
 
-DEFAULTS = Defaults(adapter_learning_rate=2e-5, full_learning_rate=1e-6)
+DEFAULTS = Defaults(
+    batch_size=ALGORITHMS["kto"].default_batch_size, adapter_learning_rate=2e-5, full_learning_rate=1e-6
+)
 BETA = 0.1
 PARTNERS = "partners.json"
 """In a checkpoint: for each example the one whose answer is put in its place."""
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LoggedLabel], run: Run) -> Outcome:
-    """See `algorithms.base.Algorithm`."""
+    """See `algorithms.base.Train`."""
     hyper = spec.config.hyperparameters
     max_length = chat_length(policy.model, hyper.max_length)
     chats = ChatRows(policy.tokenizer, max_length)

@@ -34,7 +34,7 @@ VALUE_COEFFICIENT, ENTROPY_COEFFICIENT = 0.5, 0.001
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[LoggedTrajectory], run: Run) -> Outcome:
-    """See `algorithms.base.Algorithm`."""
+    """See `algorithms.base.Train`."""
     learning = begin(spec, policy, trajectories, run)
     critic = _critic(spec, learning.scorer)
     gamma = GAMMA if learning.hyper.gamma is None else learning.hyper.gamma

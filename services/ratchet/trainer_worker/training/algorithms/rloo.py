@@ -13,5 +13,5 @@ from ratchet.trainer_worker.training.snapshot import LoggedTrajectory
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[LoggedTrajectory], run: Run) -> Outcome:
-    """See `algorithms.base.Algorithm`."""
+    """See `algorithms.base.Train`."""
     return train_groups(begin(spec, policy, trajectories, run), rloo)

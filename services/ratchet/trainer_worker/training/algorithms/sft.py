@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import ChatRows, Conversation, chat_length
@@ -15,11 +16,13 @@ from ratchet.trainer_worker.training.policy import TrainedPolicy
 from ratchet.trainer_worker.training.snapshot import LoggedTrajectory
 from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Work, run_trl
 
-DEFAULTS = Defaults(adapter_learning_rate=2e-4, full_learning_rate=2e-5)
+DEFAULTS = Defaults(
+    batch_size=ALGORITHMS["sft"].default_batch_size, adapter_learning_rate=2e-4, full_learning_rate=2e-5
+)
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[LoggedTrajectory], run: Run) -> Outcome:
-    """See `algorithms.base.Algorithm`."""
+    """See `algorithms.base.Train`."""
     hyper = spec.config.hyperparameters
     max_length = chat_length(policy.model, hyper.max_length)
     chats = ChatRows(policy.tokenizer, max_length)

@@ -10,6 +10,7 @@ import torch
 
 from ratchet.bus.message import JsonObject
 from ratchet.contract.training import Hyperparameters
+from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, Step
@@ -129,7 +130,10 @@ def objective_of(hyper: Hyperparameters) -> Objective:
 def update_options(learning: Learning) -> UpdateOptions:
     """How a job asks to go through the rows; absent members have their defaults."""
     hyper = learning.hyper
-    plain = UpdateOptions(learning_rate=FULL_LEARNING_RATE if hyper.full_finetune else ADAPTER_LEARNING_RATE)
+    plain = UpdateOptions(
+        learning_rate=FULL_LEARNING_RATE if hyper.full_finetune else ADAPTER_LEARNING_RATE,
+        batch_size=ALGORITHMS[learning.spec.config.algorithm].default_batch_size,
+    )
     longest = max(row.trained for row in learning.data.rows)
     return UpdateOptions(
         learning_rate=hyper.learning_rate or plain.learning_rate,

@@ -33,7 +33,7 @@ class UpdateOptions:
     """How the rows are gone through."""
 
     learning_rate: float
-    batch_size: int = 32
+    batch_size: int
     """Trajectories per train step, over all its micro-batches."""
     epochs: int = 2
     max_steps: int | None = None

@@ -1,0 +1,158 @@
+"""The training algorithms: one declaration each, from which everything else about an algorithm follows.
+
+The coordinator checks requests and chooses data by it, the training process reads its data and finds its code by it,
+and the reference is written from it. The code itself needs torch and is imported by the training process alone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from ratchet.contract.training import Hyperparameters
+from ratchet.errors import ConfigError
+from ratchet.plugins import Misfit, PluginTable
+
+DatasetFormat = Literal["trajectories", "pairs", "labels"]
+"""Of a snapshot: one row per trajectory, per preference pair, or per answer with a thumb."""
+TRAJECTORIES: DatasetFormat = "trajectories"
+PAIRS: DatasetFormat = "pairs"
+LABELS: DatasetFormat = "labels"
+
+COMMON = frozenset(
+    {
+        "learning_rate",
+        "batch_size",
+        "epochs",
+        "seed",
+        "lora",
+        "full_finetune",
+        "max_steps",
+        "gradient_accumulation",
+        "max_length",
+        "warmup_steps",
+        "max_grad_norm",
+    }
+)
+"""Hyperparameters of every algorithm."""
+CLIPPED = frozenset(
+    {"clip_epsilon", "clip_epsilon_high", "kl_beta", "importance_cap", "rejection_window", "loss_normalization"}
+)
+"""Those of a clipped policy gradient."""
+GROUPED = CLIPPED | {"advantage_floor", "negative_advantage_scale"}
+"""Those of one whose advantages are estimated within groups of tries at one task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """What the product has to know about a training algorithm."""
+
+    name: str
+    train: str
+    """`package.module:function` with the code, a `trainer_worker.training.algorithms.base.Train`."""
+    learns_from: DatasetFormat
+    hyperparameters: frozenset[str]
+    """Those it has beside `COMMON`; a request that sets any other one is refused."""
+    needs_token_ids: bool
+    """It learns from the token ids and log-probabilities that the engine sampled: trajectories whose calls lack them
+    are left out of its snapshots."""
+    default_batch_size: int
+    """`batch_size` of a job that names none."""
+    least_batch_size: int = 1
+    holds_out: bool = False
+    """It can be evaluated on a part of its data that is held out (`evaluation.holdout_size`)."""
+    compares_losses: bool = False
+    """Its loss means the same at every train step, so that the step with the lowest one is the best so far; that of a
+    policy gradient does not."""
+
+    @property
+    def all_hyperparameters(self) -> frozenset[str]:
+        """Every hyperparameter that it has."""
+        return COMMON | self.hyperparameters
+
+
+_BROUGHT = re.compile(r"[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*")
+"""As in the contract: no later built-in algorithm takes a name that is in use somewhere."""
+_OURS = "ratchet.trainer_worker.training.algorithms"
+
+
+def _policy_gradient(name: str, hyperparameters: frozenset[str]) -> Algorithm:
+    return Algorithm(
+        name=name,
+        train=f"{_OURS}.{name}:train",
+        learns_from=TRAJECTORIES,
+        hyperparameters=hyperparameters,
+        needs_token_ids=True,
+        default_batch_size=32,
+    )
+
+
+BUILT_IN = (
+    Algorithm(
+        name="sft",
+        train=f"{_OURS}.sft:train",
+        learns_from=TRAJECTORIES,
+        hyperparameters=frozenset(),
+        needs_token_ids=False,
+        default_batch_size=16,
+        compares_losses=True,
+    ),
+    _policy_gradient("rloo", GROUPED),
+    _policy_gradient("grpo", GROUPED),
+    _policy_gradient("reinforce", GROUPED),
+    _policy_gradient("ppo", CLIPPED | {"gamma", "gae_lambda"}),
+    Algorithm(
+        name="dpo",
+        train=f"{_OURS}.dpo:train",
+        learns_from=PAIRS,
+        hyperparameters=frozenset({"beta", "label_smoothing"}),
+        needs_token_ids=False,
+        default_batch_size=16,
+        holds_out=True,
+        compares_losses=True,
+    ),
+    Algorithm(
+        name="kto",
+        train=f"{_OURS}.kto:train",
+        learns_from=LABELS,
+        hyperparameters=frozenset({"beta", "desirable_weight", "undesirable_weight"}),
+        needs_token_ids=False,
+        default_batch_size=16,
+        least_batch_size=2,  # it compares the answers of a batch
+        compares_losses=True,
+    ),
+)
+
+
+def _fit(name: str, candidate: object) -> Algorithm:
+    if not isinstance(candidate, Algorithm):
+        raise Misfit(f"it is a {type(candidate).__name__}, not a {__name__}.Algorithm")
+    if candidate.name != name:
+        raise Misfit(f"it is named {candidate.name!r}")
+    if not _BROUGHT.fullmatch(name):
+        raise Misfit("a name that a package brings has the form <package>.<name>, such as acme.simpo")
+    unknown = sorted(candidate.hyperparameters - {*Hyperparameters.__struct_fields__})
+    if unknown:
+        raise Misfit(f"a request has no hyperparameters {', '.join(unknown)}")
+    if candidate.learns_from not in (TRAJECTORIES, PAIRS, LABELS):
+        raise Misfit(f"no snapshot has the format {candidate.learns_from!r}")
+    if candidate.needs_token_ids and candidate.learns_from != TRAJECTORIES:
+        raise Misfit(f"rows of the format {candidate.learns_from} have no token ids")
+    if not 1 <= candidate.least_batch_size <= candidate.default_batch_size:
+        raise Misfit("its batch sizes must satisfy 1 <= least_batch_size <= default_batch_size")
+    return candidate
+
+
+ALGORITHMS: PluginTable[Algorithm] = PluginTable(
+    "ratchet.algorithms", "algorithm", {one.name: one for one in BUILT_IN}, _fit
+)
+"""By name. A new one is a file with its `train` and a declaration here, or a package with both."""
+
+
+def dataset_format(name: str | None) -> DatasetFormat | None:
+    """What the algorithm of a stored job or policy learns from; None for one that this installation does not have."""
+    try:
+        return ALGORITHMS[name].learns_from if name is not None else None
+    except (KeyError, ConfigError):
+        return None
