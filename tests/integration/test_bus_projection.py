@@ -15,6 +15,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.projection import Cursor, Fold, Position, Projection, positions
 from ratchet.bus.received import Received
 from ratchet.contract import Alert, Message, Preference, Trajectory
+from ratchet.rules.alerts import gap_alert
 from ratchet.service.settings import SharedSettings
 from tests.support.messages import trajectory
 from tests.support.running import connected, running
@@ -47,6 +48,7 @@ def sessions(bus: Bus, name: str = "sessions") -> Projection[list[str]]:
         kind=list[str],
         key_of=lambda received: received.message.role if isinstance(received.message, Trajectory) else None,
         step=step,
+        on_gap=gap_alert,
     )
     return Projection(bus, fold)
 

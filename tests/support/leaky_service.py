@@ -183,7 +183,7 @@ async def thread() -> None:
 
 
 async def main(url: str) -> None:
-    bus = await Bus.connect(SharedSettings(nats_url=url), name="leaky", contracts=load_contracts())
+    bus = await Bus.connect(SharedSettings(nats_url=url).bus, name="leaky", contracts=load_contracts())
     await bus.ensure_streams()
     scenes = [periodic(), component(), consumer(bus), projection(bus), outbox(), http(), forgotten(), said(), thread()]
     for scene in scenes:
