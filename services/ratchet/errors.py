@@ -13,9 +13,10 @@
     ├── DigestMismatch          the bytes are not the ones that were named
     ├── Unreadable              a stored value is not what its bucket holds
     ├── Rejected                a request that can never succeed as it is
+    │   ├── BadRequest          it has not the form that is asked for
+    │   └── WrongState          what it is about is not in a state that allows it
     ├── MissingExtra            an optional part of the package is not installed
-    ├── ConfigError             a setting is wrong, a port is taken
-    └── HttpError               a request that is answered with an error
+    └── ConfigError             a setting is wrong, a port is taken
 
 `str(error)` is one clear line for people. An error of a library is classified once, where it enters.
 """
@@ -25,6 +26,16 @@ from __future__ import annotations
 
 class RatchetError(Exception):
     """Root of the tree."""
+
+    code: str | None = None
+    """The error's name for programs, where it has one."""
+    param: str | None = None
+    """The part of a request that is to blame, where one is."""
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or type(self).code
+        self.param = param
 
 
 class ContractError(RatchetError):
@@ -38,14 +49,18 @@ class UnknownSubject(ContractError):
 class InvalidMessage(ContractError):
     """A message breaks its schema at `path` (JSON pointer) for `reason`."""
 
+    code = "invalid_message"
+
     def __init__(self, reason: str, path: str = "") -> None:
-        super().__init__(f"{path or '/'}: {reason}")
+        super().__init__(f"{path or '/'}: {reason}", param=path or None)
         self.reason = reason
         self.path = path
 
 
 class Unavailable(RatchetError):
     """A passing fault of something we depend on: trying again later may help."""
+
+    code = "unavailable"
 
 
 class BusUnavailable(Unavailable):
@@ -87,6 +102,14 @@ class Rejected(RatchetError):
     """A request that can never succeed as it is."""
 
 
+class BadRequest(Rejected):
+    """A request has not the form that is asked for: a member is missing, of another type, or out of range."""
+
+
+class WrongState(Rejected):
+    """What the request is about is not in a state that allows it."""
+
+
 class MissingExtra(RatchetError):
     """An optional part of the package is not installed."""
 
@@ -97,21 +120,3 @@ class MissingExtra(RatchetError):
 
 class ConfigError(RatchetError):
     """A setting is wrong, or a port is taken."""
-
-
-class HttpError(RatchetError):
-    """A request answered with an error, in the shape that OpenAI's clients understand."""
-
-    def __init__(
-        self, status: int, message: str, *, kind: str | None = None, code: str | None = None, param: str | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.kind = kind or ("invalid_request_error" if status < 500 else "server_error")
-        self.code = code
-        self.param = param
-
-    @property
-    def body(self) -> dict[str, object]:
-        """`{"error": {...}}`."""
-        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}

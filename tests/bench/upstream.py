@@ -11,9 +11,9 @@ import sys
 import msgspec
 import uvloop
 
-from ratchet.errors import HttpError
 from ratchet.service.asgi import Handler, JsonApi, Request, Response
 from ratchet.service.http import HttpServer
+from ratchet.service.problems import HttpError
 
 PROMPT_TOKENS, ADDED_TOKENS, OUTPUT_TOKENS = 180, 20, 12
 _OUTPUT = list(range(OUTPUT_TOKENS))

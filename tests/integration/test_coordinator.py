@@ -237,7 +237,7 @@ async def test_cancelling(shared_settings: SharedSettings, bus: Bus) -> None:
         again = await workshop.api.post(f"/v1/jobs/{at_work['training_job_id']}/cancel")
         assert again.status_code == 200
         unknown = await workshop.api.post(f"/v1/jobs/{named_id('nothing')}/cancel")
-        assert (unknown.status_code, "no such job" in unknown.json()["detail"]) == (404, True)
+        assert (unknown.status_code, "no such job" in unknown.json()["error"]["message"]) == (404, True)
 
 
 async def test_a_restart_keeps_everything(shared_settings: SharedSettings, bus: Bus) -> None:
@@ -370,7 +370,7 @@ async def test_requests_that_cannot_be_run_are_refused_with_one_clear_line(
         ]:
             answer = await workshop.api.post("/v1/jobs", json=body)
             assert answer.status_code == 422, answer.text
-            assert said in answer.json()["detail"]
+            assert said in answer.json()["error"]["message"]
         await bus.publish(request("bad", training_config=config("planner_ppo")))
         refused = await workshop.until(request("bad").training_job_id, "failed")
         assert "algorithm 'planner_ppo' is not offered" in refused["error"]["message"]
@@ -379,7 +379,7 @@ async def test_requests_that_cannot_be_run_are_refused_with_one_clear_line(
 async def test_disabled_training_is_a_polite_refusal(shared_settings: SharedSettings, bus: Bus) -> None:
     async with coordinating(shared_settings, bus, training_enabled=False) as workshop:
         answer = await workshop.api.post("/v1/jobs", json={"algorithm": "rloo"})
-        assert (answer.status_code, "training is disabled" in answer.json()["detail"]) == (409, True)
+        assert (answer.status_code, "training is disabled" in answer.json()["error"]["message"]) == (409, True)
         assert (await workshop.api.get("/v1/status")).json()["training_enabled"] is False
         assert (await workshop.api.get("/health")).json() == {"status": "ok", "reasons": {}}
 
@@ -427,7 +427,7 @@ async def test_what_cannot_work_is_refused_at_once_in_one_sentence(shared_settin
             ({"dataset": {"filter": {"sources": ["import:x"]}}}, 409, "none of 1 rewarded trajectories"),
         ]:
             answer = await workshop.api.post("/v1/jobs", json={**plain, **change})
-            assert (answer.status_code, said in answer.json()["detail"]) == (code, True), answer.text
+            assert (answer.status_code, said in answer.json()["error"]["message"]) == (code, True), answer.text
         assert (await workshop.api.get("/v1/jobs")).json() == {"jobs": [], "total": 0}
         assert (await workshop.api.post("/v1/jobs", json=plain)).status_code == 201
         # While a training is under way the role may have a policy when the next one starts.
@@ -457,7 +457,7 @@ async def test_too_little_data_and_more_than_is_chosen_from_are_refused_at_once(
         ]:
             plain = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}
             answer = await workshop.api.post("/v1/jobs", json={**plain, "dataset": dataset})
-            assert (answer.status_code, said in answer.json()["detail"]) == (code, True), answer.text
+            assert (answer.status_code, said in answer.json()["error"]["message"]) == (code, True), answer.text
         # What comes over the bus is asked by nobody who waits: its job says why.
         few = Dataset(source="clickhouse", sample_size=3)
         await bus.publish(request("few", training_config=config("rloo", "org/model", dataset=few)))
@@ -482,7 +482,7 @@ async def test_a_refusal_for_too_little_data_says_how_many_trajectories_wait_for
             ({**plain, **high}, "; 2 stored trajectories wait for their reward"),
         ]:
             refused = await workshop.api.post("/v1/jobs", json=body)
-            assert (refused.status_code, refused.json()["detail"].endswith(said)) == (409, True), refused.text
+            assert (refused.status_code, refused.json()["error"]["message"].endswith(said)) == (409, True), refused.text
         failed = await workshop.until((await workshop.ask())["training_job_id"], "failed")
         assert failed["error"]["message"].endswith("; 2 stored trajectories wait for their reward")
         preview = (await workshop.api.post("/v1/jobs/preview", json=plain)).json()

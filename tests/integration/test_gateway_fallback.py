@@ -13,9 +13,9 @@ from prometheus_client import REGISTRY
 
 from ratchet.contract import Turn
 from ratchet.contract.state import PolicyVersion, Route
-from ratchet.errors import HttpError
 from ratchet.gateway.settings import UpstreamSettings
 from ratchet.local_stack.ports import free_ports
+from ratchet.service.problems import HttpError
 from tests.support.fake_provider import FakeProvider, providing
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, scene, served, version
 from tests.support.http import http_client

@@ -334,7 +334,7 @@ async def test_an_unknown_policy_is_one_line(shared_settings: SharedSettings, bu
         for path in (f"{ROLE}/7/lineage", f"{ROLE}/7", "nobody"):
             answer = await workshop.api.get(f"/v1/models/{path}")
             assert answer.status_code == 404
-            assert answer.json()["detail"].startswith("no such ")
+            assert answer.json()["error"]["message"].startswith("no such ")
 
 
 async def test_the_registry_lists_and_filters_versions(shared_settings: SharedSettings, bus: Bus) -> None:

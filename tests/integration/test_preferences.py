@@ -252,7 +252,7 @@ async def test_thumbs_of_one_kind_only_are_refused_when_they_are_asked_for(
         body = {"algorithm": "kto", "base_model": "org/model", "role": ROLE}
         answer = await workshop.api.post("/v1/jobs", json=body)
         said = f"all 2 thumbs of role {ROLE} are up: there is nothing to tell apart"
-        assert (answer.status_code, answer.json()["detail"]) == (409, said)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (409, said)
 
 
 async def test_enough_preferences_start_a_training_once_they_are_stored(

@@ -245,7 +245,7 @@ async def test_prompts_are_refused_where_nobody_knows_what_the_lineage_learned(
         for made in (policy(1), policy(2, parent=7, dataset_digest="d" * 64), policy(3, dataset_digest="d" * 64)):
             await bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.{made.version}", made)
         told = [
-            (answer.status_code, answer.json()["detail"])
+            (answer.status_code, answer.json()["error"]["message"])
             for version in (1, 2, 3, 4)
             for answer in [await workshop.api.get("/v1/replay/prompts", params={"role": ROLE, "version": version})]
         ]

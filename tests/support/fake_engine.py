@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from ratchet.errors import HttpError
 from ratchet.service.asgi import Handler, JsonApi, Request, Response, json_response
 from ratchet.service.http import HttpServer
+from ratchet.service.problems import HttpError
 from tests.support.running import running
 
 

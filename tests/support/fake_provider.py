@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ratchet.errors import HttpError
 from ratchet.service.asgi import Handler, JsonApi, Request, Response, json_response
 from ratchet.service.http import HttpServer
+from ratchet.service.problems import HttpError
 from tests.support.running import running
 
 

@@ -28,7 +28,7 @@ from ratchet.canary_deployer.gates.base import Gate
 from ratchet.canary_deployer.nats_events import Events, Places, PlacesLost, Read
 from ratchet.canary_deployer.rollout_store import Office, RolloutKeeper
 from ratchet.contract.state import PolicyVersion
-from ratchet.errors import Conflict, NotFound, RatchetError, Rejected, Unavailable
+from ratchet.errors import BadRequest, Conflict, NotFound, RatchetError, Rejected, Unavailable
 
 log = structlog.get_logger()
 
@@ -229,7 +229,9 @@ class RoleDriver:
     ) -> tuple[Rollout, Decision | None]:
         """The new rollout that an order opens, or the waiting one with the decision that approves it."""
         if order.strategy == immediate.NAME and not order.override:
-            raise Rejected("strategy immediate is a full roll-out that nobody watches: it takes override as well")
+            raise BadRequest(
+                "strategy immediate is a full roll-out that nobody watches: it takes override as well", param="override"
+            )
         if rollout is None or not rollout.active:
             return await self._opened(policy, order.approval(), order), None
         if rollout.state is not State.AWAITING_APPROVAL or rollout.candidate.version != policy.version:

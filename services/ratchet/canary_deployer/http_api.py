@@ -18,7 +18,7 @@
 With `"dry_run": true` in its body a POST answers as it would, with the rollout as it would be, and changes nothing. It
 stands in the body, where a field that is not known is refused: a misspelt one must not act.
 
-Errors are `{"error": {"message": ...}}`: 400 for a bad body, 404 for an unknown role or policy, 409 in the wrong state,
+Every error is an `ErrorOut`: 400 for a bad body, 404 for an unknown role or policy, 409 in the wrong state,
 503 while the broker is away, for a POST to a standby, with the address of the deployer that leads, and in the moment in
 which one begins to lead. `actor` has at most 200 characters and `reason` 10,000.
 """
@@ -31,7 +31,6 @@ from typing import Protocol, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -39,7 +38,7 @@ from starlette.routing import Route
 from ratchet.canary_deployer.controllers import Deployments
 from ratchet.canary_deployer.domain.audit import Audit, audited
 from ratchet.canary_deployer.domain.operators import Act, Order
-from ratchet.canary_deployer.domain.rollout import IllegalMove, Rollout
+from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.summary import summary
 from ratchet.canary_deployer.kv_policies import KvPolicies
@@ -55,8 +54,9 @@ from ratchet.contract.http.rollouts import (
     RolloutsOut,
     StartIn,
 )
-from ratchet.errors import Conflict, NotFound, RatchetError, Unavailable, Unreadable
+from ratchet.errors import BadRequest, NotFound
 from ratchet.rules.arms import ROLE
+from ratchet.service.control_api import answer_errors
 
 T = TypeVar("T")
 
@@ -97,7 +97,9 @@ class Api:
             Route("/v1/rollouts/{role}/start", self.start, methods=["POST"]),
             *(Route(f"/v1/rollouts/{{role}}/{act}", self._act(act), methods=["POST"]) for act in Act),
         ]
-        return Starlette(routes=routes, exception_handlers={RatchetError: _problem, HTTPException: _no_route})
+        app = Starlette(routes=routes)
+        answer_errors(app)
+        return app
 
     async def rollouts(self, _: Request) -> Response:
         """Every role's newest rollout."""
@@ -195,35 +197,15 @@ def _named_role(request: Request) -> str:
 
 
 async def _body(request: Request, kind: type[T]) -> T:
-    """The request's body as `kind`, with a named actor. Raises `InvalidBody`."""
+    """The request's body as `kind`, with a named actor. Raises `BadRequest`."""
     try:
         wanted = msgspec.json.decode(await request.body(), type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InvalidBody(f"bad request: {error}") from error
+        raise BadRequest(f"bad request: {error}") from error
     if isinstance(wanted, ActIn) and not (wanted.actor.strip() and wanted.reason.strip()):
-        raise InvalidBody("bad request: actor and reason must say something")
+        raise BadRequest("bad request: actor and reason must say something")
     return wanted
 
 
-class InvalidBody(RatchetError):
-    """The request's body is not what this route takes."""
-
-
-async def _problem(_: Request, error: Exception) -> Response:
-    if isinstance(error, NotFound):
-        status = 404
-    elif isinstance(error, IllegalMove | Conflict):
-        status = 409
-    else:
-        status = 503 if isinstance(error, Unavailable | Unreadable) else 400
-    return _json({"error": {"message": str(error)}}, status)
-
-
-async def _no_route(_: Request, error: Exception) -> Response:
-    """Unknown path or method, in the same shape as every other error."""
-    assert isinstance(error, HTTPException)  # noqa: S101 - registered for nothing else
-    return _json({"error": {"message": error.detail}}, error.status_code)
-
-
-def _json(value: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

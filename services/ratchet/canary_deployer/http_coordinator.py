@@ -9,6 +9,7 @@ import httpx
 import msgspec
 
 from ratchet.canary_deployer.gates.base import LoggedPrompts
+from ratchet.contract.http.answers import ErrorOut
 from ratchet.contract.state import PolicyVersion
 from ratchet.errors import Rejected, Unavailable
 
@@ -64,6 +65,6 @@ class HttpCoordinator:
 def _detail(answer: httpx.Response) -> str:
     """The coordinator's one line."""
     try:
-        return msgspec.json.decode(answer.content, type=dict[str, str])["detail"]
-    except (msgspec.DecodeError, KeyError):
+        return msgspec.json.decode(answer.content, type=ErrorOut).error.message
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return str(answer.status_code)

@@ -22,12 +22,16 @@ from ratchet.engine_local.settings import Settings
 from ratchet.engine_local.torch_batch import Job
 from ratchet.engine_local.torch_policies import Served
 from ratchet.engine_local.transformers_text import ChatText
-from ratchet.errors import DigestMismatch, HttpError, NotFound, Rejected
+from ratchet.errors import BadRequest, Conflict, DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.rules.arms import parse_model
 from ratchet.service.asgi import Answer, Handler, Request, Response, json_response
+from ratchet.service.problems import HttpError
 from ratchet.stores.policies import digest_in
 
 log = structlog.get_logger()
+
+REFUSALS = {NotFound: "policy_not_found", DigestMismatch: "digest_mismatch", Rejected: "policy_refused"}
+"""Codes of a failed load: its caller must be able to tell wrong from not now."""
 
 
 class Worker(Protocol):
@@ -119,7 +123,7 @@ class Engine:
         async with self._one_load:
             entry = self._registry.get(name)
             if entry is not None and entry.uri != uri:
-                raise HttpError(409, f"{name} is already loaded from {entry.uri}; names are never reused")
+                raise Conflict(f"{name} is already loaded from {entry.uri}; names are never reused")
             if entry is None:
                 entry = await self._loaded(name, uri)
         entry.pinned = entry.pinned or body.get("pin") is True
@@ -165,7 +169,7 @@ class Engine:
 
     async def _loaded(self, name: str, uri: str) -> Entry[Served]:
         if not self._registry.has_room():
-            raise HttpError(503, "no room for another policy: all resident ones are pinned or busy", code="no_room")
+            raise Unavailable("no room for another policy: all resident ones are pinned or busy", code="no_room")
         began = time.monotonic()
         try:
             fetched = await asyncio.get_running_loop().run_in_executor(self._loading, self._load, uri)
@@ -174,7 +178,9 @@ class Engine:
             metrics.LOADS.labels("refused").inc()
             # No more: the reason quotes what the caller sent, and the caller is told it.
             log.warning("policy not loaded", digest=digest_in(uri), error=type(error).__name__)
-            raise _as_http(error) from error
+            if isinstance(error, RatchetError):
+                error.code = next((code for kind, code in REFUSALS.items() if isinstance(error, kind)), error.code)
+            raise
         now = time.monotonic()
         entry = Entry(name, fetched.digest, uri, fetched.served, self._now().timestamp(), now)
         evicted = self._registry.add(entry)
@@ -189,7 +195,7 @@ class Engine:
         room = entry.served.context - len(ids)
         if room < 1:
             message = f"the prompt has {len(ids)} tokens; the model's context is {entry.served.context}"
-            raise HttpError(400, message, code="context_length_exceeded", param="messages")
+            raise BadRequest(message, code="context_length_exceeded", param="messages")
         if self._open >= self._settings.max_requests:
             metrics.REQUESTS.labels(entry.name, "refused").inc()
             raise HttpError(429, "the engine is full, try again", kind="rate_limit_error", code="engine_full")
@@ -282,14 +288,14 @@ def _prompt_ids(prompt: str | list[int], text: ChatText) -> list[int]:
 
 def _known(ids: list[int], text: ChatText) -> list[int]:
     if max(ids) >= text.vocabulary:
-        raise HttpError(400, f"prompt holds a token id outside the vocabulary of {text.vocabulary}", param="prompt")
+        raise BadRequest(f"prompt holds a token id outside the vocabulary of {text.vocabulary}", param="prompt")
     return ids
 
 
 def _text(body: dict[str, object], name: str) -> str:
     value = body.get(name)
     if not isinstance(value, str) or not value:
-        raise HttpError(400, f"{name} must be a text", param=name)
+        raise BadRequest(f"{name} must be a text", param=name)
     return value
 
 
@@ -301,17 +307,6 @@ def _refuse_other_digest(name: str, digest: str) -> None:
         return
     if told is not None and not digest.startswith(told):
         raise Rejected(f"{name} names digest {told}..., the manifest's is {digest[:8]}...")
-
-
-def _as_http(error: Exception) -> Exception:
-    """What a failed load is answered with: the caller must be able to tell wrong from not now."""
-    if isinstance(error, NotFound):
-        return HttpError(404, str(error), code="policy_not_found")
-    if isinstance(error, DigestMismatch):
-        return HttpError(422, str(error), code="digest_mismatch")
-    if isinstance(error, Rejected):
-        return HttpError(422, str(error), code="policy_refused")
-    return error
 
 
 def _unknown(name: str) -> HttpError:

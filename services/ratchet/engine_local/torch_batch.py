@@ -16,7 +16,7 @@ from ratchet.engine_local.domain.requests import Sampling
 from ratchet.engine_local.torch_network import Network
 from ratchet.engine_local.torch_sampling import Drawer, Drawn, draw, drawer
 from ratchet.engine_local.torch_slots import KeysValues, Slots
-from ratchet.errors import HttpError
+from ratchet.errors import RatchetError
 
 
 @dataclass(slots=True, eq=False)
@@ -106,7 +106,7 @@ class Batch:
     def _take(self, row: _Row, drawn: Drawn) -> str | Exception | None:
         """Add a token; returns why the row ends with it, None when it goes on."""
         if not math.isfinite(drawn.logprob):
-            return HttpError(500, "the policy produced NaN or infinite log-probabilities", code="not_finite")
+            return RatchetError("the policy produced NaN or infinite log-probabilities", code="not_finite")
         row.output.append(drawn.token)
         row.logprobs.append(drawn.logprob)
         if row.job.top_logprobs:

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from ratchet.bus.message import JsonObject
 from ratchet.engine_local.domain.texts import ControlTokens, Marks, template_messages
 from ratchet.engine_local.tool_formats import DEFAULT_TOOL_FORMAT, TOOL_FORMATS, Reply, ToolCall
-from ratchet.errors import HttpError, Rejected
+from ratchet.errors import BadRequest, Rejected
 
 _AS_JSON = re.compile(r"arguments\s*\|\s*tojson")
 _AS_TEXT = re.compile(r"arguments\s+is\s+string")
@@ -53,7 +53,7 @@ class ChatText:
         return frozenset(one for one in self._end if one is not None)
 
     def chat_ids(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> list[int]:
-        """Token ids of the prompt for the next answer. Raises `HttpError` 400.
+        """Token ids of the prompt for the next answer. Raises `BadRequest`.
 
         A control token that was written as text is that text, spelled with ordinary tokens. Only in what the policy
         itself has said may the markers of a tool call stand: a malformed call is rendered as it was written.
@@ -66,11 +66,11 @@ class ChatText:
                 hidden, tools=marks.hide(list(tools)) or None, tokenize=False, add_generation_prompt=True
             )
         except (jinja2.TemplateError, ValueError, TypeError, KeyError, RecursionError) as error:
-            raise HttpError(400, f"the chat template refuses these messages: {error}") from error
+            raise BadRequest(f"the chat template refuses these messages: {error}") from error
         return self._encode(marks.parts(text))
 
     def text_ids(self, text: str) -> list[int]:
-        """Token ids of a plain prompt, in which nothing is a control token. Raises `HttpError` 400."""
+        """Token ids of a plain prompt, in which nothing is a control token. Raises `BadRequest`."""
         marks = Marks(self._control, text)
         return self._encode(marks.parts(marks.hide(text)))
 
@@ -135,7 +135,7 @@ class ChatText:
             for piece in self._pieces(text) if literal else (text,):
                 ids += self._tokenizer(piece, add_special_tokens=False)["input_ids"]
         if not ids:
-            raise HttpError(400, "the prompt is empty")
+            raise BadRequest("the prompt is empty")
         return ids
 
     def _pieces(self, token: str) -> Sequence[str]:

@@ -12,7 +12,6 @@ import msgspec
 import uuid_utils
 
 from ratchet.contract.turn import EngineInfo
-from ratchet.errors import HttpError
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.answer_cache import AnswerCache, cache_key
 from ratchet.gateway.domain.arms import Arm
@@ -28,6 +27,7 @@ from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.recording import CallJob
 from ratchet.rules.arms import Assignment
 from ratchet.service.asgi import check_numbers
+from ratchet.service.problems import HttpError
 
 CACHE = EngineInfo(name="cache")
 OTHER_ROLES = "other"

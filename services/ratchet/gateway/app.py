@@ -25,7 +25,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import Spool
 from ratchet.contract.turn import EngineInfo
-from ratchet.errors import ConfigError, HttpError
+from ratchet.errors import ConfigError
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.broker import Broker
 from ratchet.gateway.coordinator import Coordinator
@@ -49,6 +49,7 @@ from ratchet.service.asgi import Answer, Handler, JsonApi, Request
 from ratchet.service.contracts import load_contracts
 from ratchet.service.health import has_files
 from ratchet.service.http import Bounds, HttpServer
+from ratchet.service.problems import HttpError
 from ratchet.service.runtime import App, Periodic
 
 Routed = Callable[[Request, str | None], Awaitable[Answer]]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import aiohttp
 import msgspec
 
-from ratchet.errors import HttpError
+from ratchet.contract.http.answers import ErrorOut
 from ratchet.gateway.engines.http_post import UNREADABLE, bounded
 from ratchet.service.asgi import Request, Response, problem_response
+from ratchet.service.problems import HttpError
 
 _JOBS = r"/v1/jobs(/[A-Za-z0-9][A-Za-z0-9_.-]{0,127}){0,2}"
 _FORWARDED = {"GET": re.compile(rf"/v1/status(/training|/dpo)?|{_JOBS}"), "POST": re.compile(_JOBS)}
@@ -47,16 +47,14 @@ class Coordinator:
             raise HttpError(502, "the coordinator is not reachable", code="coordinator_unavailable") from error
         if 300 <= answer.status < 400:
             raise HttpError(502, "the coordinator points elsewhere", code="coordinator_unavailable")
-        if answer.status < 400:
+        if answer.status < 400 or _is_error(body):
             return Response(answer.status, body)
-        return problem_response(HttpError(answer.status, _detail(body) or f"the coordinator answered {answer.status}"))
+        return problem_response(HttpError(answer.status, f"the coordinator answered {answer.status}"))
 
 
-def _detail(body: bytes) -> str | None:
-    """The coordinator's one line. `Any`: it is JSON from another process."""
+def _is_error(body: bytes) -> bool:
     try:
-        told: Any = msgspec.json.decode(body)
+        msgspec.json.decode(body, type=ErrorOut)
     except UNREADABLE:
-        return None
-    detail = told.get("detail") if isinstance(told, dict) else None
-    return detail if isinstance(detail, str) else None
+        return False
+    return True

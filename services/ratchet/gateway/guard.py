@@ -9,9 +9,9 @@ from ipaddress import ip_address
 
 from pydantic import IPvAnyNetwork
 
-from ratchet.errors import HttpError
 from ratchet.gateway.domain.rate_limit import RateLimit
 from ratchet.service.asgi import Receive, Response, Scope, Send, client_of, problem_response, send_response
+from ratchet.service.problems import HttpError
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 

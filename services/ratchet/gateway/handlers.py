@@ -19,13 +19,13 @@ from ratchet.bus.contracts import Contracts
 from ratchet.bus.tasks import end
 from ratchet.contract import Feedback, JsonObject, Message, TrajectoryEnd
 from ratchet.contract.state import PolicyVersion
-from ratchet.errors import HttpError, InvalidMessage, NotFound
+from ratchet.errors import BadRequest, NotFound
 from ratchet.gateway import metrics
 from ratchet.gateway.answering import Answered, Answering, Call, new_id
 from ratchet.gateway.domain.arms import Arm, Arms
 from ratchet.gateway.domain.calls import agent_body, check_trajectory_id
 from ratchet.gateway.domain.capture import Asked
-from ratchet.gateway.domain.chunks import KEEP_ALIVE, problem_event
+from ratchet.gateway.domain.chunks import KEEP_ALIVE, event_of
 from ratchet.gateway.domain.forms import CHAT, TEXT, Form
 from ratchet.gateway.domain.routes import assign, claim_of, pin, start_of
 from ratchet.gateway.engines.base import Engine
@@ -34,6 +34,7 @@ from ratchet.gateway.recorder import Recorder
 from ratchet.rules.arms import Assignment, ModelName, parse_model, variant_of
 from ratchet.service.asgi import Answer as HttpAnswer
 from ratchet.service.asgi import EventStream, Request, Response, json_response, problem_response
+from ratchet.service.problems import HttpError, internal_error
 
 log = structlog.get_logger()
 
@@ -75,7 +76,7 @@ class Gateway:
         return json_response({"object": "list", "data": [_model_object(name) for name in listed]})
 
     async def model(self, name: str, _: Request, __: str | None) -> Response:
-        """GET /v1/models/{name}: any name that a call may ask for. Raises `HttpError` 404."""
+        """GET /v1/models/{name}: any name that a call may ask for. Raises `NotFound`."""
         try:
             await self._checked(self._resolved(parse_model(name)))
         except (ValueError, NotFound) as error:
@@ -124,18 +125,15 @@ class Gateway:
         return json_response({"feedback_id": feedback.event_id, "trajectory_id": trajectory_id}, 202)
 
     def _only_role(self, trajectory_id: str) -> str:
-        """The role in which the trajectory's calls were. Raises `HttpError` 400 unless it is known to be just one."""
+        """The role in which the trajectory's calls were. Raises `BadRequest` unless it is known to be just one."""
         roles = [arm.role for arm in self.arms.of(trajectory_id)]
         if len(roles) > 1:
-            raise HttpError(400, f"say which role: the trajectory has calls in {', '.join(roles)}", param="role")
+            raise BadRequest(f"say which role: the trajectory has calls in {', '.join(roles)}", param="role")
         return roles[0] if roles else _unknown_role()
 
     def _checked_message(self, topic: str, said: JsonObject) -> Message:
-        """What an agent said, by the strict view. Raises `HttpError` 400 with path and reason."""
-        try:
-            return self.contracts.check_strict_json(topic, msgspec.json.encode(said))
-        except InvalidMessage as error:
-            raise HttpError(400, str(error), param=error.path, code="invalid_message") from error
+        """What an agent said, by the strict view. Raises `InvalidMessage`."""
+        return self.contracts.check_strict_json(topic, msgspec.json.encode(said))
 
     async def _completion(self, form: Form, request: Request, trajectory: str | None) -> HttpAnswer:
         call = await self._call(form, request, trajectory)
@@ -177,7 +175,7 @@ class Gateway:
                 await asyncio.wait({working}, timeout=self.keep_alive_s)
             problem = _problem(working)
             if problem is not None:
-                yield problem_event(problem)
+                yield event_of(problem.body)
                 return
             answered = working.result()
             *begun, end = call.form.stream(call.request, agent_body(call.request, answered.body))
@@ -200,7 +198,7 @@ class Gateway:
     async def _call(self, form: Form, request: Request, trajectory: str | None) -> Call:
         """Everything that is known before anybody is asked; a call that nobody can answer leaves no trace here.
 
-        Raises `HttpError` 400 or 404.
+        Raises `BadRequest` or `NotFound`.
         """
         wanted = form.read(request.json_object())
         try:
@@ -284,8 +282,8 @@ class Gateway:
 
 
 def _unknown_role() -> NoReturn:
-    """Raises `HttpError` 400."""
-    raise HttpError(400, "say the role: this gateway has not seen a call of that trajectory", param="role")
+    """Raises `BadRequest`."""
+    raise BadRequest("say the role: this gateway has not seen a call of that trajectory", param="role")
 
 
 def _said_again(before: Sequence[Arm]) -> str | None:
@@ -301,8 +299,8 @@ def _unserved(role: str) -> NotFound:
     return NotFound(f"no policy serves the role {role!r}: a training makes its first one; /v1/models lists what serves")
 
 
-def _not_found(error: Exception, param: str) -> HttpError:
-    return HttpError(404, str(error), param=param, code="model_not_found")
+def _not_found(error: Exception, param: str) -> NotFound:
+    return NotFound(str(error), param=param, code="model_not_found")
 
 
 def _model_object(name: str) -> JsonObject:
@@ -325,4 +323,4 @@ def _problem(working: asyncio.Task[Answered]) -> HttpError | None:
     if error is None or isinstance(error, HttpError):
         return error
     log.error("call failed", exc_info=error)
-    return HttpError(500, "internal error; the service's log has the details")
+    return internal_error()

@@ -16,7 +16,7 @@ import structlog
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import Record
 from ratchet.contract import Feedback, Start, TrajectoryEnd, encode
-from ratchet.errors import HttpError
+from ratchet.errors import Unavailable
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.arms import Arm
 from ratchet.gateway.domain.capture import CANCELLED, LOST, TOO_LARGE
@@ -71,7 +71,7 @@ class Recorder:
         self._submit(arm.trajectory_id, job, partial(self._called, arm, job))
 
     def feedback(self, feedback: Feedback) -> None:
-        """Publish an opinion. Raises `HttpError` 503 when there is no room for it."""
+        """Publish an opinion. Raises `Unavailable` when there is no room for it."""
         job = EventJob(feedback.TOPIC, encode(feedback))
         self._require_room(job.size)
         self._submit(feedback.trajectory_id, job, self._told)
@@ -79,7 +79,7 @@ class Recorder:
     def end(self, ended: TrajectoryEnd, arm: Arm | None) -> None:
         """Publish an end once all turns before it are; `arm`: what is known of the trajectory in its role.
 
-        Raises `HttpError` 503 when there is no room for it.
+        Raises `Unavailable` when there is no room for it.
         """
         size = len(encode(ended))
         self._require_room(size)
@@ -149,4 +149,4 @@ class Recorder:
     def _require_room(self, size: int) -> None:
         if not self._has_room(size):
             metrics.UNPUBLISHED.labels(TOO_LARGE).inc()
-            raise HttpError(503, "more is being recorded than there is room for; try again", code="busy")
+            raise Unavailable("more is being recorded than there is room for; try again", code="busy")

@@ -13,7 +13,8 @@ import msgspec
 import structlog
 
 from ratchet.bus.message import decode
-from ratchet.errors import HttpError, RatchetError, Unavailable
+from ratchet.errors import BadRequest, RatchetError
+from ratchet.service.problems import HttpError, http_error, internal_error
 
 log = structlog.get_logger()
 
@@ -55,21 +56,21 @@ class Request:
         return value.decode("latin-1") if value else None
 
     def json(self) -> Any:
-        """The body as JSON. Raises `HttpError` 400."""
+        """The body as JSON. Raises `BadRequest`."""
         try:
             value = decode(self.body)
             check_numbers(self.body, value)
         except msgspec.DecodeError as error:
-            raise HttpError(400, f"the body is not JSON: {error}", code="invalid_json") from error
+            raise BadRequest(f"the body is not JSON: {error}", code="invalid_json") from error
         except OverflowError as error:
-            raise HttpError(400, "the body holds an integer of more than 64 bits", code="invalid_json") from error
+            raise BadRequest("the body holds an integer of more than 64 bits", code="invalid_json") from error
         return value
 
     def json_object(self) -> dict[str, Any]:
-        """The body as a JSON object. Raises `HttpError` 400."""
+        """The body as a JSON object. Raises `BadRequest`."""
         value = self.json()
         if not isinstance(value, dict):
-            raise HttpError(400, "the body must be a JSON object", code="invalid_json")
+            raise BadRequest("the body must be a JSON object", code="invalid_json")
         return value  # pyright: ignore[reportUnknownVariableType]  JSON objects have string keys
 
 
@@ -110,7 +111,7 @@ def json_response(value: object, status: int = 200, headers: Headers = ()) -> Re
 
 def problem_response(problem: HttpError, headers: Headers = ()) -> Response:
     """The answer that a problem stands for."""
-    return json_response(problem.body, problem.status, headers)
+    return Response(problem.status, problem.json, headers)
 
 
 class _Room:
@@ -178,15 +179,11 @@ class JsonApi:
             if self._cancel:
                 return await _until_disconnect(handler(request), receive)
             return await handler(request)
-        except HttpError as problem:
-            return problem_response(problem)
-        except Unavailable as error:
-            return problem_response(HttpError(503, str(error), code="unavailable"))
         except RatchetError as error:
-            return problem_response(HttpError(400, str(error)))
+            return problem_response(http_error(error))
         except Exception:  # the boundary: a bug must answer this request and no other
             log.exception("request failed", method=scope["method"])
-            return problem_response(HttpError(500, "internal error; the service's log has the details"))
+            return problem_response(internal_error())
 
     async def _body(self, receive: Receive, take: Callable[[int], bool]) -> bytes | HttpError | None:
         """The whole body; a problem when it is too large, or there is no room; None when the client went away."""

@@ -16,8 +16,9 @@ import uvicorn
 from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from ratchet.errors import ConfigError, HttpError
+from ratchet.errors import ConfigError
 from ratchet.service.asgi import Receive, Scope, Send, problem_response, send_response
+from ratchet.service.problems import HttpError
 from ratchet.service.same_site import AsgiApp, SameSite
 
 HEADER_S = 10.0
@@ -276,7 +277,7 @@ def _affordable() -> int:
 
 def _closing(status: int, message: str, code: str) -> bytes:
     """An answer that needs no application, after which the connection closes."""
-    body = problem_response(HttpError(status, message, code=code)).body
+    body = HttpError(status, message, code=code).json
     head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 

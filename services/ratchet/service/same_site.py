@@ -11,8 +11,8 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
-from ratchet.errors import HttpError
 from ratchet.service.asgi import Receive, Scope, Send, problem_response, send_response
+from ratchet.service.problems import HttpError
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]

@@ -38,7 +38,7 @@ class StopRequested(Exception):
 def error_code(error: BaseException) -> str:
     """Error class of whatever ended a training."""
     if isinstance(error, TrainingFailed):
-        return error.code
+        return error.code or UNKNOWN
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return OOM
     if isinstance(error, (Rejected, DigestMismatch, NotFound)):

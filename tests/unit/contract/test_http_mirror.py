@@ -25,6 +25,6 @@ MIRROR = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(SERVED.keys() - {"ErrorOut"}))
+@pytest.mark.parametrize("name", sorted(SERVED.keys() - {"ErrorOut", "ErrorPart"}))
 def test_an_answer_has_the_members_of_its_mirror(name: str):
     assert list(MIRROR[name].__struct_fields__) == list(SERVED[name].model_fields)

@@ -11,7 +11,8 @@ from ratchet.engine_local.domain.prefix_index import BLOCK, PrefixIndex
 from ratchet.engine_local.domain.requests import Sampling, Wanted, read_chat, read_completion
 from ratchet.engine_local.domain.residency import Resident, to_evict
 from ratchet.engine_local.domain.texts import MARKS, ControlTokens, Marks, template_messages
-from ratchet.errors import HttpError
+from ratchet.errors import RatchetError
+from ratchet.service.problems import http_error
 
 ASKED: list[JsonObject] = [{"role": "user", "content": "hi"}]
 
@@ -84,14 +85,14 @@ def test_tools_are_hidden_when_the_agent_wants_no_calls() -> None:
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(member: str, value: object) -> None:
-    with pytest.raises(HttpError) as refused:
+    with pytest.raises(RatchetError) as refused:
         read_chat(chat(**{member: value}))
-    assert (refused.value.status, refused.value.param) == (400, member)
+    assert (http_error(refused.value).status, refused.value.param) == (400, member)
 
 
 @pytest.mark.parametrize("prompt", [None, [], ["text"], [1, "x"], [-1], [True]])
 def test_a_completion_needs_one_prompt(prompt: object) -> None:
-    with pytest.raises(HttpError):
+    with pytest.raises(RatchetError):
         read_completion({"model": "a", "prompt": prompt})
 
 
@@ -158,7 +159,7 @@ def test_text_parts_become_one_text() -> None:
     ],
 )
 def test_messages_that_cannot_be_rendered_are_refused(message: JsonObject) -> None:
-    with pytest.raises(HttpError):
+    with pytest.raises(RatchetError):
         template_messages([message], arguments_as_objects=False)
 
 

@@ -15,7 +15,7 @@ from ratchet.engine_local.torch_llama import LlamaNetwork, lean_network
 from ratchet.engine_local.torch_network import Network, TransformersNetwork
 from ratchet.engine_local.torch_policies import Served, Weights
 from ratchet.engine_local.torch_sampling import Drawn, draw, drawer
-from ratchet.errors import HttpError
+from ratchet.errors import RatchetError
 
 NO_END: frozenset[int] = frozenset()
 
@@ -176,7 +176,7 @@ def test_a_policy_that_gives_nan_fails_its_request(served: Served) -> None:
 
     asked = Asked(prompts(1)[0])
     answered(Broken(), asked)
-    assert isinstance(asked.error, HttpError)
+    assert isinstance(asked.error, RatchetError)
     assert asked.error.code == "not_finite"
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from ratchet.contract import named_id
-from ratchet.errors import HttpError
+from ratchet.errors import RatchetError
 from ratchet.gateway.domain.calls import agent_body, check_trajectory_id, provider_body, split_path
 from ratchet.gateway.domain.chat import chat_upstream, read_chat
+from ratchet.service.problems import http_error
 
 BODY: dict[str, Any] = {"model": "support", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -22,9 +23,9 @@ def test_a_base_url_may_carry_the_trajectory() -> None:
 def test_a_trajectory_id_is_a_uuid() -> None:
     plain = named_id("x")
     assert check_trajectory_id(plain.upper()) == plain
-    with pytest.raises(HttpError) as error:
+    with pytest.raises(RatchetError) as error:
         check_trajectory_id("ticket-17")
-    assert error.value.status == 400
+    assert http_error(error.value).status == 400
 
 
 @pytest.mark.parametrize(
@@ -47,9 +48,9 @@ def test_a_trajectory_id_is_a_uuid() -> None:
 def test_what_the_gateway_cannot_serve_is_refused_with_the_member_that_is_wrong(
     change: dict[str, Any], status: int, param: str
 ) -> None:
-    with pytest.raises(HttpError) as error:
+    with pytest.raises(RatchetError) as error:
         read_chat({**BODY, **change})
-    assert (error.value.status, error.value.param) == (status, param)
+    assert (http_error(error.value).status, error.value.param) == (status, param)
 
 
 def test_an_adapter_id_pins_a_version_whatever_the_model_says() -> None:

@@ -8,9 +8,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.errors import HttpError
-from ratchet.gateway.domain.chunks import PIECES, pieces, problem_event
+from ratchet.gateway.domain.chunks import PIECES, event_of, pieces
 from ratchet.gateway.domain.forms import CHAT, TEXT, Form
+from ratchet.service.problems import HttpError
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 CALLS: list[Any] = [
@@ -105,5 +105,5 @@ def test_other_members_of_a_message_come_with_the_role() -> None:
 
 
 def test_an_error_in_a_stream_has_the_shape_of_one_before_it() -> None:
-    event = problem_event(HttpError(502, "gone", code="engine_failed"))
+    event = event_of(HttpError(502, "gone", code="engine_failed").body)
     assert msgspec.json.decode(event.removeprefix(b"data: "))["error"]["code"] == "engine_failed"

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from ratchet.errors import HttpError
+from ratchet.errors import RatchetError
 from ratchet.gateway.domain.completions import completion_upstream, read_completion
+from ratchet.service.problems import http_error
 
 
 @pytest.mark.parametrize(
@@ -22,9 +23,9 @@ def test_a_prompt_is_a_text_or_token_ids(prompt: Any, asked: Any, searchable: bo
 
 @pytest.mark.parametrize("prompt", [None, [], 7, ["one", "two"], [[1], [2]], [True], [{}]])
 def test_anything_else_is_refused(prompt: Any) -> None:
-    with pytest.raises(HttpError) as error:
+    with pytest.raises(RatchetError) as error:
         read_completion({"model": "support", "prompt": prompt})
-    assert (error.value.status, error.value.param) == (400, "prompt")
+    assert (http_error(error.value).status, error.value.param) == (400, "prompt")
 
 
 def test_a_text_is_a_users_message_and_token_ids_are_only_counted() -> None:

@@ -9,8 +9,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.errors import BusUnavailable, HttpError, NotFound
+from ratchet.errors import (
+    BadRequest,
+    BusUnavailable,
+    Conflict,
+    DigestMismatch,
+    InvalidMessage,
+    MissingExtra,
+    NotFound,
+    Rejected,
+    Unreadable,
+    WrongState,
+)
 from ratchet.service.asgi import EventStream, Handler, JsonApi, Request, Response, json_response
+from ratchet.service.problems import HttpError
 
 
 class Call:
@@ -113,7 +125,15 @@ async def test_a_body_that_is_no_json_is_refused(body: bytes) -> None:
     [
         (HttpError(404, "gone", code="c", param="p"), 404, "invalid_request_error"),
         (BusUnavailable("no broker"), 503, "server_error"),
-        (NotFound("no such role"), 400, "invalid_request_error"),
+        (NotFound("no such role"), 404, "invalid_request_error"),
+        (BadRequest("no text", param="p"), 400, "invalid_request_error"),
+        (InvalidMessage("no text", "/p"), 400, "invalid_request_error"),
+        (WrongState("it has ended"), 409, "invalid_request_error"),
+        (Conflict("another was faster"), 409, "invalid_request_error"),
+        (Rejected("it cannot be"), 422, "invalid_request_error"),
+        (DigestMismatch("other bytes"), 422, "invalid_request_error"),
+        (Unreadable("key", 1, "damaged"), 503, "server_error"),
+        (MissingExtra("engine", "it"), 500, "server_error"),
         (ZeroDivisionError("a bug"), 500, "server_error"),
     ],
 )

@@ -15,7 +15,7 @@ from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.trajectories import Compared
 from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.contract.state import ServedPolicy, WeightStep
-from ratchet.errors import Rejected
+from ratchet.errors import WrongState
 
 
 class State(StrEnum):
@@ -112,7 +112,7 @@ WITH_TRAFFIC = frozenset({State.RUNNING, State.PAUSED, State.HELD, State.SOAKING
 """The canary has a weight, and its lease is renewed."""
 
 
-class IllegalMove(Rejected):
+class IllegalMove(WrongState):
     """The act is not possible in this state; the message names those that are."""
 
     def __init__(self, state: State, act: str) -> None:

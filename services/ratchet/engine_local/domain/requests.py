@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ratchet.bus.message import JsonObject
-from ratchet.errors import HttpError
+from ratchet.errors import BadRequest
 
 MAX_TOP_LOGPROBS = 20
 MAX_STOPS = 16
@@ -100,7 +100,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 
 
 def read_chat(body: JsonObject) -> ChatCall:
-    """Raises `HttpError` 400 naming the member at fault."""
+    """Raises `BadRequest` naming the member at fault."""
     _refuse_unsupported(body)
     messages = _objects(body, "messages")
     if not messages:
@@ -116,7 +116,7 @@ def read_chat(body: JsonObject) -> ChatCall:
 
 
 def read_completion(body: JsonObject) -> CompletionCall:
-    """Raises `HttpError` 400 naming the member at fault."""
+    """Raises `BadRequest` naming the member at fault."""
     _refuse_unsupported(body)
     prompt = body.get("prompt")
     if not isinstance(prompt, str) and not _is_token_ids(prompt):
@@ -213,5 +213,5 @@ def _is_token_ids(value: object) -> bool:
     return bool(ids) and all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in ids)
 
 
-def _wrong(name: str, rule: str) -> HttpError:
-    return HttpError(400, f"{name} {rule}", param=name)
+def _wrong(name: str, rule: str) -> BadRequest:
+    return BadRequest(f"{name} {rule}", param=name)

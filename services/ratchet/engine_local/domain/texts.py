@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from ratchet.bus.message import JsonObject
-from ratchet.errors import HttpError
+from ratchet.errors import BadRequest
 
 _ROLES = {"system", "developer", "user", "assistant", "tool"}
 
@@ -49,12 +49,12 @@ class Marks:
     """Stand-ins for the control tokens in some texts, so that a template can be filled without their taking effect."""
 
     def __init__(self, control: ControlTokens, value: object) -> None:
-        """`value`: everything that will be rendered, for marks that occur nowhere in it. Raises `HttpError` 400."""
+        """`value`: everything that will be rendered, for marks that occur nowhere in it. Raises `BadRequest`."""
         texts = "\0".join(_texts(value))
         free = (chr(code) for code in MARKS if chr(code) not in texts)
         self._marks = dict(zip((token for token in control.texts if token in texts), free, strict=False))
         if any(token in texts and token not in self._marks for token in control.texts):
-            raise HttpError(400, "the messages use every character for private use", code="control_token")
+            raise BadRequest("the messages use every character for private use", code="control_token")
         self._meant = {mark: token for token, mark in self._marks.items()}
         self._pattern = re.compile(f"([{''.join(self._meant)}])") if self._meant else None
 
@@ -94,7 +94,7 @@ def _texts(value: object) -> Iterator[str]:
 def template_messages(messages: Sequence[JsonObject], *, arguments_as_objects: bool) -> list[JsonObject]:
     """Messages as a chat template expects them: content as text, arguments as the template renders them.
 
-    Raises `HttpError` 400 for roles and content that this engine cannot render.
+    Raises `BadRequest` for roles and content that this engine cannot render.
     """
     return [_template_message(message, index, arguments_as_objects) for index, message in enumerate(messages)]
 
@@ -102,7 +102,7 @@ def template_messages(messages: Sequence[JsonObject], *, arguments_as_objects: b
 def _template_message(message: JsonObject, index: int, arguments_as_objects: bool) -> JsonObject:
     role = message.get("role")
     if not isinstance(role, str) or role not in _ROLES:
-        raise HttpError(400, f"messages[{index}].role {role!r} is not one of {', '.join(sorted(_ROLES))}")
+        raise BadRequest(f"messages[{index}].role {role!r} is not one of {', '.join(sorted(_ROLES))}")
     shaped = {name: value for name, value in message.items() if value is not None}
     shaped["content"] = _text(message.get("content"), index)
     calls: Any = message.get("tool_calls")
@@ -116,25 +116,25 @@ def _text(content: object, index: int) -> str | None:
         return content
     where = f"messages[{index}].content"
     if not isinstance(content, list):
-        raise HttpError(400, f"{where} must be a text or a list of text parts", param=where)
+        raise BadRequest(f"{where} must be a text or a list of text parts", param=where)
     texts: list[str] = []
     for part in cast("list[Any]", content):
         if not isinstance(part, dict) or not isinstance(cast("JsonObject", part).get("text"), str):
-            raise HttpError(400, f"{where} holds a part that is not text", param=where)
+            raise BadRequest(f"{where} holds a part that is not text", param=where)
         texts.append(part["text"])
     return "".join(texts)
 
 
 def _list(calls: object, index: int) -> list[object]:
     if not isinstance(calls, list):
-        raise HttpError(400, f"messages[{index}].tool_calls must be a list")
+        raise BadRequest(f"messages[{index}].tool_calls must be a list")
     return cast("list[object]", calls)
 
 
 def _call(call: object, index: int, arguments_as_objects: bool) -> JsonObject:
     function: Any = cast("JsonObject", call).get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(cast("JsonObject", function).get("name"), str):
-        raise HttpError(400, f"messages[{index}] has a tool call without a function name")
+        raise BadRequest(f"messages[{index}] has a tool call without a function name")
     shaped = dict(cast("JsonObject", call))
     arguments: Any = function.get("arguments")
     if arguments_as_objects and isinstance(arguments, str):

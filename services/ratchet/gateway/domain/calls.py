@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ratchet.contract import JsonObject
 from ratchet.contract.turn import Sampling
-from ratchet.errors import HttpError
+from ratchet.errors import BadRequest, NotFound
 from ratchet.gateway.domain.distribution import is_constrained, is_multimodal, with_neutral
 from ratchet.rules.arms import ModelName, parse_model
 
@@ -56,11 +56,11 @@ def split_path(path: str) -> tuple[str | None, str]:
 
 
 def check_trajectory_id(text: str) -> str:
-    """The id in its usual form. Raises `HttpError` 400 unless it is a UUID."""
+    """The id in its usual form. Raises `BadRequest` unless it is a UUID."""
     try:
         return str(uuid.UUID(text))
     except ValueError as error:
-        raise HttpError(400, "a trajectory id must be a UUID", param="x-ratchet-trajectory") from error
+        raise BadRequest("a trajectory id must be a UUID", param="x-ratchet-trajectory") from error
 
 
 def read_call(
@@ -71,12 +71,12 @@ def read_call(
     wants_logprobs: bool = False,
     searchable: bool = True,
 ) -> CallRequest:
-    """What all completion routes have in common. Raises `HttpError` 400, or 404 for a name that no model can have."""
+    """What all completion routes have in common. Raises `BadRequest`; `NotFound` for a name that no model can have."""
     if body.get("n") is not None and body["n"] != 1:
-        raise HttpError(400, "n must be 1: every answer belongs to one trajectory", param="n")
+        raise BadRequest("n must be 1: every answer belongs to one trajectory", param="n")
     options = body.get("stream_options")
     if options is not None and not isinstance(options, dict):
-        raise HttpError(400, "stream_options must be an object", param="stream_options")
+        raise BadRequest("stream_options must be an object", param="stream_options")
     named_by = "adapter_id" if body.get("adapter_id") else "model"
     return CallRequest(
         model=_model(body, named_by),
@@ -137,11 +137,11 @@ def _shown_choice(request: CallRequest, choice: Mapping[str, Any]) -> Body:
 def _model(body: Body, named_by: str) -> ModelName:
     wanted = body.get(named_by)
     if not isinstance(wanted, str):
-        raise HttpError(400, f"{named_by} must be a string", param=named_by)
+        raise BadRequest(f"{named_by} must be a string", param=named_by)
     try:
         return parse_model(wanted)
     except ValueError as error:
-        raise HttpError(404, f"unknown model: {error}", param=named_by, code="model_not_found") from error
+        raise NotFound(f"unknown model: {error}", param=named_by, code="model_not_found") from error
 
 
 def _sampling(body: Body) -> Sampling:
@@ -161,7 +161,7 @@ def _sampling(body: Body) -> Sampling:
 def _flag(body: Body, name: str) -> bool:
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
-        raise HttpError(400, f"{name} must be true or false", param=name)
+        raise BadRequest(f"{name} must be true or false", param=name)
     return bool(value)
 
 
@@ -170,11 +170,11 @@ def _maybe(body: Body, name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise HttpError(400, f"{name} must be a number", param=name)
+        raise BadRequest(f"{name} must be a number", param=name)
     try:
         return float(value)
     except OverflowError as error:
-        raise HttpError(400, f"{name} is larger than any number that can be used", param=name) from error
+        raise BadRequest(f"{name} is larger than any number that can be used", param=name) from error
 
 
 def _number(body: Body, name: str, default: float) -> float:
@@ -187,7 +187,7 @@ def _integer(body: Body, name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise HttpError(400, f"{name} must be an integer", param=name)
+        raise BadRequest(f"{name} must be an integer", param=name)
     if not -INTEGERS <= value < INTEGERS:
-        raise HttpError(400, f"{name} must fit into 64 bits", param=name)
+        raise BadRequest(f"{name} must fit into 64 bits", param=name)
     return value

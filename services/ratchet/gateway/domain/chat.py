@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ratchet.errors import HttpError
+from ratchet.errors import BadRequest
 from ratchet.gateway.domain.calls import Body, CallRequest, engine_body, first_choice, read_call
 from ratchet.gateway.domain.capture import MODES, Answer, usage_of
 
 
 def read_chat(body: Body) -> CallRequest:
-    """Check what the gateway relies on; everything else is the engine's business. Raises `HttpError`."""
+    """Check what the gateway relies on; everything else is the engine's business. Raises `BadRequest`."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
-        raise HttpError(400, "messages must be a non-empty list of objects", param="messages")
+        raise BadRequest("messages must be a non-empty list of objects", param="messages")
     tools = body.get("tools")
     if tools is not None and not isinstance(tools, list):
-        raise HttpError(400, "tools must be a list", param="tools")
+        raise BadRequest("tools must be a list", param="tools")
     return read_call(body, messages, tools=tools or None, wants_logprobs=bool(body.get("logprobs")))
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from ratchet.errors import HttpError
 from ratchet.gateway.domain.calls import Body
 
 DONE = b"data: [DONE]\n\n"
@@ -23,14 +22,9 @@ _SPOKEN = ("role", "content", "tool_calls")
 Chunks = Callable[[Body], Iterator[Body]]
 
 
-def event_of(chunk: Mapping[str, Any]) -> bytes:
+def event_of(chunk: Mapping[str, Any] | msgspec.Struct) -> bytes:
     """One server-sent event."""
     return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
-
-
-def problem_event(problem: HttpError) -> bytes:
-    """An error after the stream has begun, in the same shape as before it."""
-    return event_of(problem.body)
 
 
 def chat_chunks(answer: Body) -> Iterator[Body]:

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ratchet.contract import JsonObject
-from ratchet.errors import HttpError
+from ratchet.errors import BadRequest
 from ratchet.gateway.domain.calls import Body, CallRequest, engine_body, first_choice, read_call
 from ratchet.gateway.domain.capture import MODES, Answer, usage_of
 
 
 def read_completion(body: Body) -> CallRequest:
-    """Check what the gateway relies on; everything else is the engine's business. Raises `HttpError`."""
+    """Check what the gateway relies on; everything else is the engine's business. Raises `BadRequest`."""
     prompt = _prompt(body.get("prompt"))
     asked = body.get("logprobs")
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int)):
-        raise HttpError(400, "logprobs must be an integer", param="logprobs")
+        raise BadRequest("logprobs must be an integer", param="logprobs")
     return read_call(
         {**body, "prompt": prompt},
         [{"role": "user", "content": _content(prompt)}],
@@ -51,7 +51,7 @@ def completion_answer(body: Mapping[str, Any]) -> Answer:
 
 
 def _prompt(given: object) -> str | list[int]:
-    """One prompt; a list that holds just one is that one. Raises `HttpError` 400."""
+    """One prompt; a list that holds just one is that one. Raises `BadRequest`."""
     if isinstance(given, str):
         return given
     if isinstance(given, list) and given:
@@ -61,8 +61,8 @@ def _prompt(given: object) -> str | list[int]:
         if len(parts) == 1 and isinstance(parts[0], str | list):
             return _prompt(parts[0])
         if len(parts) > 1 and all(isinstance(part, str | list) for part in parts):
-            raise HttpError(400, "one prompt per call: every answer belongs to one trajectory", param="prompt")
-    raise HttpError(400, "prompt must be a text or a list of token ids", param="prompt")
+            raise BadRequest("one prompt per call: every answer belongs to one trajectory", param="prompt")
+    raise BadRequest("prompt must be a text or a list of token ids", param="prompt")
 
 
 def _content(prompt: str | list[int]) -> str | list[JsonObject]:

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from ratchet.contract.state import ServedPolicy
 from ratchet.contract.turn import EngineInfo
-from ratchet.errors import HttpError
 from ratchet.gateway.domain.calls import CallRequest
 from ratchet.gateway.domain.forms import Form
+from ratchet.service.problems import HttpError
 
 BUSY = frozenset({408, 429})
 """Out of time, or too many calls: somebody else may have room."""

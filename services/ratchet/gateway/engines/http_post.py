@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from ratchet.errors import HttpError
 from ratchet.gateway.engines.base import EngineFailed, Reply
+from ratchet.service.problems import HttpError
 
 CONNECT_TRIES = 3
 """A refused connection was never a call, so it is tried again; anything later is not."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import uuid_utils
-from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, FastAPI, Query, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from ratchet.errors import Conflict, InvalidMessage, NotFound, RatchetError, Rejected, Unavailable, Unreadable
+from ratchet.errors import WrongState
 from ratchet.rl_coordinator.http.models import (
     ErrorOut,
     HealthOut,
@@ -32,18 +30,8 @@ from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.registry.http_registry import Registry, RoleFilter, registry_routes
 from ratchet.rl_coordinator.registry.http_replay import replay_routes
 from ratchet.rl_coordinator.registry.replay import Replay
+from ratchet.service.control_api import answer_errors
 from ratchet.service.health import Check, Health
-
-STATUS_OF: Sequence[tuple[type[RatchetError], int]] = (
-    (InvalidMessage, 400),
-    (NotFound, 404),
-    (Conflict, 409),
-    (Rejected, 422),
-    (Unavailable, 503),
-    (Unreadable, 503),
-)
-"""Which answer an error gets; any other is 500."""
-
 
 ASKED: dict[int | str, dict[str, Any]] = {
     200: {
@@ -96,7 +84,7 @@ def http_app(parts: Parts) -> FastAPI:
     app = FastAPI(
         title="Ratchet coordinator",
         version="1",
-        description="Training jobs and the policies they made. Errors are `{detail: one line}`.",
+        description="Training jobs and the policies they made. Every error is an ErrorOut.",
         responses={
             422: {"model": ErrorOut, "description": "A parameter or the body is not what this document says."},
             503: {"model": ErrorOut, "description": "The broker, the warehouse or the object store is away."},
@@ -108,8 +96,7 @@ def http_app(parts: Parts) -> FastAPI:
     app.include_router(registry_routes(parts.registry))
     app.include_router(status_routes(parts.statuses))
     app.include_router(replay_routes(parts.replay))
-    app.add_exception_handler(RatchetError, _refused)
-    app.add_exception_handler(RequestValidationError, _invalid)
+    answer_errors(app)
     return app
 
 
@@ -124,7 +111,7 @@ def _job_commands(parts: Parts) -> APIRouter:
     async def ask_for_training(body: JobIn, response: Response, asked: Annotated[AskIn, Query()]) -> JobOut:
         """Ask for training. The job is queued, or found if it was asked for before."""
         if not parts.training_enabled:
-            raise HTTPException(409, "training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)")
+            raise WrongState("training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)")
         request = body.request(str(uuid_utils.uuid7()), parts.now())
         if asked.dry_run:
             response.status_code = 200
@@ -146,10 +133,7 @@ def _job_commands(parts: Parts) -> APIRouter:
     )
     async def cancel_job(job_id: str) -> JobOut:
         """Cancel: a queued job at once, a running one as soon as its worker has stopped."""
-        try:
-            return job_out(await parts.coordinator.cancel(job_id))
-        except Rejected as error:
-            raise HTTPException(409, str(error)) from error
+        return job_out(await parts.coordinator.cancel(job_id))
 
     return routes
 
@@ -200,15 +184,3 @@ def _health_routes(parts: Parts) -> APIRouter:
 
 async def _reasons(checks: Mapping[str, Check]) -> dict[str, str]:
     return await Health("rl_coordinator", starting=None, checks=checks).reasons()
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    status = next((status for kind, status in STATUS_OF if isinstance(error, kind)), 500)
-    return JSONResponse({"detail": str(error)}, status_code=status)
-
-
-async def _invalid(_: Request, error: Exception) -> Response:
-    """One line that names every member that is wrong."""
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - what it is registered for
-    said = [f"{'.'.join(str(part) for part in each['loc'][1:]) or 'body'}: {each['msg']}" for each in error.errors()]
-    return JSONResponse({"detail": "; ".join(said)}, status_code=422)

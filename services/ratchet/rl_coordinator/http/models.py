@@ -246,8 +246,15 @@ class HealthOut(BaseModel):
     reasons: dict[str, str]
 
 
+class ErrorPart(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
 class ErrorOut(BaseModel):
-    detail: str
+    error: ErrorPart
 
 
 def job_out(job: Job) -> JobOut:

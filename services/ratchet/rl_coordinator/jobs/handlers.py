@@ -84,7 +84,7 @@ class Coordinator:
         return self._new(request, Cause(event_id=request.event_id, correlation_id=request.event_id))
 
     async def cancel(self, job_id: str) -> Job:
-        """Cancel a job, or ask its worker to. Raises `NotFound`, or `Rejected` when it has ended."""
+        """Cancel a job, or ask its worker to. Raises `NotFound`, or `WrongState` when it has ended."""
         return await self._store.change(job_id, lambda job: jobs.cancel(job, self._now()))
 
     def _new(self, request: TrainingRequest, cause: Cause) -> Job:

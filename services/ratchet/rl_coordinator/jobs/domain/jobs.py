@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ratchet.bus.message import Cause
 from ratchet.contract.state import Job
 from ratchet.contract.training import Progress, SnapshotRef, TrainingError, TrainingRequest, TrainingStatus
-from ratchet.errors import Rejected
+from ratchet.errors import WrongState
 from ratchet.rl_coordinator.jobs.domain.retries import RetryRule, eased
 
 
@@ -100,11 +100,11 @@ def dispatch(job: Job, now: datetime) -> Job:
 
 
 def cancel(job: Job, now: datetime) -> Job:
-    """A queued job is cancelled at once; a worker is asked to stop. Raises `Rejected` for a job that has ended."""
+    """A queued job is cancelled at once; a worker is asked to stop. Raises `WrongState` for a job that has ended."""
     if job.cancel_requested or job.state == State.CANCELLED:
         return job
     if job.state in TERMINAL:
-        raise Rejected(f"job {job.training_job_id} is already {job.state}")
+        raise WrongState(f"job {job.training_job_id} is already {job.state}")
     if job.state == State.QUEUED:
         return _move(job, State.CANCELLED, now, cancel_requested=True, finished_at=now)
     return replace(job, cancel_requested=True, updated_at=now)
@@ -238,7 +238,7 @@ def _move(job: Job, state: State, now: datetime, **changes: Any) -> Job:
     before, after = State(job.state), State(state)
     forward = (following.attempt, RANK[after]) >= (job.attempt, RANK[before])
     if after not in NEXT[before] or not forward:
-        raise Rejected(f"job {job.training_job_id} cannot go from {before} to {after}")
+        raise WrongState(f"job {job.training_job_id} cannot go from {before} to {after}")
     return following
 
 
