@@ -62,7 +62,7 @@ class PluginTable(Mapping[str, V], Generic[V]):
         self.group = group
         self.noun = noun
         self.built_in = built_in
-        self._fit = fit
+        self.fit = fit
         self._loaded: dict[str, V] = {}
 
     def __getitem__(self, name: str) -> V:
@@ -114,7 +114,7 @@ class PluginTable(Mapping[str, V], Generic[V]):
             raise ConfigError(f"{self.noun} {entries[0].name!r} is declared by {_and(entries)}: uninstall all but one")
         entry = entries[0]
         try:
-            return self._fit(entry.name, entry.load())
+            return self.fit(entry.name, entry.load())
         except Misfit as error:
             raise ConfigError(f"{self.noun} {entry.name!r} of {package_of(entry)} does not fit: {error}") from error
         except Exception as error:  # the boundary: importing runs code of other packages

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.bus.connection import Bus
-from ratchet.importers.tau_bench import ImportOptions, import_tau_bench, read_records, trajectory_of
+from ratchet.importers.base import ImportOptions
+from ratchet.importers.importing import import_file, read_records
+from ratchet.importers.tau_bench import TAU_BENCH, trajectory_of
 from ratchet.reward_computer.app import build
 from ratchet.reward_computer.settings import Settings
 from ratchet.service.settings import SharedSettings
@@ -49,10 +51,10 @@ async def handled_everything(bus: Bus) -> None:
 async def imported_twice(shared: SharedSettings, path: Path, expected: int) -> list[dict[str, Any]]:
     """Import, import again, and once more past the broker's memory; returns the rewards, which never changed."""
     async with loop(shared) as (bus, warehouse), running_app(build(Settings(shared=shared))):
-        await import_tau_bench(bus, path, OPTIONS)
+        await import_file(TAU_BENCH, bus, path, OPTIONS)
         await eventually(holds(warehouse, expected), 60)
         trajectories, rewards = await table(warehouse, "trajectories"), await table(warehouse, "rewards")
-        await import_tau_bench(bus, path, OPTIONS)
+        await import_file(TAU_BENCH, bus, path, OPTIONS)
         for item in read_records(path)[:10]:
             if isinstance(item, dict) and "traj" in item:
                 await publish_again(bus, trajectory_of(item, OPTIONS))

@@ -19,7 +19,9 @@ from ratchet.bus.message import named_id
 from ratchet.contract import Feedback, Message, Trajectory
 from ratchet.contract.state import POLICIES, PolicyVersion, Route, ServedPolicy
 from ratchet.datasets.s3_snapshots import SCHEMAS
-from ratchet.importers.tau_bench import ImportOptions, import_tau_bench, read_records
+from ratchet.importers.base import ImportOptions
+from ratchet.importers.importing import import_file, read_records
+from ratchet.importers.tau_bench import TAU_BENCH
 from ratchet.preferences.clickhouse_stored import StoredPreferences, Wanted
 from ratchet.preferences.clickhouse_tries import Tries
 from ratchet.preferences.deriving import DerivationReport, Deriver
@@ -335,7 +337,7 @@ async def imported(shared: SharedSettings, file: Path) -> AsyncIterator[Bus]:
         running_app(build_collector(CollectorSettings(shared=shared, linger_s=0.02))),
         running_app(build_reward_computer(RewardSettings(shared=shared))),
     ):
-        report = await import_tau_bench(bus, file, ImportOptions(role=ROLE))
+        report = await import_file(TAU_BENCH, bus, file, ImportOptions(role=ROLE))
         await rewarded(warehouse, report.published)
         yield bus
 

@@ -15,8 +15,10 @@ import httpx
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.importers.base import ImportOptions
+from ratchet.importers.importing import import_file, read_records
 from ratchet.importers.report import ImportReport
-from ratchet.importers.tau_bench import ImportOptions, import_tau_bench, read_records
+from ratchet.importers.tau_bench import TAU_BENCH
 from ratchet.preferences.clickhouse_stored import StoredPreferences
 from ratchet.preferences.clickhouse_tries import Tries
 from ratchet.preferences.deriving import Deriver
@@ -55,7 +57,7 @@ class Line:
     api: httpx.AsyncClient
 
     async def imported(self, file: Path) -> ImportReport:
-        return await import_tau_bench(self.bus, file, ImportOptions(role=ROLE, model="gpt-4o"))
+        return await import_file(TAU_BENCH, self.bus, file, ImportOptions(role=ROLE, model="gpt-4o"))
 
     async def count(self, sql: str) -> int:
         return int((await self.warehouse.rows(sql))[0]["n"])

@@ -26,7 +26,7 @@ from ratchet.canary_deployer.controllers import Deployments
 from ratchet.canary_deployer.domain.announcements import Facts
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.trajectories import Chunk
-from ratchet.canary_deployer.gates import GATES
+from ratchet.canary_deployer.gates import build_gates
 from ratchet.canary_deployer.gates.base import GateTools, ReplayTools
 from ratchet.canary_deployer.handlers import Handlers
 from ratchet.canary_deployer.http_api import Api, Ledger
@@ -120,7 +120,7 @@ def _assembled(settings: Settings, bus: Bus, clients: Clients, clock: BrokerCloc
     )
     tools = _gate_tools(settings, clients)
     work = Work(
-        gates={name: make(tools) for name, make in GATES.items()},
+        gates=build_gates(settings.further_gates, tools),
         source=BusSource(bus),
         traffic=NatsTraffic(bus),
         history=clients.coordinator,

@@ -324,6 +324,8 @@ class RoleDriver:
         if asking.cancelled():
             return None
         result = asking.result()
+        if not isinstance(result, GateResult) or result.gate != name:  # pyright: ignore[reportUnnecessaryIsInstance] - a gate may come from another package
+            raise TypeError(f"gate {name} returned no result of its own: {type(result).__name__}")
         log.info("gate", policy=candidate.name, gate=name, outcome=result.outcome)  # the audit has the engine's words
         return result
 

@@ -63,6 +63,9 @@ class Settings(BaseSettings):
 
     strategy: Literal["canary", "blue_green", "auto"] = "canary"
     """How a policy that passed its gates gets traffic; `auto` chooses by the held-out improvement."""
+    further_gates: Names = ()
+    """Gates of other packages (`ratchet plugins`) that candidates must pass as well, in the order of asking: after
+    `heldout_tasks`, before people are asked. A JSON list or names separated by commas."""
     stages: Numbers = (10, 25, 50)
     """Canary weight of each stage before the promotion decision, in percent; 100 may follow and is implied."""
     stage_min_s: Numbers = (3600, 3600, 7200)

@@ -35,12 +35,16 @@ def tau_bench(
     from ratchet.cli.exit_codes import ExitCode
     from ratchet.cli.imports import run_import
     from ratchet.cli.output import errors, print_json, progress
-    from ratchet.importers.tau_bench import ImportOptions, import_tau_bench
+    from ratchet.importers.base import ImportOptions
+    from ratchet.importers.importing import import_file
+    from ratchet.importers.tau_bench import TAU_BENCH
 
     options = ImportOptions(role=role, model=model, domain=domain)
     with progress(f"importing {file.name}", quiet=as_json) as bar:
         done = asyncio.run(
-            run_import(locate(directory), lambda to, stored: import_tau_bench(to, file, options, stored, bar), dry_run)
+            run_import(
+                locate(directory), lambda to, stored: import_file(TAU_BENCH, to, file, options, stored, bar), dry_run
+            )
         )
     if done.unchecked is not None:
         errors.print(f"what is stored already was not looked up: {done.unchecked}", markup=False)

@@ -1,11 +1,15 @@
 """Takes what is stored out of ClickHouse into one file, in rows that other programs read."""
 
-from collections.abc import Mapping
-
 from ratchet.exporters.base import Kind
 from ratchet.exporters.executions import EXECUTIONS
 from ratchet.exporters.rewards import REWARDS
 from ratchet.exporters.trajectories import TRAJECTORIES
+from ratchet.plugins import PluginTable, instance_of
 
-KINDS: Mapping[str, Kind] = {"trajectories": TRAJECTORIES, "executions": EXECUTIONS, "rewards": REWARDS}
-"""What can be exported. A further kind is one file and one entry here."""
+KINDS: PluginTable[Kind] = PluginTable(
+    "ratchet.exporters",
+    "kind of export",
+    {"trajectories": TRAJECTORIES, "executions": EXECUTIONS, "rewards": REWARDS},
+    instance_of(Kind),
+)
+"""What can be exported. A further kind is one file and one entry here, or a package."""

@@ -29,6 +29,8 @@ class Wanted:
 class Kind:
     """One kind of export."""
 
+    summary: str
+    """What it holds, for `ratchet export --help`."""
     table: str
     time: str
     """The column that rows are ordered and chosen by, newest first."""

@@ -127,6 +127,9 @@ def _asked(content: JsonObject | list[JsonObject]) -> Told:
 
 
 EXECUTIONS = Kind(
+    summary=(
+        "Every run as one flat record: timestamp, instruction, success, cost, latency_ms, plan, result; failures too."
+    ),
     table="trajectories",
     time="ended_at",
     key="trajectory_id",

@@ -18,6 +18,7 @@ def record(body: bytes, _: Reward | None) -> Record:
 
 
 REWARDS = Kind(
+    summary="Rewards with their components, every revision of them.",
     table="rewards",
     time="at",
     key="reward_id",

@@ -18,6 +18,7 @@ def record(body: bytes, reward: Reward | None) -> Record:
 
 
 TRAJECTORIES = Kind(
+    summary="Trajectories as they were told, each with its newest reward.",
     table="trajectories",
     time="ended_at",
     key="trajectory_id",

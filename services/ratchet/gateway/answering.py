@@ -19,8 +19,7 @@ from ratchet.gateway.domain.calls import CallRequest
 from ratchet.gateway.domain.capture import CACHED, CANCELLED, Asked
 from ratchet.gateway.domain.forms import Form
 from ratchet.gateway.domain.routes import claim_of, fall_back, lend
-from ratchet.gateway.engines.base import CallRefused, Engine, EngineFailed
-from ratchet.gateway.engines.openai import OpenAiEngine
+from ratchet.gateway.engines.base import CallRefused, Engine, EngineFailed, Upstream
 from ratchet.gateway.engines.policies import PolicyEngine
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
@@ -69,7 +68,7 @@ class Answering:
         self,
         routes: Routes,
         policies: PolicyEngine,
-        upstreams: Sequence[OpenAiEngine],
+        upstreams: Sequence[Upstream],
         cache: AnswerCache,
         recorder: Recorder,
         logprob_mode: str | None = None,
@@ -82,7 +81,7 @@ class Answering:
         self._recorder = recorder
         self.policies = policies
 
-    def first_upstream(self, arm: Arm) -> tuple[OpenAiEngine, Assignment] | None:
+    def first_upstream(self, arm: Arm) -> tuple[Upstream, Assignment] | None:
         """Who answers for a role without a policy; None when nobody does."""
         return self._lent(arm, None, self._upstreams)
 
@@ -198,9 +197,7 @@ class Answering:
         return self._lent(arm, failed, rest)
 
     @staticmethod
-    def _lent(
-        arm: Arm, failed: Assignment | None, upstreams: Sequence[OpenAiEngine]
-    ) -> tuple[OpenAiEngine, Assignment] | None:
+    def _lent(arm: Arm, failed: Assignment | None, upstreams: Sequence[Upstream]) -> tuple[Upstream, Assignment] | None:
         for upstream in upstreams:
             policy = upstream.policy_for(arm.role)
             assignment = lend(policy, arm, failed) if policy else None

@@ -35,7 +35,7 @@ from ratchet.gateway.domain.calls import split_path
 from ratchet.gateway.domain.capture import MODES
 from ratchet.gateway.domain.observation import Observation
 from ratchet.gateway.domain.rate_limit import RateLimit
-from ratchet.gateway.engines import KINDS
+from ratchet.gateway.engines import build_upstream
 from ratchet.gateway.engines.http_post import Address, HttpPost, open_session
 from ratchet.gateway.engines.policies import NAME, PolicyEngine
 from ratchet.gateway.guard import Guard
@@ -103,7 +103,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         answering=Answering(
             routes,
             policy_engine(settings, session, routes),
-            [KINDS[upstream.kind](upstream, session) for upstream in settings.upstreams],
+            [build_upstream(upstream, session) for upstream in settings.upstreams],
             AnswerCache(settings.cache_bytes),
             recorder,
             MODES.get(settings.engine_logprobs_mode),

@@ -18,8 +18,8 @@ class UpstreamSettings(BaseModel):
 
     name: str = Field(pattern=r"[A-Za-z0-9_.-]{1,64}")
     """What turns and metrics call it."""
-    kind: Literal["openai"] = "openai"
-    """Whose API it speaks."""
+    kind: str = "openai"
+    """Whose API it speaks: `openai`, or an engine of another package (`ratchet plugins`)."""
     base_url: str
     """Down to `/v1`, as OpenAI's clients take it."""
     api_key_env: str | None = None

@@ -15,157 +15,24 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import cast
 
 import msgspec
 
-from ratchet.contract import DEFAULT_ROLE, JsonObject, Outcome, Trajectory, encode, named_id
+from ratchet.contract import JsonObject, Outcome, Trajectory, encode, named_id
 from ratchet.contract.trajectory import TaskContext, TrajectoryMetadata, TrajectoryTurn
-from ratchet.errors import InvalidMessage, NotFound, Rejected
-from ratchet.importers.report import ImportReport, Malformed, NothingStored, Sink, Stored, Told
-from ratchet.rules.chat import ChatError, trajectory_turns
+from ratchet.importers.base import Importer, ImportOptions, MalformedRecord
+from ratchet.rules.chat import trajectory_turns
 from ratchet.rules.redaction import Redactor
 
 EPOCH = datetime(2024, 6, 1, tzinfo=UTC)
 """The instant that stands for `unknown`; a fixed one, or a second import would differ from the first."""
 SOURCE = "import:tau-bench"
-CHUNK = 200
-"""Records published together."""
 SUCCESS = 1.0 - 1e-6
 """Rewards from here on are successes, as in tau-bench itself."""
 MAX_REWARD = 1e9
 """tau-bench's rewards lie in 0..1; this only keeps out what no float can hold, and NaN."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImportOptions:
-    """What the file does not say."""
-
-    role: str = DEFAULT_ROLE
-    model: str = "unknown"
-    domain: str | None = None
-    """By default read from the system prompt (`# Airline Agent Policy`), `none` where that does not say."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Unreadable:
-    """A line that is not JSON."""
-
-    reason: str
-
-
-class _MalformedRecord(ValueError):
-    """Why a record cannot become a trajectory."""
-
-
-async def import_tau_bench(
-    sink: Sink,
-    path: Path,
-    options: ImportOptions | None = None,
-    stored: Stored | None = None,
-    told: Told | None = None,
-) -> ImportReport:
-    """Publish every readable record of the file that is not stored yet, and report the others one by one.
-
-    Raises `NotFound` when there is no such file, `Rejected` when it is not JSON at all, and what the sink raises while
-    the broker is away: importing again goes on where that happened.
-    """
-    report, seen = ImportReport(), set[str]()
-    records = read_records(path)
-    for begin in range(0, len(records), CHUNK):
-        chunk = dict(enumerate(records[begin : begin + CHUNK], begin))
-        readable = _readable(chunk, options or ImportOptions(), seen, report)
-        missing = await _not_stored(readable, stored or NothingStored(), report)
-        await _publish(sink, missing, report)
-        report.records += len(chunk)
-        if told is not None:
-            told(report.records, len(records))
-    report.malformed.sort(key=lambda malformed: malformed.index)
-    return report
-
-
-def _readable(
-    records: dict[int, object], options: ImportOptions, seen: set[str], report: ImportReport
-) -> dict[int, Trajectory]:
-    """The trajectories among the records, each once."""
-    found: dict[int, Trajectory] = {}
-    for index, record in records.items():
-        try:
-            trajectory = trajectory_of(record, options)
-        except (_MalformedRecord, ChatError, Rejected, UnicodeError) as error:
-            report.malformed.append(Malformed(index, str(error)))
-            continue
-        if trajectory.trajectory_id in seen:
-            report.repeated += 1
-            continue
-        seen.add(trajectory.trajectory_id)
-        found[index] = trajectory
-    return found
-
-
-async def _not_stored(chunk: dict[int, Trajectory], stored: Stored, report: ImportReport) -> dict[int, Trajectory]:
-    """Those that are new; the others are counted, by role where theirs is another."""
-    roles = await stored.roles([trajectory.trajectory_id for trajectory in chunk.values()])
-    missing: dict[int, Trajectory] = {}
-    for index, trajectory in chunk.items():
-        role = roles.get(trajectory.trajectory_id)
-        if role is None:
-            missing[index] = trajectory
-        elif role == trajectory.role:
-            report.present += 1
-        else:
-            report.elsewhere[role] += 1
-    return missing
-
-
-async def _publish(sink: Sink, chunk: dict[int, Trajectory], report: ImportReport) -> None:
-    """Publish together; when one is refused, one by one, to know which."""
-    try:
-        await sink.publish_all(list(chunk.values()))
-    except (InvalidMessage, Rejected) as error:
-        if len(chunk) == 1:
-            report.malformed.append(Malformed(next(iter(chunk)), str(error)))
-            return
-        for index, trajectory in chunk.items():
-            await _publish(sink, {index: trajectory}, report)
-        return
-    for trajectory in chunk.values():
-        report.published += 1
-        report.redactions.update((trajectory.labels or {}).get("redactions", {}))
-
-
-def read_records(path: Path) -> list[object]:
-    """The records of a file: a JSON list, one object, or JSON lines."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise NotFound(f"no such file: {path}") from error
-    except IsADirectoryError as error:
-        raise Rejected(f"{path} is a directory, not a file") from error
-    except (OSError, UnicodeError) as error:
-        raise Rejected(f"cannot read {path}: {error}") from error
-    if not text.strip():
-        raise Rejected(f"{path} is empty")
-    try:
-        parsed: object = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        if not text.lstrip().startswith("{"):
-            raise Rejected(f"{path} is not JSON: {error}") from error
-        records = [_line(line) for line in text.split("\n") if line.strip()]
-        if all(isinstance(record, _Unreadable) for record in records):
-            raise Rejected(f"{path} is neither JSON nor JSON lines: {error}") from error
-        return records
-    return cast("list[object]", parsed) if isinstance(parsed, list) else [parsed]
-
-
-def _line(line: str) -> object:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return _Unreadable(f"not JSON: {error}")
 
 
 def trajectory_of(record: object, options: ImportOptions) -> Trajectory:
@@ -175,7 +42,7 @@ def trajectory_of(record: object, options: ImportOptions) -> Trajectory:
     redacted = Redactor().redact(messages)
     instructions, turns = trajectory_turns(redacted.value, started_at=EPOCH)
     if not turns:
-        raise _MalformedRecord("traj holds no message of the assistant")
+        raise MalformedRecord("traj holds no message of the assistant")
     domain = options.domain or _domain(instructions) or "none"
     labels: JsonObject = {"trial": trial}
     if redacted.counts:
@@ -201,23 +68,21 @@ def trajectory_of(record: object, options: ImportOptions) -> Trajectory:
 
 def _checked(record: object) -> tuple[JsonObject, list[JsonObject]]:
     """The record's fields and its chat."""
-    if isinstance(record, _Unreadable):
-        raise _MalformedRecord(record.reason)
     if not isinstance(record, dict):
-        raise _MalformedRecord("is not an object")
+        raise MalformedRecord("is not an object")
     fields = cast("JsonObject", record)
     missing = [name for name in ("task_id", "reward", "traj") if fields.get(name) is None]
     if missing:
-        raise _MalformedRecord(f"has no {', '.join(missing)}")
+        raise MalformedRecord(f"has no {', '.join(missing)}")
     if isinstance(fields["task_id"], bool) or not isinstance(fields["task_id"], int | str):
-        raise _MalformedRecord("task_id is neither a number nor text")
+        raise MalformedRecord("task_id is neither a number nor text")
     traj = fields["traj"]
     if not isinstance(traj, list):
-        raise _MalformedRecord("traj is not a list of messages")
+        raise MalformedRecord("traj is not a list of messages")
     messages = cast("list[object]", traj)
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
-            raise _MalformedRecord(f"message {index} is not an object")
+            raise MalformedRecord(f"message {index} is not an object")
     return fields, cast("list[JsonObject]", messages)
 
 
@@ -227,7 +92,7 @@ def _digest(reward: float, messages: list[JsonObject]) -> str:
 
 def _reward(value: object) -> float:
     if not isinstance(value, bool | int | float) or not abs(value) <= MAX_REWARD:
-        raise _MalformedRecord("reward is not a number within reason")
+        raise MalformedRecord("reward is not a number within reason")
     return float(value)
 
 
@@ -251,3 +116,6 @@ def _with_success(turn: TrajectoryTurn) -> TrajectoryTurn:
     if not isinstance(output, str) or not output.startswith("Error"):
         return turn
     return msgspec.structs.replace(turn, result=msgspec.structs.replace(turn.result, success=False))
+
+
+TAU_BENCH = Importer(summary="tau-bench results", trajectory_of=trajectory_of)

@@ -47,12 +47,14 @@ class Settings(BaseSettings):
 def spec_of(settings: Settings) -> RewardSpec:
     """The reward function that the settings describe. Raises `ConfigError`."""
     for role, weights in settings.weights.items():
-        unknown = sorted(set(weights) - set(COMPONENTS))
+        unknown = sorted(name for name in weights if name not in COMPONENTS)
         if unknown:
             known = ", ".join(COMPONENTS)
             raise ConfigError(
                 f"RATCHET_REWARD_WEIGHTS: role {role} has unknown components {', '.join(unknown)}; there are: {known}"
             )
+        for name in weights:
+            COMPONENTS[name]  # one of another package that does not fit is refused now, not at the first trajectory
         if not all(0 <= weight <= 1 for weight in weights.values()) or not any(weights.values()):
             raise ConfigError(f"RATCHET_REWARD_WEIGHTS: those of role {role} must lie in 0..1, one of them above 0")
     return RewardSpec(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ratchet.contract.training import Compute, Evaluation, Hyperparameters, TrainingConfig, TrainingRequest
@@ -46,12 +46,12 @@ class Amounts:
         return {PAIRS: self.pairs, LABELS: self.labels}.get(learns_from or "", 1)
 
 
-def training_problems(config: TrainingConfig) -> list[str]:
+def training_problems(config: TrainingConfig, algorithms: Mapping[str, Algorithm] = ALGORITHMS) -> list[str]:
     """Why this training cannot be run; empty when it can."""
     try:
-        algorithm = ALGORITHMS[config.algorithm]
+        algorithm = algorithms[config.algorithm]
     except KeyError:
-        return [f"unknown algorithm {config.algorithm!r}; known are {', '.join(ALGORITHMS)}"]
+        return [f"unknown algorithm {config.algorithm!r}; known are {', '.join(algorithms)}"]
     except ConfigError as error:
         return [str(error)]
     hyper = config.hyperparameters

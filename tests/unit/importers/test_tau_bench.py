@@ -13,7 +13,9 @@ import pytest
 
 from ratchet.contract import Message, Trajectory, encode
 from ratchet.errors import BusUnavailable, InvalidMessage, NotFound, Rejected
-from ratchet.importers.tau_bench import EPOCH, ImportOptions, import_tau_bench, trajectory_of
+from ratchet.importers.base import ImportOptions
+from ratchet.importers.importing import import_file
+from ratchet.importers.tau_bench import EPOCH, TAU_BENCH, trajectory_of
 from ratchet.rules.chat import chat_messages
 from ratchet.service.contracts import load_contracts
 from tests.support.real_data import AIRLINE, needs_real_data
@@ -82,7 +84,9 @@ def imported(item: object) -> Trajectory:
 
 async def test_a_record_becomes_a_trajectory_of_turns_with_a_verified_outcome(tmp_path: Path) -> None:
     bus = Published()
-    report = await import_tau_bench(bus, written(tmp_path, record()), ImportOptions(role="support", model="gpt-4o"))
+    report = await import_file(
+        TAU_BENCH, bus, written(tmp_path, record()), ImportOptions(role="support", model="gpt-4o")
+    )
     (trajectory,) = bus.messages
     assert (report.records, report.published, report.malformed) == (1, 1, [])
     assert (trajectory.role, trajectory.metadata.model, trajectory.metadata.source) == (
@@ -103,7 +107,7 @@ async def test_a_record_becomes_a_trajectory_of_turns_with_a_verified_outcome(tm
 
 async def test_secrets_are_redacted_before_publishing_and_counted(tmp_path: Path) -> None:
     bus = Published()
-    report = await import_tau_bench(bus, written(tmp_path, record()))
+    report = await import_file(TAU_BENCH, bus, written(tmp_path, record()))
     assert b"mia@example.com" not in encode(bus.messages[0])
     assert bus.messages[0].turns[0].action.tool_args == {"email": "[REDACTED:email]"}
     assert report.redactions == Counter(email=2)
@@ -112,16 +116,16 @@ async def test_secrets_are_redacted_before_publishing_and_counted(tmp_path: Path
 
 async def test_importing_twice_publishes_the_same_bytes(tmp_path: Path) -> None:
     first, second = Published(), Published()
-    await import_tau_bench(first, written(tmp_path, record(), record(trial=2)))
+    await import_file(TAU_BENCH, first, written(tmp_path, record(), record(trial=2)))
     (tmp_path / "other").mkdir()
-    await import_tau_bench(second, written(tmp_path / "other", "noise", record(trial=2, info=None), record()))
+    await import_file(TAU_BENCH, second, written(tmp_path / "other", "noise", record(trial=2, info=None), record()))
     assert sorted(map(encode, first.messages)) == sorted(map(encode, second.messages))
     assert len({message.event_id for message in first.messages}) == 2
 
 
 async def test_a_record_that_stands_twice_in_a_file_is_published_once(tmp_path: Path) -> None:
     bus = Published()
-    report = await import_tau_bench(bus, written(tmp_path, record(), record(), record(trial=2)))
+    report = await import_file(TAU_BENCH, bus, written(tmp_path, record(), record(), record(trial=2)))
     assert (report.published, report.repeated, len(bus.messages)) == (2, 1, 2)
 
 
@@ -207,7 +211,7 @@ MALFORMED: list[tuple[object, str]] = [
 async def test_malformed_records_are_reported_one_by_one_and_the_rest_is_imported(tmp_path: Path) -> None:
     bus = Published()
     items = [record(trial=-1), *(item for item, _ in MALFORMED), record(trial=-2)]
-    report = await import_tau_bench(bus, written(tmp_path, *items))
+    report = await import_file(TAU_BENCH, bus, written(tmp_path, *items))
     assert (report.records, report.published) == (len(MALFORMED) + 2, 2)
     assert [malformed.index for malformed in report.malformed] == list(range(1, len(MALFORMED) + 1))
     for malformed, (_, reason) in zip(report.malformed, MALFORMED, strict=True):
@@ -216,7 +220,7 @@ async def test_malformed_records_are_reported_one_by_one_and_the_rest_is_importe
 
 async def test_a_record_that_the_bus_refuses_is_reported_and_its_neighbours_are_imported(tmp_path: Path) -> None:
     bus = Published(refuse=["tau-bench/retail/3/2"])
-    report = await import_tau_bench(bus, written(tmp_path, record(trial=1), record(trial=2), record(trial=3)))
+    report = await import_file(TAU_BENCH, bus, written(tmp_path, record(trial=1), record(trial=2), record(trial=3)))
     assert [(malformed.index, malformed.reason) for malformed in report.malformed] == [(1, "/: too large")]
     assert [message.labels for message in bus.messages] == [
         {"trial": 1, "redactions": {"email": 2}},
@@ -229,11 +233,11 @@ async def test_json_lines_and_a_single_record_are_read(tmp_path: Path) -> None:
     lines = tmp_path / "results.jsonl"
     lines.write_text("\n".join([json.dumps(record(), indent=None), "", "{broken", json.dumps(record(trial=2))]))
     bus = Published()
-    report = await import_tau_bench(bus, lines)
+    report = await import_file(TAU_BENCH, bus, lines)
     assert (report.published, [malformed.index for malformed in report.malformed]) == (2, [1])
     single = tmp_path / "single.json"
     single.write_text("\ufeff" + json.dumps(record(), indent=2))
-    assert (await import_tau_bench(Published(), single)).published == 1
+    assert (await import_file(TAU_BENCH, Published(), single)).published == 1
 
 
 @pytest.mark.parametrize("text", ["not json", "[{}", '{\n "task_id": 3,\n'])
@@ -241,25 +245,25 @@ async def test_a_file_that_is_no_json_at_all_is_refused(tmp_path: Path, text: st
     path = tmp_path / "results.json"
     path.write_text(text)
     with pytest.raises(Rejected, match="JSON"):
-        await import_tau_bench(Published(), path)
+        await import_file(TAU_BENCH, Published(), path)
 
 
 async def test_a_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(Rejected, match="is a directory"):
-        await import_tau_bench(Published(), tmp_path)
+        await import_file(TAU_BENCH, Published(), tmp_path)
     with pytest.raises(NotFound, match="no such file"):
-        await import_tau_bench(Published(), tmp_path / "none.json")
+        await import_file(TAU_BENCH, Published(), tmp_path / "none.json")
 
 
 async def test_an_absent_broker_ends_the_import(tmp_path: Path) -> None:
     with pytest.raises(BusUnavailable):
-        await import_tau_bench(Absent(), written(tmp_path, record()))
+        await import_file(TAU_BENCH, Absent(), written(tmp_path, record()))
 
 
 @needs_real_data
 async def test_the_real_airline_file_is_imported_whole() -> None:
     bus = Published()
-    report = await import_tau_bench(bus, AIRLINE)
+    report = await import_file(TAU_BENCH, bus, AIRLINE)
     assert (report.records, report.published, report.malformed, report.repeated) == (120, 120, [], 0)
     assert Counter(m.outcome.status for m in bus.messages if m.outcome) == {"success": 36, "failure": 84}
     assert Counter(Counter(m.task_context.group_key for m in bus.messages).values()) == {4: 30}
@@ -295,7 +299,9 @@ async def test_what_is_stored_is_counted_and_keeps_its_role(tmp_path: Path) -> N
     stored = Holding({imported(record()).trajectory_id: "default", imported(record(trial=2)).trajectory_id: "airline"})
     bus, told = Published(), []
     path = written(tmp_path, record(), record(trial=2), record(trial=3))
-    report = await import_tau_bench(bus, path, None, stored, lambda done, total: told.append((done, total)))
+    report = await import_file(
+        TAU_BENCH, bus, path, ImportOptions(), stored, lambda done, total: told.append((done, total))
+    )
     assert (report.records, report.published, report.present) == (3, 1, 1)
     assert report.elsewhere == {"airline": 1}
     assert [message.session_id for message in bus.messages] == ["tau-bench/retail/3/3"]
@@ -306,4 +312,4 @@ async def test_what_is_stored_is_counted_and_keeps_its_role(tmp_path: Path) -> N
 async def test_an_empty_file_is_said_to_be_empty(tmp_path: Path, text: str) -> None:
     (tmp_path / "empty.json").write_text(text)
     with pytest.raises(Rejected, match=r"empty\.json is empty"):
-        await import_tau_bench(Published(), tmp_path / "empty.json")
+        await import_file(TAU_BENCH, Published(), tmp_path / "empty.json")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from aiohttp import ClientSession
 
 from ratchet.errors import ConfigError
+from ratchet.gateway.engines.base import Upstream
 from ratchet.gateway.engines.http_post import Address, HttpPost
 from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.settings import UpstreamSettings
+from ratchet.plugins import PluginTable, callable_with
 
 
 def openai_engine(settings: UpstreamSettings, session: ClientSession) -> OpenAiEngine:
@@ -25,5 +27,14 @@ def openai_engine(settings: UpstreamSettings, session: ClientSession) -> OpenAiE
     return OpenAiEngine(HttpPost(session, settings.name, address), settings.name, settings.models)
 
 
-KINDS: Mapping[str, Callable[[UpstreamSettings, ClientSession], OpenAiEngine]] = {"openai": openai_engine}
+BuildEngine = Callable[[UpstreamSettings, ClientSession], Upstream]
+
+KINDS: PluginTable[BuildEngine] = PluginTable("ratchet.engines", "engine", {"openai": openai_engine}, callable_with(2))
 """By `kind` of an upstream."""
+
+
+def build_upstream(settings: UpstreamSettings, session: ClientSession) -> Upstream:
+    """Another server that can answer. Raises `ConfigError`."""
+    if settings.kind not in KINDS:
+        raise ConfigError(f"upstream {settings.name}: no kind {settings.kind!r}; there are: {', '.join(KINDS)}")
+    return KINDS[settings.kind](settings, session)

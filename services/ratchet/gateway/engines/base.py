@@ -80,3 +80,25 @@ class Engine(Protocol):
         Raises `EngineFailed`, or an `HttpError` below 500 for a request that is wrong in the engine's eyes.
         """
         ...
+
+
+class Upstream(Protocol):
+    """Another server that answers in a policy's place, or for roles that have none: it knows no policies of ours."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What turns say of it."""
+        ...
+
+    @property
+    def roles(self) -> list[str]:
+        """Roles that it is named for."""
+        ...
+
+    def policy_for(self, role: str) -> ServedPolicy | None:
+        """The model for a role as turns speak of it: version 0, no digest. None when it serves none."""
+        ...
+
+    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy) -> Reply:
+        """Its answer. Raises `EngineFailed`, or `HttpError` for a request that it refuses."""
+        ...

@@ -1,9 +1,8 @@
-"""Reward components by name: one file each, one line here."""
+"""Reward components by name: one file each, one line here. Other packages bring more (`ratchet.plugins`)."""
 
-from collections.abc import Mapping
-
+from ratchet.plugins import PluginTable
 from ratchet.reward_computer.components.accuracy import accuracy
-from ratchet.reward_computer.components.base import Assessment, Component, Evidence
+from ratchet.reward_computer.components.base import Assessment, Component, Evidence, fitting_component
 from ratchet.reward_computer.components.code_quality import code_quality
 from ratchet.reward_computer.components.cost_latency import cost_latency
 from ratchet.reward_computer.components.efficiency import efficiency
@@ -11,14 +10,19 @@ from ratchet.reward_computer.components.safety import safety
 from ratchet.reward_computer.components.task_completion import task_completion
 from ratchet.reward_computer.components.user_feedback import user_feedback
 
-COMPONENTS: Mapping[str, Component] = {
-    "task_completion": task_completion,
-    "efficiency": efficiency,
-    "code_quality": code_quality,
-    "user_feedback": user_feedback,
-    "safety": safety,
-    "accuracy": accuracy,
-    "cost_latency": cost_latency,
-}
+COMPONENTS: PluginTable[Component] = PluginTable(
+    "ratchet.reward_components",
+    "reward component",
+    {
+        "task_completion": task_completion,
+        "efficiency": efficiency,
+        "code_quality": code_quality,
+        "user_feedback": user_feedback,
+        "safety": safety,
+        "accuracy": accuracy,
+        "cost_latency": cost_latency,
+    },
+    fitting_component,
+)
 
 __all__ = ["COMPONENTS", "Assessment", "Component", "Evidence"]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ratchet.contract import Feedback, JsonObject, Trajectory
+from ratchet.plugins import callable_with
 from ratchet.reward_computer.domain.window import NOTHING_YET, Stats
 
 
@@ -59,6 +60,19 @@ class Assessment:
 
 Component = Callable[[Evidence], Assessment | None]
 """None means: says nothing about this trajectory."""
+
+
+def fitting_component(name: str, candidate: object) -> Component:
+    """A component of another package, whose answers are checked. Raises `Misfit` when it is none."""
+    component: Callable[[Evidence], object] = callable_with(1)(name, candidate)
+
+    def checked(evidence: Evidence) -> Assessment | None:
+        answer = component(evidence)
+        if answer is None or isinstance(answer, Assessment):
+            return answer
+        raise TypeError(f"reward component {name} returned a {type(answer).__name__}, not an Assessment or None")
+
+    return checked
 
 
 def labelled(evidence: Evidence, name: str) -> Assessment | None:

@@ -1,0 +1,134 @@
+"""One import from the file to the bus: records that are new become trajectories, all others are reported."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from ratchet.contract import Trajectory
+from ratchet.errors import InvalidMessage, NotFound, Rejected
+from ratchet.importers.base import Importer, ImportOptions, MalformedRecord
+from ratchet.importers.report import ImportReport, Malformed, NothingStored, Sink, Stored, Told
+
+CHUNK = 200
+"""Records published together."""
+PLAIN = ImportOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableLine:
+    """A line that is not JSON."""
+
+    reason: str
+
+
+async def import_file(
+    importer: Importer,
+    sink: Sink,
+    path: Path,
+    options: ImportOptions = PLAIN,
+    stored: Stored | None = None,
+    told: Told | None = None,
+) -> ImportReport:
+    """Publish every readable record of the file that is not stored yet, and report the others one by one.
+
+    Raises `NotFound` when there is no such file, `Rejected` when it is not JSON at all, and what the sink raises while
+    the broker is away: importing again goes on where that happened.
+    """
+    report, seen = ImportReport(), set[str]()
+    records = read_records(path)
+    for begin in range(0, len(records), CHUNK):
+        chunk = dict(enumerate(records[begin : begin + CHUNK], begin))
+        readable = _readable(importer, chunk, options, seen, report)
+        missing = await _not_stored(readable, stored or NothingStored(), report)
+        await _publish(sink, missing, report)
+        report.records += len(chunk)
+        if told is not None:
+            told(report.records, len(records))
+    report.malformed.sort(key=lambda malformed: malformed.index)
+    return report
+
+
+def _readable(
+    importer: Importer, records: dict[int, object], options: ImportOptions, seen: set[str], report: ImportReport
+) -> dict[int, Trajectory]:
+    """The trajectories among the records, each once."""
+    found: dict[int, Trajectory] = {}
+    for index, record in records.items():
+        try:
+            if isinstance(record, UnreadableLine):
+                raise MalformedRecord(record.reason)
+            trajectory = importer.trajectory_of(record, options)
+        except (ValueError, Rejected) as error:
+            report.malformed.append(Malformed(index, str(error)))
+            continue
+        if trajectory.trajectory_id in seen:
+            report.repeated += 1
+            continue
+        seen.add(trajectory.trajectory_id)
+        found[index] = trajectory
+    return found
+
+
+async def _not_stored(chunk: dict[int, Trajectory], stored: Stored, report: ImportReport) -> dict[int, Trajectory]:
+    """Those that are new; the others are counted, by role where theirs is another."""
+    roles = await stored.roles([trajectory.trajectory_id for trajectory in chunk.values()])
+    missing: dict[int, Trajectory] = {}
+    for index, trajectory in chunk.items():
+        role = roles.get(trajectory.trajectory_id)
+        if role is None:
+            missing[index] = trajectory
+        elif role == trajectory.role:
+            report.present += 1
+        else:
+            report.elsewhere[role] += 1
+    return missing
+
+
+async def _publish(sink: Sink, chunk: dict[int, Trajectory], report: ImportReport) -> None:
+    """Publish together; when one is refused, one by one, to know which."""
+    try:
+        await sink.publish_all(list(chunk.values()))
+    except (InvalidMessage, Rejected) as error:
+        if len(chunk) == 1:
+            report.malformed.append(Malformed(next(iter(chunk)), str(error)))
+            return
+        for index, trajectory in chunk.items():
+            await _publish(sink, {index: trajectory}, report)
+        return
+    for trajectory in chunk.values():
+        report.published += 1
+        report.redactions.update((trajectory.labels or {}).get("redactions", {}))
+
+
+def read_records(path: Path) -> list[object]:
+    """The records of a file: a JSON list, one object, or JSON lines."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise NotFound(f"no such file: {path}") from error
+    except IsADirectoryError as error:
+        raise Rejected(f"{path} is a directory, not a file") from error
+    except (OSError, UnicodeError) as error:
+        raise Rejected(f"cannot read {path}: {error}") from error
+    if not text.strip():
+        raise Rejected(f"{path} is empty")
+    try:
+        parsed: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if not text.lstrip().startswith("{"):
+            raise Rejected(f"{path} is not JSON: {error}") from error
+        records = [_line(line) for line in text.split("\n") if line.strip()]
+        if all(isinstance(record, UnreadableLine) for record in records):
+            raise Rejected(f"{path} is neither JSON nor JSON lines: {error}") from error
+        return records
+    return cast("list[object]", parsed) if isinstance(parsed, list) else [parsed]
+
+
+def _line(line: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return UnreadableLine(f"not JSON: {error}")
