@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.contract.training import Hyperparameters, Lora
 from ratchet.demo.base_model import Shape, write_base_model
 from ratchet.demo.clerk import CARELESS, play
@@ -29,20 +30,17 @@ from ratchet.trainer_worker.training.chats import ChatRows, Conversation
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.rows import Row
 from ratchet.trainer_worker.training.policy import load_policy
-from ratchet.trainer_worker.training.snapshot import LoggedTrajectory
+from tests.support.snapshot_rows import trajectory_row
 from tests.support.trainer_runs import RecordingRun, job_spec
 
 BATCH, STEPS = 32, 12
 
 
-def tickets(count: int) -> list[LoggedTrajectory]:
+def tickets(count: int) -> list[TrajectoryRow]:
     draw = random.Random(0)
     played = [play(task, CARELESS, draw) for task in draw_tasks(TRAIN, count, 0)]
     tools = tool_definitions()
-    return [
-        LoggedTrajectory(f"t{n}", f"k{n}", 1.0, None, True, list(one.messages), tools, [])
-        for n, one in enumerate(played)
-    ]
+    return [trajectory_row(n, success=True, messages=list(one.messages), tools=tools) for n, one in enumerate(played)]
 
 
 class TimedRun(RecordingRun):
@@ -80,7 +78,7 @@ def bare_loop(base: Path, rows: Sequence[Row], clock: Callable[[], float], *, sh
     return per_step(ends)
 
 
-def through_trl(base: Path, logged: Sequence[LoggedTrajectory], clock: Callable[[], float], lora: Lora | None) -> float:
+def through_trl(base: Path, logged: Sequence[TrajectoryRow], clock: Callable[[], float], lora: Lora | None) -> float:
     """The `sft` algorithm as a job runs it."""
     hyper = Hyperparameters(
         learning_rate=1e-4, batch_size=BATCH, max_steps=STEPS, full_finetune=lora is None, lora=lora

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from ratchet.bus.message import JsonObject
+from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import Hyperparameters
 from ratchet.importers.tau_bench import ImportOptions, read_records, trajectory_of
 from ratchet.preferences.derivation import derive_pairs
@@ -31,14 +32,14 @@ from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.pairs import RowPair, pair_rows
 from ratchet.trainer_worker.training.learner.sequences import score_all
 from ratchet.trainer_worker.training.policy import load_policy
-from ratchet.trainer_worker.training.snapshot import LoggedPair
+from tests.support.snapshot_rows import pair_row
 from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.trainer_runs import RecordingRun, job_spec
 
 ROLE, MAX_LENGTH, BETA = "airline", 4096, 0.1
 
 
-def real_pairs(file: Path) -> list[LoggedPair]:
+def real_pairs(file: Path) -> list[PairRow]:
     """As a snapshot of the imported file would have them."""
     tries: list[Try] = []
     for record in read_records(file):
@@ -52,7 +53,13 @@ def real_pairs(file: Path) -> list[LoggedPair]:
     say(f"{len(tries)} tries of {found.tasks} tasks: {len(found.pairs)} pairs, others {dict(found.skipped)}")
     preferences = [pair.preference() for pair in found.pairs]
     return [
-        LoggedPair(one.preference_id, told(one.prompt), told(one.chosen), told(one.rejected), [], one.group_key)
+        pair_row(
+            preference_id=one.preference_id,
+            prompt=told(one.prompt),
+            chosen=told(one.chosen),
+            rejected=told(one.rejected),
+            group_key=one.group_key,
+        )
         for one in preferences
     ]
 
@@ -62,7 +69,7 @@ def told(value: str | list[JsonObject]) -> list[JsonObject]:
     return value
 
 
-def folds_of(pairs: Sequence[LoggedPair], count: int) -> list[list[int]]:
+def folds_of(pairs: Sequence[PairRow], count: int) -> list[list[int]]:
     """Indices by fold: whole tasks, the largest first into the smallest fold."""
     tasks: dict[str, list[int]] = {}
     for index, pair in enumerate(pairs):
@@ -74,7 +81,7 @@ def folds_of(pairs: Sequence[LoggedPair], count: int) -> list[list[int]]:
     return folds
 
 
-def held_out(pairs: Sequence[LoggedPair], fold: Sequence[int], base: Path, options: argparse.Namespace) -> list[float]:
+def held_out(pairs: Sequence[PairRow], fold: Sequence[int], base: Path, options: argparse.Namespace) -> list[float]:
     """Train on the other folds; (pairs, wins, right before, right after, margin in training, accuracy there)."""
     hyper = Hyperparameters(
         learning_rate=options.rate, batch_size=8, epochs=options.epochs, beta=BETA, full_finetune=True, seed=1

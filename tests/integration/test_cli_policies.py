@@ -10,10 +10,11 @@ import pytest
 
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.policies import export, export_target, require_exportable
+from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
 from ratchet.errors import NotFound, Rejected
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
-from ratchet.stores.policies import ADAPTER, Policy, PolicyManifest, publish_policy, upload_files
+from ratchet.stores.policies import Policy, publish_policy, upload_files
 from ratchet.stores.policy_files import MANIFEST
 from tests.support.messages import AT
 from tests.support.servers import variables

@@ -11,10 +11,11 @@ import httpx
 import msgspec
 import pytest
 
+from ratchet.contract.policy_manifest import Probe
 from ratchet.rules.arms import policy_name
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
-from ratchet.stores.policies import Policy, Probe, publish_policy
+from ratchet.stores.policies import Policy, publish_policy
 from tests.support.engine_process import Published, logprobs_by_transformers, publish, running_engine
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
 

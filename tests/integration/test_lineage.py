@@ -18,6 +18,7 @@ from ratchet.bus.message import Cause, named_id
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
 from ratchet.contract import Feedback, Message, PolicyClaim, Preference, Reward, Start
+from ratchet.contract.policy_manifest import PolicyManifest
 from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
 from ratchet.contract.training import Artifacts
 from ratchet.local_stack.ports import free_ports
@@ -26,7 +27,7 @@ from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.service.http import HttpServer
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
-from ratchet.stores.policies import PolicyManifest, publish_policy
+from ratchet.stores.policies import publish_policy
 from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings

@@ -17,8 +17,9 @@ import pytest
 from ratchet.bus.connection import Bus
 from ratchet.bus.message import named_id
 from ratchet.contract import Feedback, Message, Trajectory
+from ratchet.contract.snapshot import LabelRow, PairRow
 from ratchet.contract.state import POLICIES, PolicyVersion, Route, ServedPolicy
-from ratchet.datasets.s3_snapshots import SCHEMAS
+from ratchet.datasets.parquet import arrow_schema
 from ratchet.importers.base import ImportOptions
 from ratchet.importers.importing import import_file, read_records
 from ratchet.importers.tau_bench import TAU_BENCH
@@ -150,7 +151,7 @@ async def test_a_snapshot_of_pairs_holds_one_roles_pairs_and_says_where_they_com
         await there(warehouse, 15)
         async with coordinating(shared_settings, bus, slots={"default": 5}) as workshop:
             manifest, table = await snapshot_of(workshop, algorithm="dpo")
-            assert table.schema.equals(SCHEMAS["pairs"])
+            assert table.schema.equals(arrow_schema(PairRow))
             rows = table.to_pylist()
             assert (manifest["format"], manifest["role"], manifest["rows"], len(rows)) == ("pairs", ROLE, 8, 8)
             assert manifest["preferences"] == [row["preference_id"] for row in rows]
@@ -224,7 +225,7 @@ async def test_thumbs_become_labels_with_the_trajectories_that_they_judge(
         coordinating(shared_settings, bus, minimum_labels=3, slots={"default": 5}) as workshop,
     ):
         manifest, table = await snapshot_of(workshop, algorithm="kto")
-        assert table.schema.equals(SCHEMAS["labels"])
+        assert table.schema.equals(arrow_schema(LabelRow))
         assert (manifest["format"], manifest["sources"]) == ("labels", {"thumbs": 3})
         rows = {row["trajectory_id"]: row for row in table.to_pylist()}
         assert set(rows) == set(manifest["trajectories"])

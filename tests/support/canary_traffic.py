@@ -13,11 +13,12 @@ from starlette.routing import Route as HttpRoute
 
 from ratchet.bus.connection import Bus
 from ratchet.contract import TrainingStatus, named_id
+from ratchet.contract.policy_manifest import PolicyManifest
 from ratchet.contract.state import POLICIES, Route
 from ratchet.contract.training import Artifacts
 from ratchet.rules.arms import arm_of
 from ratchet.stores.objects import Objects
-from ratchet.stores.policies import PolicyManifest, publish_policy
+from ratchet.stores.policies import publish_policy
 from tests.support.canary_world import ROLE, reward_of, start_of, turn_of
 from tests.support.fake_clock import START
 

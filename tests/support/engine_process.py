@@ -15,19 +15,12 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest, Probe
 from ratchet.local_stack.ports import free_ports
 from ratchet.local_stack.program import Program
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
-from ratchet.stores.policies import (
-    ADAPTER,
-    Policy,
-    PolicyManifest,
-    Probe,
-    publish_policy,
-    tokenizer_digest,
-    upload_files,
-)
+from ratchet.stores.policies import Policy, publish_policy, tokenizer_digest, upload_files
 from tests.support.servers import RunningServer, running
 from tests.support.tiny_models import publish_tiny_model, write_tiny_model
 

@@ -12,15 +12,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ratchet.stores.policies import (
-    MODEL,
-    BlobStore,
-    Policy,
-    PolicyManifest,
-    publish_policy,
-    tokenizer_digest,
-    upload_files,
-)
+from ratchet.contract.policy_manifest import MODEL, PolicyManifest
+from ratchet.stores.policies import BlobStore, Policy, publish_policy, tokenizer_digest, upload_files
 
 PAD, END = "<|pad|>", "<|end|>"
 CONTROL = (PAD, END, "<|call|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.contract.training import Checkpointing, Dataset, Hyperparameters, TrainingConfig
 from ratchet.trainer_worker.checkpoints import Checkpoint, CheckpointStore
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Step
-from ratchet.trainer_worker.training.learner.rows import Call
-from ratchet.trainer_worker.training.snapshot import LoggedTrajectory
+from tests.support.snapshot_rows import call, label_row, pair_row, trajectory_row, write_rows
 
 JOB_ID = "6a3f0c1e-0000-4000-8000-000000000001"
 
@@ -86,55 +83,17 @@ def job_spec(algorithm: str, base: str = "", dataset: str = "", **changes: Any) 
 
 def write_snapshot(path: Path, trajectories: Sequence[dict[str, Any]]) -> Path:
     """A snapshot's Parquet file; absent columns get plain values."""
-    names = ("trajectory_id", "task_key", "source", "messages", "tools", "calls")
-    schema = pa.schema(
-        [(name, pa.string()) for name in names]
-        + [("reward", pa.float64()), ("raw_reward", pa.float64()), ("baseline", pa.float64())]
-        + [("success", pa.bool_()), ("policy_version", pa.int64())]
-    )
-    rows = [_record(number, one) for number, one in enumerate(trajectories)]
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
-    return path
+    return write_rows(path, [trajectory_row(number, **one) for number, one in enumerate(trajectories)])
 
 
 def write_pairs(path: Path, pairs: Sequence[dict[str, Any]]) -> Path:
     """A snapshot of preference pairs; absent columns get plain values."""
-    texts = ("preference_id", "prompt", "chosen", "rejected", "tools", "source", "rater", "domain")
-    ids = ("chosen_trajectory_id", "rejected_trajectory_id", "group_key")
-    schema = pa.schema([(name, pa.string()) for name in (*texts, *ids)] + [("confidence", pa.float64())])
-    pq.write_table(pa.Table.from_pylist([_pair_record(n, one) for n, one in enumerate(pairs)], schema=schema), path)
-    return path
+    return write_rows(path, [pair_row(number, **one) for number, one in enumerate(pairs)])
 
 
 def write_labels(path: Path, labels: Sequence[dict[str, Any]]) -> Path:
     """A snapshot of answers with thumbs; absent columns get plain values."""
-    texts = ("trajectory_id", "prompt", "completion", "tools", "source")
-    schema = pa.schema([(name, pa.string()) for name in texts] + [("label", pa.bool_())])
-    records = [
-        {"trajectory_id": f"t{number}", "source": "thumbs", "label": one["label"]}
-        | {name: json.dumps(one.get(name, [])) for name in ("prompt", "completion", "tools")}
-        for number, one in enumerate(labels)
-    ]
-    pq.write_table(pa.Table.from_pylist(records, schema=schema), path)
-    return path
-
-
-def _pair_record(number: int, one: dict[str, Any]) -> dict[str, Any]:
-    lists = {name: json.dumps(one.get(name, [])) for name in ("prompt", "chosen", "rejected", "tools")}
-    names = ("group_key", "chosen_trajectory_id", "rejected_trajectory_id")
-    return {"preference_id": f"p{number}", "source": "derived", **{name: one.get(name) for name in names}, **lists}
-
-
-def _record(number: int, one: dict[str, Any]) -> dict[str, Any]:
-    plain = {
-        "trajectory_id": f"t{number}",
-        "task_key": f"k{number}",
-        "source": "client",
-        "reward": 0.0,
-        "raw_reward": 0.0,
-    }
-    lists = {name: json.dumps(one.get(name, [])) for name in ("messages", "tools", "calls")}
-    return {"baseline": None, "success": None, "policy_version": None, **plain, **one, **lists}
+    return write_rows(path, [label_row(number, **one) for number, one in enumerate(labels)])
 
 
 # ------------------------------------------------------------------------------------------------------ a toy agent
@@ -164,7 +123,7 @@ def toy_model(seed: int) -> Any:
 
 
 @torch.no_grad()
-def play(model: Any, tasks: int, tries: int, generator: torch.Generator) -> list[LoggedTrajectory]:
+def play(model: Any, tasks: int, tries: int, generator: torch.Generator) -> list[TrajectoryRow]:
     """Two calls each: repeat the asked symbol, then repeat the observed one. Half the reward for each."""
     symbols = torch.randint(3, VOCABULARY, (tasks, 2), generator=generator).repeat_interleave(tries, 0)
     opened = torch.stack([torch.full((len(symbols),), ASK), symbols[:, 0]], 1)
@@ -172,17 +131,13 @@ def play(model: Any, tasks: int, tries: int, generator: torch.Generator) -> list
     seen = torch.cat([opened, first[:, None], torch.full((len(symbols), 1), SEE), symbols[:, 1:]], 1)
     second, second_logprobs = _answer(model, seen, generator)
     return [
-        LoggedTrajectory(
+        trajectory_row(
             trajectory_id=f"t{n:05d}",
             task_key=f"k{n // tries}",
             reward=0.5 * float(first[n] == symbols[n, 0]) + 0.5 * float(second[n] == symbols[n, 1]),
-            baseline=None,
-            success=None,
-            messages=[],
-            tools=[],
             calls=[
-                Call(opened[n].tolist(), [int(first[n])], [float(first_logprobs[n])]),
-                Call(seen[n].tolist(), [int(second[n])], [float(second_logprobs[n])]),
+                call(opened[n].tolist(), [int(first[n])], [float(first_logprobs[n])]),
+                call(seen[n].tolist(), [int(second[n])], [float(second_logprobs[n])]),
             ],
         )
         for n in range(len(symbols))
@@ -195,5 +150,5 @@ def _answer(model: Any, prompts: torch.Tensor, generator: torch.Generator) -> tu
     return chosen[:, 0], logprobs.gather(-1, chosen)[:, 0]
 
 
-def mean_reward(trajectories: Sequence[LoggedTrajectory]) -> float:
+def mean_reward(trajectories: Sequence[TrajectoryRow]) -> float:
     return sum(one.reward for one in trajectories) / len(trajectories)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.message import named_id
 from ratchet.bus.tasks import end
 from ratchet.contract import TrainingDispatch, TrainingRequest, TrainingStatus
+from ratchet.contract.snapshot import ParquetFile
 from ratchet.contract.state import JOBS, Job
 from ratchet.contract.training import (
     Checkpointing,
@@ -34,6 +34,7 @@ from ratchet.stores.objects import Objects
 from ratchet.trainer_worker.app import build
 from ratchet.trainer_worker.settings import Settings
 from tests.support.running import connected, prepared_objects, running_app
+from tests.support.snapshot_rows import snapshot_manifest
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
 from tests.support.trainer_runs import write_snapshot
 from tests.support.waiting import eventually
@@ -148,9 +149,9 @@ def job_of(dispatch: TrainingDispatch) -> Job:
 def store_snapshot(objects: Objects, file: Path, form: str | None = None) -> SnapshotRef:
     """Store rows and their manifest; a manifest without a format is one of trajectories."""
     parquet = objects.put_file(file, "snapshots", ".parquet")
-    manifest: dict[str, Any] = {"kind": "snapshot"} if form is None else {"kind": "snapshot", "format": form}
-    manifest["parquet"] = {"uri": parquet.uri, "sha256": parquet.sha256, "size": parquet.size}
-    ref = objects.put(json.dumps(manifest).encode(), "snapshots", ".json")
+    rows = ParquetFile(uri=parquet.uri, sha256=parquet.sha256, size=parquet.size)
+    manifest = snapshot_manifest(parquet=rows, **({} if form is None else {"format": form}))
+    ref = objects.put(msgspec.json.encode(manifest), "snapshots", ".json")
     return SnapshotRef(uri=ref.uri, digest=ref.sha256)
 
 

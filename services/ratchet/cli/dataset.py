@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow.parquet as pq
 import typer
 
+from ratchet.bus.message import encode
 from ratchet.cli.api import call, segment
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.output import console, print_table
+from ratchet.contract.snapshot import ROWS, SnapshotManifest
 from ratchet.contract.training import SnapshotRef
-from ratchet.datasets.s3_snapshots import Manifest, Snapshots
+from ratchet.datasets.parquet import read_rows
+from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.errors import Rejected
 from ratchet.service.files import staged
 from ratchet.stores.objects import Objects
@@ -28,12 +30,8 @@ Json = dict[str, Any]
 
 _NAMED = re.compile(r"s3://[^/]+/(?:.+/)?([0-9a-f]{64})\.json")
 """Manifests are named by their digest."""
-JSON_COLUMNS = ("messages", "tools", "calls", "prompt", "chosen", "rejected", "completion")
-"""Columns that hold JSON as text."""
 PREVIEW_S = 600.0
 """All rows are made for a preview, which takes a while where there is much."""
-BATCH = 500
-"""Rows that are turned into lines together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Found:
     """A verified snapshot."""
 
     ref: SnapshotRef
-    manifest: Manifest
+    manifest: SnapshotManifest
 
 
 def find(endpoints: Endpoints, what: str) -> Found:
@@ -55,16 +53,22 @@ def find(endpoints: Endpoints, what: str) -> Found:
 
 
 def write(endpoints: Endpoints, found: Found, file: Path) -> int:
-    """Write the rows to `file`, in the format of its suffix, once their digest is verified; returns how many."""
+    """Write the rows to `file`, in the format of its suffix, once their digest is verified; returns how many.
+
+    Raises `Rejected` when lines are asked for and the file does not hold what its manifest says.
+    """
     objects, parquet = Objects(endpoints.shared), found.manifest.parquet
     if file.suffix == ".parquet":
         objects.get_file(parquet.uri, file, parquet.sha256)
         return found.manifest.rows
+    kind = ROWS.get(found.manifest.format)
+    if kind is None:
+        raise Rejected(f"{found.ref.uri} holds {found.manifest.format}, which this version cannot read")
     with tempfile.TemporaryDirectory(prefix="ratchet-dataset-") as directory:
         rows = Path(directory) / "rows.parquet"
         objects.get_file(parquet.uri, rows, parquet.sha256)
         with staged(file) as partial, partial.open("wb") as lines:
-            return sum(lines.write(line) > 0 for line in _lines(rows))
+            return sum(lines.write(encode(row) + b"\n") > 0 for row in read_rows(rows, kind))
 
 
 def preview(endpoints: Endpoints, role: str, algorithm: str, dataset: Json) -> Json:
@@ -135,18 +139,6 @@ def _ref_of_job(endpoints: Endpoints, job_id: str) -> SnapshotRef:
     if job.get("snapshot") is None:
         raise Rejected(f"job {job_id} is {job['state']} and has no snapshot")
     return msgspec.convert(job["snapshot"], SnapshotRef)
-
-
-def _lines(parquet: Path) -> Iterator[bytes]:
-    # pyarrow ships no types.
-    file: Any = pq.ParquetFile(parquet)
-    for batch in file.iter_batches(BATCH):
-        for row in batch.to_pylist():
-            yield msgspec.json.encode({name: _value(name, value) for name, value in row.items()}) + b"\n"
-
-
-def _value(name: str, value: Any) -> Any:  # `Any`: of a column's type
-    return msgspec.Raw(value.encode()) if name in JSON_COLUMNS else value
 
 
 def _words(counts: Mapping[str, Any]) -> str | None:

@@ -7,29 +7,17 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ratchet.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
 from ratchet.contract.training import Dataset, DatasetFilter
 from ratchet.datasets.clickhouse_preferences import Preferences
 from ratchet.datasets.clickhouse_trajectories import Trajectories
 from ratchet.datasets.domain.baselines import baselines
-from ratchet.datasets.domain.labels import LabelRow, label_row, labels, left_out_before
-from ratchet.datasets.domain.pairs import PairRow, PairRules, pair_row, select_pairs
-from ratchet.datasets.domain.rows import TRANSFORMS, Recipe, Row, Scored, row_of
-from ratchet.datasets.domain.selection import LEFT_OUT_ARMS, Candidate, Rules, age_order, select
-from ratchet.rules.algorithms import ALGORITHMS, LABELS, PAIRS, TRAJECTORIES
+from ratchet.datasets.domain.labels import label_row, labels, left_out_before
+from ratchet.datasets.domain.pairs import PairRules, pair_row, select_pairs
+from ratchet.datasets.domain.rows import TRANSFORMS, Recipe, Scored, SnapshotRow, row_of
+from ratchet.datasets.domain.selection import LEFT_OUT_ARMS, Candidate, Learned, Rules, age_order, select
+from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.rules.training_options import Amounts
-
-SnapshotRow = Row | PairRow | LabelRow
-"""A row of any format: its fields are the columns."""
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """What the lineage has already learned from."""
-
-    trajectories: frozenset[str] = frozenset()
-    preferences: frozenset[str] = frozenset()
-    labelled: frozenset[str] = frozenset()
-    """Trajectories of its snapshots of labels."""
 
 
 @dataclass(frozen=True, slots=True)

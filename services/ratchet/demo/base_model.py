@@ -14,16 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from ratchet.contract.policy_manifest import MODEL, PolicyManifest
 from ratchet.demo.vocabulary import END, PAD, build_tokenizer, save_tokenizer
-from ratchet.stores.policies import (
-    MODEL,
-    BlobStore,
-    Policy,
-    PolicyManifest,
-    publish_policy,
-    tokenizer_digest,
-    upload_files,
-)
+from ratchet.stores.policies import BlobStore, Policy, publish_policy, tokenizer_digest, upload_files
 
 Array = NDArray[np.float32]
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from ratchet.contract.snapshot import Call, TrajectoryRow
 from ratchet.contract.training import Dataset, Hyperparameters, Lora, TrainingConfig
 from ratchet.demo.base_model import Shape, write_base_model
 from ratchet.demo.exams import TEMPERATURES, Exam, answer_of
@@ -32,10 +33,10 @@ from ratchet.trainer_worker.errors import Diverged
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Step
-from ratchet.trainer_worker.training.learner.rows import Call
 from ratchet.trainer_worker.training.policy import load_policy, save_policy
-from ratchet.trainer_worker.training.snapshot import LoggedTrajectory
 
+OFFLINE = "offline"
+"""Source of rows that no store has seen."""
 SEATS = 128
 """Tickets at work at the same time."""
 PREFIX_TOKENS = 20_000
@@ -53,14 +54,15 @@ class PlayedByPolicy:
     messages: list[ChatMessage]
     calls: list[Call]
 
-    def logged(self) -> LoggedTrajectory:
+    def logged(self) -> TrajectoryRow:
         """As a snapshot holds it."""
-        return LoggedTrajectory(
+        return TrajectoryRow(
             trajectory_id=self.trajectory_id,
             task_key=self.task.task_id,
             reward=float(self.verdict.success),
-            baseline=None,
+            raw_reward=float(self.verdict.success),
             success=self.verdict.success,
+            source=OFFLINE,
             messages=list(self.messages),
             tools=tool_definitions(),
             calls=self.calls,
@@ -119,7 +121,16 @@ class Office:
         return Job(prompt, self._sampling, MAX_TOKENS, lambda done: self._answered(seat, prompt, done), failed)
 
     def _answered(self, seat: _Seat, prompt: Sequence[int], done: Completion) -> None:
-        seat.calls.append(Call(prompt, list(done.token_ids), list(done.logprobs), self._sampling.temperature))
+        seat.calls.append(
+            Call(
+                turn_id=f"{seat.trajectory_id} {len(seat.calls)}",
+                prompt_token_ids=list(prompt),
+                output_token_ids=list(done.token_ids),
+                behavior_logprobs=list(done.logprobs),
+                temperature=self._sampling.temperature,
+                trainable=True,
+            )
+        )
         said = self._served.text.reply(self._served.text.text(done.token_ids), tools=True)
         reply = said.message(f"call_{len(seat.calls)}")
         seat.messages += [reply, *seat.desk.answer(reply)]
@@ -128,7 +139,7 @@ class Office:
 
 Play = Callable[[], Sequence[PlayedByPolicy]]
 """Plays the tickets of a cycle."""
-Rows = Callable[[], Sequence[LoggedTrajectory]]
+Rows = Callable[[], Sequence[TrajectoryRow]]
 """Makes what a training learns from; called only if it takes place."""
 
 
@@ -251,10 +262,19 @@ def serve_folder(first: Path, adapter: Path | None) -> Served:
     return serve(weights if adapter is None else merge_adapter(weights, adapter, None), None)
 
 
-def _logged(chat: Logged) -> LoggedTrajectory:
+def _logged(chat: Logged) -> TrajectoryRow:
     """A chat of the log book as a snapshot holds it: without outcome."""
     tools = tool_definitions() if chat.tools else []
-    return LoggedTrajectory(chat.task_id, chat.task_id, 0.0, None, None, list(chat.messages), tools, [])
+    return TrajectoryRow(
+        trajectory_id=chat.task_id,
+        task_key=chat.task_id,
+        reward=0.0,
+        raw_reward=0.0,
+        source=OFFLINE,
+        messages=list(chat.messages),
+        tools=tools,
+        calls=[],
+    )
 
 
 def _spec(algorithm: str, base: Path, adapter: Path | None, hyper: Hyperparameters) -> JobSpec:

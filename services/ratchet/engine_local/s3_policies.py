@@ -9,10 +9,11 @@ from pathlib import Path
 
 from huggingface_hub import snapshot_download
 
+from ratchet.contract.policy_manifest import MODEL, PolicyManifest
 from ratchet.engine_local import metrics
 from ratchet.engine_local.torch_policies import Served, Weights, load_weights, merge_adapter, serve
 from ratchet.errors import NotFound
-from ratchet.stores.policies import HUB_VARIABLE, MODEL, BlobStore, PolicyManifest, fetch_policy, is_manifest_uri
+from ratchet.stores.policies import HUB_VARIABLE, BlobStore, fetch_policy, is_manifest_uri
 
 BASES = 2
 """Base models kept in memory for the adapters to come."""

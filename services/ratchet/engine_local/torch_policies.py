@@ -16,12 +16,13 @@ from peft import PeftModel
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from ratchet.contract.policy_manifest import Probe
 from ratchet.engine_local.torch_llama import lean_network
 from ratchet.engine_local.torch_network import Network
 from ratchet.engine_local.torch_slots import Slots
 from ratchet.engine_local.transformers_text import ChatText, load_text
 from ratchet.errors import Rejected
-from ratchet.stores.policies import Probe, tokenizer_digest
+from ratchet.stores.policies import tokenizer_digest
 
 PROBE_TOLERANCE = 1e-3
 """Largest difference between our and the trainer's log-probability of one token, in nats."""

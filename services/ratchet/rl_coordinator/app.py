@@ -21,6 +21,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import Consumer, Subscription, each
 from ratchet.bus.projection import Fold, Projection
 from ratchet.contract import Preference, Reward, TrainingRequest, TrainingStatus
+from ratchet.contract.snapshot import PAIRS
 from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
 from ratchet.datasets.clickhouse_preferences import Preferences
 from ratchet.datasets.clickhouse_trajectories import Trajectories
@@ -51,7 +52,7 @@ from ratchet.rl_coordinator.triggers.domain import Counted, count_one_more, coun
 from ratchet.rl_coordinator.triggers.recipes import Recipe, read_recipes
 from ratchet.rl_coordinator.triggers.thresholds import Thresholds, ThresholdTrigger
 from ratchet.rules.alerts import gap_alert
-from ratchet.rules.algorithms import PAIRS, dataset_format
+from ratchet.rules.algorithms import dataset_format
 from ratchet.rules.training_options import Amounts
 from ratchet.service.contracts import load_contracts
 from ratchet.service.health import Check

@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
 
+from ratchet.contract.snapshot import LABELS, PAIRS, TRAJECTORIES, DatasetFormat
 from ratchet.contract.training import Hyperparameters
 from ratchet.errors import ConfigError
 from ratchet.plugins import Misfit, PluginTable
-
-DatasetFormat = Literal["trajectories", "pairs", "labels"]
-"""Of a snapshot: one row per trajectory, per preference pair, or per answer with a thumb."""
-TRAJECTORIES: DatasetFormat = "trajectories"
-PAIRS: DatasetFormat = "pairs"
-LABELS: DatasetFormat = "labels"
 
 COMMON = frozenset(
     {

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ratchet.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
 from ratchet.contract.training import Compute, Evaluation, Hyperparameters, TrainingConfig, TrainingRequest
 from ratchet.errors import ConfigError
-from ratchet.rules.algorithms import ALGORITHMS, BUILT_IN, LABELS, PAIRS, TRAJECTORIES, Algorithm, dataset_format
+from ratchet.rules.algorithms import ALGORITHMS, BUILT_IN, Algorithm, dataset_format
 
 NORMALIZATIONS = ("trajectory", "token", "constant")
 

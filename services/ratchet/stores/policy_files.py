@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
+from ratchet.contract.policy_manifest import ArtifactFile, PolicyManifest
 from ratchet.errors import Rejected
-from ratchet.stores.policies import TOKENIZER_FILES, ArtifactFile, BlobStore, Policy, PolicyManifest, read_policy
+from ratchet.stores.policies import TOKENIZER_FILES, BlobStore, Policy, read_policy
 
 MANIFEST = "ratchet-policy.json"
 ARTIFACTS = "artifacts"

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from ratchet.bus.message import Value, decode
+from ratchet.contract.policy_manifest import Probe
 from ratchet.contract.training import EvaluationResults, TrainingConfig
-from ratchet.stores.policies import Probe
 
 JOB_FILE, METRICS_FILE, LOG_FILE = "job.json", "metrics.jsonl", "child.log"
 CHECKPOINTS, RESULT, DOCUMENTS = "checkpoints", "result", "documents"

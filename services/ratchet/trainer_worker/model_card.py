@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
+from ratchet.contract.snapshot import LABELS, PAIRS
 from ratchet.contract.training import EvaluationResults
-from ratchet.rules.algorithms import LABELS, PAIRS, dataset_format
-from ratchet.stores.policies import ADAPTER, PolicyManifest
+from ratchet.rules.algorithms import dataset_format
 
 UNITS = {PAIRS: "preference pairs", LABELS: "labelled answers"}
 """What a training counts, by the format of its dataset; trajectories otherwise."""

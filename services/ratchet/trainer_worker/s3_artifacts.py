@@ -12,18 +12,16 @@ from typing import Any
 import msgspec
 
 from ratchet.bus.message import Value, decode
+from ratchet.contract.policy_manifest import ADAPTER, MODEL, ArtifactFile, PolicyManifest
 from ratchet.contract.training import Artifacts, TrainingDispatch
+from ratchet.datasets.s3_snapshots import decode_manifest
 from ratchet.errors import Rejected
-from ratchet.rules.algorithms import ALGORITHMS, TRAJECTORIES
+from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.rules.training_options import holdout_of
 from ratchet.stores.policies import (
-    ADAPTER,
-    MODEL,
-    ArtifactFile,
     BlobStore,
     LocalPolicy,
     Policy,
-    PolicyManifest,
     fetch_policy,
     is_manifest_uri,
     publish_policy,
@@ -51,18 +49,6 @@ class StoredCheckpoint(Value, frozen=True, kw_only=True):
     step: int
     files: list[ArtifactFile]
     kind: str = "checkpoint"
-
-
-class _Parquet(Value, frozen=True, kw_only=True):
-    uri: str
-    sha256: str
-
-
-class _Snapshot(Value, frozen=True, kw_only=True):
-    parquet: _Parquet
-    kind: str = ""
-    format: str = TRAJECTORIES
-    role: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +200,9 @@ def _fetch_dataset(objects: BlobStore, dispatch: TrainingDispatch, directory: Pa
     reference = dispatch.request.training_config.dataset.snapshot
     if reference is None:
         raise Rejected("the dispatch names no snapshot: there is nothing to train on")
-    body = objects.get(reference.uri, reference.digest)
-    try:
-        snapshot = decode(body, _Snapshot)
-    except msgspec.DecodeError as error:
-        raise Rejected(f"{reference.uri} is not a snapshot: {error}") from error
+    snapshot = decode_manifest(objects.get(reference.uri, reference.digest), reference.uri)
     role = dispatch.request.role
-    if snapshot.role not in (None, role):
+    if snapshot.role != role:
         raise Rejected(f"the job trains role {role}; the snapshot {reference.uri} belongs to role {snapshot.role}")
     algorithm = dispatch.request.training_config.algorithm
     wanted = ALGORITHMS[algorithm].learns_from

@@ -12,10 +12,11 @@ from ratchet.canary_deployer.domain.announcements import Facts
 from ratchet.canary_deployer.handlers import Handlers
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.contract import ModelDeployed, TrainingRequest, TrainingStatus, named_id
+from ratchet.contract.policy_manifest import PolicyManifest
 from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
 from ratchet.contract.training import Artifacts, Dataset, Hyperparameters, TrainingConfig
 from ratchet.errors import DigestMismatch, NotFound, ObjectsUnavailable, Unavailable
-from ratchet.stores.policies import PolicyManifest, encode_manifest
+from ratchet.stores.policies import encode_manifest
 from tests.support.canary_world import FakeLead
 from tests.support.fake_bus import FakeBus
 from tests.support.fake_clock import START

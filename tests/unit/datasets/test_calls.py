@@ -34,7 +34,11 @@ def test_prompts_are_rebuilt_from_deltas_in_whatever_order_turns_arrive(lengths:
 def test_a_call_keeps_what_the_learner_needs() -> None:
     turns, prompts = conversation("t", [3])
     (call,) = calls_of(turns)
-    assert (call.turn_id, call.prompt_token_ids, call.logprobs) == (turns[0].turn_id, prompts[0], [-0.5, -0.25])
+    assert (call.turn_id, call.prompt_token_ids, call.behavior_logprobs) == (
+        turns[0].turn_id,
+        prompts[0],
+        [-0.5, -0.25],
+    )
     assert (call.temperature, call.policy_version, call.policy_digest) == (0.7, 1, "d" * 64)
     assert (call.trainable, call.reason) == (True, None)
 

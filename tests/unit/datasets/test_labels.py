@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import msgspec
 
-from ratchet.datasets.domain.labels import LabelRow, Thumb, label_row, labels, left_out_before
+from ratchet.contract.snapshot import LabelRow
+from ratchet.datasets.domain.labels import Thumb, label_row, labels, left_out_before
+from ratchet.datasets.domain.rows import SnapshotRow
 from tests.support.training import conversation, trajectory
 
 
@@ -35,11 +35,13 @@ def test_judged_trajectories_that_cannot_be_chosen_from_are_counted_by_reason() 
 
 def test_all_that_was_said_after_the_first_prompt_is_judged() -> None:
     turns, _ = conversation("t", [3, 2])
-    row = label_row(trajectory("t", turns=turns), turns, label=False)
+    made = label_row(trajectory("t", turns=turns), turns, label=False)
+    assert isinstance(made, SnapshotRow)
+    row = made.row
     assert isinstance(row, LabelRow)
-    assert json.loads(row.prompt) == [{"role": "user", "content": "question 0"}]
-    assert [message["content"] for message in json.loads(row.completion)] == ["answer 0", "question 1", "answer 1"]
-    assert (row.label, row.source, row.origin.trajectories) == (False, "thumbs", ("t",))
+    assert row.prompt == [{"role": "user", "content": "question 0"}]
+    assert [message["content"] for message in row.completion] == ["answer 0", "question 1", "answer 1"]
+    assert (row.label, row.source, made.origin.trajectories) == (False, "thumbs", ("t",))
 
 
 def test_a_trajectory_whose_turns_are_not_stored_yet_has_no_row() -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from ratchet.bus.message import named_id
 from ratchet.contract import Preference
+from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import Dataset, DatasetFilter, DateRange
-from ratchet.datasets.domain.pairs import Opinion, PairRow, PairRules, pair_row, select_pairs
+from ratchet.datasets.domain.pairs import Opinion, PairRules, pair_row, select_pairs
+from ratchet.datasets.domain.rows import SnapshotRow
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities, config_problems
 from tests.support.training import AMOUNTS, after, config
 
@@ -127,9 +128,7 @@ def test_what_several_said_is_learned_once_and_all_of_them_are_consumed_with_it(
     said = [opinion("one", 1), opinion("two", 2), other_way("three", 3)]
     selection = select_pairs(said, ANY, 10)
     assert selection.votes == {"two": ("one", "two")}
-    row = pair_row(preference(), selection.votes["two"])
-    assert isinstance(row, PairRow)
-    assert row.origin.preferences == (named_id("pair"), "one", "two")
+    assert made(pair_row(preference(), selection.votes["two"])).origin.preferences == (named_id("pair"), "one", "two")
     rules = PairRules(filter=DatasetFilter(), consumed=frozenset({"one", "two"}))
     assert chosen(*said, opinion("four", 4), rules=rules)[0] == []
 
@@ -138,6 +137,11 @@ def test_a_changed_majority_is_learned_although_the_other_order_was() -> None:
     said = [opinion("one", 1), other_way("two", 2), other_way("three", 3)]
     rules = PairRules(filter=DatasetFilter(), consumed=frozenset({"one"}))
     assert chosen(*said, rules=rules)[0] == ["three"]
+
+
+def made(found: SnapshotRow | str) -> SnapshotRow:
+    assert isinstance(found, SnapshotRow)
+    return found
 
 
 def preference(**changes: Any) -> Preference:
@@ -152,21 +156,21 @@ def preference(**changes: Any) -> Preference:
 
 
 def test_a_plain_text_is_a_message_of_whoever_says_it() -> None:
-    row = pair_row(preference())
+    found = made(pair_row(preference()))
+    row = found.row
     assert isinstance(row, PairRow)
-    assert json.loads(row.prompt) == [{"role": "user", "content": "Where is it?"}]
-    assert json.loads(row.chosen) == [{"role": "assistant", "content": "In the annex."}]
-    assert json.loads(row.rejected) == [{"role": "assistant", "content": "No idea."}]
-    assert (row.tools, row.origin.rater, row.origin.trajectories) == ("[]", "unnamed", ())
+    assert row.prompt == [{"role": "user", "content": "Where is it?"}]
+    assert row.chosen == [{"role": "assistant", "content": "In the annex."}]
+    assert row.rejected == [{"role": "assistant", "content": "No idea."}]
+    assert (row.tools, found.origin.rater, found.origin.trajectories) == ([], "unnamed", ())
 
 
 def test_a_derived_pair_tells_the_tries_that_it_comes_from() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
-    row = pair_row(preference(chosen_trajectory_id="t1", rejected_trajectory_id="t2", rater="r", tools=tools))
-    assert isinstance(row, PairRow)
-    assert row.origin.trajectories == ("t1", "t2")
-    assert (row.origin.preferences, row.origin.rater) == ((named_id("pair"),), "r")
-    assert json.loads(row.tools) == tools
+    found = made(pair_row(preference(chosen_trajectory_id="t1", rejected_trajectory_id="t2", rater="r", tools=tools)))
+    assert found.origin.trajectories == ("t1", "t2")
+    assert (found.origin.preferences, found.origin.rater) == ((named_id("pair"),), "r")
+    assert found.row.tools == tools
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import msgspec
 import pytest
 
+from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.contract.trajectory import TaskContext, TrajectoryMetadata
 from ratchet.contract.turn import Trainable
-from ratchet.datasets.domain.rows import Recipe, Row, Scored, row_of
+from ratchet.datasets.domain.rows import Recipe, Scored, SnapshotRow, row_of
 from tests.support.training import changed, conversation, trajectory, turn
 
 LEARN = Recipe(transform="identity", needs_calls=True)
@@ -17,9 +16,10 @@ READ = Recipe(transform="identity", needs_calls=False)
 SCORED = Scored(task_key="group", raw_reward=0.75, baseline=0.5)
 
 
-def made(row: Row | str) -> Row:
-    assert isinstance(row, Row)
-    return row
+def made(found: SnapshotRow | str) -> TrajectoryRow:
+    assert isinstance(found, SnapshotRow)
+    assert isinstance(found.row, TrajectoryRow)
+    return found.row
 
 
 def test_an_assembled_trajectory_is_told_by_its_turns() -> None:
@@ -33,25 +33,25 @@ def test_an_assembled_trajectory_is_told_by_its_turns() -> None:
         0.5,
     )
     assert (row.success, row.policy_version, row.source) == (True, 1, "assembled")
-    assert [message["content"] for message in json.loads(row.messages)] == [
+    assert [message["content"] for message in row.messages] == [
         "question 0",
         "answer 0",
         "question 1",
         "answer 1",
     ]
-    assert [call["prompt_token_ids"] for call in json.loads(row.calls)] == prompts
+    assert [call.prompt_token_ids for call in row.calls] == prompts
 
 
 def test_a_trajectory_without_turns_has_its_text_and_no_calls() -> None:
     row = made(row_of(trajectory("t", success=False), [], SCORED, READ))
-    assert (row.calls, row.tools, row.success, row.policy_version) == ("[]", "[]", False, None)
-    assert json.loads(row.messages)[0] == {"role": "system", "content": "Help."}
+    assert (row.calls, row.tools, row.success, row.policy_version) == ([], [], False, None)
+    assert row.messages[0] == {"role": "system", "content": "Help."}
 
 
 def test_calls_count_for_a_trajectory_that_the_agent_told_itself() -> None:
     turns, _ = conversation("t", [3])
     row = made(row_of(trajectory("t"), turns, SCORED, LEARN))
-    assert len(json.loads(row.calls)) == 1
+    assert len(row.calls) == 1
 
 
 @pytest.mark.parametrize(("stored", "reason"), [(1, "turns_not_stored"), (0, "turns_not_stored")])
@@ -73,7 +73,7 @@ def test_a_policy_gradient_needs_a_call_it_can_train_on() -> None:
     turns, _ = conversation("t", [3], trainable=Trainable(ok=False, reason="redacted"))
     told = trajectory("t", turns=turns)
     assert row_of(told, turns, SCORED, LEARN) == "no_trainable_call"
-    assert isinstance(row_of(told, turns, SCORED, READ), Row)
+    assert made(row_of(told, turns, SCORED, READ)).reward == 0.75
 
 
 def test_a_negated_reward_is_mirrored_and_the_raw_one_kept() -> None:
@@ -85,9 +85,9 @@ def test_a_negated_reward_is_mirrored_and_the_raw_one_kept() -> None:
 def test_the_tools_are_those_offered_last_or_those_of_the_task() -> None:
     tools = [{"type": "function", "function": {"name": "lookup"}}]
     call = turn("t", 0, full_prompt=[1], tools=tools)
-    assert json.loads(made(row_of(trajectory("t", turns=[call]), [call], SCORED, LEARN)).tools) == tools
+    assert made(row_of(trajectory("t", turns=[call]), [call], SCORED, LEARN)).tools == tools
     task = TaskContext(task_id="task", instructions="Help.", tools=tools)
-    assert json.loads(made(row_of(trajectory("t", task_context=task), [], SCORED, READ)).tools) == tools
+    assert made(row_of(trajectory("t", task_context=task), [], SCORED, READ)).tools == tools
 
 
 def test_turns_that_make_no_conversation_are_reported() -> None:
@@ -116,7 +116,7 @@ def test_text_that_nests_deeply_is_text_of_a_row(text: str) -> None:
     action = msgspec.structs.replace(first.action, raw_response=text)
     odd = msgspec.structs.replace(given, turns=[msgspec.structs.replace(first, action=action), *given.turns[1:]])
     row = row_of(odd, [], SCORED, READ)
-    assert row == "unreadable_chat" or text in json.loads(made(row).messages)[-1]["content"]
+    assert row == "unreadable_chat" or text in made(row).messages[-1]["content"]
 
 
 def test_a_chat_that_cannot_be_written_is_left_out_by_reason() -> None:

@@ -11,20 +11,12 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
+from ratchet.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest, Probe
 from ratchet.engine_local.s3_policies import PolicyLoader
 from ratchet.engine_local.torch_llama import lean_network
 from ratchet.engine_local.torch_policies import Weights, load_weights, logprobs_of, merge_adapter
 from ratchet.errors import DigestMismatch, NotFound, Rejected
-from ratchet.stores.policies import (
-    ADAPTER,
-    MODEL,
-    Policy,
-    PolicyManifest,
-    Probe,
-    publish_policy,
-    tokenizer_digest,
-    upload_files,
-)
+from ratchet.stores.policies import Policy, publish_policy, tokenizer_digest, upload_files
 from tests.support.blobs import MemoryBlobs
 from tests.support.tiny_models import publish_tiny_model
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ratchet.contract.policy_manifest import PolicyManifest
 from ratchet.contract.training import SnapshotRef
-from ratchet.datasets.s3_snapshots import Manifest, ParquetFile, Snapshots
+from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.errors import Rejected
 from ratchet.rl_coordinator.jobs.references import given_snapshot, require_own_policy
-from ratchet.stores.policies import PolicyManifest, publish_policy
+from ratchet.stores.policies import publish_policy
 from tests.support.blobs import MemoryBlobs
 from tests.support.hostile import DAMAGED_JSON
+from tests.support.snapshot_rows import snapshot_manifest
 from tests.support.training import NOON
 
 
@@ -21,23 +23,7 @@ def blobs() -> MemoryBlobs:
 
 
 def snapshot(blobs: MemoryBlobs, role: str) -> SnapshotRef:
-    manifest = Manifest(
-        kind="snapshot",
-        role=role,
-        training_job_id="job",
-        algorithm="sft",
-        created_at=NOON,
-        filters={},
-        sample_size=1,
-        reward_function="default 1",
-        reward_transform="identity",
-        watermarks={},
-        parent_policy=None,
-        left_out={},
-        trajectories=["t"],
-        rows=1,
-        parquet=ParquetFile(uri="s3://test/rows.parquet", sha256="0" * 64, size=1),
-    )
+    manifest = snapshot_manifest(role=role)
     stored = blobs.put(msgspec.json.encode(manifest), "snapshots", ".json")
     return SnapshotRef(uri=stored.uri, digest=stored.sha256)
 

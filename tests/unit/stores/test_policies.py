@@ -8,13 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ratchet.contract.policy_manifest import ADAPTER, ArtifactFile, PolicyManifest, Probe
 from ratchet.errors import DigestMismatch, NotFound, Rejected
 from ratchet.stores.policies import (
-    ADAPTER,
-    ArtifactFile,
     Policy,
-    PolicyManifest,
-    Probe,
     encode_manifest,
     fetch_policy,
     is_manifest_uri,

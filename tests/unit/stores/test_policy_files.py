@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ratchet.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest
 from ratchet.errors import DigestMismatch, Rejected
-from ratchet.stores.policies import ADAPTER, MODEL, Policy, PolicyManifest, publish_policy, upload_files
+from ratchet.stores.policies import Policy, publish_policy, upload_files
 from ratchet.stores.policy_files import MANIFEST, default_directory, export_policy
 from tests.support.blobs import MemoryBlobs
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ratchet.contract.snapshot import Call
 from ratchet.trainer_worker.training.learner.advantages import (
     Scored,
     Shaping,
@@ -14,8 +15,8 @@ from ratchet.trainer_worker.training.learner.advantages import (
     rloo,
     trajectory_advantages,
 )
-from ratchet.trainer_worker.training.learner.rows import Call
 from ratchet.trainer_worker.training.learner.staleness import effective_sample_size, is_fresh
+from tests.support.snapshot_rows import call
 
 PLAIN = Shaping()
 REWARDS = st.lists(st.floats(0, 1), min_size=2, max_size=8)
@@ -97,7 +98,7 @@ def test_ragged_groups_give_each_trajectory_at_most_one_advantage(logged: list[t
 
 def test_calls_more_than_eight_versions_behind_are_stale() -> None:
     def calls(version: int | None) -> list[Call]:
-        return [Call([1], [2], [-0.1], policy_version=version)]
+        return [call([1], [2], [-0.1], policy_version=version)]
 
     assert is_fresh(calls(2), 10)
     assert not is_fresh(calls(1), 10)

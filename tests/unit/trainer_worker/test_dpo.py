@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from msgspec.structs import replace as changed
 
+from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import Hyperparameters, Lora
 from ratchet.trainer_worker.checkpoints import open_checkpoint
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
@@ -22,7 +23,8 @@ from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.pairs import pair_rows
 from ratchet.trainer_worker.training.learner.sequences import score_all
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, save_policy
-from ratchet.trainer_worker.training.snapshot import LoggedPair, read_pairs
+from ratchet.trainer_worker.training.snapshot import read_snapshot
+from tests.support.snapshot_rows import pair_row
 from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.toy_preferences import parrot_chats, parrot_pairs
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, write_pairs
@@ -37,12 +39,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[LoggedPair]:
-    return read_pairs(write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.parquet", parrot_pairs()))
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[PairRow]:
+    return read_snapshot(write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.parquet", parrot_pairs()), PairRow)
 
 
 def trained(
-    run: RecordingRun, base: str, pairs: list[LoggedPair], hyper: Hyperparameters, **job: Any
+    run: RecordingRun, base: str, pairs: list[PairRow], hyper: Hyperparameters, **job: Any
 ) -> tuple[TrainedPolicy, Outcome]:
     spec = job_spec("dpo", base=base, hyper=hyper, **job)
     torch.manual_seed(hyper.seed or 0)
@@ -51,7 +53,7 @@ def trained(
 
 
 def test_preferences_are_learnt_and_hold_on_prompts_that_were_held_out(
-    base: str, pairs: list[LoggedPair], tmp_path: Path
+    base: str, pairs: list[PairRow], tmp_path: Path
 ) -> None:
     run = RecordingRun(tmp_path, "dpo")
     hyper = changed(HYPER, max_steps=60)
@@ -77,7 +79,7 @@ def test_preferences_are_learnt_and_hold_on_prompts_that_were_held_out(
 
 
 def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
-    base: str, pairs: list[LoggedPair], tmp_path: Path
+    base: str, pairs: list[PairRow], tmp_path: Path
 ) -> None:
     unbroken = RecordingRun(tmp_path / "whole", "dpo")
     whole, outcome = trained(unbroken, base, pairs, HYPER, holdout=0.25)
@@ -95,7 +97,7 @@ def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
 
 
 def test_a_starting_adapter_is_the_reference_and_stays_as_it_was(
-    base: str, pairs: list[LoggedPair], tmp_path: Path
+    base: str, pairs: list[PairRow], tmp_path: Path
 ) -> None:
     first, _ = trained(RecordingRun(tmp_path / "one", "dpo"), base, pairs, LORA)
     saved = tmp_path / "adapter"
@@ -114,7 +116,7 @@ def test_a_starting_adapter_is_the_reference_and_stays_as_it_was(
     assert all(path.is_file() for path in run.newest().directory.iterdir())
 
 
-def test_the_reference_of_a_new_adapter_is_the_base(base: str, pairs: list[LoggedPair], tmp_path: Path) -> None:
+def test_the_reference_of_a_new_adapter_is_the_base(base: str, pairs: list[PairRow], tmp_path: Path) -> None:
     spec = job_spec("dpo", base=base, hyper=LORA)
     policy = load_policy(spec)
     model: Any = policy.model
@@ -129,7 +131,7 @@ def test_the_reference_of_a_new_adapter_is_the_base(base: str, pairs: list[Logge
     assert preferred(policy, pairs) > before
 
 
-def preferred(policy: TrainedPolicy, pairs: list[LoggedPair]) -> float:
+def preferred(policy: TrainedPolicy, pairs: list[PairRow]) -> float:
     """By how many nats the chosen sides are likelier than the rejected ones, on average."""
     made = pair_rows(ChatRows(policy.tokenizer, 512), pairs).pairs
     scores = score_all(Scorer(policy.model), [side for pair in made for side in (pair.chosen, pair.rejected)])
@@ -150,13 +152,13 @@ def test_only_what_the_assistant_says_after_the_prompt_learns(base: str) -> None
         {"role": "assistant", "content": "It is red."},
     ]
     rejected = [{"role": "assistant", "content": "Green."}]
-    pair = LoggedPair("p", prompt, chosen, rejected, [], None)
+    pair = pair_row(prompt=prompt, chosen=chosen, rejected=rejected)
     (made,) = pair_rows(ChatRows(policy.tokenizer, 512), [pair]).pairs
     assert [learnt(policy, row) for row in made.chosen] == ["<|call|>look {}<|end|>It is red.<|end|>"]
     assert [learnt(policy, row) for row in made.rejected] == ["Green.<|end|>"]
 
 
-def test_earlier_answers_in_a_prompt_learn_in_no_pair_of_many(base: str, pairs: list[LoggedPair]) -> None:
+def test_earlier_answers_in_a_prompt_learn_in_no_pair_of_many(base: str, pairs: list[PairRow]) -> None:
     policy = load_policy(job_spec("dpo", base=base, hyper=HYPER))
     chats = ChatRows(policy.tokenizer, 512)
     made = pair_rows(chats, pairs).pairs
@@ -172,11 +174,13 @@ def learnt(policy: TrainedPolicy, row: Any) -> str:
 
 
 def test_pairs_without_two_different_usable_answers_are_left_out_and_counted(
-    base: str, pairs: list[LoggedPair], tmp_path: Path
+    base: str, pairs: list[PairRow], tmp_path: Path
 ) -> None:
     one = pairs[0]
-    equal = LoggedPair("same", one.prompt, one.chosen, one.chosen, [], None)
-    silent = LoggedPair("silent", one.prompt, one.chosen, [{"role": "user", "content": "?"}], [], None)
+    equal = pair_row(preference_id="same", prompt=one.prompt, chosen=one.chosen, rejected=one.chosen)
+    silent = pair_row(
+        preference_id="silent", prompt=one.prompt, chosen=one.chosen, rejected=[{"role": "user", "content": "?"}]
+    )
     policy = load_policy(job_spec("dpo", base=base, hyper=HYPER))
     made = pair_rows(ChatRows(policy.tokenizer, 512), [equal, one, silent])
     assert (len(made.pairs), made.equal, made.unusable) == (1, 1, 1)
@@ -186,14 +190,14 @@ def test_pairs_without_two_different_usable_answers_are_left_out_and_counted(
         trained(RecordingRun(tmp_path, "dpo"), base, pairs, HYPER, holdout=1.0)
 
 
-def test_a_hold_out_that_would_hold_out_nothing_is_refused(base: str, pairs: list[LoggedPair], tmp_path: Path) -> None:
+def test_a_hold_out_that_would_hold_out_nothing_is_refused(base: str, pairs: list[PairRow], tmp_path: Path) -> None:
     one_task = [replace(pair, group_key="the same") for pair in pairs]
     with pytest.raises(DataUnusable, match=r"a holdout_size of 0.25 holds out none of 48 pairs"):
         trained(RecordingRun(tmp_path, "dpo"), base, one_task, HYPER, holdout=0.25)
 
 
 def test_a_stop_while_the_reference_is_scored_ends_the_training_at_once(
-    base: str, pairs: list[LoggedPair], tmp_path: Path
+    base: str, pairs: list[PairRow], tmp_path: Path
 ) -> None:
     run = RecordingRun(tmp_path, "dpo", asks=2)
     with pytest.raises(StopRequested):
@@ -202,7 +206,7 @@ def test_a_stop_while_the_reference_is_scored_ends_the_training_at_once(
 
 
 def test_a_stop_while_held_out_pairs_are_judged_leaves_the_newest_checkpoint(
-    base: str, pairs: list[LoggedPair], tmp_path: Path
+    base: str, pairs: list[PairRow], tmp_path: Path
 ) -> None:
     # Six parts of the reference, five train steps that are not the last, two checkpoints; then the judging.
     run = RecordingRun(tmp_path, "dpo", asks=13, every=3)
@@ -213,7 +217,7 @@ def test_a_stop_while_held_out_pairs_are_judged_leaves_the_newest_checkpoint(
 
 
 def test_micro_batches_of_pairs_give_the_loss_of_the_whole_batch(
-    base: str, pairs: list[LoggedPair], tmp_path: Path
+    base: str, pairs: list[PairRow], tmp_path: Path
 ) -> None:
     whole, split = RecordingRun(tmp_path / "a", "dpo"), RecordingRun(tmp_path / "b", "dpo")
     trained(whole, base, pairs, changed(HYPER, batch_size=48, max_steps=2))
@@ -221,7 +225,7 @@ def test_micro_batches_of_pairs_give_the_loss_of_the_whole_batch(
     assert split.losses == pytest.approx(whole.losses, abs=1e-3)
 
 
-def test_the_loss_does_not_depend_on_what_else_is_in_the_batch(base: str, pairs: list[LoggedPair]) -> None:
+def test_the_loss_does_not_depend_on_what_else_is_in_the_batch(base: str, pairs: list[PairRow]) -> None:
     policy = load_policy(job_spec("dpo", base=base, hyper=HYPER))
     made = pair_rows(ChatRows(policy.tokenizer, 512), pairs).pairs
     reference = (torch.zeros(len(made)), torch.zeros(len(made)))

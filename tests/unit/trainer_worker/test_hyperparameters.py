@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,12 +15,11 @@ from ratchet.errors import InvalidMessage
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.service.contracts import load_contracts
 from ratchet.trainer_worker.training.algorithms import load_train
-from ratchet.trainer_worker.training.learner.rows import Call
 from ratchet.trainer_worker.training.policy import load_policy
-from ratchet.trainer_worker.training.snapshot import LoggedTrajectory, read_labels, read_pairs
+from tests.support.snapshot_rows import call, label_row, pair_row, trajectory_row
 from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.toy_preferences import parrot_chats, parrot_labels, parrot_pairs
-from tests.support.trainer_runs import RecordingRun, job_spec, write_labels, write_pairs
+from tests.support.trainer_runs import RecordingRun, job_spec
 from tests.support.training import request
 
 ASKED: dict[str, Any] = {
@@ -59,18 +58,19 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    folder = tmp_path_factory.mktemp("data")
+def examples() -> dict[str, list[Any]]:
     chats = parrot_chats()[:8]
-    calls = [Call([3, 4, 5, 6 + number], [7, 8], [-6.0, -6.0]) for number in range(8)]
+    calls = [call([3, 4, 5, 6 + number], [7, 8], [-6.0, -6.0]) for number in range(8)]
     logged = zip(chats, calls, strict=True)
     return {
         "trajectories": [
-            LoggedTrajectory(f"t{n}", f"k{n // 2}", float(n % 2), None, n % 2 == 1, chat, [], [call])
-            for n, (chat, call) in enumerate(logged)
+            trajectory_row(
+                n, task_key=f"k{n // 2}", reward=float(n % 2), success=n % 2 == 1, messages=chat, calls=[answered]
+            )
+            for n, (chat, answered) in enumerate(logged)
         ],
-        "pairs": cast("list[Any]", read_pairs(write_pairs(folder / "pairs.parquet", parrot_pairs()[:8]))),
-        "labels": cast("list[Any]", read_labels(write_labels(folder / "labels.parquet", parrot_labels()[:8]))),
+        "pairs": [pair_row(n, **one) for n, one in enumerate(parrot_pairs()[:8])],
+        "labels": [label_row(n, **one) for n, one in enumerate(parrot_labels()[:8])],
     }
 
 

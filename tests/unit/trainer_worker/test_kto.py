@@ -9,6 +9,7 @@ import pytest
 import torch
 from msgspec.structs import replace as changed
 
+from ratchet.contract.snapshot import LabelRow
 from ratchet.contract.training import Hyperparameters
 from ratchet.trainer_worker.checkpoints import open_checkpoint
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
@@ -17,7 +18,7 @@ from ratchet.trainer_worker.training.algorithms.base import Outcome
 from ratchet.trainer_worker.training.algorithms.kto import labelled_rows, shuffled
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy
-from ratchet.trainer_worker.training.snapshot import LoggedLabel, read_labels
+from ratchet.trainer_worker.training.snapshot import read_snapshot
 from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.toy_preferences import parrot_chats, parrot_labels
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, write_labels
@@ -31,12 +32,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def labels(tmp_path_factory: pytest.TempPathFactory) -> list[LoggedLabel]:
-    return read_labels(write_labels(tmp_path_factory.mktemp("labels") / "labels.parquet", parrot_labels()))
+def labels(tmp_path_factory: pytest.TempPathFactory) -> list[LabelRow]:
+    return read_snapshot(write_labels(tmp_path_factory.mktemp("labels") / "labels.parquet", parrot_labels()), LabelRow)
 
 
 def trained(
-    run: RecordingRun, base: str, labels: list[LoggedLabel], hyper: Hyperparameters
+    run: RecordingRun, base: str, labels: list[LabelRow], hyper: Hyperparameters
 ) -> tuple[TrainedPolicy, Outcome]:
     spec = job_spec("kto", base=base, hyper=hyper)
     torch.manual_seed(hyper.seed or 0)
@@ -45,7 +46,7 @@ def trained(
 
 
 def test_liked_answers_are_rewarded_and_disliked_ones_are_not(
-    base: str, labels: list[LoggedLabel], tmp_path: Path
+    base: str, labels: list[LabelRow], tmp_path: Path
 ) -> None:
     run = RecordingRun(tmp_path, "kto")
     _, outcome = trained(run, base, labels, changed(HYPER, max_steps=48))
@@ -62,7 +63,7 @@ def test_liked_answers_are_rewarded_and_disliked_ones_are_not(
 
 
 def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
-    base: str, labels: list[LoggedLabel], tmp_path: Path
+    base: str, labels: list[LabelRow], tmp_path: Path
 ) -> None:
     unbroken = RecordingRun(tmp_path / "whole", "kto")
     whole, _ = trained(unbroken, base, labels, HYPER)
@@ -77,7 +78,7 @@ def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
 
 
 def test_a_training_resumed_with_half_the_batch_has_the_pairs_that_its_reference_was_scored_with(
-    base: str, labels: list[LoggedLabel], tmp_path: Path
+    base: str, labels: list[LabelRow], tmp_path: Path
 ) -> None:
     """No step is taken, so the policy is its reference: the reference point, a difference of both, is 0."""
     still = changed(HYPER, learning_rate=1e-12)
@@ -90,7 +91,7 @@ def test_a_training_resumed_with_half_the_batch_has_the_pairs_that_its_reference
     assert [step.metrics["kl_divergence"] for step in rest.steps] == pytest.approx([0.0] * 3, abs=1e-3)
 
 
-def test_a_checkpoint_of_other_labels_is_refused(base: str, labels: list[LoggedLabel], tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_labels_is_refused(base: str, labels: list[LabelRow], tmp_path: Path) -> None:
     first = RecordingRun(tmp_path / "first", "kto", stop_after=1)
     trained(first, base, labels, HYPER)
     checkpoint = open_checkpoint(first.newest().directory, JOB_ID, "kto")
@@ -100,7 +101,7 @@ def test_a_checkpoint_of_other_labels_is_refused(base: str, labels: list[LoggedL
 
 
 def test_a_stop_while_the_reference_is_scored_ends_the_training_at_once(
-    base: str, labels: list[LoggedLabel], tmp_path: Path
+    base: str, labels: list[LabelRow], tmp_path: Path
 ) -> None:
     run = RecordingRun(tmp_path, "kto", asks=2)
     with pytest.raises(StopRequested):
@@ -108,16 +109,14 @@ def test_a_stop_while_the_reference_is_scored_ends_the_training_at_once(
     assert (run.asks, run.steps, run.store.all()) == (-1, [], [])
 
 
-def test_weights_decide_how_much_each_kind_counts(base: str, labels: list[LoggedLabel], tmp_path: Path) -> None:
+def test_weights_decide_how_much_each_kind_counts(base: str, labels: list[LabelRow], tmp_path: Path) -> None:
     run = RecordingRun(tmp_path, "kto")
     trained(run, base, labels, changed(HYPER, max_steps=1, batch_size=96, desirable_weight=0.5, undesirable_weight=2.0))
     # At the start every value is a half: 48 answers at 0.5 and 48 at 2.0.
     assert run.losses == pytest.approx([0.5 * (0.5 + 2.0) / 2], abs=1e-3)
 
 
-def test_each_answer_is_also_seen_in_the_place_of_another_one_of_its_batch(
-    base: str, labels: list[LoggedLabel]
-) -> None:
+def test_each_answer_is_also_seen_in_the_place_of_another_one_of_its_batch(base: str, labels: list[LabelRow]) -> None:
     policy = load_policy(job_spec("kto", base=base, hyper=HYPER))
     order = shuffled(labels, seed=1)[:7]
     assert order != labels[:7]
@@ -129,6 +128,6 @@ def test_each_answer_is_also_seen_in_the_place_of_another_one_of_its_batch(
         assert crossed.trained == other.trained
 
 
-def test_too_few_answers_are_refused(base: str, labels: list[LoggedLabel], tmp_path: Path) -> None:
+def test_too_few_answers_are_refused(base: str, labels: list[LabelRow], tmp_path: Path) -> None:
     with pytest.raises(DataUnusable, match="two labelled answers or more"):
         trained(RecordingRun(tmp_path, "kto"), base, labels[:1], HYPER)

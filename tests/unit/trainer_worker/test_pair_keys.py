@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.bus.message import JsonObject
+from ratchet.contract.snapshot import PairRow
 from ratchet.trainer_worker.training.learner.holdout import split
 from ratchet.trainer_worker.training.learner.pairs import hold_out_keys
-from ratchet.trainer_worker.training.snapshot import LoggedPair, read_pairs
+from ratchet.trainer_worker.training.snapshot import read_snapshot
+from tests.support.snapshot_rows import pair_row
 from tests.support.trainer_runs import write_pairs
 
 SYSTEM = {"role": "system", "content": "Help."}
@@ -28,15 +30,21 @@ def conversation(task: int, number: int) -> list[JsonObject]:
     ]
 
 
-def paired(number: int, chosen: tuple[int, int], rejected: tuple[int, int]) -> LoggedPair:
+def paired(number: int, chosen: tuple[int, int], rejected: tuple[int, int]) -> PairRow:
     """As it is exported: the prompt is what both have in common."""
     one, other = conversation(*chosen), conversation(*rejected)
     common = next(place for place in range(4) if place == 3 or one[place] != other[place])
-    ids = (f"try {chosen}", f"try {rejected}")
-    return LoggedPair(f"p{number}", one[:common], one[common:], other[common:], [], None, *ids)
+    return pair_row(
+        number,
+        prompt=one[:common],
+        chosen=one[common:],
+        rejected=other[common:],
+        chosen_trajectory_id=f"try {chosen}",
+        rejected_trajectory_id=f"try {rejected}",
+    )
 
 
-def tries(pairs: list[LoggedPair], part: list[int]) -> set[str | None]:
+def tries(pairs: list[PairRow], part: list[int]) -> set[str | None]:
     return {name for index in part for name in (pairs[index].chosen_trajectory_id, pairs[index].rejected_trajectory_id)}
 
 
@@ -59,11 +67,11 @@ def test_tasks_known_only_by_what_they_share_are_held_out_whole() -> None:
 
 
 def test_a_pair_that_shares_nothing_stands_alone() -> None:
-    alone = LoggedPair("p7", [SYSTEM], [], [], [], None)
+    alone = pair_row(7, prompt=[SYSTEM])
     assert hold_out_keys(alone) == ("pair:p7",)
 
 
 def test_the_tries_of_a_pair_are_read_from_the_snapshot(tmp_path: Path) -> None:
     told = {"chosen_trajectory_id": "a", "rejected_trajectory_id": "b"}
-    (pair,) = read_pairs(write_pairs(tmp_path / "pairs.parquet", [told]))
+    (pair,) = read_snapshot(write_pairs(tmp_path / "pairs.parquet", [told]), PairRow)
     assert hold_out_keys(pair) == ("trajectory:a", "trajectory:b")

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 from peft import LoraConfig, get_peft_model
 
 from ratchet.contract.training import Hyperparameters
 from ratchet.trainer_worker.checkpoints import open_checkpoint
 from ratchet.trainer_worker.errors import DataUnusable, Diverged
 from ratchet.trainer_worker.training.algorithms import load_train
-from ratchet.trainer_worker.training.learner.rows import Call
 from ratchet.trainer_worker.training.policy import TrainedPolicy
+from tests.support.snapshot_rows import call as logged_call
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, mean_reward, play, toy_model
 
 FULL = Hyperparameters(
@@ -118,19 +117,16 @@ def test_a_reward_that_says_the_opposite_teaches_the_opposite(tmp_path: Path) ->
     spec = job_spec("rloo", hyper=changed(advantage_floor=0.25))
     dataset = spec.config.dataset
     mirrored = _with_dataset(spec, type(dataset)(source="s3", sample_size=1, reward_transform="negate"))
-    calls = [Call([1, 3], [4], [-2.0])]
+    calls = [logged_call([1, 3], [4], [-2.0])]
     logged = play(toy_model(0), 1, 2, torch.Generator().manual_seed(0))
-    solved = [dataclasses.replace(one, reward=0.2, success=True, task_key="k", calls=calls) for one in logged]
+    solved = [replace(one, reward=0.2, success=True, task_key="k", calls=calls) for one in logged]
     with pytest.raises(DataUnusable, match="equal rewards"):
         load_train("rloo")(mirrored, policy_of(toy_model(0)), solved, RecordingRun(tmp_path, "rloo"))
 
 
 def test_stale_trajectories_are_left_out_and_counted(tmp_path: Path) -> None:
     logged = play(toy_model(0), 8, 4, torch.Generator().manual_seed(0))
-    old = [
-        dataclasses.replace(one, calls=[dataclasses.replace(call, policy_version=1) for call in one.calls])
-        for one in logged[:8]
-    ]
+    old = [replace(one, calls=[replace(call, policy_version=1) for call in one.calls]) for one in logged[:8]]
     spec = job_spec("rloo", hyper=FULL, policy_version=10)
     run = RecordingRun(tmp_path, "rloo")
     outcome = load_train("rloo")(spec, policy_of(toy_model(0)), [*old, *logged[8:]], run)
@@ -141,10 +137,9 @@ def test_data_of_another_policy_is_refused_before_anything_is_learnt(tmp_path: P
     """One token in a hundred has a tiny logged probability: the weights say nothing about the rest."""
     logged = play(toy_model(0), 25, 4, torch.Generator().manual_seed(0))
     strange = [
-        dataclasses.replace(call, behavior_logprobs=[-18.0]) if number == 0 else call
-        for number, call in enumerate(logged[0].calls)
+        replace(call, behavior_logprobs=[-18.0]) if number == 0 else call for number, call in enumerate(logged[0].calls)
     ]
-    logged[0] = dataclasses.replace(logged[0], calls=strange, reward=1.0)
+    logged[0] = replace(logged[0], calls=strange, reward=1.0)
     with pytest.raises(DataUnusable, match="off-policy: effective sample size 0"):
         load_train("rloo")(
             job_spec("rloo", hyper=FULL), policy_of(toy_model(0)), logged, RecordingRun(tmp_path, "rloo")
@@ -154,8 +149,7 @@ def test_data_of_another_policy_is_refused_before_anything_is_learnt(tmp_path: P
 def test_nothing_trainable_is_an_error_that_says_why(tmp_path: Path) -> None:
     logged = play(toy_model(0), 2, 2, torch.Generator().manual_seed(0))
     redacted = [
-        dataclasses.replace(one, calls=[dataclasses.replace(c, trainable=False, reason="redacted") for c in one.calls])
-        for one in logged
+        replace(one, calls=[replace(c, trainable=False, reason="redacted") for c in one.calls]) for one in logged
     ]
     with pytest.raises(DataUnusable, match=r"redacted \(8\)"):
         load_train("rloo")(
@@ -173,8 +167,8 @@ def test_a_loss_that_is_not_finite_stops_the_training(tmp_path: Path) -> None:
 
 
 def changed(**changes: Any) -> Hyperparameters:
-    return msgspec.structs.replace(FULL, **changes)
+    return replace(FULL, **changes)
 
 
 def _with_dataset(spec: Any, dataset: Any) -> Any:
-    return msgspec.structs.replace(spec, config=msgspec.structs.replace(spec.config, dataset=dataset))
+    return replace(spec, config=replace(spec.config, dataset=dataset))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.trainer_worker.training.learner.rows import Call, MergeCounts, Row, rows_of, without_orphans
+from ratchet.contract.snapshot import Call
+from ratchet.trainer_worker.training.learner.rows import MergeCounts, Row, rows_of, without_orphans
+from tests.support.snapshot_rows import call as logged_call
 
 
 def call(prompt: list[int], output: list[int], **changes: object) -> Call:
-    logprobs = [-0.5 - 0.01 * n for n in range(len(output))]
-    return Call(prompt, output, logprobs, **changes)  # type: ignore[arg-type]
+    return logged_call(prompt, output, [-0.5 - 0.01 * n for n in range(len(output))], **changes)
 
 
 def learnt(row: Row) -> list[int]:
@@ -55,7 +56,7 @@ def test_an_untrainable_call_is_context_and_does_not_learn() -> None:
 
 def test_greedy_calls_and_calls_without_logprobs_do_not_learn() -> None:
     assert rows_of("t", [call([1], [2], temperature=0.0)]) == []
-    assert rows_of("t", [Call([1], [2, 3], [-0.1])]) == []
+    assert rows_of("t", [logged_call([1], [2, 3], [-0.1])]) == []
 
 
 def test_every_token_keeps_the_temperature_it_was_drawn_at() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,11 @@ import msgspec
 import pytest
 
 from ratchet.contract import TrainingDispatch
+from ratchet.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest
+from ratchet.contract.snapshot import ParquetFile
 from ratchet.contract.training import Evaluation, EvaluationResults, SnapshotRef
 from ratchet.errors import DigestMismatch, Rejected
-from ratchet.stores.policies import ADAPTER, MODEL, Policy, PolicyManifest, publish_policy, upload_files
+from ratchet.stores.policies import Policy, publish_policy, upload_files
 from ratchet.trainer_worker.checkpoints import CheckpointStore, open_checkpoint
 from ratchet.trainer_worker.job import Finished
 from ratchet.trainer_worker.s3_artifacts import (
@@ -27,6 +28,7 @@ from ratchet.trainer_worker.s3_artifacts import (
 )
 from tests.support.blobs import MemoryBlobs
 from tests.support.hostile import DAMAGED_JSON
+from tests.support.snapshot_rows import snapshot_manifest
 from tests.support.training import request
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -57,8 +59,8 @@ def policy(blobs: MemoryBlobs, directory: Path, kind: str, base: str, role: str 
 def dispatch(blobs: MemoryBlobs, base: str, **changes: Any) -> TrainingDispatch:
     rows = blobs.put(b"rows", "snapshots", ".parquet")
     form = {name: changes.pop(name) for name in ("format", "role") if name in changes}
-    manifest = {"kind": "snapshot", **form, "parquet": {"uri": rows.uri, "sha256": rows.sha256, "size": rows.size}}
-    stored = blobs.put(json.dumps(manifest).encode(), "snapshots", ".json")
+    manifest = snapshot_manifest(parquet=ParquetFile(uri=rows.uri, sha256=rows.sha256, size=rows.size), **form)
+    stored = blobs.put(msgspec.json.encode(manifest), "snapshots", ".json")
     asked = request()
     config = asked.training_config
     dataset = msgspec.structs.replace(config.dataset, snapshot=SnapshotRef(uri=stored.uri, digest=stored.sha256))

@@ -13,7 +13,7 @@ from ratchet.trainer_worker.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, save_policy
 from ratchet.trainer_worker.training.probe import probe_policy
-from ratchet.trainer_worker.training.snapshot import LoggedTrajectory
+from tests.support.snapshot_rows import trajectory_row
 from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec
 
@@ -32,7 +32,7 @@ def chat(number: int) -> list[dict[str, Any]]:
 
 
 CHATS = [chat(number) for number in range(24)]
-LOGGED = [LoggedTrajectory(f"t{n}", f"k{n}", 1.0, None, True, messages, [], []) for n, messages in enumerate(CHATS)]
+LOGGED = [trajectory_row(n, success=True, messages=messages) for n, messages in enumerate(CHATS)]
 HYPER = Hyperparameters(learning_rate=5e-3, batch_size=8, max_steps=10, full_finetune=True, seed=3)
 
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ratchet.contract.snapshot import LabelRow
 from ratchet.trainer_worker.errors import DataUnusable
-from ratchet.trainer_worker.training.snapshot import read_labels
+from ratchet.trainer_worker.training.snapshot import read_snapshot
 
 # pyarrow ships no types: its members are unknown to the type checker.
 ARROW: Any = pa
@@ -20,8 +21,14 @@ SOUND = b'[{"role": "user"}]'
 
 @pytest.mark.parametrize("prompt", [b"[{", b'[{"role": "\xff"}]', b'[{"a": ' + b"[" * 100_000, b'["x"]'])
 def test_a_row_that_cannot_be_read_makes_the_snapshot_unusable(tmp_path: Path, prompt: bytes) -> None:
-    columns = {"trajectory_id": [b"t"], "prompt": [prompt], "completion": [SOUND], "tools": [b"[]"]}
+    columns = {
+        "trajectory_id": [b"t"],
+        "prompt": [prompt],
+        "completion": [SOUND],
+        "tools": [b"[]"],
+        "source": [b"thumbs"],
+    }
     texts = {name: ARROW.array(values, ARROW.binary()).view(ARROW.string()) for name, values in columns.items()}
     PARQUET.write_table(ARROW.table({**texts, "label": [True]}), tmp_path / "rows.parquet")
     with pytest.raises(DataUnusable, match="the snapshot cannot be read"):
-        read_labels(tmp_path / "rows.parquet")
+        read_snapshot(tmp_path / "rows.parquet", LabelRow)

@@ -7,28 +7,13 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 
-from ratchet.bus.message import Value
+from ratchet.contract.snapshot import Call
 from ratchet.contract.turn import Turn
 
 NO_IDS = "no_token_ids"
 PARENT_MISSING = "parent_missing"
 PREFIX_MISMATCH = "prefix_mismatch"
 COUNT_MISMATCH = "count_mismatch"
-
-
-class Call(Value, frozen=True, kw_only=True):
-    """One model call, complete: what the learner recomputes log-probabilities for."""
-
-    turn_id: str
-    prompt_token_ids: list[int]
-    output_token_ids: list[int]
-    logprobs: list[float]
-    temperature: float
-    policy_version: int
-    policy_digest: str
-    trainable: bool
-    reason: str | None
-    """Why not trainable: the gateway's reason, or what was wrong with the stored ids."""
 
 
 def ids_digest(ids: Sequence[int]) -> str:
@@ -97,7 +82,7 @@ def _call(turn: Turn, prompt: list[int] | str) -> Call:
         turn_id=turn.turn_id,
         prompt_token_ids=prompt if isinstance(prompt, list) else [],
         output_token_ids=turn.output_token_ids or [],
-        logprobs=turn.behavior_logprobs or [],
+        behavior_logprobs=turn.behavior_logprobs or [],
         temperature=turn.sampling.temperature if turn.sampling else 1.0,
         policy_version=turn.policy.version,
         policy_digest=turn.policy.digest,

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ratchet.bus.message import JsonObject
+from ratchet.bus.message import JsonObject, encode
+from ratchet.contract.snapshot import LabelRow
 from ratchet.contract.trajectory import Trajectory
 from ratchet.contract.turn import Turn
-from ratchet.datasets.domain.rows import TURNS_NOT_STORED, UNREADABLE_CHAT, RowOrigin, json_text
+from ratchet.datasets.domain.rows import TURNS_NOT_STORED, UNREADABLE_CHAT, RowOrigin, SnapshotRow
 from ratchet.datasets.domain.selection import MIXED_OR_PINNED, is_left_out
 from ratchet.rules.chat import ChatError
 from ratchet.rules.recorded import lacks_turns, offered_tools, recorded_chat
@@ -30,23 +31,6 @@ class Thumb:
     """Who gave it, where that is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class LabelRow:
-    """The columns of a snapshot of labels, in order; prompt, completion and tools are JSON lists."""
-
-    trajectory_id: str
-    prompt: str
-    completion: str
-    label: bool
-    tools: str
-    source: str
-
-    @property
-    def origin(self) -> RowOrigin:
-        """What the manifest says of it."""
-        return RowOrigin((self.trajectory_id,), self.source)
-
-
 def labels(thumbs: Iterable[Thumb]) -> Mapping[str, bool | None]:
     """By trajectory: what most say, each with their last word; None where as many say the opposite."""
     last: dict[str, dict[str, bool]] = {}
@@ -62,7 +46,7 @@ def left_out_before(said: Mapping[str, bool | None], rewarded: Collection[str]) 
     return {CONTRADICTED: undecided, NO_REWARD: unknown}
 
 
-def label_row(trajectory: Trajectory, turns: Sequence[Turn], label: bool) -> LabelRow | str:
+def label_row(trajectory: Trajectory, turns: Sequence[Turn], label: bool) -> SnapshotRow | str:
     """The row, or the reason (a token) why there can be none. All that was said after the first prompt was judged."""
     if is_left_out(turns):
         return MIXED_OR_PINNED
@@ -73,16 +57,18 @@ def label_row(trajectory: Trajectory, turns: Sequence[Turn], label: bool) -> Lab
         start = _first_answer(chat)
         if not start:
             return NO_PROMPT
-        return LabelRow(
+        row = LabelRow(
             trajectory_id=trajectory.trajectory_id,
-            prompt=json_text(chat[:start]),
-            completion=json_text(chat[start:]),
+            prompt=chat[:start],
+            completion=chat[start:],
             label=label,
-            tools=json_text(offered_tools(trajectory, turns)),
+            tools=offered_tools(trajectory, turns),
             source=THUMBS,
         )
+        encode(row)  # a chat that is nested too deeply has no JSON
     except (ChatError, RecursionError):
         return UNREADABLE_CHAT
+    return SnapshotRow(row, RowOrigin((trajectory.trajectory_id,), THUMBS))
 
 
 def _majority(words: Iterable[bool]) -> bool | None:

@@ -9,8 +9,9 @@ from datetime import datetime
 
 from ratchet.bus.message import JsonObject
 from ratchet.contract import Preference
+from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import DatasetFilter
-from ratchet.datasets.domain.rows import RowOrigin, json_text
+from ratchet.datasets.domain.rows import RowOrigin, SnapshotRow
 from ratchet.rules.chat import text_of
 
 UNNAMED = "unnamed"
@@ -62,33 +63,6 @@ class PairSelection:
     """By chosen preference: every preference that says the same of the same two answers, itself among them."""
 
 
-@dataclass(frozen=True, slots=True)
-class PairRow:
-    """The columns of a snapshot of pairs, in order; prompt, answers and tools are JSON lists."""
-
-    preference_id: str
-    prompt: str
-    chosen: str
-    rejected: str
-    tools: str
-    source: str
-    rater: str | None
-    confidence: float | None
-    domain: str | None
-    chosen_trajectory_id: str | None
-    rejected_trajectory_id: str | None
-    group_key: str | None
-    votes: tuple[str, ...] = ()
-    """No column: the preferences that said the same and are learned from in this one."""
-
-    @property
-    def origin(self) -> RowOrigin:
-        """What the manifest says of it."""
-        ids = tuple(one for one in (self.chosen_trajectory_id, self.rejected_trajectory_id) if one is not None)
-        told = tuple(dict.fromkeys((self.preference_id, *self.votes)))
-        return RowOrigin(ids, self.source, told, self.rater or UNNAMED)
-
-
 def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int) -> PairSelection:
     """The newest pairs, up to `sample_size`. Where several judged the same two answers, the majority counts, once.
 
@@ -119,7 +93,7 @@ def reason_against(opinion: Opinion, rules: PairRules) -> str | None:
     return next((reason for reason, breaks in _RULES.items() if breaks(opinion, rules)), None)
 
 
-def pair_row(preference: Preference, votes: Sequence[str] = ()) -> PairRow | str:
+def pair_row(preference: Preference, votes: Sequence[str] = ()) -> SnapshotRow | str:
     """The row, or the reason (a token) why there can be none. `votes`: the preferences that say the same."""
     prompt = _messages(preference.prompt, "user")
     chosen, rejected = (_messages(answer, "assistant") for answer in (preference.chosen, preference.rejected))
@@ -133,12 +107,12 @@ def pair_row(preference: Preference, votes: Sequence[str] = ()) -> PairRow | str
             return EMPTY
     if chosen == rejected:
         return IDENTICAL
-    return PairRow(
+    row = PairRow(
         preference_id=preference.preference_id,
-        prompt=json_text(prompt),
-        chosen=json_text(chosen),
-        rejected=json_text(rejected),
-        tools=json_text(preference.tools or []),
+        prompt=prompt,
+        chosen=chosen,
+        rejected=rejected,
+        tools=preference.tools or [],
         source=preference.source,
         rater=preference.rater,
         confidence=preference.confidence,
@@ -146,8 +120,10 @@ def pair_row(preference: Preference, votes: Sequence[str] = ()) -> PairRow | str
         chosen_trajectory_id=preference.chosen_trajectory_id,
         rejected_trajectory_id=preference.rejected_trajectory_id,
         group_key=preference.group_key,
-        votes=tuple(votes),
     )
+    tries = tuple(one for one in (row.chosen_trajectory_id, row.rejected_trajectory_id) if one is not None)
+    said = tuple(dict.fromkeys((row.preference_id, *votes)))
+    return SnapshotRow(row, RowOrigin(tries, row.source, said, row.rater or UNNAMED))
 
 
 def _newest_words(opinions: Iterable[Opinion], left_out: Counter[str]) -> list[Opinion]:

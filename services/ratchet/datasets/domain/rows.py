@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
+from ratchet.bus.message import encode
+from ratchet.contract.snapshot import Call, Row, TrajectoryRow
 from ratchet.contract.trajectory import Trajectory
 from ratchet.contract.turn import Turn
-from ratchet.datasets.domain.calls import Call, calls_of
+from ratchet.datasets.domain.calls import calls_of
 from ratchet.datasets.domain.selection import MIXED_OR_PINNED, is_left_out
 from ratchet.rules.chat import ChatError
 from ratchet.rules.recorded import is_captured, lacks_turns, offered_tools, recorded_chat, told_turns
@@ -36,26 +36,11 @@ class RowOrigin:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """The columns of a snapshot, in order; lists are JSON text."""
+class SnapshotRow:
+    """A row of any format, and what the manifest says of it."""
 
-    trajectory_id: str
-    task_key: str
-    reward: float
-    """After the transform."""
-    raw_reward: float
-    baseline: float | None
-    success: bool | None
-    policy_version: int | None
-    source: str
-    messages: str
-    tools: str
-    calls: str
-
-    @property
-    def origin(self) -> RowOrigin:
-        """What the manifest says of it."""
-        return RowOrigin((self.trajectory_id,), self.source)
+    row: Row
+    origin: RowOrigin
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +61,7 @@ class Recipe:
     needs_calls: bool
 
 
-def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, recipe: Recipe) -> Row | str:
+def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, recipe: Recipe) -> SnapshotRow | str:
     """The row, or the reason (a token) why there can be none."""
     if is_left_out(turns):
         return MIXED_OR_PINNED
@@ -85,24 +70,25 @@ def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, recipe
     calls = calls_of(turns, told_turns(trajectory) if is_captured(trajectory, turns) else None)
     if recipe.needs_calls and not any(call.trainable for call in calls):
         return NO_TRAINABLE_CALL
+    source = trajectory.metadata.source or "client"
     try:
-        chat = json_text(recorded_chat(trajectory, turns))
-        tools = json_text(offered_tools(trajectory, turns))
+        row = TrajectoryRow(
+            trajectory_id=trajectory.trajectory_id,
+            task_key=scored.task_key,
+            reward=TRANSFORMS[recipe.transform](scored.raw_reward),
+            raw_reward=scored.raw_reward,
+            baseline=scored.baseline,
+            success=_success(trajectory),
+            policy_version=_policy_version(trajectory, calls),
+            source=source,
+            messages=recorded_chat(trajectory, turns),
+            tools=offered_tools(trajectory, turns),
+            calls=calls,
+        )
+        encode(row)  # a chat that is nested too deeply has no JSON
     except (ChatError, RecursionError):
         return UNREADABLE_CHAT
-    return Row(
-        trajectory_id=trajectory.trajectory_id,
-        task_key=scored.task_key,
-        reward=TRANSFORMS[recipe.transform](scored.raw_reward),
-        raw_reward=scored.raw_reward,
-        baseline=scored.baseline,
-        success=_success(trajectory),
-        policy_version=_policy_version(trajectory, calls),
-        source=trajectory.metadata.source or "client",
-        messages=chat,
-        tools=tools,
-        calls=json_text(calls),
-    )
+    return SnapshotRow(row, RowOrigin((trajectory.trajectory_id,), source))
 
 
 def _success(trajectory: Trajectory) -> bool | None:
@@ -114,8 +100,3 @@ def _policy_version(trajectory: Trajectory, calls: Sequence[Call]) -> int | None
     if calls:
         return calls[0].policy_version
     return trajectory.policy.version if trajectory.policy else None
-
-
-def json_text(value: object) -> str:
-    """A value as it stands in a column."""
-    return msgspec.json.encode(value).decode()

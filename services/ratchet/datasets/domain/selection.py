@@ -36,6 +36,16 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Learned:
+    """What the lineage has already learned from."""
+
+    trajectories: frozenset[str] = frozenset()
+    preferences: frozenset[str] = frozenset()
+    labelled: frozenset[str] = frozenset()
+    """Trajectories of its snapshots of labels."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """What a trajectory must be like."""
 

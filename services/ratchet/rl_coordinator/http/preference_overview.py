@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+from ratchet.contract.snapshot import PAIRS
 from ratchet.contract.state import READY, Job
 from ratchet.rl_coordinator.http.status_models import DpoRoleOut, DpoStatusOut, brief
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
@@ -12,7 +13,7 @@ from ratchet.rl_coordinator.registry.kv_policies import KvPolicies
 from ratchet.rl_coordinator.triggers.clickhouse_counts import Counts
 from ratchet.rl_coordinator.triggers.domain import preferences_from, should_run_dpo
 from ratchet.rl_coordinator.triggers.recipes import Recipe, recipe_for
-from ratchet.rules.algorithms import PAIRS, dataset_format
+from ratchet.rules.algorithms import dataset_format
 
 
 class PreferenceOverview:

@@ -12,11 +12,12 @@ import msgspec
 import structlog
 
 from ratchet.bus.message import JsonObject
+from ratchet.contract.snapshot import SNAPSHOT, SnapshotHeader
 from ratchet.contract.state import Job
 from ratchet.contract.training import Dataset, DatasetFilter, SnapshotRef, TrainingRequest
-from ratchet.datasets.domain.selection import still_waiting
-from ratchet.datasets.s3_snapshots import Origin, Snapshots
-from ratchet.datasets.selector import Draft, Drafts, Learned, Wanted, recipe_of
+from ratchet.datasets.domain.selection import Learned, still_waiting
+from ratchet.datasets.s3_snapshots import Snapshots
+from ratchet.datasets.selector import Draft, Drafts, Wanted, recipe_of
 from ratchet.errors import Rejected
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.references import given_snapshot
@@ -125,14 +126,15 @@ class Exporter:
                 await asyncio.to_thread(writer.add, [row for row in made if not isinstance(row, str)])
             if writer.rows < max(1, draft.minimum):
                 raise Rejected(_shortage(wanted, draft, writer.rows, left_out))
-            origin = self._origin(job, wanted, draft, parent)
-            snapshot = await asyncio.to_thread(writer.publish, origin, dict(left_out))
+            header = self._header(job, wanted, draft, parent)
+            snapshot = await asyncio.to_thread(writer.publish, header, dict(left_out))
             _count(writer.rows, left_out)
             log.info("snapshot exported", job=job.training_job_id, rows=writer.rows, left_out=dict(left_out))
             return Export(snapshot, writer.rows)
 
-    def _origin(self, job: Job, wanted: Wanted, draft: Draft, parent: str | None) -> Origin:
-        return Origin(
+    def _header(self, job: Job, wanted: Wanted, draft: Draft, parent: str | None) -> SnapshotHeader:
+        return SnapshotHeader(
+            kind=SNAPSHOT,
             role=job.role,
             training_job_id=job.training_job_id,
             algorithm=job.algorithm,

@@ -5,13 +5,15 @@ A snapshot or adapter of another role is no accident to train through: what one 
 
 from __future__ import annotations
 
+from ratchet.contract.policy_manifest import ADAPTER
+from ratchet.contract.snapshot import SnapshotManifest
 from ratchet.contract.training import SnapshotRef
-from ratchet.datasets.s3_snapshots import Manifest, Snapshots
+from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.errors import DigestMismatch, NotFound, Rejected
-from ratchet.stores.policies import ADAPTER, BlobStore, read_policy
+from ratchet.stores.policies import BlobStore, read_policy
 
 
-def given_snapshot(snapshots: Snapshots, given: SnapshotRef, role: str) -> Manifest:
+def given_snapshot(snapshots: Snapshots, given: SnapshotRef, role: str) -> SnapshotManifest:
     """The snapshot's manifest. Raises `Rejected` when there is none of this role, or `ObjectsUnavailable`."""
     try:
         manifest = snapshots.manifest(given)

@@ -13,9 +13,10 @@ import msgspec
 
 from ratchet.bus.message import named_id
 from ratchet.contract import TrainingDispatch
+from ratchet.contract.snapshot import SnapshotManifest
 from ratchet.contract.state import Job, PolicyVersion
 from ratchet.contract.training import SnapshotRef
-from ratchet.datasets.s3_snapshots import Manifest, Snapshots
+from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.errors import DigestMismatch, NotFound, Rejected
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.registry.clickhouse_lineage import History, PastJob
@@ -122,7 +123,7 @@ class Provenance:
             found.missing.append(f"job {policy.training_job_id} is neither kept nor in the history")
         return None, past
 
-    async def _snapshot(self, found: _Found, job: Job | None) -> tuple[Manifest | None, SnapshotPart | None]:
+    async def _snapshot(self, found: _Found, job: Job | None) -> tuple[SnapshotManifest | None, SnapshotPart | None]:
         digest = found.policy.dataset_digest or (job.snapshot.digest if job and job.snapshot else None)
         if digest is None:
             found.missing.append(f"nothing says which snapshot {found.policy.name} was trained on")
@@ -206,7 +207,7 @@ def _completed(policy: PolicyVersion) -> dict[str, str]:
     return {"completed": policy.cause.event_id} if policy.cause else {}
 
 
-def _snapshot_part(manifest: Manifest, ref: SnapshotRef) -> SnapshotPart:
+def _snapshot_part(manifest: SnapshotManifest, ref: SnapshotRef) -> SnapshotPart:
     told = {**msgspec.structs.asdict(manifest), "raters": manifest.raters or {}, "uri": ref.uri, "digest": ref.digest}
     return SnapshotPart.model_validate({name: told[name] for name in SnapshotPart.model_fields})
 

@@ -8,10 +8,11 @@ from datetime import datetime
 
 from ratchet.bus.message import Message, named_id
 from ratchet.contract.reward import Preference, Reward
+from ratchet.contract.snapshot import PAIRS, TRAJECTORIES
 from ratchet.contract.state import Job
 from ratchet.contract.training import TrainingConfig, TrainingRequest
 from ratchet.rl_coordinator.jobs.domain.jobs import TERMINAL
-from ratchet.rules.algorithms import PAIRS, TRAJECTORIES, dataset_format
+from ratchet.rules.algorithms import dataset_format
 
 MANUAL = "manual"
 THRESHOLD = "threshold_reached"

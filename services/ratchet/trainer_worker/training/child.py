@@ -18,6 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from ratchet.contract.snapshot import ROWS
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.errors import StopRequested, error_code
 from ratchet.trainer_worker.job import (
@@ -64,13 +65,13 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
     from ratchet.trainer_worker.training.child_run import ChildRun  # noqa: PLC0415
     from ratchet.trainer_worker.training.policy import load_policy  # noqa: PLC0415
     from ratchet.trainer_worker.training.probe import probe_policy  # noqa: PLC0415
-    from ratchet.trainer_worker.training.snapshot import READERS  # noqa: PLC0415
+    from ratchet.trainer_worker.training.snapshot import read_snapshot  # noqa: PLC0415
 
     torch.set_num_threads(spec.threads)
     torch.manual_seed(spec.config.hyperparameters.seed or 0)
     learn = load_train(spec.config.algorithm)
     with closing(ChildRun(spec, directory, events, stop)) as run:
-        examples = READERS[ALGORITHMS[spec.config.algorithm].learns_from](Path(spec.dataset))
+        examples = read_snapshot(Path(spec.dataset), ROWS[ALGORITHMS[spec.config.algorithm].learns_from])
         if stop.is_set():
             return Stopped(step=0)
         policy = load_policy(spec)

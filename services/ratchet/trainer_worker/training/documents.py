@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from ratchet.bus.message import JsonObject
-from ratchet.stores.policies import ADAPTER, TOKENIZER_FILES
+from ratchet.contract.policy_manifest import ADAPTER
+from ratchet.stores.policies import TOKENIZER_FILES
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome
 from ratchet.trainer_worker.training.policy import TrainedPolicy

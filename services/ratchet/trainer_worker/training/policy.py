@@ -12,9 +12,9 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from ratchet.bus.message import JsonObject
+from ratchet.contract.policy_manifest import ADAPTER, MODEL
 from ratchet.contract.training import Lora
 from ratchet.errors import Rejected
-from ratchet.stores.policies import ADAPTER, MODEL
 from ratchet.trainer_worker.job import JobSpec
 
 CHECKPOINTING_PARAMETERS = 1_000_000_000

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ratchet.stores.policies import Probe
+from ratchet.contract.policy_manifest import Probe
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 16

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ratchet.contract.snapshot import PAIRS
 from ratchet.contract.training import Dataset, Evaluation, TrainingConfig, TrainingRequest
-from ratchet.rules.algorithms import ALGORITHMS, PAIRS, dataset_format
+from ratchet.rules.algorithms import ALGORITHMS, dataset_format
 from ratchet.rules.arms import ROLE
 from ratchet.rules.training_options import (
     Amounts,

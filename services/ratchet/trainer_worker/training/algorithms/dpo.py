@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import EvaluationResults
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.errors import DataUnusable
@@ -24,7 +25,6 @@ from ratchet.trainer_worker.training.learner.preference_losses import PairLogpro
 from ratchet.trainer_worker.training.learner.reference import Reference, score_sides
 from ratchet.trainer_worker.training.learner.sequences import never, sequence_logprobs
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.snapshot import LoggedPair
 from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Trained, Work, run_trl
 
 DEFAULTS = Defaults(
@@ -33,7 +33,7 @@ DEFAULTS = Defaults(
 BETA = 0.1
 
 
-def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[LoggedPair], run: Run) -> Outcome:
+def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: Run) -> Outcome:
     """See `algorithms.base.Train`."""
     hyper = spec.config.hyperparameters
     max_length = chat_length(policy.model, hyper.max_length)

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from ratchet.contract.snapshot import LabelRow
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
@@ -28,7 +29,6 @@ from ratchet.trainer_worker.training.learner.preference_losses import KtoWeights
 from ratchet.trainer_worker.training.learner.reference import Reference, other_data
 from ratchet.trainer_worker.training.learner.sequences import Rows, sequence_logprobs
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.snapshot import LoggedLabel
 from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Trained, Work, run_trl
 
 DEFAULTS = Defaults(
@@ -39,7 +39,7 @@ PARTNERS = "partners.json"
 """In a checkpoint: for each example the one whose answer is put in its place."""
 
 
-def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LoggedLabel], run: Run) -> Outcome:
+def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run: Run) -> Outcome:
     """See `algorithms.base.Train`."""
     hyper = spec.config.hyperparameters
     max_length = chat_length(policy.model, hyper.max_length)
@@ -113,7 +113,7 @@ class Thumbs:
         return Loss(found.loss_L.sum(), metrics)
 
 
-def shuffled(labels: Sequence[LoggedLabel], seed: int) -> list[LoggedLabel]:
+def shuffled(labels: Sequence[LabelRow], seed: int) -> list[LabelRow]:
     """In an order that depends on the seed and on nothing else."""
     order = sorted(labels, key=lambda one: one.trajectory_id)
     random.Random(seed).shuffle(order)
@@ -121,7 +121,7 @@ def shuffled(labels: Sequence[LoggedLabel], seed: int) -> list[LoggedLabel]:
 
 
 def labelled_rows(
-    chats: ChatRows, labels: Sequence[LoggedLabel], batch: int, kept: Sequence[int] | None = None
+    chats: ChatRows, labels: Sequence[LabelRow], batch: int, kept: Sequence[int] | None = None
 ) -> list[LabelledRows]:
     """Rows of every usable answer. Raises `DataUnusable` when there are fewer than two.
 
@@ -156,7 +156,7 @@ def _partners(count: int, batch: int) -> list[int]:
     return partners
 
 
-def _conversation(key: str, place: LoggedLabel, answer: LoggedLabel) -> Conversation:
+def _conversation(key: str, place: LabelRow, answer: LabelRow) -> Conversation:
     return Conversation(key, [*place.prompt, *answer.completion], place.tools, learn_from=len(place.prompt))
 
 

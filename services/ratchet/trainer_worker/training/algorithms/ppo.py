@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.learner.critic import Critic
@@ -25,7 +26,6 @@ from ratchet.trainer_worker.training.learner.policy_gradient import begin, drive
 from ratchet.trainer_worker.training.learner.start import StartScores
 from ratchet.trainer_worker.training.learner.update import Update
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.snapshot import LoggedTrajectory
 
 CRITIC = "critic.safetensors"
 GAMMA, GAE_LAMBDA = 1.0, 1.0
@@ -33,7 +33,7 @@ GAMMA, GAE_LAMBDA = 1.0, 1.0
 VALUE_COEFFICIENT, ENTROPY_COEFFICIENT = 0.5, 0.001
 
 
-def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[LoggedTrajectory], run: Run) -> Outcome:
+def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[TrajectoryRow], run: Run) -> Outcome:
     """See `algorithms.base.Train`."""
     learning = begin(spec, policy, trajectories, run)
     critic = _critic(spec, learning.scorer)

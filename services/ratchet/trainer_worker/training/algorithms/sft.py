@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
@@ -13,7 +14,6 @@ from ratchet.trainer_worker.training.chats import ChatRows, Conversation, chat_l
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.rows import Row
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.snapshot import LoggedTrajectory
 from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Work, run_trl
 
 DEFAULTS = Defaults(
@@ -21,7 +21,7 @@ DEFAULTS = Defaults(
 )
 
 
-def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[LoggedTrajectory], run: Run) -> Outcome:
+def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[TrajectoryRow], run: Run) -> Outcome:
     """See `algorithms.base.Train`."""
     hyper = spec.config.hyperparameters
     max_length = chat_length(policy.model, hyper.max_length)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.learner.advantages import Scored
 from ratchet.trainer_worker.training.learner.rows import MergeCounts, Row, rows_of
 from ratchet.trainer_worker.training.learner.staleness import is_fresh
-from ratchet.trainer_worker.training.snapshot import LoggedTrajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class PolicyData:
 
 
 def policy_data(
-    trajectories: Sequence[LoggedTrajectory], current_version: int | None, max_length: int | None, *, mirrored: bool
+    trajectories: Sequence[TrajectoryRow], current_version: int | None, max_length: int | None, *, mirrored: bool
 ) -> PolicyData:
     """Rows of all fresh trajectories. Raises `DataUnusable`, with the reasons, when nothing in them can learn.
 
@@ -45,6 +45,6 @@ def policy_data(
     return PolicyData(rows, scored, counts, stale, min(prompts, key=len))
 
 
-def _scored(one: LoggedTrajectory, mirrored: bool) -> Scored:
+def _scored(one: TrajectoryRow, mirrored: bool) -> Scored:
     success = one.success if one.success is None else one.success != mirrored
     return Scored(one.trajectory_id, one.task_key, one.reward, one.baseline, success)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import msgspec
 
 from ratchet.bus.message import JsonObject
+from ratchet.contract.snapshot import PairRow
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.chats import ChatRows, Conversation
 from ratchet.trainer_worker.training.learner.rows import Row
-from ratchet.trainer_worker.training.snapshot import LoggedPair
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class PairRows:
     """Left out: one side has nothing to learn, or nothing within the longest row."""
 
 
-def pair_rows(chats: ChatRows, pairs: Sequence[LoggedPair]) -> PairRows:
+def pair_rows(chats: ChatRows, pairs: Sequence[PairRow]) -> PairRows:
     """Rows of every usable pair, in order. Raises `DataUnusable` when there is none."""
     sides = [side for pair in pairs for side in (pair.chosen, pair.rejected)]
     whole = [
@@ -77,7 +77,7 @@ def _conversation(
     return Conversation(key, [*prompt, *answer], tools, learn_from=len(prompt))
 
 
-def hold_out_keys(pair: LoggedPair) -> tuple[str, ...]:
+def hold_out_keys(pair: PairRow) -> tuple[str, ...]:
     """Names of the group, the prompt and both tries.
 
     One try is in many pairs, with a prompt as long as it has in common with the other side. Instructions alone are no

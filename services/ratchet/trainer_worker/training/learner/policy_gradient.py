@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ratchet.bus.message import JsonObject
+from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.contract.training import Hyperparameters
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.errors import DataUnusable
@@ -24,7 +25,6 @@ from ratchet.trainer_worker.training.learner.staleness import MIN_ESS
 from ratchet.trainer_worker.training.learner.start import StartScores, check_off_policy, score_start
 from ratchet.trainer_worker.training.learner.update import Update, UpdateOptions
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.snapshot import LoggedTrajectory
 
 ADAPTER_LEARNING_RATE, FULL_LEARNING_RATE = 5e-5, 1e-6
 """Defaults of the policy-gradient algorithms."""
@@ -46,7 +46,7 @@ class Learning:
         return self.spec.config.hyperparameters
 
 
-def begin(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[LoggedTrajectory], run: Run) -> Learning:
+def begin(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[TrajectoryRow], run: Run) -> Learning:
     """Make rows and a scorer. Raises `DataUnusable` when there is nothing to learn from."""
     config = spec.config
     mirrored = config.dataset.reward_transform == "negate"

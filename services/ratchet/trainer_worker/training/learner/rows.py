@@ -6,20 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One model call as the gateway captured it. `prompt_token_ids` is the whole prompt."""
-
-    prompt_token_ids: Sequence[int]
-    output_token_ids: Sequence[int]
-    behavior_logprobs: Sequence[float]
-    """Of the output tokens, under the policy that wrote them, after division by `temperature`."""
-    temperature: float = 1.0
-    policy_version: int | None = None
-    trainable: bool = True
-    reason: str = ""
-    """Why it is not trainable."""
+from ratchet.contract.snapshot import Call
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ratchet.trainer_worker.training.learner.rows import Call
+from ratchet.contract.snapshot import Call
 
 MAX_STALENESS = 8
 """Policy versions between a call and the policy that is trained; older calls are dropped."""

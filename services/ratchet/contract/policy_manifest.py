@@ -1,0 +1,61 @@
+"""Policy manifests: everything about one policy, the documents that its name and its digest stand for."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from ratchet.bus.message import JsonObject, Value
+
+ADAPTER, MODEL = "adapter", "model"
+"""Kinds of policy: LoRA weights for a base model, or a whole model."""
+
+
+class ArtifactFile(Value, frozen=True, kw_only=True):
+    """One file of a policy: `name` is its plain file name in the policy's directory."""
+
+    name: str
+    uri: str
+    sha256: str
+    size: int
+
+
+class Probe(Value, frozen=True, kw_only=True):
+    """A short completion and the trainer's own log-probabilities of its tokens (temperature 1).
+
+    An engine recomputes them before it serves the policy: that catches wrong weights, dtypes and templates.
+    """
+
+    prompt_token_ids: list[int]
+    output_token_ids: list[int]
+    logprobs: list[float]
+
+
+class PolicyManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything about one policy. Its encoded bytes are what the digest is taken of."""
+
+    kind: str
+    """`adapter` or `model`."""
+    base_model: str
+    """Of an adapter: uri of its base's manifest, or a name or path. Of a model: what it was made from."""
+    files: list[ArtifactFile]
+    role: str
+    created_at: datetime
+    base_digest: str | None = None
+    algorithm: str | None = None
+    training_job_id: str | None = None
+    attempt: int | None = None
+    dataset_digest: str | None = None
+    hyperparameters: JsonObject = msgspec.field(default_factory=dict[str, Any])
+    training_samples: int | None = None
+    final_reward: float | None = None
+    tokenizer_digest: str | None = None
+    probe: Probe | None = None
+    metrics: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+    parent: str | None = None
+    """Uri of the adapter manifest that this adapter continues."""
+    documents: list[ArtifactFile] = msgspec.field(default_factory=list[ArtifactFile])
+    """What tells about the policy and is not needed to serve it: model card, effective configuration, metrics, log,
+    tokenizer of an adapter's base. Engines do not download these."""

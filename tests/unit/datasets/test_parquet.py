@@ -1,0 +1,137 @@
+"""Rows in Parquet: columns follow from the struct, and a file gives back the rows that were written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ratchet.contract.snapshot import ROWS, LabelRow, PairRow, Row, TrajectoryRow
+from ratchet.datasets.parquet import BATCH, arrow_schema, read_rows
+from ratchet.errors import Rejected
+from tests.support.snapshot_rows import call, label_row, pair_row, trajectory_row, write_rows
+
+# pyarrow ships no types: its members are unknown to the type checker.
+ARROW: Any = pa
+PARQUET: Any = pq
+
+COLUMNS: dict[type[Row], str] = {
+    TrajectoryRow: """\
+trajectory_id: string not null
+task_key: string not null
+reward: double not null
+raw_reward: double not null
+baseline: double
+success: bool
+policy_version: int64
+source: string not null
+messages: string not null
+tools: string not null
+calls: string not null""",
+    PairRow: """\
+preference_id: string not null
+prompt: string not null
+chosen: string not null
+rejected: string not null
+tools: string not null
+source: string not null
+rater: string
+confidence: double
+domain: string
+chosen_trajectory_id: string
+rejected_trajectory_id: string
+group_key: string""",
+    LabelRow: """\
+trajectory_id: string not null
+prompt: string not null
+completion: string not null
+label: bool not null
+tools: string not null
+source: string not null""",
+}
+"""The columns of version 0.1, which files that exist have."""
+
+CHAT = [{"role": "user", "content": "Où?"}, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]
+WRITTEN: list[Row] = [
+    trajectory_row(messages=CHAT, calls=[call([1, 2], [3], [-0.5], policy_version=3, policy_digest="d")]),
+    trajectory_row(baseline=0.25, success=False, policy_version=3, reward=-1e300),
+    pair_row(prompt=CHAT[:1], chosen=CHAT[1:], rejected=[{"role": "assistant", "content": ""}], confidence=0.5),
+    pair_row(rater="r", domain="d", chosen_trajectory_id="a", rejected_trajectory_id="b", group_key="g"),
+    label_row(label=True, prompt=CHAT[:1], completion=CHAT[1:], tools=[{"type": "function"}]),
+]
+
+
+@pytest.mark.parametrize("kind", list(ROWS.values()))
+def test_the_columns_are_those_of_the_files_that_exist(kind: type[Row], tmp_path: Path) -> None:
+    assert arrow_schema(kind).to_string() == COLUMNS[kind]
+    row = next(row for row in WRITTEN if isinstance(row, kind))
+    assert PARQUET.read_schema(write_rows(tmp_path / "rows.parquet", [row])).equals(arrow_schema(kind))
+
+
+@pytest.mark.parametrize("row", WRITTEN)
+def test_a_row_comes_back_as_it_was_written(row: Row, tmp_path: Path) -> None:
+    assert list(read_rows(write_rows(tmp_path / "rows.parquet", [row]), type(row))) == [row]
+
+
+def test_all_rows_come_back_in_their_order(tmp_path: Path) -> None:
+    rows = [label_row(number, label=number % 2 == 0) for number in range(2 * BATCH + 1)]
+    assert list(read_rows(write_rows(tmp_path / "rows.parquet", rows), LabelRow)) == rows
+
+
+def test_a_list_is_a_column_of_its_json(tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "rows.parquet", [WRITTEN[0]])
+    (record,) = PARQUET.read_table(file).to_pylist()
+    assert record["messages"] == msgspec.json.encode(CHAT).decode()
+    assert record["calls"] == (
+        '[{"turn_id":"turn","prompt_token_ids":[1,2],"output_token_ids":[3],"logprobs":[-0.5],"temperature":1.0,'
+        '"policy_version":3,"policy_digest":"d","trainable":true,"reason":null}]'
+    )
+
+
+def test_the_json_of_a_row_has_every_column(tmp_path: Path) -> None:
+    row = pair_row()
+    assert list(msgspec.json.decode(msgspec.json.encode(row))) == arrow_schema(PairRow).names
+
+
+def test_columns_that_a_later_version_adds_are_not_read_and_ones_that_may_be_null_may_be_absent(tmp_path: Path) -> None:
+    row = pair_row(7)
+    record = PARQUET.read_table(write_rows(tmp_path / "old.parquet", [row])).to_pylist()[0]
+    later = {name: value for name, value in record.items() if value is not None} | {"added_in_0_3": 1}
+    PARQUET.write_table(ARROW.Table.from_pylist([later]), tmp_path / "new.parquet")
+    assert list(read_rows(tmp_path / "new.parquet", PairRow)) == [row]
+
+
+@pytest.mark.parametrize("kind", [PairRow, LabelRow])
+def test_a_file_of_other_rows_is_refused(kind: type[Row], tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "rows.parquet", [trajectory_row()])
+    with pytest.raises(Rejected, match=f"no {kind.__name__}s can be read"):
+        list(read_rows(file, kind))
+
+
+def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1 it is not")
+    with pytest.raises(Rejected, match="no LabelRows can be read"):
+        list(read_rows(tmp_path / "rows.parquet", LabelRow))
+
+
+def test_a_text_cannot_add_members_to_its_row(tmp_path: Path) -> None:
+    record = PARQUET.read_table(write_rows(tmp_path / "rows.parquet", [label_row(label=False)])).to_pylist()[0]
+    forged = ARROW.Table.from_pylist([{**record, "tools": '[],"label":true'}], schema=arrow_schema(LabelRow))
+    PARQUET.write_table(forged, tmp_path / "forged.parquet")
+    with pytest.raises(Rejected):
+        list(read_rows(tmp_path / "forged.parquet", LabelRow))
+
+
+def test_reading_rows_loads_no_store() -> None:
+    check = (
+        "import sys, ratchet.trainer_worker.training.snapshot\n"
+        "print([name for name in ('clickhouse_connect', 'boto3', 'nats', 'httpx', 'pydantic') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
