@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import Consumer, Subscription, each
-from ratchet.cli.deadletters import Which, drop, matching, newest, read, replay, replay_all
+from ratchet.cli.deadletters import Which, drop_letters, matching, newest, read, replay_letter, replay_letters
 from ratchet.contract import Message, Trajectory
 from ratchet.contract.operations import DeadLetter
 from ratchet.contract.trajectory import TaskContext
@@ -68,10 +68,10 @@ async def test_a_replay_is_a_new_message_of_the_same_event_and_counts_once(share
         await bury(bus)
         number = await bus.last_sequence("RL_DEADLETTERS") - 1
         before = await bus.last_sequence("RL_TRAJECTORIES")
-        planned = await replay(shared_settings, number, dry_run=True)
+        planned = await replay_letter(shared_settings, number, dry_run=True)
         assert await bus.last_sequence("RL_TRAJECTORIES") == before
         for _ in range(2):
-            assert await replay(shared_settings, number, dry_run=False) == planned
+            assert await replay_letter(shared_settings, number, dry_run=False) == planned
         stored = await bus.nc.jetstream().get_msg("RL_TRAJECTORIES", before + 1)
         assert (stored.headers or {})["ce-id"] == planned.event_id == trajectory().event_id
         assert await bus.last_sequence("RL_TRAJECTORIES") == before + 1
@@ -86,7 +86,7 @@ async def test_many_letters_are_read_with_few_requests(shared_settings: SharedSe
     async with connected(shared_settings) as bus:
         subject, headers, body = bus.seal(trajectory())
         await bus.publish_all([letter(subject, headers, body, number) for number in range(1, many + 1)])
-        await drop(shared_settings, [7])  # a hole costs nothing either
+        await drop_letters(shared_settings, [7])  # a hole costs nothing either
         await bus.nc.subscribe("$JS.API.>", cb=note)
         everything = Which(stream="RL_TRAJECTORIES")
         for read_all in (lambda: newest(shared_settings, many), lambda: matching(shared_settings, everything)):
@@ -96,8 +96,8 @@ async def test_many_letters_are_read_with_few_requests(shared_settings: SharedSe
             assert 0 < len(requests) <= many / 8, requests
         requests.clear()
         numbers = await matching(shared_settings, everything)
-        await replay_all(shared_settings, numbers, dry_run=True)
-        await drop(shared_settings, numbers)
+        await replay_letters(shared_settings, numbers, dry_run=True)
+        await drop_letters(shared_settings, numbers)
         await bus.nc.flush()
         others = [one for one in requests if "MSG.DELETE" not in one]
         assert (len(requests) - len(others), len(others) <= many / 4) == (many - 1, True), others
@@ -108,7 +108,7 @@ async def test_what_still_breaks_its_contract_is_not_sent(shared_settings: Share
         await bury(bus)
         before = await bus.last_sequence("RL_TRAJECTORIES")
         with pytest.raises(Rejected, match="would die again"):
-            await replay(shared_settings, await bus.last_sequence("RL_DEADLETTERS"), dry_run=False)
+            await replay_letter(shared_settings, await bus.last_sequence("RL_DEADLETTERS"), dry_run=False)
         assert await bus.last_sequence("RL_TRAJECTORIES") == before
 
 
@@ -122,7 +122,7 @@ async def test_many_are_sent_again_and_those_that_would_die_again_are_named(shar
         assert await matching(shared_settings, Which(since=AT.replace(year=2030))) == []
         numbers = await matching(shared_settings, Which(stream="RL_TRAJECTORIES", reason="rejected", since=AT))
         assert len(numbers) == 5
-        done = await replay_all(shared_settings, numbers, dry_run=False)
+        done = await replay_letters(shared_settings, numbers, dry_run=False)
         assert [one.refused is None for one in done] == [True, True, False, True, True]
         assert await bus.last_sequence("RL_TRAJECTORIES") == 4
 
@@ -132,11 +132,11 @@ async def test_dropped_letters_are_gone_and_leave_no_hole_in_the_list(shared_set
         for number in range(1, 6):
             subject, headers, body = bus.seal(trajectory(str(number)))
             await bus.publish(letter(subject, headers, body, number))
-        await drop(shared_settings, [3, 4])
+        await drop_letters(shared_settings, [3, 4])
         assert [found.number for found in await newest(shared_settings, 10)] == [5, 2, 1]
         assert [found.number for found in await newest(shared_settings, 2)] == [5, 2]
         with pytest.raises(NotFound):
-            await drop(shared_settings, [3])
+            await drop_letters(shared_settings, [3])
 
 
 async def test_a_letter_as_large_as_the_broker_takes_is_replayed_whole(shared_settings: SharedSettings) -> None:
@@ -161,7 +161,7 @@ async def test_a_letter_as_large_as_the_broker_takes_is_replayed_whole(shared_se
             await eventually(dead)
             (found,) = await newest(shared_settings, 10)
             failing[0] = False
-            await replay(shared_settings, found.number, dry_run=False)
+            await replay_letter(shared_settings, found.number, dry_run=False)
 
             async def handled() -> bool:
                 return len(failing) > 1
@@ -169,5 +169,5 @@ async def test_a_letter_as_large_as_the_broker_takes_is_replayed_whole(shared_se
             await eventually(handled)
         whole = await read(shared_settings, found.number)
         assert len(whole.numbers) >= 2
-        await drop(shared_settings, [found.number])
+        await drop_letters(shared_settings, [found.number])
         assert await newest(shared_settings, 10) == []

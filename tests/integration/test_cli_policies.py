@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ratchet.cli.endpoints import Endpoints
-from ratchet.cli.policies import export, export_target, require_exportable
+from ratchet.cli.policies import export_files, export_target, require_exportable
 from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
 from ratchet.errors import NotFound, Rejected
 from ratchet.service.settings import SharedSettings
@@ -46,7 +46,7 @@ def quiet(done: float, total: float | None = None, note: str = "") -> None:
 
 def test_an_export_is_the_policy_byte_for_byte(shared_settings: SharedSettings, tmp_path: Path) -> None:
     policy, target = a_policy(shared_settings, tmp_path), tmp_path / "out" / "support"
-    names = export(endpoints(shared_settings, tmp_path), described(policy), target, quiet)
+    names = export_files(endpoints(shared_settings, tmp_path), described(policy), target, quiet)
     files = (path for path in target.rglob("*") if path.is_file())
     assert sorted(names) == sorted(str(path.relative_to(target)) for path in files) != []
     assert (target / "model" / "adapter.bin").read_bytes() == b"weights"
@@ -63,7 +63,7 @@ def test_an_export_never_writes_over_anything(shared_settings: SharedSettings, t
     target.mkdir()
     (target / "mine").touch()
     with pytest.raises(Rejected, match="not an empty directory"):
-        export(endpoints(shared_settings, tmp_path), described(policy), target, quiet)
+        export_files(endpoints(shared_settings, tmp_path), described(policy), target, quiet)
     with pytest.raises(Rejected, match="not an empty directory"):
         require_exportable(endpoints(shared_settings, tmp_path), described(policy), target)
     assert [path.name for path in target.iterdir()] == ["mine"]

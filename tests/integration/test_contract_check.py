@@ -17,7 +17,7 @@ import pytest
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
 from ratchet.bus.reader import Replay
-from ratchet.cli.contract_check import Findings, read_proposal, replay
+from ratchet.cli.contract import Findings, read_proposal, replay
 from ratchet.errors import Rejected
 from ratchet.service.settings import SharedSettings
 from tests.support.contract_files import SCHEMAS

@@ -14,6 +14,7 @@ from typing import Any
 from typer.main import get_command
 
 from ratchet.cli.__main__ import app
+from ratchet.cli.commands import imported
 
 FENCE = re.compile(r"^[ \t]*```[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:ratchet|\.venv/bin/ratchet)(?:\s[^`]*)?)`")
@@ -85,7 +86,7 @@ def _walk(command: Any, words: list[str], line: str) -> str | None:  # `Any`: a 
             continue
         if word not in below:
             return f"{line!r}: no command {word}"
-        command = below[word]
+        command = imported(below[word])
     return None
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 from typer.main import get_command
 
+from ratchet.cli.commands import imported
 from ratchet.cli.exit_codes import ExitCode
 
 Command = Any
@@ -59,7 +60,7 @@ def leaves(command: Command, words: tuple[str, ...] = ("ratchet",)) -> Iterator[
         yield words, command
     for name, one in below.items():
         if not one.hidden:
-            yield from leaves(one, (*words, name))
+            yield from leaves(imported(one), (*words, name))
 
 
 def _exit_codes() -> str:

@@ -1,4 +1,4 @@
-"""The `ratchet` command: its groups of commands, and what becomes of an error."""
+"""The `ratchet` command: runs a command line, and says what becomes of an error."""
 
 from __future__ import annotations
 
@@ -6,41 +6,27 @@ import json
 import sys
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import version as version_of
 from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
 
-from ratchet.cli import (
-    completion_commands,
-    contract_commands,
-    dataset_commands,
-    deadletter_commands,
-    demo_commands,
-    export_commands,
-    feedback_commands,
-    import_commands,
-    job_commands,
-    policy_commands,
-    preferences_commands,
-    rollout_commands,
-    stack_commands,
-    status_commands,
-    trajectory_commands,
-)
+from ratchet.cli.commands import Root
 from ratchet.cli.exit_codes import ExitCode, exit_code_of
 from ratchet.errors import RatchetError
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version as version_of  # noqa: PLC0415 - slow, and rarely asked for
+
         sys.stdout.write(f"ratchet {version_of('ratchet-rl')}\n")
         raise typer.Exit(ExitCode.DONE)
 
 
 app = typer.Typer(
     name="ratchet",
+    cls=Root,
     epilog="Exit codes: " + "; ".join(f"{code.value} {code.meaning}" for code in ExitCode) + ".",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -54,26 +40,6 @@ def root(
     ] = False,
 ) -> None:
     """The learning loop for LLM agents in production: collect, reward, train, canary, roll back."""
-
-
-for group in (
-    stack_commands,
-    status_commands,
-    job_commands,
-    feedback_commands,
-    demo_commands,
-    completion_commands,
-):
-    group.register(app)
-app.add_typer(import_commands.app, name="import")
-app.add_typer(export_commands.app, name="export")
-app.add_typer(trajectory_commands.app, name="trajectories")
-app.add_typer(policy_commands.app, name="policies")
-app.add_typer(dataset_commands.app, name="dataset")
-app.add_typer(preferences_commands.app, name="preferences")
-app.add_typer(rollout_commands.app, name="rollout")
-app.add_typer(deadletter_commands.app, name="deadletters")
-app.add_typer(contract_commands.app, name="contract")
 
 
 @cache

@@ -1,7 +1,8 @@
-"""One HTTP request to a service of ours, its failure as one clear line."""
+"""One HTTP request to a service of ours, its failure as one clear line; whether anything knows a role."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 from urllib.parse import quote
 
@@ -103,3 +104,14 @@ def _detail(one: Json) -> str:
         return str(one)
     where = ".".join(str(part) for part in one.get("loc", ()))  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType, reportUnknownArgumentType]
     return f"{where}: {one.get('msg', one)}"  # pyright: ignore[reportUnknownMemberType]
+
+
+def require_role(endpoints: Endpoints, role: str) -> None:
+    """Raise `NotFound` unless the role has a policy, a job or rewards."""
+    require_known(role, call(endpoints, "coordinator", "GET", "/v1/status")["roles"])
+
+
+def require_known(role: str, known: Collection[str]) -> None:
+    """Raise `NotFound`, which names the roles that there are, unless the role is one of them."""
+    if role not in known:
+        raise NotFound(f"no such role: {role}; known: {', '.join(sorted(known)) or 'none yet'}")

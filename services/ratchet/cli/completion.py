@@ -1,21 +1,36 @@
-"""What the shell offers when somebody presses Tab: names that the running stack knows. Silent when none runs."""
+"""`ratchet completion`: the script that a shell reads to complete our commands."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.completion import get_completion_script  # pyright: ignore[reportPrivateImportUsage] - no other name
 
+from ratchet.cli.api import call
+from ratchet.cli.endpoints import locate
+from ratchet.errors import RatchetError
 from ratchet.service.discovery import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
+
+app = typer.Typer()
 
 TIMEOUT_S = 1.0
 """Nobody waits longer than this for Tab."""
-
 Json = Any
 """A decoded answer."""
+
+
+@app.command()
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="Whose script.")],
+) -> None:
+    """Print the completion script of a shell: `source <(ratchet completion bash)`."""
+
+    script = get_completion_script(prog_name="ratchet", complete_var="_RATCHET_COMPLETE", shell=shell)
+    typer.echo(script)
 
 
 def complete_role(context: typer.Context, incomplete: str) -> list[str]:
@@ -46,9 +61,6 @@ def _starting(incomplete: str, names: Iterator[str]) -> list[str]:
 
 def _ask(context: typer.Context, short: str, path: str, names: Callable[[Json], Any]) -> Iterator[str]:
     """The names in an answer; none when there is no answer, for an error has no place on a half-typed line."""
-    from ratchet.cli.api import call  # noqa: PLC0415 - Tab on options and commands does not pay for HTTP
-    from ratchet.cli.endpoints import locate  # noqa: PLC0415
-    from ratchet.errors import RatchetError  # noqa: PLC0415
 
     directory = context.params.get("directory") or os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY
     try:

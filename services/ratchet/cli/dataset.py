@@ -1,4 +1,4 @@
-"""What the `ratchet dataset` commands do: find a snapshot, show it, write it to a file, preview one."""
+"""`ratchet dataset`: snapshots that jobs learned from, and what a job would learn from now."""
 
 from __future__ import annotations
 
@@ -8,30 +8,98 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from ratchet.bus.message import encode
 from ratchet.cli.api import call, segment
-from ratchet.cli.endpoints import Endpoints
-from ratchet.cli.output import console, print_table
+from ratchet.cli.connections import objects_of, settings_of
+from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.jobs import dataset_request
+from ratchet.cli.options import AsJson, Directory, RoleOption
+from ratchet.cli.output import console, print_answer, print_table, progress
 from ratchet.contract.snapshot import ROWS, SnapshotManifest
 from ratchet.contract.training import SnapshotRef
 from ratchet.datasets.parquet import read_rows
 from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.errors import Rejected
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 from ratchet.service.files import staged
-from ratchet.stores.objects import Objects
+
+app = typer.Typer(no_args_is_help=True)
+
+JobOrUri = Annotated[str, typer.Argument(help="A job's id, or the s3:// uri of a snapshot's manifest.")]
 
 Json = dict[str, Any]
 """A decoded answer, or a body."""
-
 _NAMED = re.compile(r"s3://[^/]+/(?:.+/)?([0-9a-f]{64})\.json")
 """Manifests are named by their digest."""
 PREVIEW_S = 600.0
 """All rows are made for a preview, which takes a while where there is much."""
+
+
+def _with_ending(output: Path) -> Path:
+    if output.suffix not in (".parquet", ".jsonl"):
+        raise typer.BadParameter(f"{output} must end in .parquet or .jsonl")
+    return output
+
+
+@app.command()
+def show(job_or_uri: JobOrUri, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Show what a snapshot holds: filters, counts, digests, raters and sources."""
+    found = find_snapshot(locate(directory), job_or_uri)
+    document = {"uri": found.ref.uri, "digest": found.ref.digest, "manifest": found.manifest}
+    print_answer(document, as_json, lambda: show_snapshot(found))
+
+
+@app.command()
+def preview(
+    role: RoleOption = "default",
+    algorithm: Annotated[str, typer.Option(help="sft, rloo, ppo, dpo, kto, ...: it decides on the format.")] = "sft",
+    samples: Annotated[int, typer.Option(min=1, help="Most rows.")] = 1000,
+    min_reward: Annotated[float | None, typer.Option(help="Only trajectories with at least this reward.")] = None,
+    max_length: Annotated[int | None, typer.Option(min=1, help="Only trajectories with at most so many turns.")] = None,
+    source: Annotated[list[str] | None, typer.Option(help="Only this source, repeatable.")] = None,
+    domain: Annotated[list[str] | None, typer.Option(help="Only this domain, repeatable.")] = None,
+    exclude_profile: Annotated[list[str] | None, typer.Option(help="Without this profile, repeatable.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="Only from this instant on.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Only before this instant.")] = None,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Show what a job that starts now would take, and what it would leave out; nothing is created."""
+    chosen = dataset_request(
+        samples,
+        min_reward=min_reward,
+        max_trajectory_length=max_length,
+        sources=source or None,
+        task_domains=domain or None,
+        exclude_subordinate_profiles=exclude_profile or None,
+        date_range=between(since, until),
+    )
+    with progress("choosing rows", quiet=as_json):
+        found = ask_preview(locate(directory), role, algorithm, chosen)
+    document = {"role": role, "algorithm": algorithm, "preview": found}
+    print_answer(document, as_json, lambda: show_preview(role, found))
+
+
+@app.command()
+def export(
+    job_or_uri: JobOrUri,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Ends in .parquet or .jsonl, which decides.", callback=_with_ending)
+    ],
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Write a snapshot's rows to a file, verified by digest."""
+    endpoints = locate(directory)
+    found = find_snapshot(endpoints, job_or_uri)
+    rows = write_rows(endpoints, found, output)
+    document = {"file": str(output), "rows": rows, "digest": found.ref.digest}
+    print_answer(document, as_json, f"{rows} rows ({found.manifest.format}) written to {output}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +110,21 @@ class Found:
     manifest: SnapshotManifest
 
 
-def find(endpoints: Endpoints, what: str) -> Found:
+def find_snapshot(endpoints: Endpoints, what: str) -> Found:
     """The snapshot of a job, or behind a manifest's uri.
 
     Raises `typer.BadParameter`, `NotFound`, `Rejected` or `DigestMismatch`.
     """
     ref = _ref_of_uri(what) if what.startswith("s3://") else _ref_of_job(endpoints, what)
-    shared = endpoints.shared
-    return Found(ref, Snapshots(Objects(shared), shared.s3_bucket).manifest(ref))
+    return Found(ref, Snapshots(objects_of(endpoints), settings_of(endpoints).s3_bucket).manifest(ref))
 
 
-def write(endpoints: Endpoints, found: Found, file: Path) -> int:
+def write_rows(endpoints: Endpoints, found: Found, file: Path) -> int:
     """Write the rows to `file`, in the format of its suffix, once their digest is verified; returns how many.
 
     Raises `Rejected` when lines are asked for and the file does not hold what its manifest says.
     """
-    objects, parquet = Objects(endpoints.shared), found.manifest.parquet
+    objects, parquet = objects_of(endpoints), found.manifest.parquet
     if file.suffix == ".parquet":
         objects.get_file(parquet.uri, file, parquet.sha256)
         return found.manifest.rows
@@ -71,13 +138,13 @@ def write(endpoints: Endpoints, found: Found, file: Path) -> int:
             return sum(lines.write(encode(row) + b"\n") > 0 for row in read_rows(rows, kind))
 
 
-def preview(endpoints: Endpoints, role: str, algorithm: str, dataset: Json) -> Json:
+def ask_preview(endpoints: Endpoints, role: str, algorithm: str, dataset: Json) -> Json:
     """What a job that starts now would take, as the coordinator says; nothing is created. Raises `Rejected`."""
     body = {"role": role, "algorithm": algorithm, "dataset": dataset}
     return call(endpoints, "coordinator", "POST", "/v1/jobs/preview", body, timeout_s=PREVIEW_S)
 
 
-def show(found: Found) -> None:
+def show_snapshot(found: Found) -> None:
     """The manifest for people."""
     manifest = found.manifest
     facts = [

@@ -1,31 +1,140 @@
-"""Reads the dead-letter stream, publishes its messages again, and deletes them."""
+"""`ratchet deadletters`: messages that could not be handled, why, and what to do with them."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
+import typer
 from nats.js.errors import BadRequestError, NotFoundError
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.envelope import Headers, unseal
 from ratchet.bus.reader import Replay
-from ratchet.cli.broker import connected
+from ratchet.cli.connections import connected, settings_of
+from ratchet.cli.endpoints import locate
+from ratchet.cli.options import AsJson, Directory, DryRun
+from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_facts, print_table
 from ratchet.contract import decode, named_id
 from ratchet.contract.operations import DeadLetter
 from ratchet.errors import ContractError, InvalidMessage, NotFound, Rejected
+from ratchet.service.contracts import load_contracts
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 from ratchet.service.settings import SharedSettings
 
+app = typer.Typer(no_args_is_help=True)
+
+_NUMBER = "The dead letter's number, as `deadletters list` shows it."
+Number = Annotated[int, typer.Argument(min=1, help=_NUMBER)]
+OptionalNumber = Annotated[int | None, typer.Argument(min=1, help=_NUMBER, show_default=False)]
+Stream = Annotated[str | None, typer.Option(help="Those of messages of this stream.", show_default=False)]
+Reason = Annotated[str | None, typer.Option(help="Those with this reason.", show_default=False)]
+Since = Annotated[
+    datetime | None, typer.Option(help="Those from this instant on; without a zone it is UTC.", show_default=False)
+]
+
 STREAM = "RL_DEADLETTERS"
-
-
 AT_ONCE = 256
 """Numbers that are read before the next ones: for the newest dead letters, and for the parts of one."""
+
+
+@app.command("list")
+def list_letters(
+    last: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """List the newest dead letters."""
+    found = asyncio.run(newest(settings_of(locate(directory)), last))
+    columns = ("number", "at", "stream", "sequence", "consumer", "subject", "reason", "detail")
+    letters = [(one.number, one.letter) for one in found]
+    rows = [
+        (number, x.at, x.stream, x.sequence, x.consumer, x.original_subject, x.reason, x.detail)
+        for number, x in letters
+    ]
+    print_answer({"deadletters": found}, as_json, lambda: print_table(columns, rows, "no dead letters"))
+
+
+@app.command()
+def show(number: Number, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Show one dead letter whole: reason, headers and body."""
+    found = asyncio.run(read(settings_of(locate(directory)), number))
+    print_answer(found, as_json, lambda: show_letter(found, directory))
+
+
+@app.command()
+def replay(
+    number: OptionalNumber = None,
+    everything: Annotated[bool, typer.Option("--all", help="Replay all dead letters.")] = False,
+    stream: Stream = None,
+    reason: Reason = None,
+    since: Since = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Send the message of a dead letter again, or of many, once their cause is fixed.
+
+    Name one by its number, or choose many with --all, --stream, --reason and --since.
+    """
+    shared = settings_of(locate(directory))
+    if number is not None:
+        _alone(everything, stream, reason, since)
+        done = [asyncio.run(replay_letter(shared, number, dry_run=dry_run))]
+    else:
+        numbers = asyncio.run(matching(shared, _which(everything, stream, reason, since)))
+        done = asyncio.run(replay_letters(shared, numbers, dry_run=dry_run))
+    shown = done[0] if number is not None else {"replayed": done}
+    if dry_run:
+        accepted = sum(one.refused is None for one in done)
+        print_dry_run(f"publish on {done[0].subject}" if number is not None else f"publish {accepted}", shown, as_json)
+    else:
+        print_answer(shown, as_json, lambda: show_replayed(done))
+
+
+@app.command()
+def drop(
+    number: OptionalNumber = None,
+    everything: Annotated[bool, typer.Option("--all", help="Drop all dead letters.")] = False,
+    stream: Stream = None,
+    reason: Reason = None,
+    since: Since = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Delete a dead letter, or many, for good: the messages in them cannot be replayed any more."""
+    shared = settings_of(locate(directory))
+    if number is not None:
+        _alone(everything, stream, reason, since)
+        numbers = [asyncio.run(read(shared, number)).number]
+    else:
+        numbers = asyncio.run(matching(shared, _which(everything, stream, reason, since)))
+    if dry_run:
+        print_dry_run(f"delete {len(numbers)} dead letters", {"dropped": numbers}, as_json)
+        return
+    asyncio.run(drop_letters(shared, numbers))
+    print_answer({"dropped": numbers}, as_json, f"{len(numbers)} dead letters deleted")
+
+
+def _alone(everything: bool, stream: str | None, reason: str | None, since: datetime | None) -> None:
+    if everything or stream or reason or since:
+        raise typer.BadParameter("a number stands alone: --all, --stream, --reason and --since choose many")
+
+
+def _which(everything: bool, stream: str | None, reason: str | None, since: datetime | None) -> Which:
+    if everything == bool(stream or reason or since):
+        raise typer.BadParameter("give a number, or --all, or at least one of --stream, --reason and --since")
+
+    at = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
+    return Which(stream=stream, reason=reason, since=at)
 
 
 class StoredLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +202,7 @@ async def matching(settings: SharedSettings, which: Which) -> list[int]:
         return [number async for number, letter in letters if _begins(letter) and which(letter)]
 
 
-async def replay(settings: SharedSettings, number: int, *, dry_run: bool) -> Replayed:
+async def replay_letter(settings: SharedSettings, number: int, *, dry_run: bool) -> Replayed:
     """Send the message again, to all consumers of its stream; they know its event id, so nothing counts twice.
 
     Raises `NotFound`, or `Rejected` for a message that still breaks its contract: it would only die again.
@@ -105,7 +214,7 @@ async def replay(settings: SharedSettings, number: int, *, dry_run: bool) -> Rep
     return done
 
 
-async def replay_all(settings: SharedSettings, numbers: Sequence[int], *, dry_run: bool) -> list[Replayed]:
+async def replay_letters(settings: SharedSettings, numbers: Sequence[int], *, dry_run: bool) -> list[Replayed]:
     """Send all these messages again, oldest first; of one that would die again it says why, and the others go on.
 
     Raises `BusUnavailable`; beginning again is safe, consumers know what they have handled.
@@ -115,7 +224,7 @@ async def replay_all(settings: SharedSettings, numbers: Sequence[int], *, dry_ru
         return [await _replay(bus, number, letter, dry_run=dry_run) async for number, letter in letters]
 
 
-async def drop(settings: SharedSettings, numbers: Sequence[int]) -> None:
+async def drop_letters(settings: SharedSettings, numbers: Sequence[int]) -> None:
     """Delete dead letters for good, all their parts. Raises `NotFound` or `BusUnavailable`."""
     async with connected(settings) as bus:
         async for number, letter in _named(bus, numbers):
@@ -250,3 +359,49 @@ def _letter(headers: Headers | None, data: bytes | None) -> DeadLetter | None:
         return decode(unseal(dict(headers or {}), data or b""), DeadLetter)
     except (InvalidMessage, msgspec.DecodeError):
         return None
+
+
+def show_letter(found: StoredLetter, directory: Path) -> None:
+    """What it was, why it died, and its body as far as it can be read."""
+    letter = found.letter
+    print_facts(
+        {
+            "number": found.number,
+            "at": letter.at,
+            "stream": letter.stream,
+            "sequence": letter.sequence,
+            "consumer": letter.consumer,
+            "subject": letter.original_subject,
+            "reason": letter.reason,
+            "detail": letter.detail,
+            "header": letter.headers,
+        }
+    )
+    console.print(f"\n{readable(letter.headers, base64.b64decode(letter.body))}\n", markup=False)
+    why = complaint(load_contracts(), letter.original_subject, letter.headers, base64.b64decode(letter.body))
+    again = follow_up("deadletters", "replay", str(found.number), directory=directory)
+    if why is None:
+        console.print(f"`{again}` sends it again", markup=False)
+    else:
+        gone = follow_up("deadletters", "drop", str(found.number), directory=directory)
+        console.print(f"It cannot be replayed as it is ({why}); `{gone}` deletes it", markup=False)
+
+
+def show_replayed(done: Sequence[Replayed]) -> None:
+    """How many messages were sent again, and why others were not."""
+    for one in done:
+        if one.refused is not None:
+            console.print(f"dead letter {one.number} was not sent: {one.refused}", markup=False)
+    sent = [one for one in done if one.refused is None]
+    if len(done) == 1 and sent:
+        console.print(f"dead letter {sent[0].number} was sent again on {sent[0].subject}", markup=False)
+    else:
+        console.print(f"{len(sent)} of {len(done)} dead letters were sent again", markup=False)
+
+
+def readable(headers: dict[str, str], wire: bytes) -> str:
+    """The body as indented JSON, else as the text that it is."""
+    try:
+        return msgspec.json.format(unseal(headers, wire), indent=2).decode()
+    except (InvalidMessage, msgspec.DecodeError, UnicodeDecodeError):
+        return wire.decode(errors="replace")

@@ -6,18 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.output import follow_up
 from ratchet.local_stack.catalog import SERVICES
 from ratchet.local_stack.orphans import is_running, living
-from ratchet.local_stack.plan import shared_of
 from ratchet.local_stack.state import StackRecord, read_record
-
-if TYPE_CHECKING:
-    from ratchet.service.settings import SharedSettings
-
 
 ADDRESSES = (
     "RATCHET_NATS_URL",
@@ -27,10 +21,6 @@ ADDRESSES = (
 )
 """Any of these in the environment says that there is a system, wherever it runs; what they leave open is on the usual
 ports."""
-
-
-PATIENCE = {"RATCHET_CLICKHOUSE_TIMEOUT_S": "10"}
-"""A person waits less long for a server that hangs than a service does; the environment may say otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +38,6 @@ class Endpoints:
     def known(self) -> bool:
         """Whether there is anything to talk to."""
         return self.record is not None or any(name in self.env for name in ADDRESSES)
-
-    @property
-    def shared(self) -> SharedSettings:
-        """Where the servers are. Raises `NoStack`."""
-        self.require()
-        return shared_of(PATIENCE | dict(self.env))
 
     def url(self, short: str) -> str:
         """Base url of a service by its short name, such as `coordinator`. Raises `NoStack`."""

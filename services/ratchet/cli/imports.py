@@ -1,31 +1,67 @@
-"""Runs an import against the broker, with the warehouse to tell what is stored already; shows what came of it."""
+"""`ratchet import`: logged trajectories of other systems, one sub-command for each format."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+import typer
 
-from ratchet.cli.broker import connected
-from ratchet.cli.endpoints import Endpoints
-from ratchet.cli.output import console
+from ratchet.cli.connections import connected, settings_of, warehouse_of
+from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.options import AsJson, Directory, DryRun, RoleOption
+from ratchet.cli.output import console, errors, print_answer, progress
 from ratchet.contract import Message
 from ratchet.errors import WarehouseUnavailable
+from ratchet.importers.base import ImportOptions
+from ratchet.importers.importing import import_file
 from ratchet.importers.report import ImportReport, NothingStored, Sink, Stored
+from ratchet.importers.tau_bench import TAU_BENCH
 from ratchet.service.contracts import load_contracts
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Warehouse
+from ratchet.service.discovery import DEFAULT_DIRECTORY
+
+if TYPE_CHECKING:
+    from ratchet.service.settings import SharedSettings
+    from ratchet.stores.warehouse import Warehouse
+
+app = typer.Typer(no_args_is_help=True)
 
 Import = Callable[[Sink, Stored], Awaitable[ImportReport]]
 """One format's import."""
-
 ROLES = """
 SELECT trajectory_id, any(role) AS role FROM trajectories
 WHERE trajectory_id IN {ids:Array(String)} GROUP BY trajectory_id
 """
+
+
+@app.command("tau-bench")
+def tau_bench(
+    file: Annotated[Path, typer.Argument(help="A JSON list, or JSON lines, of tau-bench results.")],
+    role: RoleOption = "default",
+    model: Annotated[str, typer.Option(help="The model that played them; the format does not say.")] = "unknown",
+    domain: Annotated[str | None, typer.Option(help="Domain; by default read from the system prompt.")] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Import tau-bench results. Exit code 3: some records were left out, each is named."""
+    options = ImportOptions(role=role, model=model, domain=domain)
+    with progress(f"importing {file.name}", quiet=as_json) as bar:
+        done = asyncio.run(
+            run_import(
+                locate(directory), lambda to, stored: import_file(TAU_BENCH, to, file, options, stored, bar), dry_run
+            )
+        )
+    if done.unchecked is not None:
+        errors.print(f"what is stored already was not looked up: {done.unchecked}", markup=False)
+    print_answer(done.document(), as_json, done.show)
+    raise typer.Exit(ExitCode.PARTLY if done.left_out else ExitCode.DONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +129,7 @@ async def run_import(endpoints: Endpoints, work: Import, dry_run: bool) -> Impor
     """Import, or go through the motions. Raises `NoStack` and `BusUnavailable`, but for a dry run."""
     if dry_run and not endpoints.known:
         return Imported(await work(CheckOnly(), NothingStored()), dry_run, endpoints.absence())
-    settings = endpoints.shared
+    settings = settings_of(endpoints)
     async with _stored(settings) as (stored, unchecked):
         if dry_run:
             return Imported(await work(CheckOnly(), stored), dry_run, unchecked)
@@ -104,12 +140,10 @@ async def run_import(endpoints: Endpoints, work: Import, dry_run: bool) -> Impor
 @asynccontextmanager
 async def _stored(settings: SharedSettings) -> AsyncGenerator[tuple[Stored, str | None]]:
     """What is stored; an import does not wait for a warehouse that is away, as nothing is ever stored twice."""
-    try:
-        warehouse = await Warehouse.connect(settings)
-    except WarehouseUnavailable as error:
-        yield NothingStored(), str(error)
-        return
-    try:
-        yield WarehouseRoles(warehouse), None
-    finally:
-        await warehouse.close()
+    async with AsyncExitStack() as stack:
+        try:
+            warehouse = await stack.enter_async_context(warehouse_of(settings))
+        except WarehouseUnavailable as error:
+            yield NothingStored(), str(error)
+        else:
+            yield WarehouseRoles(warehouse), None

@@ -1,4 +1,4 @@
-"""Options that several commands share.
+"""What commands take: options that several of them share, and JSON that somebody hands to them.
 
 The conventions of every command:
 
@@ -14,13 +14,18 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from ratchet.cli.completion import complete_role
+from ratchet.errors import NotFound, Rejected
 from ratchet.rules.arms import ROLE
 from ratchet.service.discovery import DIRECTORY_VARIABLE
+
+Json = Any
+"""A decoded document."""
 
 
 def checked_role(context: typer.Context, role: str | None) -> str | None:
@@ -61,3 +66,22 @@ TrajectoryArgument = Annotated[
     str,
     typer.Argument(help="The trajectory, as in the x-ratchet-trajectory header.", callback=checked_trajectory),
 ]
+
+
+def json_in(text: bytes, named: str) -> Json:
+    """The document in `text`. Raises `Rejected`; a document that nests too deeply to be read is no JSON for us."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise Rejected(f"{named} is not JSON: {error}") from error
+
+
+def json_file(path: Path) -> Json:
+    """The document in a file. Raises `NotFound` or `Rejected`."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no file {path}") from error
+    except OSError as error:
+        raise NotFound(f"cannot read {path}: {error.strerror}") from error
+    return json_in(text, str(path))

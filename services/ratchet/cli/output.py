@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -103,6 +103,16 @@ def print_json(value: object) -> None:
     """`value` as the one, indented JSON document of a command."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     console.out(_UNSAFE_IN_JSON.sub(_as_json, text), highlight=False)
+
+
+def print_answer(document: object, as_json: bool, words: str | Callable[[], object]) -> None:
+    """The answer of a command: a document for programs; for people a sentence, or what `words` prints."""
+    if as_json:
+        print_json(document)
+    elif isinstance(words, str):
+        console.print(words, markup=False)
+    else:
+        words()
 
 
 def print_dry_run(action: str, body: object, as_json: bool) -> None:

@@ -1,21 +1,25 @@
-"""What the `ratchet preferences` commands do: connections, and what is shown of the outcome."""
+"""`ratchet preferences`: pairs of a better and a worse answer, derived, given, listed and exported."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import typer
 
 from ratchet.bus.message import JsonObject
-from ratchet.cli.broker import connected
-from ratchet.cli.endpoints import Endpoints
+from ratchet.cli.api import require_known, require_role
+from ratchet.cli.connections import connected, settings_of, warehouse_of
+from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.imports import CheckOnly
-from ratchet.cli.json_input import json_in
-from ratchet.cli.output import Bar, console, print_table
-from ratchet.cli.roles import require_known
+from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRole, json_in
+from ratchet.cli.output import Bar, console, print_answer, print_table, progress
 from ratchet.contract import Preference
 from ratchet.errors import Rejected
 from ratchet.preferences.clickhouse_stored import Count, Kept, StoredPreferences, Wanted
@@ -29,7 +33,11 @@ from ratchet.preferences.rules import RULES
 from ratchet.preferences.rules.reward_margin import MARGIN
 from ratchet.rules.chat import text_of
 from ratchet.rules.redaction import Redactor, redact_message
-from ratchet.stores.warehouse import Warehouse
+from ratchet.service.discovery import DEFAULT_DIRECTORY
+
+app = typer.Typer(no_args_is_help=True)
+
+Source = Literal["human", "teacher", "heuristic", "derived", "rag"]
 
 Numbered = Iterator[tuple[int, object]]
 """Records with the numbers of their lines."""
@@ -37,6 +45,89 @@ PAGE = 500
 """Preferences that are read together for an export."""
 SHOWN = 60
 """Characters of a text in a table."""
+
+
+@app.command()
+def derive(
+    role: OptionalRole = None,
+    source: Annotated[
+        Literal["derived", "heuristic", "rag"],
+        typer.Option(help="By outcome and reward, by the length of the answer, or retrieval against none."),
+    ] = "derived",
+    margin: Annotated[float, typer.Option(min=0, max=1, help="Smallest difference of rewards that counts.")] = 0.2,
+    max_per_task: Annotated[int, typer.Option(min=1, help="Pairs of one task at most.")] = 4,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Compare tries of the same task and publish the pairs. A second time changes nothing."""
+    options = DeriveOptions(source, role, margin, max_per_task, dry_run)
+    with progress("comparing tries", quiet=as_json) as bar:
+        report = asyncio.run(derive_pairs(locate(directory), options, bar))
+    document = {"report": report, "dry_run": dry_run}
+    print_answer(document, as_json, lambda: show_derivation(report, dry_run))
+    raise typer.Exit(ExitCode.PARTLY if report.done.refused else ExitCode.DONE)
+
+
+@app.command()
+def add(
+    record: Annotated[str | None, typer.Argument(help="`-` reads one JSON record from standard input.")] = None,
+    file: Annotated[Path | None, typer.Option(help="JSON lines of {prompt, chosen, rejected, metadata}.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="What both answer.")] = None,
+    a: Annotated[str | None, typer.Option("--a", help="One answer.")] = None,
+    b: Annotated[str | None, typer.Option("--b", help="The other answer.")] = None,
+    choice: Annotated[Literal["a", "b"] | None, typer.Option(help="The better answer.")] = None,
+    rater: Annotated[str | None, typer.Option(help="Who chose.")] = None,
+    confidence: Annotated[float | None, typer.Option(min=0, max=1, help="0 is a guess, 1 is certain.")] = None,
+    domain: Annotated[str | None, typer.Option(help="What kind of task it is.")] = None,
+    role: OptionalRole = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Add a choice between two answers, or a file of pairs. Exit code 3: some lines were left out, each is named."""
+    said = {"prompt": prompt, "a": a, "b": b, "choice": choice}
+    about = {"rater": rater, "confidence": confidence, "domain": domain}
+    records = given(record, file, said, about)
+    if records is None:
+        raise typer.BadParameter("give one of `-`, --file FILE, or --prompt with --a, --b and --choice")
+    report = asyncio.run(add_records(locate(directory), records, role, dry_run))
+    if file is None and report.bad:
+        raise Rejected(report.bad[0].reason)
+    print_answer({"report": report, "dry_run": dry_run}, as_json, lambda: show_added(report, dry_run))
+    raise typer.Exit(ExitCode.PARTLY if report.bad else ExitCode.DONE)
+
+
+@app.command("list")
+def list_(
+    role: OptionalRole = None,
+    source: Annotated[Source | None, typer.Option(help="Only this source.")] = None,
+    limit: Annotated[int, typer.Option(min=0, max=10000, help="How many of the newest to show.")] = 20,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """The newest preferences, and how many there are by source and rater."""
+    endpoints = locate(directory)
+    kept, counts = asyncio.run(newest(endpoints, Wanted(role, source), limit))
+    if not counts and role is not None:
+        require_role(endpoints, role)
+    print_answer(document(kept, counts), as_json, lambda: show_newest(kept, counts))
+
+
+@app.command()
+def export(
+    file: Annotated[Path, typer.Argument(help="JSON lines; what it holds already stays and is not written again.")],
+    role: OptionalRole = None,
+    source: Annotated[Source | None, typer.Option(help="Only this source.")] = None,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Append preferences to a file as {prompt, chosen, rejected, metadata}, which `add --file` reads back."""
+    wanted = Wanted(role, source)
+    with progress(f"exporting to {file.name}", quiet=as_json) as bar:
+        added, present = asyncio.run(append_new(locate(directory), wanted, file, bar))
+    said = f"{added} preferences added to {file}, {present} were there already"
+    print_answer({"file": str(file), "added": added, "present": present}, as_json, said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +159,18 @@ class AddReport:
 
 
 @asynccontextmanager
-async def warehouse_of(endpoints: Endpoints) -> AsyncGenerator[Warehouse]:
-    """The warehouse of a command. Raises `NoStack` or `WarehouseUnavailable`."""
-    warehouse = await Warehouse.connect(endpoints.shared)
-    try:
-        yield warehouse
-    finally:
-        await warehouse.close()
-
-
-@asynccontextmanager
 async def outlet(endpoints: Endpoints, dry_run: bool) -> AsyncGenerator[Sink]:
     """Where preferences go; in a dry run they are checked and go nowhere."""
     if dry_run:
         yield CheckOnly()
         return
-    async with connected(endpoints.shared) as bus:
+    async with connected(settings_of(endpoints)) as bus:
         yield bus
 
 
-async def derive(endpoints: Endpoints, options: DeriveOptions, bar: Bar) -> DerivationReport:
+async def derive_pairs(endpoints: Endpoints, options: DeriveOptions, bar: Bar) -> DerivationReport:
     """Derive from the tries of one role, or of each role. Raises `NotFound` for a role without trajectories."""
-    async with warehouse_of(endpoints) as warehouse, outlet(endpoints, options.dry_run) as sink:
+    async with warehouse_of(settings_of(endpoints)) as warehouse, outlet(endpoints, options.dry_run) as sink:
         tries = Tries(warehouse)
         known = await tries.roles()
         if options.role is not None:
@@ -100,9 +181,9 @@ async def derive(endpoints: Endpoints, options: DeriveOptions, bar: Bar) -> Deri
         return await deriver.derive(roles, bar)
 
 
-async def add(endpoints: Endpoints, records: Numbered, role: str | None, dry_run: bool) -> AddReport:
+async def add_records(endpoints: Endpoints, records: Numbered, role: str | None, dry_run: bool) -> AddReport:
     """Publish the good ones among numbered records, redacted."""
-    async with warehouse_of(endpoints) as warehouse, outlet(endpoints, dry_run) as sink:
+    async with warehouse_of(settings_of(endpoints)) as warehouse, outlet(endpoints, dry_run) as sink:
         return await _add(sink, StoredPreferences(warehouse), records, role)
 
 
@@ -149,16 +230,16 @@ def record_of_input() -> object:
 
 async def newest(endpoints: Endpoints, wanted: Wanted, limit: int) -> tuple[list[Kept], list[Count]]:
     """The newest preferences, and how many there are from whom."""
-    async with warehouse_of(endpoints) as warehouse:
+    async with warehouse_of(settings_of(endpoints)) as warehouse:
         stored = StoredPreferences(warehouse)
         return await stored.newest(wanted, limit), await stored.counts(wanted)
 
 
-async def export(endpoints: Endpoints, wanted: Wanted, file: Path, bar: Bar) -> tuple[int, int]:
+async def append_new(endpoints: Endpoints, wanted: Wanted, file: Path, bar: Bar) -> tuple[int, int]:
     """Append what the file does not hold yet; returns how many were added, and how many it held."""
     known = _ids_in(file)
     added = present = 0
-    async with warehouse_of(endpoints) as warehouse:
+    async with warehouse_of(settings_of(endpoints)) as warehouse:
         stored = StoredPreferences(warehouse)
         total = sum(count.number for count in await stored.counts(wanted))
         kept = await stored.newest(wanted, PAGE)

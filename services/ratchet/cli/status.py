@@ -1,37 +1,53 @@
-"""Gathers everything that `ratchet status` shows, each part on its own: one dead server hides nothing else."""
+"""`ratchet status`: what runs, what is stored, what trains and what serves, with the reason of everything amiss."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from nats.errors import Error as NatsError
+import typer
 
-from ratchet.bus.connection import Bus
-from ratchet.cli.broker import connected
-from ratchet.cli.endpoints import Endpoints
+from ratchet.cli.connections import connected, settings_of, warehouse_of
+from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.options import AsJson, Directory
+from ratchet.cli.output import console, print_answer, print_table
 from ratchet.contract.state import JOBS, POLICIES, Job, Route
 from ratchet.errors import RatchetError
 from ratchet.local_stack.disk import LOW_BYTES, free_bytes, shortage
 from ratchet.local_stack.member import MemberState
 from ratchet.local_stack.process import not_ready_for, readiness
 from ratchet.local_stack.state import MemberRecord
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Warehouse
+from ratchet.service.discovery import DEFAULT_DIRECTORY
+
+if TYPE_CHECKING:
+    from ratchet.bus.connection import Bus
+    from ratchet.service.settings import SharedSettings
+
+app = typer.Typer()
 
 T = TypeVar("T")
-
 PART_S = 4.0
 """A server that has not answered by then counts as dead for this report."""
-
 COUNTED = ("trajectories", "turns", "rewards", "feedback")
 """Tables whose distinct events are counted."""
+RECENT_JOBS = 8
+"""Older jobs are left to `ratchet jobs`."""
+
+
+@app.command()
+def status(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
+    """Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."""
+    endpoints = locate(directory)
+    endpoints.require()
+    report = asyncio.run(collect(endpoints))
+    print_answer(report, as_json, lambda: show(report))
+    raise typer.Exit(report.exit_code)
 
 
 class ServiceStatus(msgspec.Struct, kw_only=True):
@@ -138,7 +154,7 @@ async def collect(endpoints: Endpoints) -> StatusReport:
         _disk_part(report, endpoints.directory)
     parts = {"clickhouse": _warehouse_part, "nats": _bus_part}
     asked = [name for name in parts if record is None or name in record.services]
-    await asyncio.gather(*(_part(report, name, partial(parts[name], endpoints.shared, report)) for name in asked))
+    await asyncio.gather(*(_part(report, name, partial(parts[name], settings_of(endpoints), report)) for name in asked))
     return report
 
 
@@ -148,7 +164,7 @@ async def _part(report: StatusReport, name: str, work: Callable[[], Awaitable[No
             await work()
     except TimeoutError:
         report.errors[name] = f"no answer within {PART_S:g} s"
-    except (RatchetError, NatsError) as error:
+    except RatchetError as error:
         report.errors[name] = str(error)
 
 
@@ -189,15 +205,12 @@ async def _service(member: MemberRecord) -> ServiceStatus:
 
 
 async def _warehouse_part(settings: SharedSettings, report: StatusReport) -> None:
-    warehouse = await Warehouse.connect(settings)
-    try:
+    async with warehouse_of(settings) as warehouse:
         for table in COUNTED:
             (row,) = await warehouse.rows(f"SELECT uniqExact(event_id) AS n FROM {table}")  # noqa: S608 - our names
             report.rows[table] = row["n"]
         balance = await warehouse.rows("SELECT * FROM ledger_balance ORDER BY stream, consumer")
         report.ledger = msgspec.convert(balance, list[LedgerStatus])
-    finally:
-        await warehouse.close()
 
 
 async def _bus_part(settings: SharedSettings, report: StatusReport) -> None:
@@ -251,3 +264,49 @@ def _role(route: Route) -> RoleStatus:
         canary=canary.policy.name if canary else None,
         weight=canary.schedule[-1].weight if canary and canary.schedule else None,
     )
+
+
+def show(report: StatusReport) -> None:
+    """Print every part that has something in it."""
+    if report.running:
+        room = f", {report.disk_free_bytes / 1e9:.1f} GB free" if report.disk_free_bytes is not None else ""
+        console.print(f"stack in {report.directory}, supervisor pid {report.pid}{room}")
+    else:
+        console.print(f"no stack runs in {report.directory}; this is what the environment's addresses lead to")
+    services = [(name, one.state, one.url, one.restarts or None, one.reason) for name, one in report.services.items()]
+    _section(("service", "state", "url", "restarts", "reason"), services)
+    notes = [(name, what, note) for name, one in report.services.items() for what, note in one.notes.items()]
+    _section(("service", "notes", ""), notes)
+    _section(("stored rows", ""), list(report.rows.items()))
+    _section(("stream", "messages", "MB", "consumer", "lag", "unacked"), _streams(report))
+    _section(
+        ("ledger of", "watermark", "stored", "dead", "duplicate", "lost", "missing", "absent"),
+        [_account(one) for one in report.ledger],
+    )
+    _section(
+        ("role", "stable", "canary", "weight"), [(n, r.stable, r.canary, r.weight) for n, r in report.roles.items()]
+    )
+    jobs = [(j.training_job_id, j.role, j.algorithm, j.state, j.percent, j.error) for j in report.jobs[:RECENT_JOBS]]
+    _section(("job", "role", "algorithm", "state", "%", "error"), jobs)
+    _section(("cannot read", "because"), list(report.errors.items()))
+
+
+def _account(one: LedgerStatus) -> tuple[object, ...]:
+    return one.stream, one.watermark, one.stored, one.dead, one.duplicate, one.lost, one.missing, one.absent
+
+
+def _section(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    if rows:
+        console.print()
+        print_table(columns, rows, "")
+
+
+def _streams(report: StatusReport) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for name, stream in sorted(report.streams.items()):
+        head: tuple[object, ...] = (name, stream.messages, stream.bytes / 1e6)
+        consumers = [(durable, one.lag, one.unacknowledged) for durable, one in stream.consumers.items()]
+        for consumer in consumers or [("-", "", "")]:
+            rows.append((*head, *consumer))
+            head = ("", "", "")
+    return rows

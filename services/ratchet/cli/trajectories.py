@@ -1,18 +1,28 @@
-"""Reads trajectories with their rewards and feedback, and shows them."""
+"""`ratchet trajectories`: what agents did, and what it was worth."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ratchet.cli.endpoints import Endpoints
-from ratchet.cli.output import LONG, console, cut, print_facts, print_table
-from ratchet.cli.preferences import warehouse_of
+import typer
+
+from ratchet.cli.api import require_role
+from ratchet.cli.connections import settings_of, warehouse_of
+from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.options import AsJson, Directory, OptionalRole, TrajectoryArgument
+from ratchet.cli.output import LONG, console, cut, print_answer, print_facts, print_table
 from ratchet.contract import Feedback, Reward, Trajectory, decode
 from ratchet.errors import NotFound
 from ratchet.rules.chat import chat_messages, text_of
-from ratchet.stores.warehouse import Row, Warehouse
+from ratchet.service.discovery import DEFAULT_DIRECTORY
+
+if TYPE_CHECKING:
+    from ratchet.stores.warehouse import Row, Warehouse
+
+app = typer.Typer(no_args_is_help=True)
 
 _NEWEST = """
 SELECT t.trajectory_id AS trajectory_id, t.role AS role, t.agent_id AS agent_id, t.task_id AS task_id,
@@ -30,6 +40,37 @@ FROM rewards WHERE trajectory_id IN {ids:Array(String)} GROUP BY role, trajector
 """
 
 
+@app.command("list")
+def list_(
+    role: OptionalRole = None,
+    outcome: Annotated[
+        Literal["success", "partial", "failure", "none"] | None, typer.Option(help="Only with this outcome.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10000, help="How many of the newest to show.")] = 20,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """The newest trajectories, each with its newest reward."""
+    endpoints = locate(directory)
+    found = asyncio.run(newest(endpoints, role, outcome, limit))
+    if not found and role is not None:
+        require_role(endpoints, role)
+    empty = "no such trajectories" if role or outcome else "no trajectories yet"
+    print_answer({"trajectories": found}, as_json, lambda: show_list(found, empty))
+
+
+@app.command()
+def show(
+    trajectory_id: TrajectoryArgument,
+    full: Annotated[bool, typer.Option("--full", help="Show long turns whole.")] = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """One trajectory: what was said, how it ended, every revision of its reward, and what people said."""
+    whole = asyncio.run(read(locate(directory), trajectory_id))
+    print_answer(whole, as_json, lambda: show_one(whole, full=full))
+
+
 @dataclass(frozen=True, slots=True)
 class Whole:
     """A trajectory and all that is known about it."""
@@ -42,7 +83,7 @@ class Whole:
 
 async def newest(endpoints: Endpoints, role: str | None, outcome: str | None, limit: int) -> list[Row]:
     """The newest trajectories; `reward` is null for one that nobody has judged yet."""
-    async with warehouse_of(endpoints) as warehouse:
+    async with warehouse_of(settings_of(endpoints)) as warehouse:
         asked = {"role": role or "", "outcome": outcome or "", "limit": limit}
         found = await warehouse.rows(_NEWEST, asked)
         ids = [row["trajectory_id"] for row in found]
@@ -52,7 +93,7 @@ async def newest(endpoints: Endpoints, role: str | None, outcome: str | None, li
 
 async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
     """One trajectory. Raises `NotFound`."""
-    async with warehouse_of(endpoints) as warehouse:
+    async with warehouse_of(settings_of(endpoints)) as warehouse:
         stored = await _bodies(warehouse, "trajectories", "sequence", trajectory_id)
         if not stored:
             raise NotFound(await _absence(warehouse, trajectory_id))
@@ -67,7 +108,7 @@ async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
 
 async def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
     """The roles under which anything of a trajectory is stored: itself, or turns of it."""
-    async with warehouse_of(endpoints) as warehouse:
+    async with warehouse_of(settings_of(endpoints)) as warehouse:
         rows = await warehouse.rows(
             "SELECT DISTINCT role FROM (SELECT role FROM trajectories WHERE trajectory_id = {id:String}"
             " UNION ALL SELECT role FROM turns WHERE trajectory_id = {id:String})",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ratchet.contract import Reward, decode
 from ratchet.exporters.base import Kind, Wanted
-from ratchet.stores.warehouse import Row, Warehouse
+
+if TYPE_CHECKING:
+    from ratchet.stores.warehouse import Row, Warehouse
 
 _UNANSWERED = """
 SELECT trajectory_id

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from ratchet.contract import Preference, decode
-from ratchet.stores.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from ratchet.stores.warehouse import Warehouse
 
 _KNOWN = "SELECT DISTINCT preference_id FROM preferences WHERE preference_id IN {ids:Array(String)}"
 _CHOSEN = "({role:String} = '' OR role = {role:String}) AND ({source:String} = '' OR source = {source:String})"

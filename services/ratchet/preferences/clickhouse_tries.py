@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ratchet.contract import Trajectory, Turn, decode
 from ratchet.preferences.rules.base import Try
 from ratchet.rules.arms import MIXED, PINNED
 from ratchet.rules.chat import ChatError
 from ratchet.rules.recorded import lacks_turns, offered_tools, recorded_chat
-from ratchet.stores.warehouse import Row, Warehouse
+
+if TYPE_CHECKING:
+    from ratchet.stores.warehouse import Row, Warehouse
 
 _TRIES = """
 SELECT

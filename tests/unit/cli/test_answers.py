@@ -10,10 +10,11 @@ import pytest
 import typer
 
 from ratchet.cli.api import refusal
+from ratchet.cli.connections import settings_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import NoStack
+from ratchet.cli.jobs import dataset_request, hyperparameters, read_request, request_body
 from ratchet.cli.status import ServiceStatus, StatusReport
-from ratchet.cli.training_request import dataset, hyperparameters, read_request, request_body
 from ratchet.errors import NotFound, RatchetError, Rejected, Unavailable
 from ratchet.local_stack.state import StackRecord, write_record
 
@@ -81,7 +82,7 @@ def test_a_stack_whose_supervisor_is_gone_does_not_count(tmp_path: Path):
 
 def test_an_address_in_the_environment_stands_for_a_system_elsewhere(tmp_path: Path):
     given = Endpoints(tmp_path, None, {"RATCHET_NATS_URL": "nats://broker:4222"})
-    assert given.shared.nats_url == "nats://broker:4222"
+    assert settings_of(given).nats_url == "nats://broker:4222"
     assert given.url("gateway") == "http://127.0.0.1:8080"
 
 
@@ -110,4 +111,4 @@ def test_a_setting_cannot_be_a_value_and_hold_others():
 
 def test_a_request_says_only_what_was_chosen():
     assert request_body("x", "sft", "org/model", {})["base_model"] == "org/model"
-    assert dataset(5, min_reward=None, sources=["a"]) == {"sample_size": 5, "filter": {"sources": ["a"]}}
+    assert dataset_request(5, min_reward=None, sources=["a"]) == {"sample_size": 5, "filter": {"sources": ["a"]}}

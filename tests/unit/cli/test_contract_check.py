@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.cli.contract_check import compatibility, read_proposal
+from ratchet.cli.contract import compatibility, read_proposal
 from ratchet.errors import NotFound, RatchetError
 from tests.support.contract_files import SCHEMAS
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.cli.contract_check import read_proposal
-from ratchet.cli.json_input import json_file, json_in
-from ratchet.cli.training_request import hyperparameters, read_request
+from ratchet.cli.contract import read_proposal
+from ratchet.cli.jobs import hyperparameters, read_request
+from ratchet.cli.options import json_file, json_in
 from ratchet.errors import NotFound, Rejected
 
 DEEP = b"[" * 100_000 + b"]" * 100_000

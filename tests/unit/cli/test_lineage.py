@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ratchet.cli.lineage import lineage_tree
+from ratchet.cli.policies import lineage_tree
 
 EMPTY: dict[str, Any] = {"total": 0, "offset": 0, "items": []}
 POLICY = {

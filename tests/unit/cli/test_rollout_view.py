@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ratchet.cli.rollout_view import show, show_audit
+from ratchet.cli.rollout import show, show_audit
 
 WHOLE: dict[str, Any] = {
     "role": "support",

@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from ratchet.cli.endpoints import Endpoints
-from ratchet.cli.status import LedgerStatus, StatusReport, collect
-from ratchet.cli.status_view import show
+from ratchet.cli.status import LedgerStatus, StatusReport, collect, show
 from ratchet.local_stack.state import MemberRecord, StackRecord
 from ratchet.service.health import Health, health_app
 from ratchet.service.http import HttpServer

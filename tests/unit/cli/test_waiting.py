@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ratchet.cli.waiting import POLL_S, SILENCE_S, Job, Waiting, until_ended
+from ratchet.cli.jobs import POLL_S, SILENCE_S, Job, Waiting, until_ended
 from ratchet.errors import Unavailable
 
 RUNNING: Job = {"state": "running"}

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import asyncio
+from typing import Annotated, Any, Literal
 
 import typer
 
+from ratchet.cli.api import Refused, call
 from ratchet.cli.completion import complete_role
+from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import AsJson, Directory, DryRun, TrajectoryArgument, checked_role
+from ratchet.cli.output import errors, print_answer, print_dry_run
+from ratchet.cli.trajectories import roles_of
+from ratchet.errors import Rejected, Unavailable
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
-if TYPE_CHECKING:
-    from ratchet.cli.endpoints import Endpoints
+app = typer.Typer()
 
 RoleOfTrajectory = Annotated[
     str | None,
@@ -24,6 +30,7 @@ RoleOfTrajectory = Annotated[
 ]
 
 
+@app.command()
 def feedback(
     trajectory_id: TrajectoryArgument,
     thumbs: Annotated[Literal["up", "down"] | None, typer.Option(help="Thumbs up or down.")] = None,
@@ -40,9 +47,6 @@ def feedback(
     It is given all the same, and counts once its trajectory is stored. Only where nothing knows the trajectory's role,
     neither --role nor the gateway, is nothing given: exit code 1.
     """
-    from ratchet.cli.endpoints import locate
-    from ratchet.cli.exit_codes import ExitCode
-    from ratchet.cli.output import console, errors, print_dry_run, print_json
 
     said = {"thumbs": None if thumbs is None else thumbs == "up", "rating": stars, "comment": comment}
     given = {kind: value for kind, value in said.items() if value is not None}
@@ -60,10 +64,8 @@ def feedback(
             warning += "; without --role it is given only if the gateway has seen a call of it"
     else:
         answers = _give(endpoints, bodies, doubt)
-        if as_json:
-            print_json({"feedback": answers, "warning": warning})
-        else:
-            console.print(f"noted {', '.join(given)} for trajectory {trajectory_id}")
+        said = f"noted {', '.join(given)} for trajectory {trajectory_id}"
+        print_answer({"feedback": answers, "warning": warning}, as_json, said)
     if warning is not None:
         errors.print(f"ratchet: {warning}", markup=False)
     raise typer.Exit(ExitCode.PARTLY if warning else ExitCode.DONE)
@@ -74,11 +76,6 @@ def _known_role(endpoints: Endpoints, trajectory_id: str, role: str | None) -> t
 
     Feedback that comes before its trajectory is legal, and a warehouse that is away must not keep it from being given.
     """
-    import asyncio
-
-    from ratchet.cli.trajectories import roles_of
-    from ratchet.errors import Rejected, Unavailable
-
     try:
         stored = asyncio.run(roles_of(endpoints, trajectory_id))
     except Unavailable as error:
@@ -92,8 +89,6 @@ def _known_role(endpoints: Endpoints, trajectory_id: str, role: str | None) -> t
 
 def _give(endpoints: Endpoints, bodies: list[dict[str, Any]], doubt: str | None) -> list[Any]:
     """The gateway's answers. Raises `Rejected`, before anything is given, when it cannot tell the role either."""
-    from ratchet.cli.api import Refused, call
-    from ratchet.errors import Rejected
 
     try:
         return [call(endpoints, "gateway", "POST", "/v1/feedback", body) for body in bodies]
@@ -102,8 +97,3 @@ def _give(endpoints: Endpoints, bodies: list[dict[str, Any]], doubt: str | None)
             raise
         known = f"{doubt}, and " if doubt else ""
         raise Rejected(f"{known}the gateway cannot tell its role ({error}): add --role ROLE") from error
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(feedback)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ratchet.errors import MissingExtra
 
+app = typer.Typer()
+
+
+@app.command()
 def demo(
     directory: Annotated[
         Path, typer.Option("--directory", "--dir", help="State and logs; emptied at the start.")
@@ -19,18 +25,9 @@ def demo(
     ] = False,
 ) -> None:
     """Close the whole loop on this machine, in minutes. Exit code 0: every claim of the report holds."""
-    from importlib.util import find_spec
-
-    from ratchet.errors import MissingExtra
-
     for module, extra in (("openai", "demo"), ("torch", "engine"), ("trl", "trainer"), ("chdb", "embedded")):
         if find_spec(module) is None:
             raise MissingExtra(extra, "the demo")
-    from ratchet.demo.run import Options, run
+    from ratchet.demo.run import Options, run  # noqa: PLC0415 - it imports those extras
 
     raise typer.Exit(run(Options(directory, small=small, plain=plain, as_json=as_json)))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(demo)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import msgspec
 import typer
 
+from ratchet.cli.connections import settings_of, warehouse_of
+from ratchet.cli.endpoints import locate
 from ratchet.cli.options import AsJson, Directory, OptionalRole
+from ratchet.cli.output import print_answer, progress
+from ratchet.cli.policies import read_roles
+from ratchet.contract.state import Route
+from ratchet.errors import NotFound
+from ratchet.exporters import KINDS
+from ratchet.exporters.base import Wanted
+from ratchet.exporters.clickhouse_stored import Stored
+from ratchet.exporters.exporting import ExportReport, export
+from ratchet.exporters.tensorzero import tensorzero_toml
 from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.service.files import write_whole
 
-if TYPE_CHECKING:
-    from ratchet.exporters.base import Wanted
-
-app = typer.Typer(help="Write what is stored into a file, newest first.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The file; one that is there is replaced at the end.")]
 Format = Annotated[
@@ -25,11 +36,6 @@ Since = Annotated[datetime | None, typer.Option(help="Only from this instant on;
 Until = Annotated[datetime | None, typer.Option(help="Only before this instant.")]
 MinReward = Annotated[float | None, typer.Option(help="Only what is worth at least this much by now.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="At most so many, the newest.")]
-
-
-@app.callback()
-def group() -> None:
-    """Write what is stored into a file, newest first."""
 
 
 FORMATS = ("jsonl", "parquet")
@@ -75,28 +81,14 @@ def tensorzero(
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """What serves now, and with which weights, as a tensorzero.toml: a snapshot that nothing keeps up to date."""
-    from datetime import UTC
-
-    import msgspec
-
-    from ratchet.cli.endpoints import locate
-    from ratchet.cli.output import console, print_json
-    from ratchet.cli.policies import read_roles
-    from ratchet.contract.state import Route
-    from ratchet.errors import NotFound
-    from ratchet.exporters.tensorzero import tensorzero_toml
-    from ratchet.service.files import write_whole
-
     endpoints = locate(directory)
     told = [one["route"] for one in read_roles(endpoints, role)["roles"] if one["route"]]
     routes = [route for route in msgspec.convert(told, list[Route]) if route.stable is not None]
     if not routes:
         raise NotFound("no policy serves any role" if role is None else f"no policy serves {role}")
     write_whole(output, tensorzero_toml(routes, endpoints.url("engine"), datetime.now(UTC)).encode())
-    if as_json:
-        print_json({"file": str(output), "roles": [route.role for route in routes]})
-    else:
-        console.print(f"{len(routes)} functions written to {output}", markup=False)
+    document = {"file": str(output), "roles": [route.role for route in routes]}
+    print_answer(document, as_json, f"{len(routes)} functions written to {output}")
 
 
 def _format_of(output: Path, file_format: str | None) -> str:
@@ -112,9 +104,6 @@ def _format_of(output: Path, file_format: str | None) -> str:
 def _wanted(
     role: str | None, since: datetime | None, until: datetime | None, min_reward: float | None, limit: int | None
 ) -> Wanted:
-    from datetime import UTC
-
-    from ratchet.exporters.base import Wanted
 
     def zoned(instant: datetime | None) -> datetime | None:
         return instant.replace(tzinfo=UTC) if instant is not None and instant.tzinfo is None else instant
@@ -126,24 +115,13 @@ def _wanted(
 
 
 def _export(kind: str, output: Path, file_format: str | None, wanted: Wanted, as_json: bool, directory: Path) -> None:
-    import asyncio
-
-    from ratchet.cli.endpoints import locate
-    from ratchet.cli.output import console, print_json, progress
-    from ratchet.cli.preferences import warehouse_of
-    from ratchet.exporters import KINDS
-    from ratchet.exporters.clickhouse_stored import Stored
-    from ratchet.exporters.exporting import ExportReport, export
 
     chosen = _format_of(output, file_format)
 
     async def work() -> ExportReport:
         with progress(f"exporting to {output.name}", quiet=as_json) as bar:
-            async with warehouse_of(locate(directory)) as warehouse:
+            async with warehouse_of(settings_of(locate(directory))) as warehouse:
                 return await export(Stored(warehouse), (kind, KINDS[kind]), wanted, (output, chosen), bar)
 
     report = asyncio.run(work())
-    if as_json:
-        print_json(report)
-    else:
-        console.print(f"{report.records} {kind} written to {output} ({report.bytes} bytes)", markup=False)
+    print_answer(report, as_json, f"{report.records} {kind} written to {output} ({report.bytes} bytes)")

@@ -1,0 +1,104 @@
+"""The commands by name: what each is for, and the module that is imported once it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
+
+Command = Any
+"""A command of typer's parser; typer keeps the types of its parts to itself."""
+
+
+class Entry(NamedTuple):
+    """Where commands are, and what the list of commands says of them."""
+
+    module: str
+    """In this package; its `app` holds the commands."""
+    help: str
+
+
+COMMANDS: Mapping[str, Entry] = {
+    "up": Entry("stack", "Start the servers and all services on this machine; Ctrl-C stops them in order."),
+    "down": Entry(
+        "stack",
+        "Stop a stack, wherever it was started, and what a killed supervisor has left. Exit code 4: there is none.",
+    ),
+    "env": Entry(
+        "stack",
+        'Print the variables that lead to the running stack, passwords included: `eval "$(ratchet env)"` sets them.',
+    ),
+    "status": Entry("status", "Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."),
+    "train": Entry("jobs", "Start a training job."),
+    "jobs": Entry("jobs", "List training jobs, newest first, or show one."),
+    "cancel": Entry("jobs", "Cancel a job; a running one stops within seconds."),
+    "feedback": Entry(
+        "feedback",
+        "Give feedback on a trajectory; its reward is computed anew. Exit code 3: nothing is stored under the id yet.",
+    ),
+    "demo": Entry(
+        "demo", "Close the whole loop on this machine, in minutes. Exit code 0: every claim of the report holds."
+    ),
+    "completion": Entry("completion", "Print the completion script of a shell: `source <(ratchet completion bash)`."),
+}
+"""Commands of their own. The help repeats the first paragraph of their docstring."""
+
+GROUPS: Mapping[str, Entry] = {
+    "import": Entry("imports", "Import logged trajectories. Importing twice changes nothing."),
+    "export": Entry("exports", "Write what is stored into a file, newest first."),
+    "trajectories": Entry("trajectories", "Trajectories: list them, or show one with its rewards."),
+    "policies": Entry("policies", "Registered policies."),
+    "dataset": Entry("dataset", "Snapshots of training data: show, preview, export."),
+    "preferences": Entry("preferences", "Preference pairs: derive, add, list and export them."),
+    "rollout": Entry("rollout", "Look at rollouts and steer them."),
+    "deadletters": Entry("deadletters", "Messages that could not be handled."),
+    "contract": Entry("contract", "The messages, and what a changed schema would do."),
+}
+"""Nouns with commands below them."""
+
+
+class NotImported(TyperCommand):
+    """Stands for a command while its name and help are all that is asked for."""
+
+
+class Root(TyperGroup):
+    """The command `ratchet`: it imports what is called, so that `ratchet --help` and Tab pay for nothing else."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for name, entry in {**COMMANDS, **GROUPS}.items():
+            self.add_command(NotImported(name, help=entry.help))
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The options, which are all flags: for a default of None, typer would import pydantic."""
+        flags: list[Any] = super().get_params(ctx)
+        for flag in flags:
+            flag.default = False
+        return flags
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+        """The command that the words call, imported. Raises `typer.TyperException` for an unknown one."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, imported(command), rest
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
+        """Draw the help. Nothing goes to typer's formatter."""
+        from ratchet.cli.help import draw_help  # noqa: PLC0415 - Tab on a command's name does not pay for drawing
+
+        draw_help(self, ctx)
+
+
+def imported(command: Command) -> Command:
+    """The command itself where a `NotImported` stands for it, else the command as it is."""
+    if not isinstance(command, NotImported):
+        return command
+    name = command.name or ""
+    entry = COMMANDS.get(name) or GROUPS[name]
+    group = get_group(import_module(f"ratchet.cli.{entry.module}").app)
+    if name in COMMANDS:
+        return group.commands[name]
+    group.name, group.help = name, entry.help
+    return group

@@ -1,0 +1,79 @@
+"""The servers for one command, which waits less long for them than a service does.
+
+A server's library is imported with the first connection to it: `--help` and Tab do not pay for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from ratchet.cli.endpoints import Endpoints
+from ratchet.errors import BusUnavailable
+
+if TYPE_CHECKING:
+    from ratchet.bus.connection import Bus
+    from ratchet.service.settings import SharedSettings
+    from ratchet.stores.objects import Objects
+    from ratchet.stores.warehouse import Warehouse
+
+PATIENCE = {"RATCHET_CLICKHOUSE_TIMEOUT_S": "10"}
+"""A person waits less long for a server that hangs than a service does; the environment may say otherwise."""
+CONNECT_S = 4.0
+"""A broker that has not answered by then does not run."""
+
+
+def settings_of(endpoints: Endpoints) -> SharedSettings:
+    """Where the servers are. Raises `NoStack`."""
+    from ratchet.local_stack.plan import shared_of
+
+    endpoints.require()
+    return shared_of(PATIENCE | dict(endpoints.env))
+
+
+@asynccontextmanager
+async def connected(settings: SharedSettings) -> AsyncGenerator[Bus]:
+    """A bus. Raises `BusUnavailable`, also for what the broker answers to a request of the body."""
+    import structlog
+    from nats.errors import Error as NatsError
+
+    from ratchet.bus.connection import Bus
+    from ratchet.bus.urls import shown
+    from ratchet.service.contracts import load_contracts
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            bus = await Bus.connect(settings.bus, name="cli", contracts=load_contracts())
+    except TimeoutError as error:
+        raise BusUnavailable(f"the broker does not answer at {shown(settings.nats_url)}") from error
+    try:
+        yield bus
+    except TimeoutError:
+        raise
+    except NatsError as error:
+        raise BusUnavailable(str(error)) from error
+    finally:
+        await bus.close()
+
+
+@asynccontextmanager
+async def warehouse_of(settings: SharedSettings) -> AsyncGenerator[Warehouse]:
+    """The warehouse. Raises `WarehouseUnavailable`."""
+    from ratchet.stores.warehouse import Warehouse
+
+    warehouse = await Warehouse.connect(settings)
+    try:
+        yield warehouse
+    finally:
+        await warehouse.close()
+
+
+def objects_of(endpoints: Endpoints) -> Objects:
+    """The object store. Raises `NoStack`."""
+    from ratchet.stores.objects import Objects
+
+    return Objects(settings_of(endpoints))

@@ -1,0 +1,329 @@
+"""`ratchet train`, `jobs` and `cancel`: training jobs, through the coordinator."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, cast
+from urllib.parse import urlencode
+
+import msgspec
+import typer
+
+from ratchet.cli.api import call, require_role
+from ratchet.cli.completion import complete_job
+from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRole, RoleArgument, json_file
+from ratchet.cli.output import (
+    console,
+    follow_up,
+    print_answer,
+    print_dry_run,
+    print_facts,
+    print_json,
+    print_table,
+    progress,
+    when,
+)
+from ratchet.errors import NotFound, Rejected, Unavailable
+from ratchet.service.discovery import DEFAULT_DIRECTORY
+
+app = typer.Typer()
+
+Samples = Annotated[int, typer.Option(min=1, help="Most trajectories to train on.")]
+MinReward = Annotated[float | None, typer.Option(help="Only trajectories with at least this reward.")]
+Sources = Annotated[
+    list[str] | None, typer.Option(help="Only trajectories from this source, repeatable: import:tau-bench.")
+]
+BaseModel = Annotated[
+    str,
+    typer.Option(
+        help="`stable`, the s3:// uri of a policy's manifest, or a model's directory or name. The worker loads"
+        " it: where none runs on this machine, only the worker sees whether it is there.",
+    ),
+]
+Parameters = Annotated[
+    list[str] | None, typer.Option("--set", help="Hyperparameter NAME=VALUE, repeatable: learning_rate=1e-5.")
+]
+Request = Annotated[Path | None, typer.Option(help="JSON file with a whole request instead of these options.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Return when the job has ended; exit code 3 unless it completed.")]
+Timeout = Annotated[
+    float | None, typer.Option(min=1, help="With --wait: wait no longer than so many seconds. The job goes on.")
+]
+JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=complete_job)]
+State = Annotated[str | None, typer.Option(help="Only jobs in this state: queued, running, completed, failed, ...")]
+
+TRAINER = "trainer_worker"
+"""The embedded stack's worker: it loads base models from this machine."""
+JOB_ID = re.compile(r"[0-9A-Za-z_.-]+")
+POLL_S = 0.5
+SILENCE_S = 60.0
+"""A coordinator that restarts answers again within this time; one that is silent for longer is away."""
+ENDED = frozenset({"completed", "failed", "cancelled"})
+Job = dict[str, Any]
+"""A job as the coordinator describes it."""
+
+
+@app.command()
+def train(
+    role: RoleArgument = "default",
+    algorithm: Annotated[str, typer.Option(help="sft, rloo, ppo, dpo, ...: what the workers offer.")] = "rloo",
+    base_model: BaseModel = "stable",
+    samples: Samples = 1000,
+    min_reward: MinReward = None,
+    source: Sources = None,
+    priority: Annotated[str, typer.Option(help="low, normal, high or urgent.")] = "normal",
+    parameter: Parameters = None,
+    request: Request = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Start a training job."""
+    if request is not None:
+        body = read_request(request)
+    else:
+        body = request_body(role, algorithm, base_model, hyperparameters(parameter or []))
+        body["dataset"] = dataset_request(samples, min_reward=min_reward, sources=source)
+        body["priority"] = priority
+    submit(directory, body, Asked(wait=wait, timeout_s=timeout, dry_run=dry_run, as_json=as_json))
+
+
+@app.command()
+def jobs(
+    job_id: Annotated[str | None, typer.Argument(help="One job, in full.", autocompletion=complete_job)] = None,
+    role: OptionalRole = None,
+    state: State = None,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """List training jobs, newest first, or show one."""
+    endpoints = locate(directory)
+    if job_id is not None:
+        job = call(endpoints, "coordinator", "GET", _path(job_id))
+        print_answer(job, as_json, lambda: _show(job, directory))
+        return
+    query = urlencode({name: value for name, value in (("role", role), ("state", state)) if value is not None})
+    answer = call(endpoints, "coordinator", "GET", f"/v1/jobs?{query}")
+    if not answer["jobs"] and role is not None:
+        require_role(endpoints, role)
+    print_answer(answer, as_json, lambda: _show_list(answer["jobs"], "no such jobs" if query else "no jobs yet"))
+
+
+@app.command()
+def cancel(job_id: JobId, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Cancel a job; a running one stops within seconds."""
+    job = call(locate(directory), "coordinator", "POST", f"{_path(job_id)}/cancel")
+    print_answer(job, as_json, f"job {job_id} is {_state(job)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a job is asked for."""
+
+    wait: bool
+    timeout_s: float | None
+    """Longest wait; None: until the job ends."""
+    dry_run: bool
+    as_json: bool
+
+
+def submit(directory: Path, body: dict[str, Any], asked: Asked) -> None:
+    """Send a request, or have it checked and show it; wait for its job's end where that was asked for."""
+    endpoints = locate(directory)
+    endpoints.require()
+    if isinstance(base_model := body.get("base_model"), str):
+        trains_here = endpoints.record is not None and TRAINER in endpoints.record.services
+        body = body | {"base_model": located(base_model, trains_here=trains_here)}
+    if asked.dry_run:
+        call(endpoints, "coordinator", "POST", "/v1/jobs?dry_run=true", body)
+        print_dry_run(f"POST {endpoints.url('coordinator')}/v1/jobs", body, asked.as_json)
+        return
+    job = call(endpoints, "coordinator", "POST", "/v1/jobs", body)
+    if asked.wait:
+        job = wait_for(endpoints, job, asked.timeout_s, quiet=asked.as_json)
+    if asked.as_json:
+        print_json(job)
+    elif asked.wait:
+        _show(job, directory)
+    else:
+        look = follow_up("jobs", job["training_job_id"], directory=directory)
+        console.print(f"job {job['training_job_id']} is {job['state']}; `{look}` follows it", markup=False)
+    if asked.wait and job["state"] != "completed":
+        raise typer.Exit(ExitCode.PARTLY)
+
+
+def wait_for(endpoints: Endpoints, job: Job, timeout_s: float | None, *, quiet: bool) -> Job:
+    """The job once it has ended, or the time is up. Interrupting the wait does not cancel the job."""
+    with progress(f"{job['algorithm']} of {job['role']}", quiet=quiet) as bar:
+
+        def tell(seen: Job) -> None:
+            percent = (seen.get("progress") or {}).get("percent_complete")
+            bar(percent or 0, None if percent is None else 100, seen["state"])
+
+        path = _path(job["training_job_id"])
+        return until_ended(job, lambda: call(endpoints, "coordinator", "GET", path), tell, Waiting(timeout_s))
+
+
+def _path(job_id: str) -> str:
+    """Where the job is. Raises `NotFound` for what can be no job's id."""
+    if not JOB_ID.fullmatch(job_id):
+        raise NotFound(f"no such job: {job_id}")
+    return f"/v1/jobs/{job_id}"
+
+
+def _show(job: Job, directory: Path) -> None:
+    """The facts of a job in reading order, its error as it was told, without the worker's traceback."""
+    config, error = job["request"]["training_config"], job.get("error") or {}
+    facts: dict[str, object] = {
+        "job": job["training_job_id"],
+        "role": job["role"],
+        "algorithm": job["algorithm"],
+        "state": _state(job),
+        "error": f"{error['code']}: {error['message']}" if error else None,
+        "attempt": job["attempt"] or None,
+        "base model": config["base_model"],
+        "continues": job.get("parent"),
+        "trajectories": job.get("trajectories"),
+        "worker": job.get("worker"),
+        **{name: when(job[f"{name}_at"]) for name in ("created", "started", "finished") if job.get(f"{name}_at")},
+        **{name: config.get("hyperparameters", {}).get(name) for name in config.get("hyperparameters", {})},
+    }
+    print_facts(facts)
+    for title in ("progress", "metrics", "artifacts"):
+        if job.get(title):
+            console.print(f"\n{title}")
+            print_facts(job[title], indent=2)
+    if job["state"] == "completed":
+        console.print(f"\n`{follow_up('policies', 'list', job['role'], directory=directory)}` shows what it made")
+
+
+def _state(job: Job) -> str:
+    return f"{job['state']}{', cancel requested' if job.get('cancel_requested') else ''}"
+
+
+def _show_list(jobs: list[Job], empty: str) -> None:
+    columns = ("job", "role", "algorithm", "state", "%", "reward", "created", "error")
+    print_table(columns, [_row(job) for job in jobs], empty)
+
+
+def _row(job: Job) -> tuple[object, ...]:
+    progressed, metrics, error = job.get("progress") or {}, job.get("metrics") or {}, job.get("error") or {}
+    return (
+        job["training_job_id"],
+        job["role"],
+        job["algorithm"],
+        job["state"],
+        progressed.get("percent_complete"),
+        metrics.get("reward_mean"),
+        when(job["created_at"]),
+        error.get("message"),
+    )
+
+
+def hyperparameters(options: list[str]) -> dict[str, Any]:
+    """`NAME=VALUE` options as a JSON object; a value is read as JSON, or else is text. `lora.r=8` nests.
+
+    Raises `typer.BadParameter`.
+    """
+    made: dict[str, Any] = {}
+    for option in options:
+        name, separator, value = option.partition("=")
+        if not separator or not name:
+            raise typer.BadParameter(f"--set takes NAME=VALUE, not {option!r}")
+        *path, last = name.split(".")
+        target = made
+        for part in path:
+            target = target.setdefault(part, {})
+            if not isinstance(target, dict):
+                raise typer.BadParameter(f"--set {option}: {part} already has a value of its own")
+        target[last] = _value(value)
+    return made
+
+
+def request_body(role: str, algorithm: str, base_model: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    """The heart of a request."""
+    return {
+        "algorithm": algorithm,
+        "role": role,
+        "base_model": base_model,
+        "hyperparameters": chosen,
+        "requester": "ratchet train",
+    }
+
+
+def located(base_model: str, *, trains_here: bool) -> str:
+    """What workers are told: a directory here by its whole path, for they stand elsewhere; anything else as it is.
+
+    Raises `NotFound` for a path to no directory: a relative one, which means something here only, and any where
+    `trains_here` says that the stack's own worker would look for it on this machine.
+    """
+    path = Path(base_model)
+    if os.path.isdir(base_model):  # noqa: PTH112 - unlike pathlib's, it refuses no text
+        return str(path.resolve())
+    if _is_path(base_model) and (trains_here or not path.is_absolute()):
+        where = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise NotFound(f"base_model {base_model}: there is no such directory{where}")
+    return base_model
+
+
+def _is_path(base_model: str) -> bool:
+    """Whether it can be nothing else: a model's name on a hub is `model` or `owner/model`."""
+    is_uri = "://" in base_model
+    return not is_uri and (base_model[:1] in {"/", ".", "~"} or base_model[-1:] == "/" or base_model.count("/") > 1)
+
+
+def dataset_request(samples: int, **chosen: object) -> dict[str, Any]:
+    """Which trajectories to train on; what is None is not said."""
+    return {"sample_size": samples, "filter": {name: value for name, value in chosen.items() if value is not None}}
+
+
+def read_request(path: Path) -> dict[str, Any]:
+    """A request from a JSON file. Raises `NotFound` or `Rejected`."""
+    document = json_file(path)
+    if not isinstance(document, dict):
+        raise Rejected(f"{path} is not a JSON object")
+    return cast(dict[str, Any], document)
+
+
+def _value(text: str) -> Any:  # `Any`: JSON
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How long somebody waits, and by which clock."""
+
+    timeout_s: float | None = None
+    """None: until the job ends."""
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+def until_ended(job: Job, ask: Callable[[], Job], tell: Callable[[Job], None], waiting: Waiting) -> Job:
+    """The job once it has ended, or as it was last seen when the time is up; `tell` hears of it before each look.
+
+    Raises `Unavailable` when the coordinator stays away.
+    """
+    began = heard = waiting.clock()
+    while job["state"] not in ENDED and not (waiting.timeout_s and waiting.clock() - began >= waiting.timeout_s):
+        tell(job)
+        waiting.sleep(POLL_S)
+        try:
+            job = ask()
+        except Unavailable:
+            if waiting.clock() - heard > SILENCE_S:
+                raise
+        else:
+            heard = waiting.clock()
+    return job

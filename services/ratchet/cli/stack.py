@@ -1,0 +1,285 @@
+"""`ratchet up`, `ratchet down` and `ratchet env`: the local stack, and the way to it for other programs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from ratchet.cli.endpoints import locate
+from ratchet.cli.exit_codes import ExitCode, NoStack
+from ratchet.cli.options import AsJson, Directory, DryRun
+from ratchet.cli.output import console, follow_up, print_json, print_table, progress, table
+from ratchet.errors import ConfigError, RatchetError, Unavailable
+from ratchet.local_stack.member import Member, MemberState
+from ratchet.local_stack.orphans import end_orphans, is_running
+from ratchet.local_stack.preflight import planned
+from ratchet.local_stack.process import log_tail
+from ratchet.local_stack.program import Program
+from ratchet.local_stack.settings import StackSettings, ports_of_environment, ports_of_options
+from ratchet.local_stack.stack import Stack
+from ratchet.local_stack.state import StackRecord, already_running, read_record, remove_record
+from ratchet.service.discovery import DEFAULT_DIRECTORY
+
+app = typer.Typer()
+
+POLL_S = 0.2
+SLACK_S = 10.0
+"""What a stop may take beyond the members' own deadlines."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@app.command()
+def up(
+    directory: Directory = DEFAULT_DIRECTORY,
+    port: Annotated[
+        list[str] | None, typer.Option("--port", help="NAME=PORT, repeatable; also RATCHET_PORT_NAME=PORT.")
+    ] = None,
+    free_ports: Annotated[bool, typer.Option("--free-ports", help="Use any free ports instead of the usual.")] = False,
+    only: Annotated[str, typer.Option("--only", help="Start only these, separated by commas.")] = "",
+    detach: Annotated[bool, typer.Option("--detach", help="Start in the background and return when ready.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start the servers and all services on this machine; Ctrl-C stops them in order."""
+    settings = StackSettings(directory, ports_of_environment(os.environ), free_ports)
+    members = tuple(name.strip() for name in only.split(",") if name.strip())
+    try:
+        settings = replace(settings, ports={**settings.ports, **ports_of_options(port or [])}, only=members)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
+    if dry_run:
+        show_plan(settings, as_json)
+    elif detach:
+        start_background(settings, as_json)
+    else:
+        raise typer.Exit(asyncio.run(Foreground(settings, as_json).run()))
+
+
+@app.command()
+def down(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
+    """Stop a stack, wherever it was started, and what a killed supervisor has left. Exit code 4: there is none."""
+    stop_stack(directory, as_json)
+
+
+@app.command()
+def env(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
+    """Print the variables that lead to the running stack, passwords included: `eval "$(ratchet env)"` sets them."""
+    endpoints = locate(directory)
+    if endpoints.record is None:
+        raise NoStack(endpoints.absence())
+    if as_json:
+        print_json(endpoints.record.env)
+        return
+    for name, value in endpoints.record.env.items():
+        sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+
+
+def show_plan(settings: StackSettings, as_json: bool) -> None:
+    """What `up` would start. Raises what it would refuse with."""
+    programs = _checked(settings)
+    if as_json:
+        members = {one.name: {"url": one.url, "command": one.command} for one in programs}
+        print_json({"dry_run": True, "action": "start", "directory": str(settings.directory), "services": members})
+        return
+    console.print(f"would start in {settings.directory}", markup=False)
+    print_table(("", "url"), [(one.name, one.url) for one in programs], "nothing")
+
+
+def start_background(settings: StackSettings, as_json: bool) -> None:
+    """Start a supervisor of its own; return when every member is ready, or when it has given up."""
+    directory, members = settings.directory, _checked(settings)
+    log = directory / "logs" / "up.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:  # a refused second start must not cut off the first one's log
+        begin = output.tell()
+        supervisor = subprocess.Popen(  # noqa: S603 - our own command
+            _command(settings),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    with progress("starting", quiet=as_json) as bar:
+        while (record := _own_record(directory, supervisor.pid)) is None or not record.ready:
+            if supervisor.poll() is not None:
+                raise Unavailable(_last_words(log, begin))
+            states = [one.state for one in record.services.values()] if record is not None else []
+            bar(states.count("ready"), len(members), f"{states.count('ready')} of {len(members)} ready")
+            time.sleep(POLL_S)
+    _say_started(settings, record, as_json)
+
+
+def stop_stack(directory: Path, as_json: bool) -> None:
+    """Stop the stack of `directory`, also what a killed supervisor has left behind. Raises `NoStack`."""
+    record = read_record(directory)
+    if record is None:
+        raise NoStack(f"no stack runs in {directory}: there is nothing to stop")
+    orphans: list[str] | None = None
+    if is_running(record.pid, record.started_at):
+        _stop_supervisor(record)
+    else:
+        orphans = end_orphans(record)
+        remove_record(directory)
+    if as_json:
+        print_json({"directory": str(directory), "stopped": True, "orphans": orphans or []})
+    elif orphans is None:
+        console.print("stopped")
+    else:
+        console.print(f"the supervisor was gone; ended {', '.join(orphans) or 'nothing'}")
+
+
+def _stop_supervisor(record: StackRecord) -> None:
+    os.kill(record.pid, signal.SIGTERM)
+    stop_s = record.stop_s + SLACK_S
+    until = time.monotonic() + stop_s
+    while is_running(record.pid, record.started_at):
+        if time.monotonic() > until:
+            raise RatchetError(f"the stack (pid {record.pid}) has not stopped after {stop_s:g} s")
+        time.sleep(POLL_S)
+
+
+def _checked(settings: StackSettings) -> tuple[Program, ...]:
+    """What will be started. Raises what the supervisor would refuse with, before anything is made."""
+    record = read_record(settings.directory)
+    if record is not None and is_running(record.pid, record.started_at):
+        raise already_running(settings.directory, record)
+    return planned(settings).programs
+
+
+def _say_started(settings: StackSettings, record: StackRecord, as_json: bool) -> None:
+    if as_json:
+        print_json(started_document(settings.directory, record))
+        return
+    for name, member in record.services.items():
+        console.print(f"{name:22} {member.state:10} {member.url}")
+    down = follow_up("down", directory=settings.directory)
+    logs = settings.directory / "logs"
+    console.print(f"running in the background (pid {record.pid}); `{down}` stops it, logs in {logs}", markup=False)
+
+
+def started_document(directory: Path, record: StackRecord) -> dict[str, object]:
+    """What `up --json` says once everything is ready."""
+    services = {name: {"state": member.state, "url": member.url} for name, member in record.services.items()}
+    return {"directory": str(directory), "pid": record.pid, "services": services}
+
+
+def _command(settings: StackSettings) -> list[str]:
+    command = [sys.executable, "-m", "ratchet.cli", "up", "--dir", str(settings.directory)]
+    command += [part for name, port in settings.ports.items() for part in ("--port", f"{name}={port}")]
+    command += ["--free-ports"] if settings.free_ports else []
+    command += ["--only", ",".join(settings.only)] if settings.only else []
+    return command
+
+
+def _own_record(directory: Path, pid: int) -> StackRecord | None:
+    record = read_record(directory)
+    return record if record is not None and record.pid == pid else None
+
+
+def _last_words(log: Path, begin: int) -> str:
+    """What the supervisor that writes from `begin` said last, without the command's name that it stands behind."""
+    lines = log_tail(log, lines=30, begin=begin)
+    first = next((place for place, line in enumerate(lines) if line.startswith("ratchet: ")), max(0, len(lines) - 1))
+    return "\n".join(lines[first:]).removeprefix("ratchet: ") or f"the stack ended during start; see {log}"
+
+
+class Foreground:
+    """A stack and what is seen of it: a live picture on a terminal, plain lines elsewhere, an ordered stop on a signal.
+
+    With `as_json` it prints one document, once everything is ready.
+    """
+
+    def __init__(self, settings: StackSettings, as_json: bool) -> None:
+        self._began = time.monotonic()
+        self._as_json = as_json
+        self._live = console.is_terminal and not as_json
+        self._stack = Stack(settings, None if self._live or as_json else self._line)
+        self._stopping = asyncio.Event()
+        self._phase = "starting"
+
+    async def run(self) -> int:
+        """Run until a signal; returns the exit code."""
+        main = asyncio.current_task()
+        assert main is not None  # noqa: S101 - a coroutine run by asyncio.run is a task
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, main)
+        async with self._picture():
+            with suppress(asyncio.CancelledError):
+                async with self._stack:
+                    self._say_orphans()
+                    self._enter("running; Ctrl-C stops")
+                    self._say_started()
+                    await self._stopping.wait()
+                    self._enter("stopping")
+        self._print("stopped")
+        return ExitCode.DONE if self._phase != "starting" else ExitCode.INTERRUPTED
+
+    def _on_signal(self, main: asyncio.Task[int]) -> None:
+        """The first signal asks for an orderly end, the second does not wait for it."""
+        if self._stopping.is_set():
+            self._stack.kill_all()
+        elif self._phase == "starting":
+            main.cancel()
+        self._stopping.set()
+
+    def _enter(self, phase: str) -> None:
+        self._phase = phase
+        self._print(phase)
+
+    def _say_orphans(self) -> None:
+        if self._stack.ended_orphans:
+            self._print(f"ended what an earlier stack had left: {', '.join(self._stack.ended_orphans)}")
+
+    def _say_started(self) -> None:
+        record = read_record(self._stack.settings.directory)
+        if self._as_json and record is not None:
+            print_json(started_document(self._stack.settings.directory, record))
+
+    def _line(self, member: Member) -> None:
+        if member.state is not MemberState.STARTING or member.reason:
+            where = f" on {member.program.url}" if member.state is MemberState.READY else ""
+            self._print(f"{member.name} {member.state}{where}{f': {member.reason}' if member.reason else ''}")
+
+    def _print(self, text: str) -> None:
+        if not self._live and not self._as_json:
+            console.print(f"{time.monotonic() - self._began:6.1f} s  {text}")
+
+    def _picture(self) -> AbstractAsyncContextManager[None]:
+        return self._drawing() if self._live else _nothing()
+
+    @asynccontextmanager
+    async def _drawing(self) -> AsyncGenerator[None]:
+        with Live(get_renderable=self._render, console=console, refresh_per_second=4):
+            yield
+
+    def _render(self) -> Group:
+        rows = [
+            (member.name, member.state, member.program.url, member.restarts or None, member.reason)
+            for member in self._stack.members.values()
+        ]
+        head = Text.assemble(
+            ("ratchet ", "bold"),
+            f"{self._phase}  {time.monotonic() - self._began:.0f} s  {self._stack.settings.directory}",
+        )
+        return Group(head, table(("", "state", "url", "restarts", "reason"), rows))
+
+
+@asynccontextmanager
+async def _nothing() -> AsyncGenerator[None]:
+    yield
