@@ -2,7 +2,7 @@
 
 from ratchet.bus.message import DEFAULT_ROLE, JsonObject, Message, Value, decode, encode, named_id, role_subject
 from ratchet.contract.deployment import ModelDeployed, ModelRollout
-from ratchet.contract.operations import Alert, DeadLetter
+from ratchet.contract.operations import Alert, DeadLetter, Stored
 from ratchet.contract.reward import Feedback, Preference, Reward
 from ratchet.contract.start import Start
 from ratchet.contract.training import TrainingDispatch, TrainingRequest, TrainingStatus
@@ -24,6 +24,7 @@ MESSAGES: dict[str, type[Message]] = {
         TrainingDispatch,
         ModelDeployed,
         ModelRollout,
+        Stored,
         Alert,
         DeadLetter,
     )
@@ -45,6 +46,7 @@ __all__ = [
     "Preference",
     "Reward",
     "Start",
+    "Stored",
     "TrainingDispatch",
     "TrainingRequest",
     "TrainingStatus",

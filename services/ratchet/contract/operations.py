@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from ratchet.bus import deadletter
-from ratchet.bus.message import JsonObject, Message
+from ratchet.bus.message import JsonObject, Message, Value
 
 
 class Alert(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,6 +28,29 @@ class Alert(Message, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def event_id(self) -> str:
         return self.alert_id
+
+
+class SequenceRange(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """Messages that follow on one another in a stream; first and last included."""
+
+    first: int
+    last: int
+
+
+class Stored(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """Messages of a stream are in the history: whoever queries ClickHouse finds them."""
+
+    TOPIC: ClassVar[str] = "agent.rl.stored.v1"
+
+    stream: str
+    incarnation: str
+    """Which life of the stream: a stream that was lost and made anew counts from 1 again."""
+    sequences: list[SequenceRange]
+    """Their places in the stream, as ranges without gaps."""
+
+    @property
+    def subject(self) -> str:
+        return f"{self.TOPIC}.{self.stream}"
 
 
 class DeadLetter(deadletter.DeadLetter, frozen=True, kw_only=True, omit_defaults=True):
