@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ratchet.contract import Preference, decode
-from ratchet.datasets.clickhouse_trajectories import utc
+from ratchet.contract import Preference
 from ratchet.datasets.domain.labels import Thumb
 from ratchet.datasets.domain.pairs import Opinion
+from ratchet.stores.history import History
 from ratchet.stores.warehouse import Row, Warehouse
 
 _OPINIONS = """
@@ -27,7 +27,6 @@ WHERE p.role = {role:String}
 ORDER BY p.sequence DESC
 LIMIT {limit:UInt32}
 """
-_BODIES = "SELECT body FROM preferences FINAL WHERE role = {role:String} AND preference_id IN {ids:Array(String)}"
 _THUMBS = """
 SELECT
     f.trajectory_id AS trajectory_id,
@@ -55,8 +54,7 @@ class Preferences:
 
     async def preferences(self, role: str, ids: Sequence[str]) -> dict[str, Preference]:
         """Stored preferences by id."""
-        rows = await self._warehouse.rows(_BODIES, {"role": role, "ids": list(ids)})
-        found = [decode(row["body"].encode(), Preference) for row in rows]
+        found = await History(self._warehouse).messages("preferences", Preference, role, ids)
         return {preference.preference_id: preference for preference in found}
 
     async def thumbs(self, role: str) -> list[Thumb]:
@@ -79,7 +77,7 @@ def _opinion(row: Row) -> Opinion:
         source=row["source"],
         rater=row["rater"],
         domain=row["domain"],
-        at=utc(row["at"]),
+        at=row["at"],
         sequence=row["sequence"],
         prompt=row["prompt"],
         chosen=row["chosen"],

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import datetime, timedelta
 
-from ratchet.bus.message import decode
 from ratchet.contract.trajectory import Trajectory
 from ratchet.contract.turn import Turn
 from ratchet.datasets.domain.replay import Logged
 from ratchet.datasets.domain.selection import Candidate
+from ratchet.stores.history import OF_ROLE, History, calls, latest_rewards
 from ratchet.stores.warehouse import Row, Warehouse
 
-_CANDIDATES = """
+_SINCE = f"{OF_ROLE} AND ingested_at > {{since:DateTime64(3)}}"
+_CALLS_SINCE = f"{OF_ROLE} AND ingested_at > {{turns_since:DateTime64(3)}}"
+_REWARDED = latest_rewards(
+    _SINCE,
+    reward="w.total",
+    confidence="coalesce(w.confidence, 1)",
+    reward_function="concat(w.function_name, ' ', w.function_version)",
+)
+
+_CANDIDATES = f"""
 SELECT
     t.trajectory_id AS trajectory_id,
     coalesce(t.group_key, t.task_id) AS task_key,
@@ -31,58 +39,38 @@ SELECT
     u.trainable_calls AS trainable_calls
 FROM (
     SELECT trajectory_id, group_key, task_id, ended_at, source, domain, subordinate_profile, turn_count, arm
-    FROM trajectories WHERE role = {role:String} AND ingested_at > {since:DateTime64(3)}
+    FROM trajectories WHERE {_SINCE}
     ORDER BY ingested_at DESC LIMIT 1 BY trajectory_id
 ) AS t
-INNER JOIN (
-    SELECT
-        w.trajectory_id AS trajectory_id,
-        argMax(w.total, (w.at, w.revision)) AS reward,
-        argMax(coalesce(w.confidence, 1), (w.at, w.revision)) AS confidence,
-        argMax(concat(w.function_name, ' ', w.function_version), (w.at, w.revision)) AS reward_function
-    FROM rewards AS w WHERE w.role = {role:String} AND w.ingested_at > {since:DateTime64(3)} GROUP BY w.trajectory_id
-) AS r ON r.trajectory_id = t.trajectory_id
-LEFT JOIN (
-    SELECT
-        c.trajectory_id AS trajectory_id,
-        groupUniqArray(toString(c.arm)) AS arms,
-        uniqExactIf(c.event_id, c.trainable) AS trainable_calls
-    FROM turns AS c WHERE c.role = {role:String} AND c.ingested_at > {turns_since:DateTime64(3)}
-    GROUP BY c.trajectory_id
-) AS u ON u.trajectory_id = t.trajectory_id
+INNER JOIN {_REWARDED} AS r ON r.trajectory_id = t.trajectory_id
+LEFT JOIN {calls(_CALLS_SINCE, trainable_calls="uniqExactIf(c.event_id, c.trainable)")} AS u
+    ON u.trajectory_id = t.trajectory_id
 ORDER BY ended_at DESC, trajectory_id DESC
-LIMIT {limit:UInt32}
-"""
+LIMIT {{limit:UInt32}}
+"""  # noqa: S608 - all parts are ours
 """Rewarded trajectories of a role that were stored since an instant, newest first; a reward computed again later
 replaces the earlier one. Read by the projections `by_time`: what is older costs nothing."""
 
-_WAITING = """
+_WAITING = f"""
 SELECT uniqExact(trajectory_id) AS waiting FROM trajectories
-WHERE role = {role:String} AND ingested_at > {since:DateTime64(3)} AND trajectory_id NOT IN (
-    SELECT trajectory_id FROM rewards WHERE role = {role:String} AND ingested_at > {since:DateTime64(3)}
-)
-"""
+WHERE {_SINCE} AND trajectory_id NOT IN (SELECT trajectory_id FROM rewards WHERE {_SINCE})
+"""  # noqa: S608 - as above
 """Trajectories of a role that were stored since an instant and have no reward yet."""
 
-_CAPTURED = """
+_CAPTURED = f"""
 SELECT t.trajectory_id AS trajectory_id, t.task AS task, t.claimed_arm AS claimed_arm, u.arms AS arms, u.began AS began
 FROM (
     SELECT trajectory_id, coalesce(group_key, task_id) AS task, arm AS claimed_arm, ingested_at
-    FROM trajectories WHERE role = {role:String} AND ingested_at > {since:DateTime64(3)}
+    FROM trajectories WHERE {_SINCE}
     ORDER BY ingested_at DESC LIMIT 1 BY trajectory_id
 ) AS t
-INNER JOIN (
-    SELECT c.trajectory_id AS trajectory_id, groupUniqArray(toString(c.arm)) AS arms, min(c.at) AS began
-    FROM turns AS c WHERE c.role = {role:String} AND c.ingested_at > {turns_since:DateTime64(3)}
-    GROUP BY c.trajectory_id
-) AS u ON u.trajectory_id = t.trajectory_id
+INNER JOIN {calls(_CALLS_SINCE, began="min(c.at)")} AS u ON u.trajectory_id = t.trajectory_id
 ORDER BY has(u.arms, 'pinned') OR ifNull(t.claimed_arm, '') = 'pinned', t.ingested_at DESC, trajectory_id DESC
-LIMIT {limit:UInt32}
-"""
+LIMIT {{limit:UInt32}}
+"""  # noqa: S608 - as above
 """Trajectories with gateway calls that were stored since an instant: newest first, but pinned ones last, so that those
 of replays and held-out tasks do not hide the agents' own."""
 
-_BODIES = "SELECT body FROM {table} FINAL WHERE role = {{role:String}} AND trajectory_id IN {{ids:Array(String)}}"
 _WATERMARK = (
     "SELECT max(sequence) AS sequence FROM {table}"
     " WHERE role = {{role:String}} AND ingested_at > {{since:DateTime64(3)}}"
@@ -115,12 +103,13 @@ class Trajectories:
         """Chosen from are the newest `history_limit` trajectories, none of them stored longer ago than `history`."""
         self._warehouse = warehouse
         self._history_limit = history_limit
-        self._history = history
+        self._span = history
+        self._history = History(warehouse)
         self._now = now
 
     async def catalogue(self, role: str) -> Catalogue:
         """The newest rewarded trajectories of a role."""
-        since = self._now() - self._history
+        since = self._now() - self._span
         watermarks = {stream: await self._watermark(table, role, since) for stream, table in _STREAM_TABLES.items()}
         bounds = {"role": role, "limit": self._history_limit, "since": since, "turns_since": since - OPEN}
         rows = await self._warehouse.rows(_CANDIDATES, bounds)
@@ -132,24 +121,19 @@ class Trajectories:
         """The newest trajectories that were stored since an instant and have calls; some may have begun before it."""
         bounds = {"since": since, "turns_since": since - OPEN, "limit": limit}
         rows = await self._warehouse.rows(_CAPTURED, {"role": role, **bounds})
-        return [Logged(row["trajectory_id"], row["task"], utc(row["began"]), _arms(row)) for row in rows]
+        return [Logged(row["trajectory_id"], row["task"], row["began"], _arms(row)) for row in rows]
 
     async def trajectories(self, role: str, ids: Sequence[str]) -> dict[str, Trajectory]:
         """Stored trajectories by id."""
-        found = [decode(body, Trajectory) for body in await self._bodies("trajectories", role, ids)]
+        found = await self._history.messages("trajectories", Trajectory, role, ids)
         return {trajectory.trajectory_id: trajectory for trajectory in found}
 
     async def turns(self, role: str, ids: Sequence[str]) -> dict[str, list[Turn]]:
         """Stored turns by trajectory."""
         turns: dict[str, list[Turn]] = {trajectory_id: [] for trajectory_id in ids}
-        for body in await self._bodies("turns", role, ids):
-            turn = decode(body, Turn)
+        for turn in await self._history.messages("turns", Turn, role, ids):
             turns[turn.trajectory_id].append(turn)
         return turns
-
-    async def _bodies(self, table: str, role: str, ids: Sequence[str]) -> list[bytes]:
-        rows = await self._warehouse.rows(_BODIES.format(table=table), {"role": role, "ids": list(ids)})
-        return [row["body"].encode() for row in rows]
 
     async def _watermark(self, table: str, role: str, since: datetime) -> int:
         rows = await self._warehouse.rows(_WATERMARK.format(table=table), {"role": role, "since": since})
@@ -160,7 +144,7 @@ def _candidate(row: Row) -> Candidate:
     return Candidate(
         trajectory_id=row["trajectory_id"],
         task_key=row["task_key"],
-        ended_at=utc(row["ended_at"]),
+        ended_at=row["ended_at"],
         reward=row["reward"],
         confidence=row["confidence"],
         source=row["source"],
@@ -176,8 +160,3 @@ def _arms(row: Row) -> frozenset[str]:
     """The arms of the calls, and the one that the trajectory claims."""
     claimed = [row["claimed_arm"]] if row["claimed_arm"] else []
     return frozenset([*claimed, *row["arms"]])
-
-
-def utc(value: Any) -> datetime:
-    """The driver gives instants of a UTC column without a zone."""
-    return value if value.tzinfo else value.replace(tzinfo=UTC)

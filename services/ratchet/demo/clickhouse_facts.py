@@ -8,6 +8,7 @@ from datetime import datetime
 
 from ratchet.demo.intervals import Proportion
 from ratchet.demo.picture import RECENT, Traffic, VersionTraffic
+from ratchet.stores.history import latest_rewards
 from ratchet.stores.warehouse import Row, Warehouse
 
 _TRAFFIC = """
@@ -17,35 +18,29 @@ SELECT
     (SELECT uniqExact(trajectory_id) FROM rewards WHERE role = {role:String}) AS rewarded
 """
 
-_RECENT = """
+_RECENT = f"""
 SELECT
     count() AS trials,
     countIf(t.outcome = 'success') AS successes,
     avgIf(r.total, r.total IS NOT NULL) AS mean_reward
 FROM (
     SELECT trajectory_id, any(outcome) AS outcome, max(ended_at) AS ended_at
-    FROM trajectories WHERE role = {role:String} AND source = 'assembled'
-    GROUP BY trajectory_id ORDER BY ended_at DESC LIMIT {recent:UInt32}
+    FROM trajectories WHERE role = {{role:String}} AND source = 'assembled'
+    GROUP BY trajectory_id ORDER BY ended_at DESC LIMIT {{recent:UInt32}}
 ) AS t
-LEFT JOIN (
-    SELECT trajectory_id, argMax(toNullable(total), revision) AS total
-    FROM rewards WHERE role = {role:String} GROUP BY trajectory_id
-) AS r ON r.trajectory_id = t.trajectory_id
-"""
+LEFT JOIN {latest_rewards(total="toNullable(w.total)")} AS r ON r.trajectory_id = t.trajectory_id
+"""  # noqa: S608 - all parts are ours
 
-_VERSIONS = """
+_VERSIONS = f"""
 SELECT t.version AS version, count() AS trajectories, avgIf(r.total, r.total IS NOT NULL) AS mean_reward
 FROM (
     SELECT trajectory_id, any(policy_version) AS version
-    FROM trajectories WHERE role = {role:String} AND source = 'assembled' AND arm IN ('stable', 'canary')
+    FROM trajectories WHERE role = {{role:String}} AND source = 'assembled' AND arm IN ('stable', 'canary')
     GROUP BY trajectory_id
 ) AS t
-LEFT JOIN (
-    SELECT trajectory_id, argMax(toNullable(total), revision) AS total
-    FROM rewards WHERE role = {role:String} GROUP BY trajectory_id
-) AS r ON r.trajectory_id = t.trajectory_id
+LEFT JOIN {latest_rewards(total="toNullable(w.total)")} AS r ON r.trajectory_id = t.trajectory_id
 GROUP BY version
-"""
+"""  # noqa: S608 - all parts are ours
 
 _DECISIONS = """
 SELECT to_version, verdict, any(from_version) AS from_version, any(reason) AS reason, any(actor) AS actor, min(at) AS at

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.contract import Reward, decode
 from ratchet.exporters.base import Kind, Wanted
+from ratchet.stores.history import latest_rewards
 
 if TYPE_CHECKING:
     from ratchet.stores.warehouse import Row, Warehouse
@@ -89,9 +90,7 @@ class Stored:
     async def rewards(self, rows: Sequence[Row]) -> dict[tuple[str, str], Reward]:
         """The newest reward of each trajectory among `rows`, by role and id."""
         found = await self._warehouse.rows(
-            "SELECT role, trajectory_id, argMax(body, (at, revision)) AS newest FROM rewards"
-            " WHERE role IN {roles:Array(String)} AND trajectory_id IN {ids:Array(String)}"
-            " GROUP BY role, trajectory_id",
+            latest_rewards("role IN {roles:Array(String)} AND trajectory_id IN {ids:Array(String)}", newest="w.body"),
             {"roles": sorted({row["role"] for row in rows}), "ids": sorted({row["trajectory_id"] for row in rows})},
         )
         return {(row["role"], row["trajectory_id"]): decode(row["newest"].encode(), Reward) for row in found}

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from ratchet.contract import Trajectory, Turn, decode
+from ratchet.contract import Trajectory, Turn
 from ratchet.preferences.rules.base import Try
 from ratchet.rules.arms import MIXED, PINNED
 from ratchet.rules.chat import ChatError
 from ratchet.rules.recorded import lacks_turns, offered_tools, recorded_chat
+from ratchet.stores.history import OF_ROLE, History, calls, latest_rewards
 
 if TYPE_CHECKING:
     from ratchet.stores.warehouse import Row, Warehouse
 
-_TRIES = """
+_TRIES = f"""
 SELECT
     t.trajectory_id AS trajectory_id,
     t.task_key AS task_key,
@@ -34,28 +35,15 @@ FROM (
         * EXCEPT body,
         coalesce(group_key, task_id) AS task_key,
         JSONExtractRaw(body, 'labels', 'rag') AS rag
-    FROM trajectories FINAL WHERE role = {role:String}
+    FROM trajectories FINAL WHERE {OF_ROLE}
 ) AS t
-LEFT JOIN (
-    SELECT
-        w.trajectory_id AS trajectory_id,
-        1 AS rewarded,
-        argMax(w.total, (w.at, w.revision)) AS reward,
-        argMax(coalesce(w.confidence, 1), (w.at, w.revision)) AS confidence
-    FROM rewards AS w WHERE w.role = {role:String} GROUP BY w.trajectory_id
-) AS r ON r.trajectory_id = t.trajectory_id
-LEFT JOIN (
-    SELECT c.trajectory_id AS trajectory_id, groupUniqArray(toString(c.arm)) AS arms
-    FROM turns AS c WHERE c.role = {role:String} GROUP BY c.trajectory_id
-) AS u ON u.trajectory_id = t.trajectory_id
+LEFT JOIN {latest_rewards(rewarded="1", reward="w.total", confidence="coalesce(w.confidence, 1)")} AS r
+    ON r.trajectory_id = t.trajectory_id
+LEFT JOIN {calls()} AS u ON u.trajectory_id = t.trajectory_id
 ORDER BY t.ended_at DESC, t.trajectory_id DESC
-LIMIT {limit:UInt32}
-"""
-"""Trajectories of a role, newest first. A reward computed again later replaces the earlier one."""
-_BODIES = "SELECT body FROM {table} FINAL WHERE role = {{role:String}} AND trajectory_id IN {{ids:Array(String)}}"
-_ROLES = "SELECT DISTINCT role FROM trajectories ORDER BY role"
-
-M = TypeVar("M", Trajectory, Turn)
+LIMIT {{limit:UInt32}}
+"""  # noqa: S608 - all parts are ours
+"""Trajectories of a role, newest first."""
 
 HISTORY = 200_000
 """Newest trajectories of a role that are looked at."""
@@ -80,10 +68,11 @@ class Tries:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
+        self._history = History(warehouse)
 
     async def roles(self) -> list[str]:
         """Every role that has trajectories."""
-        return [row["role"] for row in await self._warehouse.rows(_ROLES)]
+        return await self._history.roles()
 
     async def listing(self, role: str) -> Listing:
         """What can be compared."""
@@ -99,9 +88,9 @@ class Tries:
     async def with_texts(self, role: str, tries: Sequence[Try]) -> tuple[list[Try], int]:
         """The tries with their chats and tools, and how many cannot be read (their turns are not stored yet)."""
         ids = [tried.trajectory_id for tried in tries]
-        found = {one.trajectory_id: one for one in await self._bodies("trajectories", role, ids, Trajectory)}
+        found = {one.trajectory_id: one for one in await self._history.messages("trajectories", Trajectory, role, ids)}
         turns: dict[str, list[Turn]] = {key: [] for key in ids}
-        for turn in await self._bodies("turns", role, ids, Turn):
+        for turn in await self._history.messages("turns", Turn, role, ids):
             turns[turn.trajectory_id].append(turn)
         told = [
             _told(tried, found[tried.trajectory_id], turns[tried.trajectory_id])
@@ -110,10 +99,6 @@ class Tries:
         ]
         readable = [tried for tried in told if tried is not None]
         return readable, len(tries) - len(readable)
-
-    async def _bodies(self, table: str, role: str, ids: Sequence[str], kind: type[M]) -> list[M]:
-        rows = await self._warehouse.rows(_BODIES.format(table=table), {"role": role, "ids": list(ids)})
-        return [decode(row["body"].encode(), kind) for row in rows]
 
 
 def _try(row: Row, role: str) -> Try:

@@ -6,28 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from ratchet.stores.history import IDS_PER_QUERY, OF_ROLE, latest_rewards
 from ratchet.stores.warehouse import Row, Warehouse
-
-CHUNK = 250
-"""Ids in one query: they travel in its url."""
 
 _TRAJECTORIES = """
 SELECT trajectory_id, event_id, coalesce(group_key, task_id) AS task, source, outcome, policy_version, ended_at
 FROM trajectories FINAL
 WHERE role = {role:String} AND trajectory_id IN {ids:Array(String)}
 """
-_REWARDS = """
-SELECT
-    r.trajectory_id AS trajectory_id,
-    argMax(r.event_id, (r.at, r.revision)) AS event_id,
-    argMax(r.total, (r.at, r.revision)) AS total,
-    argMax(concat(r.function_name, ' ', r.function_version), (r.at, r.revision)) AS function,
-    argMax(r.revision, (r.at, r.revision)) AS revision,
-    max(r.at) AS at
-FROM rewards AS r
-WHERE r.role = {role:String} AND r.trajectory_id IN {ids:Array(String)}
-GROUP BY r.trajectory_id
-"""
+_REWARDS = latest_rewards(
+    f"{OF_ROLE} AND trajectory_id IN {{ids:Array(String)}}",
+    event_id="w.event_id",
+    total="w.total",
+    function="concat(w.function_name, ' ', w.function_version)",
+    revision="w.revision",
+    at="w.at",
+)
 _FEEDBACK = """
 SELECT rater, source, kind, uniqExact(event_id) AS count
 FROM feedback
@@ -146,5 +140,5 @@ class History:
 
 
 def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), CHUNK):
-        yield ids[start : start + CHUNK]
+    for start in range(0, len(ids), IDS_PER_QUERY):
+        yield ids[start : start + IDS_PER_QUERY]

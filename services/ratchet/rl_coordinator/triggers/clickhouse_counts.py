@@ -7,28 +7,26 @@ from datetime import datetime
 from typing import Any
 
 from ratchet.contract.training import DatasetFilter
+from ratchet.stores.history import latest_rewards
 from ratchet.stores.warehouse import Warehouse
 
-_REWARDED = """
+_REWARDED = f"""
 SELECT countIf(r.is_rewarded) AS stored, countIf(NOT r.is_rewarded) AS waiting, countIf(
     r.is_rewarded
-    AND (empty({sources:Array(String)}) OR has({sources:Array(String)}, t.source))
-    AND (empty({domains:Array(String)}) OR has({domains:Array(String)}, coalesce(t.domain, '')))
-    AND NOT has({profiles:Array(String)}, coalesce(t.profile, ''))
-    AND ({longest:UInt32} = 0 OR t.turns <= {longest:UInt32})
-    AND toUnixTimestamp64Milli(t.ended_at) >= {start:Int64} AND toUnixTimestamp64Milli(t.ended_at) < {end:Int64}
-    AND r.reward >= {min_reward:Float64}
+    AND (empty({{sources:Array(String)}}) OR has({{sources:Array(String)}}, t.source))
+    AND (empty({{domains:Array(String)}}) OR has({{domains:Array(String)}}, coalesce(t.domain, '')))
+    AND NOT has({{profiles:Array(String)}}, coalesce(t.profile, ''))
+    AND ({{longest:UInt32}} = 0 OR t.turns <= {{longest:UInt32}})
+    AND toUnixTimestamp64Milli(t.ended_at) >= {{start:Int64}} AND toUnixTimestamp64Milli(t.ended_at) < {{end:Int64}}
+    AND r.reward >= {{min_reward:Float64}}
 ) AS matching
 FROM (
     SELECT trajectory_id, source, toString(domain) AS domain, toString(subordinate_profile) AS profile,
         turn_count AS turns, ended_at
-    FROM trajectories FINAL WHERE role = {role:String}
+    FROM trajectories FINAL WHERE role = {{role:String}}
 ) AS t
-LEFT JOIN (
-    SELECT w.trajectory_id AS trajectory_id, argMax(w.total, (w.at, w.revision)) AS reward, true AS is_rewarded
-    FROM rewards AS w WHERE w.role = {role:String} GROUP BY w.trajectory_id
-) AS r ON r.trajectory_id = t.trajectory_id
-"""
+LEFT JOIN {latest_rewards(reward="w.total", is_rewarded="true")} AS r ON r.trajectory_id = t.trajectory_id
+"""  # noqa: S608 - all parts are ours
 _PREFERENCES = "SELECT source, uniqExact(event_id) AS n FROM preferences WHERE role = {role:String} GROUP BY source"
 _THUMBS = """
 SELECT uniqExactIf(event_id, JSONExtractBool(body, 'value')) AS up, uniqExact(event_id) - up AS down
