@@ -81,6 +81,12 @@ class PluginTable(Mapping[str, V], Generic[V]):
     def __contains__(self, name: object) -> bool:
         return name in self.built_in or name in self._declared
 
+    def describe(self, name: str) -> str:
+        """What a built-in variant says of itself, in its `summary`; of another one, which package brings it."""
+        if name in self.built_in:
+            return str(getattr(self.built_in[name], "summary"))  # noqa: B009 - only some kinds have one
+        return f"{name} of {_and(self._declared[name])}"
+
     def plugins(self, *, load: bool) -> Iterator[Plugin]:
         """All variants that are there, refused ones included; `load` imports them, else only names are compared."""
         yield from (Plugin(self.group, name, "built in") for name in self.built_in)

@@ -42,6 +42,10 @@ COMMANDS: Mapping[str, Entry] = {
     "demo": Entry(
         "demo", "Close the whole loop on this machine, in minutes. Exit code 0: every claim of the report holds."
     ),
+    "plugins": Entry(
+        "plugins",
+        "List what can be plugged in: built-in variants and those of installed packages. Exit code 3: one is refused.",
+    ),
     "completion": Entry("completion", "Print the completion script of a shell: `source <(ratchet completion bash)`."),
 }
 """Commands of their own. The help repeats the first paragraph of their docstring."""

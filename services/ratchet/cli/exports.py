@@ -40,15 +40,6 @@ Limit = Annotated[int | None, typer.Option(min=1, help="At most so many, the new
 
 FORMATS = ("jsonl", "parquet")
 
-TOLD = {
-    "trajectories": "Trajectories as they were told, each with its newest reward.",
-    "executions": (
-        "Every run as one flat record: timestamp, instruction, success, cost, latency_ms, plan, result; failures too."
-    ),
-    "rewards": "Rewards with their components, every revision of them.",
-}
-"""What can be exported, and what `--help` says of it."""
-
 
 def _command(kind: str) -> Callable[..., None]:
     """The command for one kind; they have the same options."""
@@ -69,8 +60,8 @@ def _command(kind: str) -> Callable[..., None]:
     return export
 
 
-for _kind, _told in TOLD.items():
-    app.command(_kind, help=_told)(_command(_kind))
+for _kind in KINDS:
+    app.command(_kind, help=KINDS.describe(_kind))(_command(_kind))
 
 
 @app.command()

@@ -19,12 +19,13 @@ from ratchet.cli.options import AsJson, Directory, DryRun, RoleOption
 from ratchet.cli.output import console, errors, print_answer, progress
 from ratchet.contract import Message
 from ratchet.errors import WarehouseUnavailable
+from ratchet.importers import IMPORTERS
 from ratchet.importers.base import ImportOptions
 from ratchet.importers.importing import import_file
 from ratchet.importers.report import ImportReport, NothingStored, Sink, Stored
-from ratchet.importers.tau_bench import TAU_BENCH
 from ratchet.service.contracts import load_contracts
 from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.stores.history import History
 
 if TYPE_CHECKING:
     from ratchet.service.settings import SharedSettings
@@ -34,34 +35,38 @@ app = typer.Typer(no_args_is_help=True)
 
 Import = Callable[[Sink, Stored], Awaitable[ImportReport]]
 """One format's import."""
-ROLES = """
-SELECT trajectory_id, any(role) AS role FROM trajectories
-WHERE trajectory_id IN {ids:Array(String)} GROUP BY trajectory_id
-"""
 
 
-@app.command("tau-bench")
-def tau_bench(
-    file: Annotated[Path, typer.Argument(help="A JSON list, or JSON lines, of tau-bench results.")],
-    role: RoleOption = "default",
-    model: Annotated[str, typer.Option(help="The model that played them; the format does not say.")] = "unknown",
-    domain: Annotated[str | None, typer.Option(help="Domain; by default read from the system prompt.")] = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
-) -> None:
-    """Import tau-bench results. Exit code 3: some records were left out, each is named."""
-    options = ImportOptions(role=role, model=model, domain=domain)
-    with progress(f"importing {file.name}", quiet=as_json) as bar:
-        done = asyncio.run(
-            run_import(
-                locate(directory), lambda to, stored: import_file(TAU_BENCH, to, file, options, stored, bar), dry_run
+def _command(name: str) -> Callable[..., None]:
+    """The command for one format; they have the same options."""
+
+    def import_records(
+        file: Annotated[Path, typer.Argument(help="A JSON list, or JSON lines, of records in this format.")],
+        role: RoleOption = "default",
+        model: Annotated[str, typer.Option(help="The model that played them; the format does not say.")] = "unknown",
+        domain: Annotated[str | None, typer.Option(help="Domain; by default read from the system prompt.")] = None,
+        dry_run: DryRun = False,
+        as_json: AsJson = False,
+        directory: Directory = DEFAULT_DIRECTORY,
+    ) -> None:
+        importer, options = IMPORTERS[name], ImportOptions(role=role, model=model, domain=domain)
+        with progress(f"importing {file.name}", quiet=as_json) as bar:
+            done = asyncio.run(
+                run_import(
+                    locate(directory), lambda to, stored: import_file(importer, to, file, options, stored, bar), dry_run
+                )
             )
-        )
-    if done.unchecked is not None:
-        errors.print(f"what is stored already was not looked up: {done.unchecked}", markup=False)
-    print_answer(done.document(), as_json, done.show)
-    raise typer.Exit(ExitCode.PARTLY if done.left_out else ExitCode.DONE)
+        if done.unchecked is not None:
+            errors.print(f"what is stored already was not looked up: {done.unchecked}", markup=False)
+        print_answer(done.document(), as_json, done.show)
+        raise typer.Exit(ExitCode.PARTLY if done.left_out else ExitCode.DONE)
+
+    return import_records
+
+
+for _name in IMPORTERS:
+    _help = f"Import {IMPORTERS.describe(_name)}. Exit code 3: some records were left out, each is named."
+    app.command(_name, help=_help)(_command(_name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +126,7 @@ class WarehouseRoles:
 
     async def roles(self, trajectory_ids: Sequence[str]) -> Mapping[str, str]:
         """The role of each of these trajectories that is stored."""
-        rows = await self._warehouse.rows(ROLES, {"ids": list(trajectory_ids)})
-        return {row["trajectory_id"]: row["role"] for row in rows}
+        return await History(self._warehouse).roles_of(trajectory_ids)
 
 
 async def run_import(endpoints: Endpoints, work: Import, dry_run: bool) -> Imported:

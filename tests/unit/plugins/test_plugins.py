@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 
 from ratchet.canary_deployer.gates import GATES
+from ratchet.cli.exit_codes import ExitCode
 from ratchet.contract.training import Hyperparameters
 from ratchet.errors import ConfigError
 from ratchet.exporters import KINDS
@@ -183,3 +187,25 @@ def test_an_algorithm_of_a_package_is_held_against_its_own_declaration(acme: Pat
 def test_every_kind_has_its_table() -> None:
     assert [table.group for table in tables()] == list(TABLES)
     assert all(table.built_in for table in tables())
+
+
+def test_the_list_names_every_variant_its_package_and_why_it_is_refused(acme: Path) -> None:
+    path = os.pathsep.join([str(acme), *sys.path])
+    command = [sys.executable, "-m", "ratchet.cli", "plugins", "--check", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
+
+    found = {(one["group"], one["name"], one["package"]): one["refused"] for one in json.loads(done.stdout)["plugins"]}
+    assert done.returncode == ExitCode.PARTLY
+    assert found["ratchet.reward_components", "brevity", "acme 1.0"] is None
+    assert found["ratchet.reward_components", "safety", "built in"] is None
+    assert found["ratchet.reward_components", "safety", "acme 1.0"] == "the name is that of a built-in one"
+    assert found["ratchet.algorithms", "acme.blind", "acme 1.0"] == "rows of the format pairs have no token ids"
+    assert found["ratchet.algorithms", "acme.simpo", "acme 1.0"] is None
+
+
+def test_an_installation_without_packages_refuses_nothing() -> None:
+    command = [sys.executable, "-m", "ratchet.cli", "plugins", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == ExitCode.DONE
+    assert "task_completion" in done.stdout

@@ -1,0 +1,30 @@
+"""`ratchet plugins`: reward components, algorithms, gates, engines, importers and exporters, and who brings them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.options import AsJson
+from ratchet.cli.output import print_answer, print_table
+from ratchet.plugins import Plugin, tables
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("plugins")
+def plugins(
+    check: Annotated[bool, typer.Option(help="Import those of other packages, and say which do not fit.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List what can be plugged in: built-in variants and those of installed packages. Exit code 3: one is refused."""
+    found = [plugin for table in tables() for plugin in table.plugins(load=check)]
+    print_answer({"plugins": found}, as_json, lambda: _show(found))
+    raise typer.Exit(ExitCode.PARTLY if any(plugin.refused for plugin in found) else ExitCode.DONE)
+
+
+def _show(found: list[Plugin]) -> None:
+    rows = [(one.group, one.name, one.package, one.refused or "") for one in found]
+    print_table(("group", "name", "from", "refused because"), rows, "no plugins")
