@@ -1,4 +1,4 @@
-"""The reference in docs/api, and the coordinator's OpenAPI document, are what the code says."""
+"""The reference in docs/api, and the control APIs' OpenAPI documents, are what the code says."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ def test_the_reference_is_fresh():
     assert checked.returncode == 0, checked.stderr
 
 
-def test_the_reference_has_every_route_of_the_coordinator():
-    document = json.loads((ROOT / "contracts" / "http" / "coordinator.openapi.json").read_text())
+@pytest.mark.parametrize("service", ["coordinator", "deployer"])
+def test_the_reference_has_every_route_of_a_control_api(service: str):
+    document = json.loads((ROOT / "contracts" / "http" / f"{service}.openapi.json").read_text())
     page = (ROOT / "docs" / "api" / "http.md").read_text()
     routes = [f"{verb.upper()} {path}" for path, verbs in document["paths"].items() for verb in verbs]
     assert routes
-    assert [route for route in routes if f"### coordinator: {route}\n" not in page] == []
+    assert [route for route in routes if f"### {service}: {route}\n" not in page] == []
 
 
 @pytest.mark.parametrize("document", HTTP, ids=lambda path: path.name)

@@ -363,10 +363,10 @@ async def test_requests_that_cannot_be_run_are_refused_with_one_clear_line(
     async with coordinating(shared_settings, bus) as workshop:
         for body, said in [
             ({"algorithm": "planner_ppo"}, "algorithm 'planner_ppo' is not offered"),
-            ({"algorithm": "rloo", "learning_rate": 1}, "learning_rate: Extra inputs are not permitted"),
+            ({"algorithm": "rloo", "learning_rate": 1}, "learning_rate: there is no such setting"),
             ({"algorithm": "rloo", "hyperparameters": {"learning_rate": "1e-5"}}, "hyperparameters.learning_rate"),
             ({"algorithm": "rloo", "dataset": {"sample_size": 0}}, "dataset.sample_size"),
-            ({"role": "support"}, "algorithm: Field required"),
+            ({"role": "support"}, "algorithm: is missing"),
         ]:
             answer = await workshop.api.post("/v1/jobs", json=body)
             assert answer.status_code == 422, answer.text

@@ -110,7 +110,7 @@ async def _plant(stack: Stack, bus: Bus, shared: SharedSettings, resident: dict[
         (stack.url("gateway"), "gateway.openapi.yaml", {}),
         (engine, "engine.openapi.yaml", chat),
         (coordinator, document, {}),
-        (stack.url("deployer"), "deployer.openapi.yaml", {}),
+        (stack.url("deployer"), "deployer.openapi.json", {}),
     ]
     for url, document, bodies in here:
         await _send_all(url, _asked(operations(document), {**BODIES, **bodies}))

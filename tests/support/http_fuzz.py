@@ -35,7 +35,7 @@ async def fuzzed(document: str, base_url: str) -> dict[str, set[int]]:
 
 async def fuzzed_live(base_url: str) -> dict[str, set[int]]:
     """The same for a service that serves its own document."""
-    schema = await asyncio.to_thread(schemathesis.openapi.from_url, f"{base_url}/openapi.json")
+    schema = await asyncio.to_thread(schemathesis.openapi.from_url, f"{base_url}/openapi.json", wait_for_schema=60.0)
     return await _try_all(schema, base_url)
 
 

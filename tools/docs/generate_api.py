@@ -1,4 +1,4 @@
-"""Writes docs/api and the coordinator's OpenAPI document. With --check, only compares, and fails on a difference."""
+"""Writes docs/api and the control APIs' OpenAPI documents. With --check, only compares, and fails on a difference."""
 
 from __future__ import annotations
 
@@ -6,33 +6,54 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 from client_reference import client_page
 from http_reference import Document, http_page
 from training_reference import training_page
 
-from ratchet.rl_coordinator.http.api import Parts, http_app
+from ratchet.canary_deployer.http_api import Api, Ledger
+from ratchet.rl_coordinator.http import JobRoutes, StatusRoutes, http_app
+from ratchet.rl_coordinator.registry.http_registry import RegistryRoutes
+from ratchet.rl_coordinator.registry.http_replay import ReplayRoutes
 
 ROOT = Path(__file__).parents[2]
 HTTP = ROOT / "contracts" / "http"
-COORDINATOR = HTTP / "coordinator.openapi.json"
 SERVICES = ("gateway", "coordinator", "deployer", "engine")
+NOTHING: Any = None
+"""In the place of what routes work with: describing them uses none of it."""
 
 
 def coordinator_document() -> Document:
-    """What the coordinator itself serves at /openapi.json. Describing routes uses none of what they work with."""
-    nothing = dict.fromkeys(Parts.__dataclass_fields__) | {"checks": {}, "training_enabled": True}
-    return http_app(Parts(**cast("dict[str, Any]", nothing))).openapi()
+    """What the coordinator itself serves at /openapi.json."""
+    jobs = JobRoutes(
+        intake=NOTHING,
+        coordinator=NOTHING,
+        store=NOTHING,
+        dispatcher=NOTHING,
+        training_enabled=True,
+        now=NOTHING,
+    )
+    models = RegistryRoutes(policies=NOTHING, provenance=NOTHING, jobs=NOTHING, history=NOTHING, now=NOTHING)
+    status, replay = StatusRoutes(NOTHING, NOTHING, NOTHING), ReplayRoutes(NOTHING)
+    return http_app({}, [jobs, models, status, replay]).openapi()
+
+
+def deployer_document() -> Document:
+    """What the deployer itself serves at /openapi.json."""
+    return Api(NOTHING, Ledger(NOTHING, NOTHING), NOTHING).app().openapi()
 
 
 def made() -> Mapping[Path, str]:
     """Every generated file and its text."""
-    coordinator = coordinator_document()
-    documents = {name: coordinator if name == "coordinator" else _written(name) for name in SERVICES}
+    served = {"coordinator": coordinator_document(), "deployer": deployer_document()}
+    documents = {name: served.get(name) or _written(name) for name in SERVICES}
     return {
-        COORDINATOR: json.dumps(coordinator, indent=1, ensure_ascii=False) + "\n",
+        **{
+            HTTP / f"{name}.openapi.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+            for name, document in served.items()
+        },
         ROOT / "docs" / "api" / "client.md": client_page(),
         ROOT / "docs" / "api" / "http.md": http_page(documents),
         ROOT / "docs" / "api" / "training.md": training_page(),

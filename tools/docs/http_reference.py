@@ -32,12 +32,8 @@ def _service(name: str, document: Document) -> str:
         if verb in members
     ]
     schemas = document.get("components", {}).get("schemas", {})
-    forms = [_form(name, title, schema) for title, schema in schemas.items() if title not in _FRAMEWORK]
+    forms = [_form(name, title, schema) for title, schema in schemas.items()]
     return "\n\n".join([f"## {name}", *routes, *forms])
-
-
-_FRAMEWORK = frozenset({"HTTPValidationError", "ValidationError"})
-"""What FastAPI adds and our coordinator never answers."""
 
 
 def _route(name: str, title: str, operation: Document, document: Document) -> str:
@@ -73,11 +69,10 @@ def _answer(name: str, answer: Document, document: Document) -> str:
 
 
 def _contents(name: str, holder: Document) -> str:
-    """What a body is, by media type; JSON needs no name. FastAPI's errors have our own form."""
+    """What a body is, by media type; JSON needs no name."""
     kinds: list[str] = []
     for media, content in holder.get("content", {}).items():
-        shown = kind(name, content.get("schema", {})).replace("HTTPValidationError", "ErrorOut")
-        shown = shown.replace("httpvalidationerror", "errorout")
+        shown = kind(name, content.get("schema", {}))
         kinds.append(shown if media == "application/json" else f"`{media}`")
     return " or ".join(kinds)
 

@@ -1,39 +1,17 @@
 """The control API: what rollouts and policies there are, and what operators can do about them.
 
-    GET  /v1/rollouts                      every role's newest rollout
-    GET  /v1/rollouts/{role}               one of them; 404 when there was none
-    GET  /v1/rollouts/{role}/audit         whether the role's log of decisions is whole, and where it is not
-    GET  /v1/policies                      every role's route and policies
-    GET  /v1/policies/{role}               one role's
-    POST /v1/rollouts/{role}/approve       {"actor", "reason"}: start the canary of what waits
-    POST /v1/rollouts/{role}/pause         {"actor", "reason"}: freeze the stage; a rollback is still possible
-    POST /v1/rollouts/{role}/resume        {"actor", "reason"}: go on, with a new deadline; or unpark the queue
-    POST /v1/rollouts/{role}/promote       {"actor", "reason", "override"}: stable now; undecided: only with override
-    POST /v1/rollouts/{role}/rollback      {"actor", "reason"}: end the canary at once; `abort` is its older name
-    POST /v1/rollouts/{role}/revert        {"actor", "reason"}: undo the last promotion, whatever runs; parks the queue
-    POST /v1/rollouts/{role}/start         {"version", "actor", "reason", "override", "strategy"}: roll out or approve
-                                           this version; strategy is canary, blue_green, auto, or, with override,
-                                           immediate
-
 With `"dry_run": true` in its body a POST answers as it would, with the rollout as it would be, and changes nothing. It
 stands in the body, where a field that is not known is refused: a misspelt one must not act.
-
-Every error is an `ErrorOut`: 400 for a bad body, 404 for an unknown role or policy, 409 in the wrong state,
-503 while the broker is away, for a POST to a standby, with the address of the deployer that leads, and in the moment in
-which one begins to lead. `actor` has at most 200 characters and `reason` 10,000.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from fastapi import FastAPI
 
 from ratchet.canary_deployer.controllers import Deployments
 from ratchet.canary_deployer.domain.audit import Audit, audited
@@ -56,9 +34,19 @@ from ratchet.contract.http.rollouts import (
 )
 from ratchet.errors import BadRequest, NotFound
 from ratchet.rules.arms import ROLE
-from ratchet.service.control_api import answer_errors
+from ratchet.service.control_api import ControlApi
+from ratchet.service.openapi import member_words
 
-T = TypeVar("T")
+ERRORS: Mapping[int, str] = {
+    503: "The broker is away, or a record cannot be read. To an order also from a deployer that does not lead, or only"
+    " begins to: the message names the one that leads.",
+}
+UNKNOWN: Mapping[int, str] = {404: "There is no such role, policy or rollout."}
+ORDERS: Mapping[int, str] = {
+    400: "The body is not what this order takes, or one of the headers that are checked comes twice.",
+    **UNKNOWN,
+    409: "Not in the state in which the rollout is; the message names what is possible.",
+}
 
 
 class Decisions(Protocol):
@@ -86,45 +74,43 @@ class Api:
         self._decisions = ledger.decisions
         self._rules = rules
 
-    def app(self) -> Starlette:
+    def app(self) -> FastAPI:
         """The ASGI application."""
-        routes = [
-            Route("/v1/rollouts", self.rollouts),
-            Route("/v1/rollouts/{role}", self.rollout),
-            Route("/v1/rollouts/{role}/audit", self.audit),
-            Route("/v1/policies", self.all_policies),
-            Route("/v1/policies/{role}", self.policies),
-            Route("/v1/rollouts/{role}/start", self.start, methods=["POST"]),
-            *(Route(f"/v1/rollouts/{{role}}/{act}", self._act(act), methods=["POST"]) for act in Act),
-        ]
-        app = Starlette(routes=routes)
-        answer_errors(app)
-        return app
+        api = ControlApi(
+            "Ratchet canary deployer",
+            "What rollouts and policies there are, and what operators can do about them. Every error is an ErrorOut.",
+            ERRORS,
+        )
+        role = "/v1/rollouts/{role}"
+        api.route("GET", "/v1/rollouts", self.rollouts, tag="rollouts")
+        api.route("GET", role, self.rollout, tag="rollouts", errors=UNKNOWN)
+        api.route("GET", f"{role}/audit", self.audit, tag="rollouts", errors=UNKNOWN)
+        api.route("GET", "/v1/policies", self.all_policies, tag="policies")
+        api.route("GET", "/v1/policies/{role}", self.policies, tag="policies", errors=UNKNOWN)
+        api.route("POST", f"{role}/start", self.start, tag="rollouts", errors=ORDERS)
+        for act in Act:
+            api.route("POST", f"{role}/{act}", self._act(act), tag="rollouts", errors=ORDERS)
+        return api.app
 
-    async def rollouts(self, _: Request) -> Response:
+    async def rollouts(self) -> RolloutsOut:
         """Every role's newest rollout."""
         found = [(role, await self._deployments.current(role)) for role in await self._deployments.roles()]
-        return _json(
-            RolloutsOut(rollouts=[self._shown(role, rollout) for role, rollout in found if rollout is not None])
-        )
+        return RolloutsOut(rollouts=[self._shown(role, rollout) for role, rollout in found if rollout is not None])
 
-    async def rollout(self, request: Request) -> Response:
+    async def rollout(self, role: str) -> RolloutOut:
         """One role's newest rollout."""
-        role = _named_role(request)
-        found = await self._deployments.current(role)
+        found = await self._deployments.current(_checked(role))
         if found is None:
             raise NotFound(f"there was no rollout of {role} yet")
-        return _json(self._shown(role, found))
+        return self._shown(role, found)
 
-    async def audit(self, request: Request) -> Response:
+    async def audit(self, role: str) -> AuditOut:
         """Every decision about a role that the stream still has, held against its hash chain."""
-        role = _named_role(request)
-        route = await self._policies.route(role)
+        route = await self._policies.route(_checked(role))
         if route is None:
             raise NotFound(f"no such role: {role}")
         untold = await self._untold(role)
-        found = audited(await self._decisions.of(role), route.audit_hash, untold)
-        return _json(_audit(role, found))
+        return _audit(role, audited(await self._decisions.of(role), route.audit_hash, untold))
 
     async def _untold(self, role: str) -> ModelRollout | None:
         """The decision that the route knows already and the log does not yet.
@@ -135,37 +121,39 @@ class Api:
         waiting = [one for one in rollout.outbox if one.topic == ModelRollout.TOPIC] if rollout else []
         return decode(waiting[-1].body.encode(), ModelRollout) if waiting else None
 
-    async def all_policies(self, _: Request) -> Response:
+    async def all_policies(self) -> PoliciesOut:
         """Every role's route and policies."""
-        return _json(PoliciesOut(roles=[await self._role(role) for role in await self._policies.roles()]))
+        return PoliciesOut(roles=[await self._role(role) for role in await self._policies.roles()])
 
-    async def policies(self, request: Request) -> Response:
+    async def policies(self, role: str) -> RolePoliciesOut:
         """One role's route and policies."""
-        role = _named_role(request)
-        if role not in await self._policies.roles():
+        if _checked(role) not in await self._policies.roles():
             raise NotFound(f"no such role: {role}")
-        return _json(await self._role(role))
+        return await self._role(role)
 
-    async def start(self, request: Request) -> Response:
-        """Roll out a version, or approve the one that waits."""
-        wanted = await _body(request, StartIn)
-        role = _named_role(request)
-        driver = await self._deployments.driver(role)
-        policy = await self._policies.version(role, wanted.version)
-        order = Order(wanted.actor, wanted.reason, wanted.override, wanted.strategy)
-        start = driver.would_start if wanted.dry_run else driver.start
-        return _json(self._shown(role, await start(policy, order)))
+    async def start(self, role: str, body: StartIn) -> RolloutOut:
+        """Roll out a version, or approve the one that waits. Strategy immediate takes override."""
+        order = _order(body, body.override, body.strategy)
+        driver = await self._deployments.driver(_checked(role))
+        policy = await self._policies.version(role, body.version)
+        start = driver.would_start if body.dry_run else driver.start
+        return self._shown(role, await start(policy, order))
 
-    def _act(self, act: Act) -> Callable[[Request], Awaitable[Response]]:
-        async def taken(request: Request) -> Response:
-            wanted = await _body(request, PromoteIn if act is Act.PROMOTE else ActIn)
-            role = _named_role(request)
-            driver = await self._deployments.driver(role)
-            order = Order(wanted.actor, wanted.reason, isinstance(wanted, PromoteIn) and wanted.override)
-            take = driver.would_act if wanted.dry_run else driver.act
-            return _json(self._shown(role, await take(act, order)))
+    def _act(self, act: Act) -> Callable[..., Awaitable[RolloutOut]]:
+        """The handler of one act."""
 
-        return taken
+        async def taken(role: str, body: ActIn) -> RolloutOut:
+            order = _order(body, isinstance(body, PromoteIn) and body.override)
+            driver = await self._deployments.driver(_checked(role))
+            take = driver.would_act if body.dry_run else driver.act
+            return self._shown(role, await take(act, order))
+
+        async def promoted(role: str, body: PromoteIn) -> RolloutOut:
+            return await taken(role, body)
+
+        handler = promoted if act is Act.PROMOTE else taken
+        handler.__name__, handler.__doc__ = str(act), member_words(Act)[act.name]
+        return handler
 
     async def _role(self, role: str) -> RolePoliciesOut:
         route = await self._policies.route(role)
@@ -188,24 +176,15 @@ def _audit(role: str, found: Audit) -> AuditOut:
     )
 
 
-def _named_role(request: Request) -> str:
+def _checked(role: str) -> str:
     """The role in the path. Raises `NotFound` for what is no name of a role, without asking the broker."""
-    role: str = request.path_params["role"]
     if ROLE.fullmatch(role) is None:
         raise NotFound(f"no such role: {role}")
     return role
 
 
-async def _body(request: Request, kind: type[T]) -> T:
-    """The request's body as `kind`, with a named actor. Raises `BadRequest`."""
-    try:
-        wanted = msgspec.json.decode(await request.body(), type=kind)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise BadRequest(f"bad request: {error}") from error
-    if isinstance(wanted, ActIn) and not (wanted.actor.strip() and wanted.reason.strip()):
-        raise BadRequest("bad request: actor and reason must say something")
-    return wanted
-
-
-def _json(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
+def _order(body: ActIn, override: bool, strategy: str | None = None) -> Order:
+    """Who orders it and why. Raises `BadRequest` when either says nothing."""
+    if not (body.actor.strip() and body.reason.strip()):
+        raise BadRequest("bad request: actor and reason must say something", param="actor")
+    return Order(body.actor, body.reason, override, strategy)

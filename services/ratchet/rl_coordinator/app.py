@@ -28,10 +28,9 @@ from ratchet.datasets.clickhouse_trajectories import Trajectories
 from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.datasets.selector import Drafts
 from ratchet.errors import ConfigError
-from ratchet.rl_coordinator.http.api import Parts, http_app
+from ratchet.rl_coordinator.http import JobRoutes, StatusRoutes, http_app
 from ratchet.rl_coordinator.http.overview import Overview
 from ratchet.rl_coordinator.http.preference_overview import PreferenceOverview
-from ratchet.rl_coordinator.http.status import Statuses
 from ratchet.rl_coordinator.jobs.dispatcher import Dispatcher
 from ratchet.rl_coordinator.jobs.domain.jobs import Limits
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities
@@ -42,7 +41,8 @@ from ratchet.rl_coordinator.jobs.intake import Intake
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.jobs.reconciler import Keeper, Pace
 from ratchet.rl_coordinator.registry.clickhouse_lineage import History
-from ratchet.rl_coordinator.registry.http_registry import Registry
+from ratchet.rl_coordinator.registry.http_registry import RegistryRoutes
+from ratchet.rl_coordinator.registry.http_replay import ReplayRoutes
 from ratchet.rl_coordinator.registry.kv_policies import KvPolicies
 from ratchet.rl_coordinator.registry.provenance import Provenance
 from ratchet.rl_coordinator.registry.replay import Replay
@@ -122,22 +122,25 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
         ThresholdTrigger(store, intake, counts, Thresholds("rewarded", counter, recipes.rewarded), bus.now),
         ThresholdTrigger(store, intake, counts, Thresholds("preferences", preferring, recipes.preferences), bus.now),
     ]
-    statuses = Statuses(
-        Overview(store, policies, house, counter.states, recipes.rewarded),
-        PreferenceOverview(store, policies, counts, preferring.states, recipes.preferences),
-        bus.now,
-    )
-    parts = Parts(
-        intake=intake,
-        coordinator=coordinator,
-        store=store,
-        dispatcher=dispatcher,
-        registry=_registry(settings, stores, policies, store),
-        replay=_replay(settings, stores, policies),
-        statuses=statuses,
-        checks=stores.checks(),
-        training_enabled=settings.training_enabled,
-        now=bus.now,
+    api = http_app(
+        stores.checks(),
+        [
+            JobRoutes(
+                intake=intake,
+                coordinator=coordinator,
+                store=store,
+                dispatcher=dispatcher,
+                training_enabled=settings.training_enabled,
+                now=bus.now,
+            ),
+            _registry_routes(settings, stores, policies, store),
+            StatusRoutes(
+                Overview(store, policies, house, counter.states, recipes.rewarded),
+                PreferenceOverview(store, policies, counts, preferring.states, recipes.preferences),
+                bus.now,
+            ),
+            ReplayRoutes(_replay(settings, stores, policies)),
+        ],
     )
     components: list[Component] = [
         counter,
@@ -146,7 +149,7 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
         Periodic(settings.tick_s, keeper.tick, "keeper"),
         Periodic(settings.tick_s, dispatcher.tick, "dispatcher"),
         *(Periodic(settings.trigger_tick_s, one.tick, "triggers") for one in triggers if settings.training_enabled),
-        HttpServer(http_app(parts), settings.shared.http_host, settings.port, hosts=settings.shared.allowed_hosts),
+        HttpServer(api, settings.shared.http_host, settings.port, hosts=settings.shared.allowed_hosts),
     ]
     checks = {**stores.checks(), "rewarded": counter.check, "preferences": preferring.check}
     return App(NAME, components, checks)
@@ -212,9 +215,15 @@ def _replay(settings: Settings, stores: Stores, policies: KvPolicies) -> Replay:
     return Replay(policies, snapshots, History(stores.warehouse), _trajectories(settings, stores))
 
 
-def _registry(settings: Settings, stores: Stores, policies: KvPolicies, jobs: KvJobs) -> Registry:
+def _registry_routes(settings: Settings, stores: Stores, policies: KvPolicies, jobs: KvJobs) -> RegistryRoutes:
     snapshots, history = Snapshots(stores.objects, settings.shared.s3_bucket), History(stores.warehouse)
-    return Registry(policies, Provenance(policies, jobs, snapshots, history), jobs.all, history, stores.bus.now)
+    return RegistryRoutes(
+        policies=policies,
+        provenance=Provenance(policies, jobs, snapshots, history),
+        jobs=jobs.all,
+        history=history,
+        now=stores.bus.now,
+    )
 
 
 def _house(settings: Settings) -> House:

@@ -1,48 +1,214 @@
-"""The control APIs as FastAPI applications: every error in the one shape."""
+"""A control API: FastAPI's routes and parameters, with bodies and answers that are structs of the contract.
+
+    api = ControlApi("Ratchet coordinator", "Training jobs.", errors={503: "The broker is away."})
+    api.route("GET", "/v1/jobs/{job_id}", get_job, tag="jobs", errors={404: "There is no such job."})
+
+    async def get_job(job_id: str) -> JobOut: ...
+
+What a handler's signature says stands in the document; `tuple[int, JobOut]` is an answer with a status of its own.
+"""
 
 from __future__ import annotations
 
-from fastapi import Request
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, cast, get_args, get_origin
+
+import msgspec
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from ratchet.errors import RatchetError
+from ratchet.bus.message import decode
+from ratchet.contract.http.answers import ErrorOut
+from ratchet.errors import BadRequest, RatchetError
+from ratchet.service.openapi import Schema, components, reference
 from ratchet.service.problems import HttpError, http_error, internal_error
 
+CHANGING: Mapping[int, str] = {
+    403: "From a page of another site, or for a host that is none of RATCHET_ALLOWED_HOSTS.",
+    415: "The content type is not application/json.",
+}
+"""What any request that changes something may get besides, see `same_site`."""
+JSON = "application/json"
+_FASTAPIS = "Validation Error"
+"""What FastAPI says of a 422 that it adds to every route with parameters, also where none can be wrong."""
+_FASTAPI_SCHEMAS = frozenset({"HTTPValidationError", "ValidationError"})
+"""The shape that it would have."""
 
-def answer_errors(app: Starlette) -> None:
-    """Have every error of `app` answered in the one shape."""
-    app.add_exception_handler(RatchetError, _refused)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _no_route)
-    app.add_exception_handler(Exception, _broken)
+Handler = Callable[..., Awaitable[Any]]
+"""Answers a struct, or a status and a struct; its parameters are FastAPI's, and at most one struct: the body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """How a request's body is read, and the schemas that describe it."""
+
+    kind: type[msgspec.Struct]
+    schemas: Mapping[str, Schema]
+    read: Callable[[bytes], Any]
+    """Gives a `kind`; raises an error of the tree."""
+
+
+class ControlApi:
+    """The routes, and `app`: the ASGI application that also serves its own document."""
+
+    def __init__(
+        self,
+        title: str,
+        description: str,
+        errors: Mapping[int, str],
+        bodies: Mapping[type[msgspec.Struct], Body] | None = None,
+    ) -> None:
+        """`errors`: what every route may answer, by status. `bodies`: how some are read."""
+        self.app = FastAPI(title=title, version="1", description=description)
+        self._errors = errors
+        self._bodies = bodies or {}
+        self._schemas: dict[str, Schema] = components([ErrorOut])
+        self._described = self.app.openapi
+        self.app.openapi = self.document
+        for kind, answer in _ERRORS.items():
+            self.app.add_exception_handler(kind, answer)
+
+    def document(self) -> dict[str, Any]:
+        """The OpenAPI document."""
+        document = self._described()
+        schemas = {**document.get("components", {}).get("schemas", {}), **self._schemas}
+        for operation in (one for members in document["paths"].values() for one in members.values()):
+            if operation["responses"].get("422", {}).get("description") == _FASTAPIS:
+                del operation["responses"]["422"]
+        document["components"] = {
+            "schemas": {name: schemas[name] for name in sorted(schemas.keys() - _FASTAPI_SCHEMAS)}
+        }
+        return document
+
+    def route(
+        self,
+        verb: str,
+        path: str,
+        handler: Handler,
+        *,
+        tag: str,
+        answers: Mapping[int, str] | None = None,
+        errors: Mapping[int, str] | None = None,
+    ) -> None:
+        """Serve `path` with `handler`.
+
+        `answers`: by status, the first one being what a handler answers that names none; else 200. `errors`: by status,
+        besides those of every route.
+        """
+        signature = inspect.signature(handler, eval_str=True)
+        returned = signature.return_annotation
+        kind: type[msgspec.Struct] = get_args(returned)[1] if get_origin(returned) is tuple else returned
+        body = next((self._body(one.annotation) for one in signature.parameters.values() if _is_struct(one)), None)
+        self._schemas |= components([kind]) | (dict(body.schemas) if body else {})
+        good = answers or {200: inspect.cleandoc(kind.__doc__ or "")}
+        refused = {**self._errors, **(CHANGING if verb == "POST" else {}), **(errors or {})}
+        self.app.add_api_route(
+            path,
+            _answering(handler, _with_body(signature, body), next(iter(good))),
+            methods=[verb],
+            status_code=next(iter(good)),
+            tags=[tag],
+            response_model=None,
+            responses={
+                **{code: _response(text, ErrorOut) for code, text in sorted(refused.items())},
+                **{code: _response(text, kind) for code, text in good.items()},
+            },
+            openapi_extra=_request_body(body.kind) if body else None,
+        )
+
+    def _body(self, kind: type[msgspec.Struct]) -> Body:
+        return self._bodies.get(kind) or Body(kind, components([kind]), _reader(kind))
+
+
+def _is_struct(parameter: inspect.Parameter) -> bool:
+    kind = parameter.annotation
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _with_body(signature: inspect.Signature, body: Body | None) -> inspect.Signature:
+    """The signature as FastAPI takes it: what it has no model for is read by a dependency."""
+    if body is None:
+        return signature.replace(return_annotation=Any)
+    read = Annotated[Any, Depends(_dependency(body))]
+    parameters = [one.replace(annotation=read) if _is_struct(one) else one for one in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation=Any)
+
+
+def _reader(kind: type[msgspec.Struct]) -> Callable[[bytes], Any]:
+    def read(content: bytes) -> Any:
+        try:
+            return decode(content, kind)
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"bad request: {error}", param=_place(str(error))) from error
+        except msgspec.DecodeError as error:
+            raise BadRequest(f"bad request: {error}", code="invalid_json") from error
+
+    return read
+
+
+def _place(reason: str) -> str | None:
+    """The member that msgspec's words name: the one that they are about, or the one that is missing or unknown."""
+    within, member = re.search(r"`\$\.(.+)`$", reason), re.search(r"field `(\w+)`", reason)
+    return ".".join(found[1] for found in (within, member) if found) or None
+
+
+def _dependency(body: Body) -> Callable[[Request], Awaitable[Any]]:
+    async def read(request: Request) -> Any:
+        return body.read(await request.body())
+
+    return read
+
+
+def _answering(handler: Handler, signature: inspect.Signature, status: int) -> Handler:
+    async def answering(**values: Any) -> Response:
+        given = await handler(**values)
+        code, answer = cast("tuple[int, Any]", given) if isinstance(given, tuple) else (status, given)
+        return Response(msgspec.json.encode(answer), code, media_type=JSON)
+
+    answering.__name__, answering.__doc__ = handler.__name__, handler.__doc__
+    answering.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]  what `inspect` reads first
+    return answering
+
+
+def _response(text: str, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {"description": text, "content": {JSON: {"schema": reference(kind)}}}
+
+
+def _request_body(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {JSON: {"schema": reference(kind)}}}}
 
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RatchetError)  # noqa: S101 - what it is registered for
-    return _answer(http_error(error))
+    return _problem(http_error(error))
 
 
 async def _invalid(_: Request, error: Exception) -> Response:
     """One line that names every parameter that is wrong."""
     assert isinstance(error, RequestValidationError)  # noqa: S101 - what it is registered for
     places = [(".".join(str(part) for part in each["loc"][1:]), each["msg"]) for each in error.errors()]
-    line = "; ".join(f"{place or 'body'}: {reason}" for place, reason in places)
-    return _answer(HttpError(422, line, param=places[0][0] or None))
+    line = "; ".join(f"{place}: {reason}" for place, reason in places)
+    return _problem(HttpError(422, line, param=places[0][0]))
 
 
 async def _no_route(_: Request, error: Exception) -> Response:
     """No such path, or another method."""
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
-    return _answer(HttpError(error.status_code, error.detail))
+    return _problem(HttpError(error.status_code, error.detail), error.headers)
 
 
 async def _broken(_: Request, __: Exception) -> Response:
     """The server logs the error itself."""
-    return _answer(internal_error())
+    return _problem(internal_error())
 
 
-def _answer(problem: HttpError) -> Response:
-    return Response(problem.json, problem.status, media_type="application/json")
+_ERRORS = {RatchetError: _refused, RequestValidationError: _invalid, HTTPException: _no_route, Exception: _broken}
+
+
+def _problem(problem: HttpError, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(problem.json, problem.status, headers, JSON)

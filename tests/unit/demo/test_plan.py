@@ -6,13 +6,14 @@ import os
 import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ratchet.bus.clock import utc_now
 from ratchet.canary_deployer.settings import Settings
 from ratchet.demo.jobs import bad_job, cycle_job, drill_job, ticket_job
 from ratchet.demo.plan import BAD_DOMAIN, DEMO, DOMAIN, SMALL, Plan, deployer_environment
-from ratchet.rl_coordinator.http.models import JobIn
+from ratchet.rl_coordinator.http.job_request import job_body, training_request
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities, problems
 from tests.support.training import AMOUNTS
 
@@ -24,7 +25,9 @@ def test_the_coordinator_takes_every_job(plan: Plan) -> None:
     abilities = Abilities(training_enabled=True, algorithms=frozenset({"sft", "rloo"}), amounts=AMOUNTS)
     base = "s3://ratchet/policies/abc.json"
     for body in (drill_job(plan, base), ticket_job(plan, base), cycle_job(plan, 1), bad_job(plan)):
-        request = JobIn.model_validate(body).request("00000000-0000-7000-8000-000000000000", utc_now())
+        request = training_request(
+            job_body().read(msgspec.json.encode(body)), "00000000-0000-7000-8000-000000000000", utc_now()
+        )
         assert problems(request, abilities) == []
 
 

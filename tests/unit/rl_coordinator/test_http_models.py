@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
-from pydantic import ValidationError
 
 from ratchet.bus.message import named_id
+from ratchet.contract.http.jobs import JobOut
 from ratchet.contract.state import Job
 from ratchet.contract.training import (
     Checkpointing,
@@ -23,12 +24,19 @@ from ratchet.contract.training import (
     TrainingConfig,
     TrainingRequest,
 )
-from ratchet.rl_coordinator.http import models as http_models
-from ratchet.rl_coordinator.http.models import JobIn, job_out
+from ratchet.errors import Rejected
+from ratchet.rl_coordinator.http.job_request import job_body, training_request
+from ratchet.rl_coordinator.http.shown import job_out
 from ratchet.service.contracts import load_contracts
 from tests.support.training import NOON, after, job
 
 FRESH = named_id("fresh")
+BODY = job_body()
+
+
+def asked(body: dict[str, Any]) -> TrainingRequest:
+    """The request that a body stands for."""
+    return training_request(BODY.read(msgspec.json.encode(body)), FRESH, NOON)
 
 
 def test_every_setting_reaches_the_request() -> None:
@@ -65,7 +73,7 @@ def test_every_setting_reaches_the_request() -> None:
         "notes": "weekly",
         "deadline": after(60).isoformat(),
     }
-    made = JobIn.model_validate(body).request(FRESH, NOON)
+    made = asked(body)
     load_contracts().check_strict(made)
     assert made == TrainingRequest(
         training_job_id=FRESH,
@@ -122,17 +130,17 @@ def test_every_setting_reaches_the_request() -> None:
     ],
 )
 def test_the_api_knows_every_member_of_the_message(model: str, kind: Any) -> None:
-    assert set(getattr(http_models, model).model_fields) == set(kind.__struct_fields__)
+    assert set(BODY.schemas[model]["properties"]) == set(kind.__struct_fields__)
 
 
 def test_a_job_is_shown_with_all_that_is_known_of_it() -> None:
     hidden = {"rewarded", "preferences", "announced"}
-    assert set(http_models.JobOut.model_fields) == set(Job.__struct_fields__) - hidden
+    assert set(JobOut.__struct_fields__) == set(Job.__struct_fields__) - hidden
     assert job_out(job()).training_job_id == job().training_job_id
 
 
 def test_a_bare_request_means_the_stable_policy_and_the_algorithms_defaults() -> None:
-    made = JobIn.model_validate({"algorithm": "sft"}).request(FRESH, NOON)
+    made = asked({"algorithm": "sft"})
     assert made.training_config == TrainingConfig(
         algorithm="sft",
         base_model="stable",
@@ -145,9 +153,9 @@ def test_a_bare_request_means_the_stable_policy_and_the_algorithms_defaults() ->
 def test_the_id_is_the_given_one_or_follows_from_the_key_or_is_fresh() -> None:
     given = named_id("given")
     keyed = {"algorithm": "sft", "idempotency_key": "nightly"}
-    first, again = (JobIn.model_validate(keyed).request(FRESH, NOON) for _ in range(2))
-    other_role = JobIn.model_validate({**keyed, "role": "sales"}).request(FRESH, NOON)
-    assert JobIn.model_validate({**keyed, "training_job_id": given}).request(FRESH, NOON).training_job_id == given
+    first, again = (asked(keyed) for _ in range(2))
+    other_role = asked({**keyed, "role": "sales"})
+    assert asked({**keyed, "training_job_id": given}).training_job_id == given
     assert first.training_job_id == again.training_job_id != other_role.training_job_id
     assert FRESH not in {first.training_job_id, other_role.training_job_id}
 
@@ -167,9 +175,36 @@ def test_the_id_is_the_given_one_or_follows_from_the_key_or_is_fresh() -> None:
         {"algorithm": "rloo", "priority": "now"},
         {"algorithm": "rloo", "training_job_id": "7"},
         {"algorithm": "rloo", "base_model": ""},
+        {"algorithm": "rloo", "deadline": "2026-05-01T10:00:00"},
+        {"algorithm": "rloo", "hyperparameters": {"seed": -1}},
+        {"algorithm": "rloo", "hyperparameters": {"seed": 1e300}},
+        {"algorithm": "rloo", "hyperparameters": {"label_smoothing": 0.5}},
         {},
     ],
 )
 def test_what_is_not_understood_is_refused(body: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        JobIn.model_validate(body)
+    with pytest.raises(Rejected):
+        asked(body)
+
+
+def test_every_member_at_fault_is_named_and_the_first_is_the_param() -> None:
+    body = {"algorithm": "rloo", "rank": 8, "hyperparameters": {"epochs": 0, "lora": {"alpha": "x"}}}
+    with pytest.raises(Rejected) as refused:
+        asked(body)
+    assert {part.partition(":")[0] for part in str(refused.value).split("; ")} == {
+        "rank",
+        "hyperparameters.epochs",
+        "hyperparameters.lora.alpha",
+    }
+    assert refused.value.param == str(refused.value).partition(":")[0]
+
+
+def test_null_means_absent() -> None:
+    body = {"algorithm": "sft", "compute": None, "dataset": {"filter": {"min_reward": None}}, "deadline": None}
+    assert asked(body) == asked({"algorithm": "sft", "dataset": {"filter": {}}})
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"x"', b"[" * 5000, b'{"a": "\xff"}', b'{"seed": 1e400}'])
+def test_what_is_no_request_at_all_is_refused(content: bytes) -> None:
+    with pytest.raises(Rejected):
+        BODY.read(content)

@@ -17,8 +17,9 @@ class Act(StrEnum):
     """The verbs of the control API and of `ratchet rollout`."""
 
     APPROVE = "approve"
-    """Start the canary of what waits."""
+    """Start the canary of what waits for approval."""
     PAUSE = "pause"
+    """Freeze the stage; a rollback is still possible."""
     RESUME = "resume"
     """Go on after a pause or at a deadline; or let a parked queue go on."""
     PROMOTE = "promote"

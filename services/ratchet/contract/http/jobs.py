@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from ratchet.bus.message import DEFAULT_ROLE, Cause
@@ -107,12 +106,12 @@ class PreviewOut(Answer, frozen=True, kw_only=True):
     format: str
     """trajectories, pairs or labels: the algorithm decides."""
     rows: int
-    left_out: Mapping[str, int]
+    left_out: dict[str, int]
     """What would not be taken, by reason."""
     waiting: int
     """Stored trajectories that have no reward yet, which only a later job can take."""
-    sources: Mapping[str, int]
-    watermarks: Mapping[str, int]
+    sources: dict[str, int]
+    watermarks: dict[str, int]
     """By stream: the newest message that was seen."""
     reward_function: str
     refused: str | None

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
+from ratchet.contract.http.status import RoleOut, SlotsOut, StatusOut, TrainingStatusOut
 from ratchet.contract.state import Job
-from ratchet.rl_coordinator.http.models import RoleOut, SlotsOut, StatusOut
-from ratchet.rl_coordinator.http.status_models import TrainingStatusOut, brief
+from ratchet.rl_coordinator.http.shown import brief
 from ratchet.rl_coordinator.jobs.domain.jobs import ACTIVE, TERMINAL, State
 from ratchet.rl_coordinator.jobs.domain.schedule import in_order, slots_used
 from ratchet.rl_coordinator.jobs.handlers import House

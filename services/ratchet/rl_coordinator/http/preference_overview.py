@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+from ratchet.contract.http.status import DpoRoleOut, DpoStatusOut
 from ratchet.contract.snapshot import PAIRS
 from ratchet.contract.state import READY, Job
-from ratchet.rl_coordinator.http.status_models import DpoRoleOut, DpoStatusOut, brief
+from ratchet.rl_coordinator.http.shown import brief
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.registry.kv_policies import KvPolicies
 from ratchet.rl_coordinator.triggers.clickhouse_counts import Counts

@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 
-from fastapi import APIRouter
-
-from ratchet.rl_coordinator.http.models import StatusOut
+from ratchet.contract.http.status import DpoStatusOut, StatusOut, TrainingStatusOut
 from ratchet.rl_coordinator.http.overview import Overview
 from ratchet.rl_coordinator.http.preference_overview import PreferenceOverview
-from ratchet.rl_coordinator.http.status_models import DpoStatusOut, TrainingStatusOut
 from ratchet.rl_coordinator.registry.http_registry import RoleFilter
+from ratchet.service.control_api import ControlApi
 
 
-@dataclass(frozen=True)
-class Statuses:
-    """What the routes work with."""
-
-    overview: Overview
-    preferences: PreferenceOverview
-    now: Callable[[], datetime]
-
-
-def status_routes(statuses: Statuses) -> APIRouter:
+class StatusRoutes:
     """`/v1/status` and what is under it."""
-    routes = APIRouter(prefix="/v1/status", tags=["status"])
 
-    @routes.get("")
-    async def status() -> StatusOut:
+    def __init__(self, overview: Overview, preferences: PreferenceOverview, now: Callable[[], datetime]) -> None:
+        self._overview = overview
+        self._preferences = preferences
+        self._now = now
+
+    def add_to(self, api: ControlApi) -> None:
+        """Serve them."""
+        api.route("GET", "/v1/status", self.status, tag="status")
+        api.route("GET", "/v1/status/training", self.training, tag="status")
+        api.route("GET", "/v1/status/dpo", self.dpo, tag="status")
+
+    async def status(self) -> StatusOut:
         """Jobs by state, slots, and where every role stands."""
-        return await statuses.overview.status(statuses.now())
+        return await self._overview.status(self._now())
 
-    @routes.get("/training")
-    async def training(role: RoleFilter = None) -> TrainingStatusOut:
+    async def training(self, role: RoleFilter = None) -> TrainingStatusOut:
         """What trains now, what waits, and how the last trainings ended."""
-        return statuses.overview.training(statuses.now(), role)
+        return self._overview.training(self._now(), role)
 
-    @routes.get("/dpo")
-    async def dpo(role: RoleFilter = None) -> DpoStatusOut:
+    async def dpo(self, role: RoleFilter = None) -> DpoStatusOut:
         """Preferences by role and source, what came since the last DPO, and whether the trigger would fire."""
-        return await statuses.preferences.status(role)
-
-    return routes
+        return await self._preferences.status(role)

@@ -8,6 +8,7 @@ from datetime import datetime
 import structlog
 from msgspec.structs import replace
 
+from ratchet.contract.http.jobs import PreviewOut
 from ratchet.contract.state import Job
 from ratchet.contract.training import TrainingError, TrainingRequest
 from ratchet.errors import DigestMismatch, NotFound, Rejected, Unavailable
@@ -15,7 +16,7 @@ from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.domain import jobs
 from ratchet.rl_coordinator.jobs.domain.jobs import State
 from ratchet.rl_coordinator.jobs.domain.schedule import next_up
-from ratchet.rl_coordinator.jobs.exporter import Export, Exporter, Preview
+from ratchet.rl_coordinator.jobs.exporter import Export, Exporter
 from ratchet.rl_coordinator.jobs.handlers import House
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.jobs.reconciler import Keeper
@@ -50,7 +51,7 @@ class Dispatcher:
         for job in waiting:
             await self._start(job)
 
-    async def preview(self, request: TrainingRequest) -> Preview:
+    async def preview(self, request: TrainingRequest) -> PreviewOut:
         """The data that a job for `request` would be handed over with at this moment. Raises `Rejected`."""
         return await self._exporter.preview(request, await self._policies.of(request.role))
 

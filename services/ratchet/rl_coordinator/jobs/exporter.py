@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from ratchet.bus.message import JsonObject
+from ratchet.contract.http.jobs import PreviewOut
 from ratchet.contract.snapshot import SNAPSHOT, SnapshotHeader
 from ratchet.contract.state import Job
 from ratchet.contract.training import Dataset, DatasetFilter, SnapshotRef, TrainingRequest
@@ -34,23 +35,6 @@ class Export:
     snapshot: SnapshotRef
     trajectories: int
     """Rows: trajectories, or preference pairs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """What a snapshot would hold."""
-
-    format: str
-    rows: int
-    left_out: Mapping[str, int]
-    """What was not taken, by reason."""
-    waiting: int
-    """Stored trajectories that have no reward yet; 0 for preferences."""
-    sources: Mapping[str, int]
-    watermarks: Mapping[str, int]
-    reward_function: str
-    refused: str | None
-    """Why a job would be refused, None when it would not."""
 
 
 class Exporter:
@@ -86,7 +70,7 @@ class Exporter:
         )
         return Wanted(role, algorithm, dataset, together)
 
-    async def preview(self, request: TrainingRequest, policies: Policies) -> Preview:
+    async def preview(self, request: TrainingRequest, policies: Policies) -> PreviewOut:
         """What the snapshot of a job for `request` would hold; all rows are made, and none is written.
 
         Raises `Rejected` for a request that brings its snapshot: nothing is chosen for it.
@@ -103,13 +87,13 @@ class Exporter:
             sources.update(row.origin.source for row in made if not isinstance(row, str))
         rows = sources.total()
         short = _shortage(wanted, draft, rows, left_out) if rows < max(1, draft.minimum) else None
-        return Preview(
+        return PreviewOut(
             format=wanted.format,
             rows=rows,
             left_out=left_out,
             waiting=draft.waiting,
             sources=sources,
-            watermarks=draft.watermarks,
+            watermarks=dict(draft.watermarks),
             reward_function=draft.reward_function,
             refused=draft.problem or short,
         )

@@ -13,14 +13,7 @@ import msgspec
 
 from ratchet.bus.message import named_id
 from ratchet.contract import TrainingDispatch
-from ratchet.contract.snapshot import SnapshotManifest
-from ratchet.contract.state import Job, PolicyVersion
-from ratchet.contract.training import SnapshotRef
-from ratchet.datasets.s3_snapshots import Snapshots
-from ratchet.errors import DigestMismatch, NotFound, Rejected
-from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
-from ratchet.rl_coordinator.registry.clickhouse_lineage import History, PastJob
-from ratchet.rl_coordinator.registry.http_registry_models import (
+from ratchet.contract.http.models import (
     EventPart,
     JobPart,
     LineageOut,
@@ -32,10 +25,17 @@ from ratchet.rl_coordinator.registry.http_registry_models import (
     SnapshotPart,
     TrajectoriesPage,
     TrajectoryPart,
-    model_out,
 )
+from ratchet.contract.snapshot import SnapshotManifest
+from ratchet.contract.state import Job, PolicyVersion
+from ratchet.contract.training import SnapshotRef
+from ratchet.datasets.s3_snapshots import Snapshots
+from ratchet.errors import DigestMismatch, NotFound, Rejected
+from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
+from ratchet.rl_coordinator.registry.clickhouse_lineage import History, PastJob
 from ratchet.rl_coordinator.registry.kv_policies import KvPolicies, Policies
 from ratchet.rl_coordinator.registry.provenance_sums import rater_counts, reward_functions
+from ratchet.rl_coordinator.registry.shown import model_out
 from ratchet.stores.warehouse import Row
 
 COUNTED = 10_000
@@ -95,7 +95,7 @@ class Provenance:
             preferences=await self._preferences(role, preferences, page, found),
             rewards=functions[:FUNCTIONS],
             feedback=raters[:RATERS],
-            told=[EventPart.model_validate(row) for row in await self._history.told(role, version)],
+            told=msgspec.convert(await self._history.told(role, version), list[EventPart]),
             counted=min(len(ids), COUNTED),
             missing=found.missing,
             parent=parent,
@@ -143,8 +143,8 @@ class Provenance:
     async def _summary(self, role: str, ids: Sequence[str]) -> tuple[list[RewardsPart], list[RaterPart]]:
         rewards = (await self._history.rewards(role, ids)).values()
         feedback = await self._history.feedback(role, ids)
-        functions = [RewardsPart.model_validate(one) for one in reward_functions(rewards)]
-        return functions, [RaterPart.model_validate(one) for one in rater_counts(feedback)]
+        functions = msgspec.convert(reward_functions(rewards), list[RewardsPart])
+        return functions, msgspec.convert(rater_counts(feedback), list[RaterPart])
 
     async def _trajectories(self, role: str, ids: Sequence[str], page: Page, found: _Found) -> TrajectoriesPage:
         shown = ids[page.offset : page.offset + page.limit]
@@ -158,8 +158,8 @@ class Provenance:
         shown = ids[page.offset : page.offset + page.limit]
         stored = await self._history.preferences(role, shown)
         _name_absent(found, "preferences", shown, stored)
-        items = [PreferencePart.model_validate({"preference_id": name, **stored.get(name, {})}) for name in shown]
-        return PreferencesPage(total=len(ids), offset=page.offset, items=items)
+        rows = [{"preference_id": name, **stored.get(name, {})} for name in shown]
+        return PreferencesPage(total=len(ids), offset=page.offset, items=msgspec.convert(rows, list[PreferencePart]))
 
 
 def _name_absent(found: _Found, what: str, shown: Sequence[str], stored: Mapping[str, Row]) -> None:
@@ -209,9 +209,9 @@ def _completed(policy: PolicyVersion) -> dict[str, str]:
 
 def _snapshot_part(manifest: SnapshotManifest, ref: SnapshotRef) -> SnapshotPart:
     told = {**msgspec.structs.asdict(manifest), "raters": manifest.raters or {}, "uri": ref.uri, "digest": ref.digest}
-    return SnapshotPart.model_validate({name: told[name] for name in SnapshotPart.model_fields})
+    return msgspec.convert({name: told[name] for name in SnapshotPart.__struct_fields__}, SnapshotPart)
 
 
 def _trajectory_part(name: str, stored: Row | None, reward: Row | None) -> TrajectoryPart:
-    part = RewardPart.model_validate(reward) if reward else None
-    return TrajectoryPart.model_validate({"trajectory_id": name, **(stored or {}), "reward": part})
+    part = msgspec.convert(reward, RewardPart) if reward else None
+    return msgspec.convert({"trajectory_id": name, **(stored or {}), "reward": part}, TrajectoryPart)

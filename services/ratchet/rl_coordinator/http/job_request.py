@@ -1,0 +1,131 @@
+"""A request for training as the HTTP API takes it: the strict schema of the message, without the nesting.
+
+Closed and strictly typed: a misspelt setting is refused, not ignored. What the schema does not say (defaults, and what
+only this API means by a member) stands in `JobIn`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+import jsonschema_rs
+import msgspec
+
+from ratchet.bus.contracts import load_schema
+from ratchet.bus.message import decode, named_id
+from ratchet.contract import TrainingRequest
+from ratchet.contract.http.jobs import DatasetIn, JobIn
+from ratchet.contract.training import Dataset, RequestMetadata, TrainingConfig
+from ratchet.errors import Rejected
+from ratchet.resources import resource_dir
+from ratchet.service.control_api import Body
+from ratchet.service.openapi import Schema, components, reference
+
+PROBLEMS = 10
+"""Most problems of one body that are named."""
+
+
+def training_request(job: JobIn, job_id: str, now: datetime) -> TrainingRequest:
+    """The message of a request. `job_id` is used where the request brings neither an id nor a key."""
+    if job.training_job_id is not None:
+        job_id = str(UUID(job.training_job_id))
+    elif job.idempotency_key:
+        job_id = named_id("job", job.role, job.idempotency_key)
+    config = {name: getattr(job, name) for name in TrainingConfig.__struct_fields__}
+    config["dataset"] = Dataset(**msgspec.structs.asdict(job.dataset))
+    metadata = RequestMetadata(notes=job.notes, previous_training_job=job.previous_training_job)
+    return TrainingRequest(
+        training_job_id=job_id,
+        timestamp=now,
+        requester=job.requester,
+        trigger_reason="manual",
+        training_config=TrainingConfig(**config),
+        role=job.role,
+        evaluation=job.evaluation,
+        priority=job.priority,
+        metadata=metadata if metadata != RequestMetadata() else None,
+        idempotency_key=job.idempotency_key,
+        deadline=job.deadline,
+    )
+
+
+def job_body() -> Body:
+    """How the body is read, by schemas that follow from the contract's."""
+    schemas = job_schemas(load_schema(resource_dir("contracts"), "training.request.v1"))
+    document = {**reference(JobIn), "components": {"schemas": schemas}}
+    validator = jsonschema_rs.Draft202012Validator(document, validate_formats=True, offline=True)
+    return Body(JobIn, schemas, partial(_read, validator))
+
+
+def job_schemas(strict: Schema) -> dict[str, Schema]:
+    """`JobIn` and its parts, each under its name, from the strict schema of the message."""
+    schemas: dict[str, Schema] = {}
+    top = strict["properties"]
+    stated = {**top["metadata"]["properties"], **top, **top["training_config"]["properties"]}
+    members = {name: stated[name] for name in JobIn.__struct_fields__}
+    members["algorithm"] = {"type": "string"}  # which there are says the installation, and why one is refused
+    members["base_model"] = {**members["base_model"], "minLength": 1}
+    whole = {"type": "object", "additionalProperties": False, "required": ["algorithm"], "properties": members}
+    _named(JobIn.__name__, whole, strict["$defs"], schemas)
+    for name, own in components([JobIn, DatasetIn]).items():
+        if name in (JobIn.__name__, DatasetIn.__name__):
+            _overlay(schemas[name], own)
+    return schemas
+
+
+def _named(name: str, schema: Schema, parts: Mapping[str, Schema], schemas: dict[str, Schema]) -> None:
+    """Put an object under its name, and every object in it under one of its own."""
+    members: dict[str, Schema] = {}
+    for member, stated in schema["properties"].items():
+        found = {**parts[stated["$ref"].rsplit("/", 1)[1]], **stated} if "$ref" in stated else stated
+        if "properties" in found:
+            part = f"{member.title().replace('_', '')}In"
+            _named(part, {key: value for key, value in found.items() if key != "$ref"}, parts, schemas)
+            found = {"$ref": f"#/components/schemas/{part}"}
+        members[member] = found
+    schemas[name] = {"title": name, **schema, "properties": members}
+
+
+def _overlay(schema: Schema, own: Schema) -> None:
+    """What the struct says of itself and its members, beyond the contract."""
+    schema["description"] = own["description"]
+    for name, member in own["properties"].items():
+        said = {key: member[key] for key in ("description", "default") if member.get(key) not in (None, {})}
+        schema["properties"][name] = {**schema["properties"][name], **said}
+    schema["required"] = own.get("required", [])
+    if not schema["required"]:
+        del schema["required"]
+
+
+def _read(validator: jsonschema_rs.Draft202012Validator, content: bytes) -> JobIn:
+    """Raises `Rejected` with every member that is wrong."""
+    try:
+        body = _without_nulls(decode(content))
+        problems = [_problem(error) for error in islice(validator.iter_errors(body), PROBLEMS)]
+        if problems:
+            raise Rejected("; ".join(f"{place}: {reason}" for place, reason in problems), param=problems[0][0])
+        return msgspec.convert(body, JobIn)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise Rejected(f"body: {error}") from error
+
+
+def _without_nulls(value: Any) -> Any:
+    """JSON without members that are null: they mean the same as absent ones."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(member) for name, member in value.items() if member is not None}
+    return value
+
+
+def _problem(error: jsonschema_rs.ValidationError) -> tuple[str, str]:
+    """Where it is and what is wrong; a member that is missing or not known counts as the place."""
+    place, kind, reason = list(error.instance_path), error.kind, error.message
+    if isinstance(kind, jsonschema_rs.ValidationErrorKind.Required):
+        place, reason = [*place, kind.property], "is missing"
+    if isinstance(kind, jsonschema_rs.ValidationErrorKind.AdditionalProperties):
+        place, reason = [*place, kind.unexpected[0]], "there is no such setting"
+    return ".".join(map(str, place)) or "body", reason

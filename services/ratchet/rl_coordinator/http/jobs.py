@@ -1,0 +1,118 @@
+"""The HTTP routes of training jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Annotated
+
+import uuid_utils
+from fastapi import Query
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from ratchet.contract.http.jobs import JobIn, JobOut, JobsOut, PreviewOut
+from ratchet.errors import WrongState
+from ratchet.rl_coordinator.http.job_request import training_request
+from ratchet.rl_coordinator.http.shown import job_out
+from ratchet.rl_coordinator.jobs.dispatcher import Dispatcher
+from ratchet.rl_coordinator.jobs.domain.jobs import State
+from ratchet.rl_coordinator.jobs.handlers import Coordinator
+from ratchet.rl_coordinator.jobs.intake import Intake
+from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
+from ratchet.rl_coordinator.registry.http_registry import RoleFilter
+from ratchet.service.control_api import ControlApi
+
+TAG = "jobs"
+TWICE: Mapping[int, str] = {400: "One of the headers that are checked comes twice."}
+UNKNOWN: Mapping[int, str] = {404: "There is no such job."}
+ASKED: Mapping[int, str] = {
+    201: "The new job.",
+    200: "The id or idempotency key is known: this is its job. With `dry_run`: the job that would be made.",
+}
+REFUSED: Mapping[int, str] = {
+    **TWICE,
+    409: "It cannot work now: training is disabled, the role has no policy to continue from, or there is no data for"
+    " it.",
+    422: "The request cannot be run as it is.",
+}
+
+
+class AskIn(BaseModel):
+    """How a request is meant. A misspelt name is refused: it must not start a training."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    dry_run: bool = Field(False, description="Only look whether it could work: no job is created or announced.")
+
+
+class JobRoutes:
+    """`/v1/jobs` and what is under it."""
+
+    def __init__(
+        self,
+        *,
+        intake: Intake,
+        coordinator: Coordinator,
+        store: KvJobs,
+        dispatcher: Dispatcher,
+        training_enabled: bool,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._intake = intake
+        self._coordinator = coordinator
+        self._store = store
+        self._dispatcher = dispatcher
+        self._training_enabled = training_enabled
+        self._now = now
+
+    def add_to(self, api: ControlApi) -> None:
+        """Serve them."""
+        ended = {**TWICE, **UNKNOWN, 409: "The job has ended."}
+        api.route("POST", "/v1/jobs", self.ask_for_training, tag=TAG, answers=ASKED, errors=REFUSED)
+        api.route("POST", "/v1/jobs/preview", self.preview_data, tag=TAG, errors=TWICE)
+        api.route("POST", "/v1/jobs/{job_id}/cancel", self.cancel_job, tag=TAG, errors=ended)
+        api.route("GET", "/v1/jobs", self.list_jobs, tag=TAG)
+        api.route("GET", "/v1/jobs/{job_id}", self.get_job, tag=TAG, errors=UNKNOWN)
+
+    async def ask_for_training(self, body: JobIn, asked: Annotated[AskIn, Query()]) -> tuple[int, JobOut]:
+        """Ask for training. The job is queued, or found if it was asked for before."""
+        if not self._training_enabled:
+            raise WrongState("training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)")
+        request = training_request(body, str(uuid_utils.uuid7()), self._now())
+        if asked.dry_run:
+            return 200, job_out(await self._intake.consider(request))
+        job, created = await self._intake.ask(request)
+        return 201 if created else 200, job_out(job)
+
+    async def preview_data(self, body: JobIn) -> PreviewOut:
+        """Say what data the job would take if it started now, and what it would leave out. Nothing is created."""
+        request = training_request(body, str(uuid_utils.uuid7()), self._now())
+        self._coordinator.check(request)
+        return await self._dispatcher.preview(request)
+
+    async def cancel_job(self, job_id: str) -> JobOut:
+        """Cancel: a queued job at once, a running one as soon as its worker has stopped."""
+        return job_out(await self._coordinator.cancel(job_id))
+
+    async def list_jobs(
+        self,
+        state: Annotated[State | None, Query()] = None,
+        role: RoleFilter = None,
+        algorithm: Annotated[str | None, Query()] = None,
+        since: Annotated[AwareDatetime | None, Query(description="Created then or later.")] = None,
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+        offset: Annotated[int, Query(ge=0, description="So many of the newest are left out.")] = 0,
+    ) -> JobsOut:
+        """Jobs that are kept, newest first."""
+        asked = {"state": state, "role": role, "algorithm": algorithm}
+        chosen = {name: value for name, value in asked.items() if value is not None}
+        jobs = [
+            job
+            for job in reversed(self._store.all())
+            if all(getattr(job, name) == chosen[name] for name in chosen) and (since is None or job.created_at >= since)
+        ]
+        return JobsOut(jobs=[job_out(job) for job in jobs[offset : offset + limit]], total=len(jobs))
+
+    async def get_job(self, job_id: str) -> JobOut:
+        """One job."""
+        return job_out(await self._store.get(job_id))
