@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.command_lines import COMMANDS, ODD, lines
@@ -66,10 +67,10 @@ def rows(directory: Path) -> dict[str, int]:
     return json.loads(ratchet("status", "--json", "--dir", str(directory)).stdout)["rows"]
 
 
-def asked(directory: Path) -> dict[str, Any]:
+def asked(directory: Path, *more: str) -> dict[str, Any]:
     """A job that is accepted; no worker runs that could take it."""
     words = ("train", "airline", "--algorithm", "sft", "--base-model", "none", "--json")
-    done = ratchet(*words, "--dir", str(directory))
+    done = ratchet(*words, *more, "--dir", str(directory))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -165,6 +166,30 @@ def test_every_listing_is_an_object_that_names_what_it_lists(directory: Path) ->
     for words, name in listings.items():
         where = [] if words == "contract list" else ["--dir", str(directory)]
         assert isinstance(json.loads(ratchet(*words.split(), "--json", *where).stdout)[name], list), words
+
+
+def test_json_is_what_the_service_answers(directory: Path) -> None:
+    env = json.loads(ratchet("env", "--json", "--dir", str(directory)).stdout)
+    job = asked(directory, "--set", "learning_rate=1e-5", "--set", "lora.r=8")["training_job_id"]
+    for words, service, path in (
+        ("jobs", "COORDINATOR", "/v1/jobs"),
+        (f"jobs {job}", "COORDINATOR", f"/v1/jobs/{job}"),
+        ("policies list", "DEPLOYER", "/v1/policies"),
+        ("rollout status", "DEPLOYER", "/v1/rollouts"),
+    ):
+        said = ratchet(*words.split(), "--json", "--dir", str(directory)).stdout
+        answer = httpx.get(f"{env[f'RATCHET_{service}_URL']}{path}", trust_env=False).json()
+        assert list(pairs(json.loads(said))) == list(pairs(answer)), words
+
+
+def pairs(document: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value with its path, in the document's order."""
+    items = (
+        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    )
+    yield path, document if not items else type(document)
+    for name, value in items:
+        yield from pairs(value, f"{path}/{name}")
 
 
 def test_status_and_jobs_list_the_newest_job_first(directory: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pytest
 
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.policies import export_files, export_target, require_exportable
 from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
+from ratchet.contract.state import PolicyVersion
 from ratchet.errors import NotFound, Rejected
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
@@ -36,8 +37,18 @@ def a_policy(shared: SharedSettings, tmp_path: Path) -> Policy:
     return publish_policy(objects, manifest)
 
 
-def described(policy: Policy) -> dict[str, Any]:
-    return {"name": "support@1", "uri": policy.uri, "digest": policy.digest}
+def described(policy: Policy) -> PolicyVersion:
+    return PolicyVersion(
+        role="support",
+        version=1,
+        name="support@1",
+        digest=policy.digest,
+        uri=policy.uri,
+        kind=ADAPTER,
+        base_model="tiny",
+        created_at=AT,
+        stage="registered",
+    )
 
 
 def quiet(done: float, total: float | None = None, note: str = "") -> None:
@@ -73,6 +84,6 @@ def test_an_export_that_would_work_passes_the_look_before_it(shared_settings: Sh
     policy, target = a_policy(shared_settings, tmp_path), tmp_path / "out"
     require_exportable(endpoints(shared_settings, tmp_path), described(policy), target)
     assert not target.exists()
-    gone = {**described(policy), "uri": policy.uri.replace(policy.digest, "0" * 64)}
+    gone = msgspec.structs.replace(described(policy), uri=policy.uri.replace(policy.digest, "0" * 64))
     with pytest.raises(NotFound):
         require_exportable(endpoints(shared_settings, tmp_path), gone, target)

@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
 
 from ratchet.bus.message import encode
-from ratchet.cli.api import call, segment
+from ratchet.cli.api import get, post, segment
 from ratchet.cli.connections import objects_of, settings_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.jobs import dataset_request
 from ratchet.cli.options import AsJson, Directory, RoleOption
 from ratchet.cli.output import console, print_answer, print_table, progress
+from ratchet.contract.http.jobs import JobOut, PreviewOut
 from ratchet.contract.snapshot import ROWS, SnapshotManifest
 from ratchet.contract.training import SnapshotRef
 from ratchet.datasets.parquet import read_rows
@@ -32,8 +32,6 @@ app = typer.Typer(no_args_is_help=True)
 
 JobOrUri = Annotated[str, typer.Argument(help="A job's id, or the s3:// uri of a snapshot's manifest.")]
 
-Json = dict[str, Any]
-"""A decoded answer, or a body."""
 _NAMED = re.compile(r"s3://[^/]+/(?:.+/)?([0-9a-f]{64})\.json")
 """Manifests are named by their digest."""
 PREVIEW_S = 600.0
@@ -138,10 +136,10 @@ def write_rows(endpoints: Endpoints, found: Found, file: Path) -> int:
             return sum(lines.write(encode(row) + b"\n") > 0 for row in read_rows(rows, kind))
 
 
-def ask_preview(endpoints: Endpoints, role: str, algorithm: str, dataset: Json) -> Json:
+def ask_preview(endpoints: Endpoints, role: str, algorithm: str, dataset: Mapping[str, object]) -> PreviewOut:
     """What a job that starts now would take, as the coordinator says; nothing is created. Raises `Rejected`."""
     body = {"role": role, "algorithm": algorithm, "dataset": dataset}
-    return call(endpoints, "coordinator", "POST", "/v1/jobs/preview", body, timeout_s=PREVIEW_S)
+    return post(endpoints, "coordinator", "/v1/jobs/preview", PreviewOut, body, timeout_s=PREVIEW_S)
 
 
 def show_snapshot(found: Found) -> None:
@@ -170,23 +168,23 @@ def show_snapshot(found: Found) -> None:
     print_table(("what", "value"), facts, "")
 
 
-def show_preview(role: str, found: Json) -> None:
+def show_preview(role: str, found: PreviewOut) -> None:
     """The preview for people."""
     facts = [
-        ("rows", f"{found['rows']} {found['format']}"),
+        ("rows", f"{found.rows} {found.format}"),
         ("role", role),
-        ("sources", _words(found["sources"])),
-        ("left out", _words(found["left_out"])),
-        ("without a reward yet", found["waiting"] or None),
-        ("reward", found["reward_function"] or None),
-        ("seen up to", _words(found["watermarks"])),
+        ("sources", _words(found.sources)),
+        ("left out", _words(found.left_out)),
+        ("without a reward yet", found.waiting or None),
+        ("reward", found.reward_function or None),
+        ("seen up to", _words(found.watermarks)),
     ]
     print_table(("what", "value"), facts, "")
-    if found["refused"]:
-        console.print(f"a job would be refused: {found['refused']}", markup=False)
+    if found.refused:
+        console.print(f"a job would be refused: {found.refused}", markup=False)
 
 
-def between(since: datetime | None, until: datetime | None) -> Json | None:
+def between(since: datetime | None, until: datetime | None) -> dict[str, str] | None:
     """A filter's range of dates; naive ones are this machine's time."""
     given = {"start": since, "end": until}
     return {name: at.astimezone().isoformat() for name, at in given.items() if at is not None} or None
@@ -202,11 +200,11 @@ def _ref_of_uri(uri: str) -> SnapshotRef:
 
 
 def _ref_of_job(endpoints: Endpoints, job_id: str) -> SnapshotRef:
-    job = call(endpoints, "coordinator", "GET", f"/v1/jobs/{segment(job_id)}")
-    if job.get("snapshot") is None:
-        raise Rejected(f"job {job_id} is {job['state']} and has no snapshot")
-    return msgspec.convert(job["snapshot"], SnapshotRef)
+    job = get(endpoints, "coordinator", f"/v1/jobs/{segment(job_id)}", JobOut)
+    if job.snapshot is None:
+        raise Rejected(f"job {job_id} is {job.state} and has no snapshot")
+    return job.snapshot
 
 
-def _words(counts: Mapping[str, Any]) -> str | None:
+def _words(counts: Mapping[str, object]) -> str | None:
     return ", ".join(f"{name} {value}" for name, value in counts.items()) or None

@@ -8,15 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
-import msgspec
 import typer
 
+from ratchet.cli.api import read_roles
 from ratchet.cli.connections import settings_of, warehouse_of
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import AsJson, Directory, OptionalRole
 from ratchet.cli.output import print_answer, progress
-from ratchet.cli.policies import read_roles
-from ratchet.contract.state import Route
 from ratchet.errors import NotFound
 from ratchet.exporters import KINDS
 from ratchet.exporters.base import Wanted
@@ -73,8 +71,8 @@ def tensorzero(
 ) -> None:
     """What serves now, and with which weights, as a tensorzero.toml: a snapshot that nothing keeps up to date."""
     endpoints = locate(directory)
-    told = [one["route"] for one in read_roles(endpoints, role)["roles"] if one["route"]]
-    routes = [route for route in msgspec.convert(told, list[Route]) if route.stable is not None]
+    known = [one.route for one in read_roles(endpoints, role).roles]
+    routes = [route for route in known if route is not None and route.stable is not None]
     if not routes:
         raise NotFound("no policy serves any role" if role is None else f"no policy serves {role}")
     write_whole(output, tensorzero_toml(routes, endpoints.url("engine"), datetime.now(UTC)).encode())

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
 
 import typer
 
-from ratchet.cli.api import Refused, call
+from ratchet.cli.api import post
 from ratchet.cli.completion import complete_role
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import AsJson, Directory, DryRun, TrajectoryArgument, checked_role
 from ratchet.cli.output import errors, print_answer, print_dry_run
 from ratchet.cli.trajectories import roles_of
+from ratchet.contract.http.gateway import FeedbackTaken
 from ratchet.errors import Rejected, Unavailable
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
@@ -47,7 +49,6 @@ def feedback(
     It is given all the same, and counts once its trajectory is stored. Only where nothing knows the trajectory's role,
     neither --role nor the gateway, is nothing given: exit code 1.
     """
-
     said = {"thumbs": None if thumbs is None else thumbs == "up", "rating": stars, "comment": comment}
     given = {kind: value for kind, value in said.items() if value is not None}
     if not given:
@@ -56,7 +57,7 @@ def feedback(
     known, doubt = _known_role(endpoints, trajectory_id, role)
     named = {"role": known, "rater": rater}
     about = {"trajectory_id": trajectory_id, **{name: value for name, value in named.items() if value}}
-    bodies: list[dict[str, Any]] = [{**about, "kind": kind, "value": value} for kind, value in given.items()]
+    bodies = [{**about, "kind": kind, "value": value} for kind, value in given.items()]
     warning = f"{doubt}: the feedback counts once its trajectory is" if doubt else None
     if dry_run:
         print_dry_run(f"POST {endpoints.url('gateway')}/v1/feedback", bodies, as_json)
@@ -87,12 +88,11 @@ def _known_role(endpoints: Endpoints, trajectory_id: str, role: str | None) -> t
     return role or (stored[0] if len(stored) == 1 else None), None
 
 
-def _give(endpoints: Endpoints, bodies: list[dict[str, Any]], doubt: str | None) -> list[Any]:
+def _give(endpoints: Endpoints, bodies: Sequence[Mapping[str, object]], doubt: str | None) -> list[FeedbackTaken]:
     """The gateway's answers. Raises `Rejected`, before anything is given, when it cannot tell the role either."""
-
     try:
-        return [call(endpoints, "gateway", "POST", "/v1/feedback", body) for body in bodies]
-    except Refused as error:
+        return [post(endpoints, "gateway", "/v1/feedback", FeedbackTaken, body) for body in bodies]
+    except Rejected as error:
         if error.param != "role" or "role" in bodies[0]:
             raise
         known = f"{doubt}, and " if doubt else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import msgspec
 import typer
 
-from ratchet.cli.api import call, require_role
+from ratchet.cli.api import get, post, require_role
 from ratchet.cli.completion import complete_job
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
@@ -28,8 +28,8 @@ from ratchet.cli.output import (
     print_json,
     print_table,
     progress,
-    when,
 )
+from ratchet.contract.http.jobs import JobOut, JobsOut
 from ratchet.errors import NotFound, Rejected, Unavailable
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
@@ -65,8 +65,6 @@ POLL_S = 0.5
 SILENCE_S = 60.0
 """A coordinator that restarts answers again within this time; one that is silent for longer is away."""
 ENDED = frozenset({"completed", "failed", "cancelled"})
-Job = dict[str, Any]
-"""A job as the coordinator describes it."""
 
 
 @app.command()
@@ -107,20 +105,20 @@ def jobs(
     """List training jobs, newest first, or show one."""
     endpoints = locate(directory)
     if job_id is not None:
-        job = call(endpoints, "coordinator", "GET", _path(job_id))
+        job = get(endpoints, "coordinator", _path(job_id), JobOut)
         print_answer(job, as_json, lambda: _show(job, directory))
         return
     query = urlencode({name: value for name, value in (("role", role), ("state", state)) if value is not None})
-    answer = call(endpoints, "coordinator", "GET", f"/v1/jobs?{query}")
-    if not answer["jobs"] and role is not None:
+    answer = get(endpoints, "coordinator", f"/v1/jobs?{query}", JobsOut)
+    if not answer.jobs and role is not None:
         require_role(endpoints, role)
-    print_answer(answer, as_json, lambda: _show_list(answer["jobs"], "no such jobs" if query else "no jobs yet"))
+    print_answer(answer, as_json, lambda: _show_list(answer.jobs, "no such jobs" if query else "no jobs yet"))
 
 
 @app.command()
 def cancel(job_id: JobId, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Cancel a job; a running one stops within seconds."""
-    job = call(locate(directory), "coordinator", "POST", f"{_path(job_id)}/cancel")
+    job = post(locate(directory), "coordinator", f"{_path(job_id)}/cancel", JobOut)
     print_answer(job, as_json, f"job {job_id} is {_state(job)}")
 
 
@@ -143,10 +141,10 @@ def submit(directory: Path, body: dict[str, Any], asked: Asked) -> None:
         trains_here = endpoints.record is not None and TRAINER in endpoints.record.services
         body = body | {"base_model": located(base_model, trains_here=trains_here)}
     if asked.dry_run:
-        call(endpoints, "coordinator", "POST", "/v1/jobs?dry_run=true", body)
+        post(endpoints, "coordinator", "/v1/jobs?dry_run=true", JobOut, body)
         print_dry_run(f"POST {endpoints.url('coordinator')}/v1/jobs", body, asked.as_json)
         return
-    job = call(endpoints, "coordinator", "POST", "/v1/jobs", body)
+    job = post(endpoints, "coordinator", "/v1/jobs", JobOut, body)
     if asked.wait:
         job = wait_for(endpoints, job, asked.timeout_s, quiet=asked.as_json)
     if asked.as_json:
@@ -154,22 +152,22 @@ def submit(directory: Path, body: dict[str, Any], asked: Asked) -> None:
     elif asked.wait:
         _show(job, directory)
     else:
-        look = follow_up("jobs", job["training_job_id"], directory=directory)
-        console.print(f"job {job['training_job_id']} is {job['state']}; `{look}` follows it", markup=False)
-    if asked.wait and job["state"] != "completed":
+        look = follow_up("jobs", job.training_job_id, directory=directory)
+        console.print(f"job {job.training_job_id} is {job.state}; `{look}` follows it", markup=False)
+    if asked.wait and job.state != "completed":
         raise typer.Exit(ExitCode.PARTLY)
 
 
-def wait_for(endpoints: Endpoints, job: Job, timeout_s: float | None, *, quiet: bool) -> Job:
+def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, *, quiet: bool) -> JobOut:
     """The job once it has ended, or the time is up. Interrupting the wait does not cancel the job."""
-    with progress(f"{job['algorithm']} of {job['role']}", quiet=quiet) as bar:
+    with progress(f"{job.algorithm} of {job.role}", quiet=quiet) as bar:
 
-        def tell(seen: Job) -> None:
-            percent = (seen.get("progress") or {}).get("percent_complete")
-            bar(percent or 0, None if percent is None else 100, seen["state"])
+        def tell(seen: JobOut) -> None:
+            percent = seen.progress.percent_complete if seen.progress is not None else None
+            bar(percent or 0, None if percent is None else 100, seen.state)
 
-        path = _path(job["training_job_id"])
-        return until_ended(job, lambda: call(endpoints, "coordinator", "GET", path), tell, Waiting(timeout_s))
+        path = _path(job.training_job_id)
+        return until_ended(job, lambda: get(endpoints, "coordinator", path, JobOut), tell, Waiting(timeout_s))
 
 
 def _path(job_id: str) -> str:
@@ -179,53 +177,55 @@ def _path(job_id: str) -> str:
     return f"/v1/jobs/{job_id}"
 
 
-def _show(job: Job, directory: Path) -> None:
+def _show(job: JobOut, directory: Path) -> None:
     """The facts of a job in reading order, its error as it was told, without the worker's traceback."""
-    config, error = job["request"]["training_config"], job.get("error") or {}
+    config, error = job.request.training_config, job.error
+    hyperparameters: dict[str, object] = msgspec.to_builtins(config.hyperparameters)
     facts: dict[str, object] = {
-        "job": job["training_job_id"],
-        "role": job["role"],
-        "algorithm": job["algorithm"],
+        "job": job.training_job_id,
+        "role": job.role,
+        "algorithm": job.algorithm,
         "state": _state(job),
-        "error": f"{error['code']}: {error['message']}" if error else None,
-        "attempt": job["attempt"] or None,
-        "base model": config["base_model"],
-        "continues": job.get("parent"),
-        "trajectories": job.get("trajectories"),
-        "worker": job.get("worker"),
-        **{name: when(job[f"{name}_at"]) for name in ("created", "started", "finished") if job.get(f"{name}_at")},
-        **{name: config.get("hyperparameters", {}).get(name) for name in config.get("hyperparameters", {})},
+        "error": f"{error.code}: {error.message}" if error else None,
+        "attempt": job.attempt or None,
+        "base model": config.base_model,
+        "continues": job.parent,
+        "trajectories": job.trajectories,
+        "worker": job.worker,
+        "created": job.created_at,
+        "started": job.started_at,
+        "finished": job.finished_at,
+        **hyperparameters,
     }
     print_facts(facts)
-    for title in ("progress", "metrics", "artifacts"):
-        if job.get(title):
+    for title, part in (("progress", job.progress), ("metrics", job.metrics), ("artifacts", job.artifacts)):
+        if part is not None and (measured := msgspec.to_builtins(part)):
             console.print(f"\n{title}")
-            print_facts(job[title], indent=2)
-    if job["state"] == "completed":
-        console.print(f"\n`{follow_up('policies', 'list', job['role'], directory=directory)}` shows what it made")
+            print_facts(measured, indent=2)
+    if job.state == "completed":
+        console.print(f"\n`{follow_up('policies', 'list', job.role, directory=directory)}` shows what it made")
 
 
-def _state(job: Job) -> str:
-    return f"{job['state']}{', cancel requested' if job.get('cancel_requested') else ''}"
+def _state(job: JobOut) -> str:
+    return f"{job.state}{', cancel requested' if job.cancel_requested else ''}"
 
 
-def _show_list(jobs: list[Job], empty: str) -> None:
+def _show_list(jobs: Sequence[JobOut], empty: str) -> None:
     columns = ("job", "role", "algorithm", "state", "%", "reward", "created", "error")
-    print_table(columns, [_row(job) for job in jobs], empty)
-
-
-def _row(job: Job) -> tuple[object, ...]:
-    progressed, metrics, error = job.get("progress") or {}, job.get("metrics") or {}, job.get("error") or {}
-    return (
-        job["training_job_id"],
-        job["role"],
-        job["algorithm"],
-        job["state"],
-        progressed.get("percent_complete"),
-        metrics.get("reward_mean"),
-        when(job["created_at"]),
-        error.get("message"),
-    )
+    rows = [
+        (
+            job.training_job_id,
+            job.role,
+            job.algorithm,
+            job.state,
+            job.progress.percent_complete if job.progress else None,
+            job.metrics.reward_mean if job.metrics else None,
+            job.created_at,
+            job.error.message if job.error else None,
+        )
+        for job in jobs
+    ]
+    print_table(columns, rows, empty)
 
 
 def hyperparameters(options: list[str]) -> dict[str, Any]:
@@ -310,13 +310,13 @@ class Waiting:
     sleep: Callable[[float], None] = time.sleep
 
 
-def until_ended(job: Job, ask: Callable[[], Job], tell: Callable[[Job], None], waiting: Waiting) -> Job:
+def until_ended(job: JobOut, ask: Callable[[], JobOut], tell: Callable[[JobOut], None], waiting: Waiting) -> JobOut:
     """The job once it has ended, or as it was last seen when the time is up; `tell` hears of it before each look.
 
     Raises `Unavailable` when the coordinator stays away.
     """
     began = heard = waiting.clock()
-    while job["state"] not in ENDED and not (waiting.timeout_s and waiting.clock() - began >= waiting.timeout_s):
+    while job.state not in ENDED and not (waiting.timeout_s and waiting.clock() - began >= waiting.timeout_s):
         tell(job)
         waiting.sleep(POLL_S)
         try:

@@ -197,11 +197,6 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     return made
 
 
-def when(text: str) -> datetime:
-    """An instant of an answer."""
-    return datetime.fromisoformat(text)
-
-
 def cell(value: Any) -> Text:  # `Any`: whatever a table holds
     """One value as text, a known state in its colour."""
     if value is None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 from rich.tree import Tree
 
-from ratchet.cli.api import call, require_role, segment
+from ratchet.cli.api import get, read_role, read_roles, segment
 from ratchet.cli.completion import complete_policy
 from ratchet.cli.connections import objects_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument
-from ratchet.cli.output import Bar, console, print_answer, print_dry_run, print_table, progress, when
+from ratchet.cli.output import Bar, console, print_answer, print_dry_run, print_table, progress
+from ratchet.contract.http.models import JobPart, LineageOut, ModelOut, PreferencePart, SnapshotPart, TrajectoryPart
+from ratchet.contract.http.rollouts import RolePoliciesOut
+from ratchet.contract.state import PolicyVersion
 from ratchet.errors import NotFound, Rejected
 from ratchet.rules.arms import parse_model
 from ratchet.service.discovery import DEFAULT_DIRECTORY
@@ -29,9 +32,6 @@ Policy = Annotated[
     typer.Argument(help="`support@3`, its full name, or a role: what serves it now.", autocompletion=complete_policy),
 ]
 
-Json = dict[str, Any]
-"""A decoded answer."""
-
 
 @app.command("list")
 def list_policies(
@@ -39,7 +39,7 @@ def list_policies(
 ) -> None:
     """List policies, newest last."""
     answer = read_roles(locate(directory), role)
-    print_answer(answer, as_json, lambda: show_list(answer["roles"]))
+    print_answer(answer, as_json, lambda: show_list(answer.roles))
 
 
 @app.command()
@@ -75,176 +75,152 @@ def export(
     target = target or export_target(endpoints, found)
     if dry_run:
         require_exportable(endpoints, found, target)
-        print_dry_run(f"write {found['name']} to {target}", {"uri": found["uri"], "digest": found["digest"]}, as_json)
+        print_dry_run(f"write {found.name} to {target}", {"uri": found.uri, "digest": found.digest}, as_json)
         return
-    with progress(f"exporting {found['name']}", quiet=as_json) as bar:
+    with progress(f"exporting {found.name}", quiet=as_json) as bar:
         files = export_files(endpoints, found, target, bar)
-    document = {"policy": found["name"], "directory": str(target), "files": files}
-    print_answer(document, as_json, f"{found['name']}: {len(files)} files in {target}")
+    document = {"policy": found.name, "directory": str(target), "files": files}
+    print_answer(document, as_json, f"{found.name}: {len(files)} files in {target}")
 
 
-def read_roles(endpoints: Endpoints, role: str | None) -> Json:
-    """`{"roles": [{role, route, policies}]}` of one role or of all. Raises `NotFound` for a role nothing knows."""
-    if role is None:
-        return call(endpoints, "deployer", "GET", "/v1/policies")
-    return {"roles": [read_role(endpoints, role)]}
-
-
-def read_role(endpoints: Endpoints, role: str) -> Json:
-    """`{role, route, policies}`, without policies while the role has none. Raises `NotFound`."""
-    try:
-        return call(endpoints, "deployer", "GET", f"/v1/policies/{segment(role)}")
-    except NotFound:
-        require_role(endpoints, role)
-        return {"role": role, "route": None, "policies": []}
-
-
-def find_policy(endpoints: Endpoints, name: str) -> Json:
+def find_policy(endpoints: Endpoints, name: str) -> PolicyVersion:
     """The policy that `support@3`, `support@3-1a2b3c4d` or `support` (what serves it) names. Raises `NotFound`."""
     try:
         wanted = parse_model(name)
     except ValueError as error:
         raise Rejected(str(error)) from error
     answer = read_role(endpoints, wanted.role)
-    stable = (answer["route"] or {}).get("stable") or {}
-    version = wanted.version if wanted.version is not None else stable.get("version")
+    stable = answer.route.stable if answer.route is not None else None
+    version = wanted.version if wanted.version is not None or stable is None else stable.version
     if version is None:
         raise NotFound(f"no policy serves {wanted.role} yet; name one: {wanted.role}@VERSION")
-    for policy in answer["policies"]:
-        if policy["version"] == version and policy["digest"].startswith(wanted.digest or ""):
+    for policy in answer.policies:
+        if policy.version == version and policy.digest.startswith(wanted.digest or ""):
             return policy
     raise NotFound(f"no such policy: {name}")
 
 
-def export_target(endpoints: Endpoints, policy: Json) -> Path:
+def export_target(endpoints: Endpoints, policy: PolicyVersion) -> Path:
     """Where an export goes unless somebody says otherwise: by how the policy was made."""
-    return default_directory(read_policy(objects_of(endpoints), policy["uri"], policy["digest"]), policy["name"])
+    return default_directory(read_policy(objects_of(endpoints), policy.uri, policy.digest), policy.name)
 
 
-def require_exportable(endpoints: Endpoints, policy: Json, target: Path) -> None:
+def require_exportable(endpoints: Endpoints, policy: PolicyVersion, target: Path) -> None:
     """Raise what an export would be refused with; nothing is written."""
     require_empty(target)
-    read_policy(objects_of(endpoints), policy["uri"], policy["digest"])
+    read_policy(objects_of(endpoints), policy.uri, policy.digest)
 
 
-def export_files(endpoints: Endpoints, policy: Json, target: Path, bar: Bar) -> list[str]:
+def export_files(endpoints: Endpoints, policy: PolicyVersion, target: Path, bar: Bar) -> list[str]:
     """The paths of the files written to `target`. Raises `Rejected` when there is something already."""
     objects = objects_of(endpoints)
-    return export_policy(objects, policy["uri"], target, policy["digest"], bar)
+    return export_policy(objects, policy.uri, target, policy.digest, bar)
 
 
-def show_list(roles: list[Json]) -> None:
+def show_list(roles: Iterable[RolePoliciesOut]) -> None:
     """One line for each policy."""
     columns = ("role", "policy", "stage", "algorithm", "kind", "samples", "created", "reason")
     rows = [
-        (
-            one["role"],
-            one["name"],
-            one["stage"],
-            one.get("algorithm"),
-            one["kind"],
-            one.get("training_samples"),
-            when(one["created_at"]),
-            one.get("reason"),
-        )
+        (p.role, p.name, p.stage, p.algorithm, p.kind, p.training_samples, p.created_at, p.reason)
         for role in roles
-        for one in role["policies"]
+        for p in role.policies
     ]
     print_table(columns, rows, "no policies yet")
 
 
-def read_lineage(endpoints: Endpoints, policy: Json, trajectories: int, parents: int) -> Json:
+def read_lineage(endpoints: Endpoints, policy: PolicyVersion, trajectories: int, parents: int) -> LineageOut:
     """Everything that the policy was made of; lists hold at most `trajectories` items. Raises `NotFound`."""
-    path = f"/v1/models/{segment(policy['role'])}/{policy['version']}/lineage"
-    return call(endpoints, "coordinator", "GET", f"{path}?limit={trajectories}&parents={parents}")
+    path = f"/v1/models/{segment(policy.role)}/{policy.version}/lineage"
+    return get(endpoints, "coordinator", f"{path}?limit={trajectories}&parents={parents}", LineageOut)
 
 
-def lineage_tree(lineage: Json) -> Tree:
+def lineage_tree(lineage: LineageOut) -> Tree:
     """The answer for people: the policy at the root, the data it learned from at the leaves."""
-    tree = Tree(_policy(lineage["policy"]))
-    _add_facts(tree, _facts_of_policy(lineage["policy"]))
-    _add_job(tree, lineage["job"])
-    _add_snapshot(tree, lineage)
-    for sentence in lineage["missing"]:
+    tree = Tree(_policy(lineage.policy))
+    _add_facts(tree, _facts_of_policy(lineage.policy))
+    if lineage.job is not None:
+        _add_job(tree, lineage.job)
+    if lineage.snapshot is not None:
+        _add_snapshot(tree, lineage, lineage.snapshot)
+    for sentence in lineage.missing:
         tree.add(f"[yellow]missing:[/] {escape(sentence)}")
-    if lineage["parent"] is not None:
-        tree.add(lineage_tree(lineage["parent"]))
+    if lineage.parent is not None:
+        tree.add(lineage_tree(lineage.parent))
     return tree
 
 
-def _policy(policy: Json) -> str:
-    return f"[bold]{escape(policy['name'])}[/] {policy['stage']} ({escape(policy['state'])}), {policy['status']}"
+def _policy(policy: ModelOut) -> str:
+    return f"[bold]{escape(policy.name)}[/] {policy.stage} ({escape(policy.state)}), {policy.status}"
 
 
-def _facts_of_policy(policy: Json) -> Iterator[tuple[str, object]]:
+def _facts_of_policy(policy: ModelOut) -> Iterator[tuple[str, object]]:
     for name in ("algorithm", "kind", "base_model", "uri", "digest", "final_reward", "training_samples", "reason"):
-        yield name, policy.get(name)
-    parent = policy.get("parent")
-    yield "parent", f"{policy['role']}@{parent}" if parent is not None else None
-    yield "metrics", ", ".join(f"{name} {value:.4g}" for name, value in (policy.get("metrics") or {}).items())
-    yield "gates", ", ".join(f"{name} {said.get('outcome')}" for name, said in (policy.get("gate") or {}).items())
+        yield name, getattr(policy, name)
+    yield "parent", f"{policy.role}@{policy.parent}" if policy.parent is not None else None
+    yield "metrics", ", ".join(f"{name} {value:.4g}" for name, value in (policy.metrics or {}).items())
+    yield "gates", ", ".join(f"{name} {said.get('outcome')}" for name, said in (policy.gate or {}).items())
 
 
-def _add_job(tree: Tree, job: Json | None) -> None:
-    if job is None:
-        return
-    history = " [dim](from the history)[/]" if job["from_history"] else ""
-    branch = tree.add(f"job {job['training_job_id']} {escape(job['state'])}{history}")
-    asked = f"{job['requester']} ({job['trigger']})"
-    times = [("created", job.get("created_at")), ("finished", job.get("finished_at"))]
-    told = [(name, f"{when(value).astimezone():%Y-%m-%d %H:%M:%S}") for name, value in times if value]
-    _add_facts(branch, [("algorithm", job["algorithm"]), ("asked by", asked), *told])
+def _add_job(tree: Tree, job: JobPart) -> None:
+    history = " [dim](from the history)[/]" if job.from_history else ""
+    branch = tree.add(f"job {job.training_job_id} {escape(job.state)}{history}")
+    times = [("created", job.created_at), ("finished", job.finished_at)]
+    at = [(name, f"{value.astimezone():%Y-%m-%d %H:%M:%S}") for name, value in times if value]
+    _add_facts(branch, [("algorithm", job.algorithm), ("asked by", f"{job.requester} ({job.trigger})"), *at])
 
 
-def _add_snapshot(tree: Tree, lineage: Json) -> None:
-    snapshot = lineage["snapshot"]
-    if snapshot is None:
-        return
-    branch = tree.add(f"snapshot {snapshot['digest']} of {snapshot['rows']} {escape(snapshot['format'])}")
-    told = {name: snapshot[name] for name in ("uri", "reward_function", "reward_transform", "parent_policy")}
-    counts = {name: _counts(snapshot[name].items()) for name in ("left_out", "raters")}
-    filters = ", ".join(f"{name} {value}" for name, value in snapshot["filters"].items())
-    _add_facts(branch, [*told.items(), ("filters", filters), *counts.items()])
-    _add_list(branch, "trajectories", lineage["trajectories"], _trajectory)
-    _add_list(branch, "preferences", lineage["preferences"], _preference)
-    for one in lineage["rewards"]:
+def _add_snapshot(tree: Tree, lineage: LineageOut, snapshot: SnapshotPart) -> None:
+    branch = tree.add(f"snapshot {snapshot.digest} of {snapshot.rows} {escape(snapshot.format)}")
+    _add_facts(
+        branch,
+        [
+            ("uri", snapshot.uri),
+            ("reward_function", snapshot.reward_function),
+            ("reward_transform", snapshot.reward_transform),
+            ("parent_policy", snapshot.parent_policy),
+            ("filters", _pairs(snapshot.filters.items())),
+            ("left_out", _pairs(snapshot.left_out.items())),
+            ("raters", _pairs(snapshot.raters.items())),
+        ],
+    )
+    _add_list(branch, "trajectories", lineage.trajectories.total, map(_trajectory, lineage.trajectories.items))
+    _add_list(branch, "preferences", lineage.preferences.total, map(_preference, lineage.preferences.items))
+    for one in lineage.rewards:
         branch.add(
-            f"rewards of {escape(one['function'])}: {one['trajectories']} trajectories, mean {one['mean']:.3f},"
-            f" newest revision {one['newest_revision']}"
+            f"rewards of {escape(one.function)}: {one.trajectories} trajectories, mean {one.mean:.3f},"
+            f" newest revision {one.newest_revision}"
         )
-    said = [
-        (f"{one['rater'] or one['source'] or 'unnamed'} ({one['kind']})", one["count"]) for one in lineage["feedback"]
-    ]
-    _add_facts(branch, [("feedback", _counts(said))])
+    said = [(f"{one.rater or one.source or 'unnamed'} ({one.kind})", one.count) for one in lineage.feedback]
+    _add_facts(branch, [("feedback", _pairs(said))])
 
 
-def _add_list(branch: Tree, what: str, page: Json, line: Any) -> None:  # `Any`: one of the two functions below
-    if not page["total"]:
+def _add_list(branch: Tree, what: str, total: int, lines: Iterable[str]) -> None:
+    if not total:
         return
-    items = page["items"]
-    shown = f", {len(items)} shown" if len(items) < page["total"] else ""
-    leaves = branch.add(f"{page['total']} {what}{shown}")
-    for item in items:
-        leaves.add(escape(line(item)))
+    items = list(lines)
+    shown = f", {len(items)} shown" if len(items) < total else ""
+    leaves = branch.add(f"{total} {what}{shown}")
+    for line in items:
+        leaves.add(escape(line))
 
 
-def _trajectory(item: Json) -> str:
-    if item.get("event_id") is None:
-        return f"{item['trajectory_id']} (not stored any more)"
-    reward = item.get("reward")
-    worth = f"reward {reward['total']:.3f} (revision {reward['revision']})" if reward else "no reward"
-    told = (f"task {item['task']}" if item.get("task") else None, item.get("source"), item.get("outcome"), worth)
-    return f"{item['trajectory_id']} {', '.join(part for part in told if part)}"
+def _trajectory(item: TrajectoryPart) -> str:
+    if item.event_id is None:
+        return f"{item.trajectory_id} (not stored any more)"
+    reward = item.reward
+    worth = f"reward {reward.total:.3f} (revision {reward.revision})" if reward else "no reward"
+    facts = (f"task {item.task}" if item.task else None, item.source, item.outcome, worth)
+    return f"{item.trajectory_id} {', '.join(fact for fact in facts if fact)}"
 
 
-def _preference(item: Json) -> str:
-    if item.get("event_id") is None:
-        return f"{item['preference_id']} (not stored any more)"
-    return f"{item['preference_id']} {item['source']} by {item.get('rater') or 'nobody named'}"
+def _preference(item: PreferencePart) -> str:
+    if item.event_id is None:
+        return f"{item.preference_id} (not stored any more)"
+    return f"{item.preference_id} {item.source} by {item.rater or 'nobody named'}"
 
 
-def _counts(counts: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts)
+def _pairs(pairs: Iterable[tuple[str, object]]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in pairs)
 
 
 def _add_facts(tree: Tree, facts: Iterable[tuple[str, object]]) -> None:

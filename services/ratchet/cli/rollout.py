@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
+import msgspec
 import typer
 
-from ratchet.cli.api import call, require_role, segment
+from ratchet.cli.api import get, post, read_role, require_role, segment
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument
-from ratchet.cli.output import console, print_answer, print_dry_run, print_facts, print_table, when
-from ratchet.cli.policies import read_role
+from ratchet.cli.output import console, print_answer, print_dry_run, print_facts, print_table
+from ratchet.contract.http.rollouts import ArmOut, AuditOut, RolloutOut, RolloutsOut
 from ratchet.errors import NotFound
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
@@ -33,8 +35,13 @@ def status(
     role: OptionalRoleArgument = None, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY
 ) -> None:
     """Show where rollouts stand: stage, weight, evidence."""
-    answer = read(locate(directory), role)
-    print_answer(answer, as_json, lambda: show(answer["rollouts"]) if role is None else show_one(answer))
+    endpoints = locate(directory)
+    if role is not None:
+        rollout = read(endpoints, role)
+        print_answer(rollout, as_json, lambda: show_one(rollout))
+    else:
+        answer = get(endpoints, "deployer", "/v1/rollouts", RolloutsOut)
+        print_answer(answer, as_json, lambda: show(answer.rollouts))
 
 
 @app.command()
@@ -157,17 +164,16 @@ def abort(
 @app.command()
 def audit(role: RoleArgument, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Hold a role's log of decisions against its hash chain; exit 1 when somebody changed it."""
-    found = call(locate(directory), "deployer", "GET", f"/v1/rollouts/{segment(role)}/audit")
+    found = get(locate(directory), "deployer", f"/v1/rollouts/{segment(role)}/audit", AuditOut)
     print_answer(found, as_json, lambda: show_audit(found))
-    raise typer.Exit(ExitCode.DONE if found["whole"] else ExitCode.FAILED)
+    raise typer.Exit(ExitCode.DONE if found.whole else ExitCode.FAILED)
 
 
-def _order(actor: str | None, reason: str, **wanted: object) -> dict[str, Any]:
-
+def _order(actor: str | None, reason: str, **wanted: object) -> dict[str, object]:
     return {**wanted, "actor": actor or getpass.getuser(), "reason": reason}
 
 
-def _act(directory: Path, order: str, body: dict[str, Any], dry_run: bool, as_json: bool) -> None:
+def _act(directory: Path, order: str, body: dict[str, object], dry_run: bool, as_json: bool) -> None:
     """Send the order, or have it checked and show it."""
     endpoints = locate(directory)
     done = act(endpoints, order, {**body, "dry_run": True} if dry_run else body)
@@ -177,111 +183,96 @@ def _act(directory: Path, order: str, body: dict[str, Any], dry_run: bool, as_js
         print_answer(done, as_json, lambda: show([done]))
 
 
-Json = dict[str, Any]
-"""A decoded answer, or a body."""
-
-
-def read(endpoints: Endpoints, role: str | None) -> Json:
-    """One role's newest rollout, or `{"rollouts": [...]}` of all. Raises `NotFound`."""
-    if role is None:
-        return call(endpoints, "deployer", "GET", "/v1/rollouts")
+def read(endpoints: Endpoints, role: str) -> RolloutOut:
+    """The role's newest rollout. Raises `NotFound`."""
     try:
-        return call(endpoints, "deployer", "GET", f"/v1/rollouts/{role}")
+        return get(endpoints, "deployer", f"/v1/rollouts/{role}", RolloutOut)
     except NotFound as error:
         require_role(endpoints, role)
         raise NotFound(f"there was no rollout of {role} yet") from error
 
 
-def act(endpoints: Endpoints, order: str, body: Json) -> Json:
+def act(endpoints: Endpoints, order: str, body: Mapping[str, object]) -> RolloutOut:
     """Send `<role>/<verb>`; the rollout as it is then, with `dry_run` in the body as it would be.
 
     Raises `NotFound`, or `Rejected` in the wrong state.
     """
     try:
-        return call(endpoints, "deployer", "POST", f"/v1/rollouts/{order}", body)
+        return post(endpoints, "deployer", f"/v1/rollouts/{order}", RolloutOut, body)
     except NotFound:
         _require_object(endpoints, order, body)
         raise
 
 
-def _require_object(endpoints: Endpoints, order: str, body: Json) -> None:
+def _require_object(endpoints: Endpoints, order: str, body: Mapping[str, object]) -> None:
     """The deployer knows only roles with a policy: say what an order lacks. Raises `NotFound`."""
     role, _, verb = order.partition("/")
     require_role(endpoints, role)
     if verb not in ("start", "revert"):
         read(endpoints, role)
-    elif verb == "start" and body["version"] not in [
-        policy["version"] for policy in read_role(endpoints, role)["policies"]
-    ]:
+    elif verb == "start" and body["version"] not in [one.version for one in read_role(endpoints, role).policies]:
         raise NotFound(f"{role} has no policy of version {body['version']}")
 
 
-Rollout = dict[str, Any]
-"""A rollout as the deployer describes it."""
-
-
-def show(rollouts: list[Rollout]) -> None:
+def show(rollouts: Sequence[RolloutOut]) -> None:
     """One line for each."""
     columns = ("role", "state", "candidate", "compared with", "stage", "weight", "reason")
     print_table(columns, [_row(rollout) for rollout in rollouts], "no rollouts yet")
 
 
-def show_one(rollout: Rollout) -> None:
+def show_one(rollout: RolloutOut) -> None:
     """A rollout with its evidence."""
     show([rollout])
-    expected = rollout.get("forecast")
-    if expected:
-        stages = ", ".join(f"{days:g}" for days in expected["expected_days_by_stage"])
-        rate, total = expected["trajectories_per_day"], expected["expected_days"]
-        line = (
-            f"expected: {total:g} days for a policy equal to stable, at {rate:g} trajectories a day ({stages} by stage)"
-        )
+    for line in _expectations(rollout):
         console.print(line, markup=False)
-    horizon = rollout.get("horizon")
-    if horizon:
-        line = f"horizon: an outcome that has not come after {horizon['seconds']:g} s is missing ({horizon['basis']})"
-        console.print(line, markup=False)
-    if rollout.get("parked"):
-        console.print(f"the queue is parked: `ratchet rollout resume {rollout['role']}` lets it go on", markup=False)
-    _section(("gate", "outcome", "reason"), [(one["gate"], one["outcome"], one["reason"]) for one in rollout["gates"]])
-    arms = {name: arm for name, arm in rollout["arms"].items() if isinstance(arm, dict)}
-    measured = list(next(iter(arms.values()), {}))
-    _section(("arm", *measured), [(name, *(arm.get(one) for one in measured)) for name, arm in arms.items()])
-    found = [(test, name, value) for test, values in rollout["e_values"].items() for name, value in values.items()]
+    _section(("gate", "outcome", "reason"), [(one.gate, one.outcome, one.reason) for one in rollout.gates])
+    arms = (("stable", rollout.arms.stable), ("canary", rollout.arms.canary))
+    _section(("arm", *ArmOut.__struct_fields__), [(name, *msgspec.structs.astuple(arm)) for name, arm in arms])
+    found = [(test, name, value) for test, values in rollout.e_values.items() for name, value in values.items()]
     _section(("test", "metric", "e-value"), found)
-    console.print(f"thresholds: {', '.join(f'{name} {value:g}' for name, value in rollout['thresholds'].items())}")
-    for reason in rollout["waiting_for"]:
+    console.print(f"thresholds: {', '.join(f'{name} {value:g}' for name, value in rollout.thresholds.items())}")
+    for reason in rollout.waiting_for:
         console.print(f"waiting for {reason}", markup=False)
 
 
-def show_audit(found: dict[str, Any]) -> None:
+def _expectations(rollout: RolloutOut) -> Iterator[str]:
+    """How long it will take, for how long outcomes are waited for, and what waits behind it."""
+    if (expected := rollout.forecast) is not None:
+        stages = ", ".join(f"{days:g}" for days in expected.expected_days_by_stage)
+        total, rate = expected.expected_days, expected.trajectories_per_day
+        yield (
+            f"expected: {total:g} days for a policy equal to stable, at {rate:g} trajectories a day ({stages} by stage)"
+        )
+    if (horizon := rollout.horizon) is not None:
+        yield f"horizon: an outcome that has not come after {horizon.seconds:g} s is missing ({horizon.basis})"
+    if rollout.parked:
+        yield f"the queue is parked: `ratchet rollout resume {rollout.role}` lets it go on"
+
+
+def show_audit(found: AuditOut) -> None:
     """Whether the log is whole; the first break, when it is not."""
-    since = f" since {when(found['since']):%Y-%m-%d %H:%M:%S %Z}" if found["since"] else ""
-    older = "" if found["complete"] else "; older ones have left the stream"
-    counted = f"{found['decisions']} decisions about {found['role']}{since}{older}"
-    if found["whole"]:
-        console.print(f"{counted}: the log is whole", markup=False)
-        return
-    console.print(f"{counted}: {found['problem']}", markup=False)
-    broken = found["first_break"]
-    if broken is not None:
-        print_facts(broken)
+    since = f" since {found.since:%Y-%m-%d %H:%M:%S %Z}" if found.since else ""
+    older = "" if found.complete else "; older ones have left the stream"
+    counted = f"{found.decisions} decisions about {found.role}{since}{older}"
+    console.print(f"{counted}: {'the log is whole' if found.whole else found.problem}", markup=False)
+    if not found.whole and found.first_break is not None:
+        print_facts(msgspec.to_builtins(found.first_break))
 
 
-def _row(rollout: Rollout) -> tuple[object, ...]:
-    names = [(rollout.get(which) or {}).get("name") for which in ("candidate", "stable")]
-    has_traffic = rollout["weight"] > 0
+def _row(rollout: RolloutOut) -> tuple[object, ...]:
+    has_traffic = rollout.weight > 0
     return (
-        rollout["role"],
-        rollout["state"],
-        *names,
-        rollout["stage"] if has_traffic else None,
-        rollout["weight"] if has_traffic else None,
-        rollout.get("fault") or rollout["reason"],
+        rollout.role,
+        rollout.state,
+        rollout.candidate.name,
+        rollout.stable.name if rollout.stable else None,
+        rollout.stage if has_traffic else None,
+        rollout.weight if has_traffic else None,
+        rollout.fault or rollout.reason,
     )
 
 
-def _section(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+def _section(columns: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> None:
     if rows:
         console.print()
         print_table(columns, rows, "")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from rich.console import Console
 
 from ratchet.cli.policies import lineage_tree
+from ratchet.contract.http.models import LineageOut
 
 EMPTY: dict[str, Any] = {"total": 0, "offset": 0, "items": []}
 POLICY = {
@@ -19,6 +21,11 @@ POLICY = {
     "algorithm": "rloo",
     "parent": 1,
     "metrics": {"loss": 0.5},
+    "digest": "aa",
+    "uri": "s3://b/policies/aa.json",
+    "kind": "adapter",
+    "base_model": "tiny",
+    "created_at": "2026-11-21T12:00:00Z",
 }
 JOB = {
     "training_job_id": "job-1",
@@ -53,6 +60,7 @@ def lineage(**changes: Any) -> dict[str, Any]:
         "preferences": EMPTY,
         "rewards": [],
         "feedback": [],
+        "told": [],
         "counted": 0,
         "missing": [],
         "parent": None,
@@ -63,7 +71,7 @@ def lineage(**changes: Any) -> dict[str, Any]:
 def drawn(answer: dict[str, Any]) -> str:
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(lineage_tree(answer))
+        console.print(lineage_tree(msgspec.convert(answer, LineageOut)))
     return captured.get()
 
 

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
-from ratchet.cli.jobs import POLL_S, SILENCE_S, Job, Waiting, until_ended
+from ratchet.cli.jobs import POLL_S, SILENCE_S, Waiting, until_ended
+from ratchet.contract.http.jobs import JobOut
 from ratchet.errors import Unavailable
+from tests.support.messages import AT
+from tests.support.training import request
 
-RUNNING: Job = {"state": "running"}
-DONE: Job = {"state": "completed"}
+RUNNING = JobOut(
+    training_job_id="j1",
+    role="support",
+    algorithm="sft",
+    state="running",
+    priority="normal",
+    created_at=AT,
+    updated_at=AT,
+    request=request(),
+)
+DONE = msgspec.structs.replace(RUNNING, state="completed")
 
 
 class Clock:
@@ -26,10 +39,10 @@ class Clock:
         self.now += seconds
 
 
-def told(answers: Iterator[Job | None]) -> Callable[[], Job]:
+def told(answers: Iterator[JobOut | None]) -> Callable[[], JobOut]:
     """Answers in order; None: the coordinator is away."""
 
-    def ask() -> Job:
+    def ask() -> JobOut:
         answer = next(answers)
         if answer is None:
             raise Unavailable("away")
@@ -38,7 +51,7 @@ def told(answers: Iterator[Job | None]) -> Callable[[], Job]:
     return ask
 
 
-def ignore(_: Job) -> None:
+def ignore(_: JobOut) -> None:
     """Nobody looks on."""
 
 
