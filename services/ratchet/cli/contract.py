@@ -59,14 +59,15 @@ def show(
     name = topic if topic.startswith("agent.rl.") else f"agent.rl.{topic}"
     found = contracts.topics.get(name) or contracts.topic_of(name)
     schema = load_schema(root, found.schema)
-    example = json.loads((root / "examples" / found.schema / "valid" / "minimal.json").read_text())
+    example = min((document for _, document in _valid_examples(found.schema)), key=_length, default=None)
     if as_json:
         print_json({"topic": found, "schema": schema, "example": example})
         return
     facts = ("subjects", "stream", "producers", "consumers")
     print_facts({name: ", ".join(v) if isinstance(v := getattr(found, name), tuple) else v for name in facts})
     print_json(schema)
-    print_json(example)
+    if example is not None:
+        print_json(example)
 
 
 @app.command()
@@ -194,13 +195,17 @@ def compatibility(proposal: Proposal) -> Compatibility:
 
 
 def _valid_examples(schema: str) -> Iterator[tuple[str, Json]]:
-    """Those of today and of every release, each with where it stands in `contracts`."""
+    """Those of today, which only a checkout has, and of every release; each with where it stands in `contracts`."""
     root = resource_dir("contracts")
     for file in sorted((root / "examples" / schema / "valid").glob("*.json")):
         yield str(file.relative_to(root)), json.loads(file.read_text())
     for version, release in releases(resource_dir("contracts")).items():
         for name, example in release.examples.get(schema, {}).items():
             yield f"released/{version}.json#/examples/{schema}/{name}", example
+
+
+def _length(document: Json) -> int:
+    return len(json.dumps(document))
 
 
 def _refused_by_readers(views: Views, document: Json) -> bool:
