@@ -41,9 +41,10 @@ prometheus: $(STAMP) ## Debian's Prometheus, for the dashboards' tests: without 
 check: $(STAMP) ## lint, types, import rules, generated files
 	@$(TWO) lint type imports generated
 
-lint: $(STAMP) ## ruff: rules and format
+lint: $(STAMP) ## ruff: rules and format; words that the glossary rules out
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python tools/words.py
 
 type: $(STAMP) ## pyright, strict, on services/
 	@$(BIN)/pyright
