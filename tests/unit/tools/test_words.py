@@ -58,7 +58,8 @@ def test_pages_are_read_without_their_code(tmp_path: Path) -> None:
 
 
 def test_the_glossary_has_the_table() -> None:
-    page = f"{HEADING}\n\n| in | not | but |\n|---|---|---|\n| names | `told`, `untold` | published |\n| sentences | nobody | x |\n"
+    rows = ("| in | not | but |", "|---|---|---|", "| names | `told`, `untold` | published |", "| sentences | nobody | x |")
+    page = "\n".join((HEADING, "", *rows, ""))
 
     assert words(page) == Words({"told": "published", "untold": "published"}, {"nobody": "x"})
     with pytest.raises(ValueError, match="no table"):
