@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -16,8 +17,10 @@ from typing import Any
 
 from asyncapi_document import document
 
+from ratchet.bus.stored import stored_values
+
 ROOT = Path(__file__).resolve().parents[1] / "contracts"
-BEGIN, END = "<!-- made by generate.py: begin -->", "<!-- made by generate.py: end -->"
+BEGIN, END = "<!-- made by tools/contract_documents.py: begin -->", "<!-- made by tools/contract_documents.py: end -->"
 DAY = 86400
 MIB = 1024 * 1024
 
@@ -54,14 +57,38 @@ def tables(topics: Any) -> str:
         ((f"`{name}`", stream["description"], *bounds(stream)) for name, stream in topics["streams"].items()),
     )
     buckets = table(
-        ("bucket", "what", "written by", "read by", "values kept"),
+        ("bucket", "what", "written by", "values kept"),
         (
-            (f"`{name}`", b["description"], ", ".join(b["writers"]), ", ".join(b["readers"]), str(b["history"]))
+            (f"`{name}`", b["description"], ", ".join(b["writers"]), str(b["history"]))
             for name, b in topics["buckets"].items()
         ),
     )
-    parts = {"Subjects": subjects, "Streams": streams, "Consumers": readers(topics), "Buckets": buckets}
+    parts = {
+        "Subjects": subjects,
+        "Streams": streams,
+        "Consumers": readers(topics),
+        "Buckets": buckets,
+        "Stored values": stored(),
+    }
     return "\n\n".join(f"### {title}\n\n{part}" for title, part in parts.items())
+
+
+def stored() -> str:
+    """What keys of buckets and objects hold."""
+    files = {file.name: file.relative_to(ROOT) for file in (ROOT / "schemas").rglob("*.json")}
+    return table(
+        ("where", "what", "schema", "from", "to"),
+        (
+            (
+                re.sub(r"(bucket|key|object|format) (\S+?)(?=,|$)", r"\1 `\2`", one.where),
+                one.description,
+                f"[{one.schema}]({files[f'{one.schema}.schema.json']})",
+                ", ".join(one.writers),
+                ", ".join(one.readers) or "(private)",
+            )
+            for one in stored_values(ROOT)
+        ),
+    )
 
 
 def readers(topics: Any) -> str:

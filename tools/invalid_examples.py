@@ -43,12 +43,22 @@ def patched(document: Any, patch: Sequence[Mapping[str, Any]]) -> Any:
     """
     changed = copy.deepcopy(document)
     for operation in patch:
+        if operation["path"] == "":
+            changed = _whole(operation)
+            continue
         *parents, last = operation["path"].removeprefix("/").split("/")
         holder = changed
         for part in parents:
             holder = holder[_key(holder, part)]
         _OPERATIONS[operation["op"]](holder, _key(holder, last), operation.get("value"))
     return changed
+
+
+def _whole(operation: Mapping[str, Any]) -> Any:
+    """What takes the place of the whole document."""
+    if operation["op"] not in ("add", "replace"):
+        raise LookupError(f"{operation['op']} of the whole document leaves none")
+    return operation["value"]
 
 
 def _key(holder: Any, part: str) -> str | int:

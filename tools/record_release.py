@@ -12,18 +12,25 @@ from typing import Any
 
 from ratchet.bus.compatibility import LOOKED_INTO, WORDS
 from ratchet.bus.contracts import load_schema
+from ratchet.bus.stored import stored_values
 
 CONTRACTS = Path(__file__).resolve().parents[1] / "contracts"
 
 
 def recorded(root: Path) -> str:
-    """The topics, schemas and valid examples of the contracts in `root`, as the file of a release."""
+    """The topics, stored values, schemas and valid examples of the contracts in `root`, as the file of a release."""
     topics = json.loads((root / "topics.json").read_text())["topics"]
-    names = sorted({topic["schema"] for topic in topics.values()})
+    stored = {one.where: one.schema for one in stored_values(root)}
+    names = sorted({topic["schema"] for topic in topics.values()} | {*stored.values()})
     kept = {name: {"subjects": topic["subjects"], "schema": topic["schema"]} for name, topic in topics.items()}
     schemas = {name: without_words(load_schema(root, name)) for name in names}
     examples = {name: _valid_examples(root, name) for name in names}
-    parts = {"topics": _lines(kept, 1), "schemas": _lines(schemas, 1), "examples": _lines(examples, 2)}
+    parts = {
+        "topics": _lines(kept, 1),
+        "stored": _lines(stored, 1),
+        "schemas": _lines(schemas, 1),
+        "examples": _lines(examples, 2),
+    }
     return "{\n" + ",\n".join(f'"{name}": {text}' for name, text in parts.items()) + "\n}\n"
 
 

@@ -12,7 +12,7 @@ import pytest
 from ratchet.bus import compatibility
 from ratchet.bus.contracts import open_view
 from ratchet.bus.releases import Release, releases
-from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, Example, examples
+from tests.support.contract_files import ALL_SCHEMAS, CONTRACTS, ROOT, SCHEMAS, STORED, Example, examples
 from tools.record_release import recorded, without_words
 
 RELEASES = releases(ROOT)
@@ -34,13 +34,15 @@ def test_released_readers_take_the_messages_of_today(version: str):
 def test_readers_of_today_take_released_messages(version: str):
     for name, messages in RELEASES[version].examples.items():
         assert messages
-        assert breaks(SCHEMAS[name], [Example(name, of, document) for of, document in messages.items()]) == []
+        assert breaks(ALL_SCHEMAS[name], [Example(name, of, document) for of, document in messages.items()]) == []
 
 
 @pytest.mark.parametrize("version", RELEASES)
 def test_no_released_schema_was_changed_in_a_way_that_breaks_readers_or_writers(version: str):
     released = RELEASES[version].schemas
-    assert {name: found for name, old in released.items() if (found := compatibility.breaks(old, SCHEMAS[name]))} == {}
+    assert {
+        name: found for name, old in released.items() if (found := compatibility.breaks(old, ALL_SCHEMAS[name]))
+    } == {}
 
 
 @pytest.mark.parametrize("version", RELEASES)
@@ -50,16 +52,23 @@ def test_released_subjects_are_still_served(version: str):
 
 
 @pytest.mark.parametrize("version", RELEASES)
+def test_what_was_stored_is_still_read_where_it_is(version: str):
+    today = {one.where: one.schema for one in STORED}
+    assert RELEASES[version].stored.items() <= today.items()
+
+
+@pytest.mark.parametrize("version", RELEASES)
 def test_a_release_is_whole(version: str):
     release = RELEASES[version]
-    named = {topic.schema for topic in release.topics.values()}
+    named = {topic.schema for topic in release.topics.values()} | {*release.stored.values()}
     assert named == release.schemas.keys() == release.examples.keys()
 
 
 def test_a_release_recorded_today_holds_every_rule_and_no_word():
     release = msgspec.json.decode(recorded(ROOT), type=Release)
     assert release.topics.keys() == CONTRACTS.topics.keys()
-    for name, schema in SCHEMAS.items():
+    assert release.stored == {one.where: one.schema for one in STORED}
+    for name, schema in ALL_SCHEMAS.items():
         kept = release.schemas[name]
         assert compatibility.breaks(schema, kept) == compatibility.breaks(kept, schema) == []
         assert "description" not in kept

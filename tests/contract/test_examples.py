@@ -9,9 +9,21 @@ import pytest
 
 from ratchet.contract import MESSAGES, encode
 from ratchet.errors import InvalidMessage
-from tests.support.contract_files import CONTRACTS, SCHEMAS, TOPIC_OF, example, examples, fast, oracle, subschemas
+from tests.support.contract_files import (
+    ALL_SCHEMAS,
+    CONTRACTS,
+    SCHEMAS,
+    TOPIC_OF,
+    example,
+    examples,
+    fast,
+    oracle,
+    subschemas,
+)
+from tests.support.contract_types import TYPES
 
-each_schema = pytest.mark.parametrize("schema", sorted(SCHEMAS))
+each_schema = pytest.mark.parametrize("schema", sorted(ALL_SCHEMAS))
+each_message = pytest.mark.parametrize("schema", sorted(SCHEMAS))
 
 CONSTRAINTS = {
     *("type", "required", "additionalProperties", "oneOf", "enum", "format", "pattern"),
@@ -45,7 +57,16 @@ def test_invalid_examples_break_exactly_the_rule_in_their_name(schema: str):
 
 
 @each_schema
-def test_valid_examples_survive_the_typed_mirror(schema: str):
+def test_valid_examples_survive_their_type(schema: str):
+    for one in examples("valid", schema):
+        value = msgspec.json.decode(msgspec.json.encode(one.document), type=TYPES[schema])
+        body = msgspec.json.encode(value)
+        assert fast(schema).is_valid(msgspec.json.decode(body)), one
+        assert msgspec.json.decode(body, type=TYPES[schema]) == value, one
+
+
+@each_message
+def test_valid_messages_pass_the_edge_and_come_back(schema: str):
     topic = TOPIC_OF[schema]
     for one in examples("valid", schema):
         message = CONTRACTS.check_strict_json(topic.name, msgspec.json.encode(one.document))
@@ -53,7 +74,7 @@ def test_valid_examples_survive_the_typed_mirror(schema: str):
         assert CONTRACTS.read(message.subject, CONTRACTS.check_strict(message)) == (message, 0), one
 
 
-@each_schema
+@each_message
 def test_invalid_examples_are_refused_at_the_edge_with_the_place(schema: str):
     embedded = [part for part in SCHEMAS[schema].get("$defs", {}).values() if "$schema" in part]
     parts = [part for one in (SCHEMAS[schema], *embedded) for _, part in subschemas(one)]
@@ -70,7 +91,7 @@ def test_invalid_examples_are_refused_at_the_edge_with_the_place(schema: str):
 
 @each_schema
 def test_examples_cover_every_kind_of_constraint(schema: str):
-    checked = [part for path, part in subschemas(SCHEMAS[schema]) if "/oneOf/" not in path]
+    checked = [part for path, part in subschemas(ALL_SCHEMAS[schema]) if "/oneOf/" not in path]
     used = {keyword for part in checked for keyword in part} & CONSTRAINTS
     assert used <= {one.rule for one in examples("invalid", schema)}
 
@@ -78,9 +99,15 @@ def test_examples_cover_every_kind_of_constraint(schema: str):
 @each_schema
 def test_there_is_a_minimal_and_a_full_example(schema: str):
     found = {one.name: one.document for one in examples("valid", schema)}
-    assert set(found["minimal"]) == set(SCHEMAS[schema]["required"])
+    (described,) = [
+        part for part in (ALL_SCHEMAS[schema], *ALL_SCHEMAS[schema].get("oneOf", [])) if "properties" in part
+    ] or [None]
+    if described is None:
+        assert {"minimal", "full"} <= found.keys()
+        return
+    assert set(found["minimal"]) == set(described["required"])
     not_when_it_worked = {"error"} if schema == "turn.v1" else set[str]()
-    assert set(found["full"]) == set(SCHEMAS[schema]["properties"]) - not_when_it_worked
+    assert set(found["full"]) == set(described["properties"]) - not_when_it_worked
 
 
 def test_encoding_leaves_out_what_is_default():

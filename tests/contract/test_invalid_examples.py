@@ -22,6 +22,7 @@ VALID = {"list": [1, 2], "a/b": {"~": 0}}
         ({"op": "add", "path": "/list/1", "value": 9}, {"list": [1, 9, 2], "a/b": {"~": 0}}),
         ({"op": "add", "path": "/new", "value": None}, {"list": [1, 2], "a/b": {"~": 0}, "new": None}),
         ({"op": "replace", "path": "/a~1b/~0", "value": 1}, {"list": [1, 2], "a/b": {"~": 1}}),
+        ({"op": "replace", "path": "", "value": 7}, 7),
         ({"op": "remove", "path": "/list/0"}, {"list": [2], "a/b": {"~": 0}}),
     ],
 )
@@ -36,6 +37,7 @@ def test_a_patch_changes_a_copy_as_rfc_6902_says(operation: Any, expected: Any):
     [
         {"op": "replace", "path": "/gone", "value": 1},
         {"op": "remove", "path": "/gone"},
+        {"op": "remove", "path": ""},
         {"op": "remove", "path": "/list/2"},
         {"op": "add", "path": "/gone/below", "value": 1},
         {"op": "break", "path": "/list"},

@@ -10,69 +10,80 @@ import pytest
 from ratchet.bus.contracts import with_references
 from ratchet.contract import MESSAGES
 from ratchet.errors import ConfigError
-from tests.support.contract_files import ROOT, SCHEMAS, subschemas
+from tests.support.contract_files import ALL_SCHEMAS, ROOT, SCHEMAS, STORED, subschemas
 
 KEYWORDS = {
     *("$schema", "$id", "$defs", "$ref", "title", "description", "default", "examples", "contentEncoding"),
     *("type", "properties", "required", "additionalProperties", "items", "oneOf", "allOf", "if", "then", "enum"),
     *("const", "format", "pattern", "minLength", "minItems", "maxItems"),
-    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "prefixItems"),
 }
 
-each_schema = pytest.mark.parametrize("name", sorted(SCHEMAS))
+each_schema = pytest.mark.parametrize("name", sorted(ALL_SCHEMAS))
 
 
 def test_every_message_type_has_a_schema_and_every_schema_a_message_type():
-    files = {file.name for file in (ROOT / "schemas").rglob("*.json")}
+    files = {file.name for file in (ROOT / "schemas" / "agent-rl").iterdir()}
     assert files == {f"{name}.schema.json" for name in SCHEMAS}
     assert {f"agent.rl.{name}" for name in SCHEMAS} == set(MESSAGES)
 
 
+@pytest.mark.parametrize(
+    ("folder", "places"),
+    [("state", "bucket "), ("manifests", "object "), ("rows", "object snapshots/<sha256>.parquet")],
+)
+def test_every_schema_of_what_is_stored_is_in_the_folder_of_its_kind(folder: str, places: str):
+    named = {
+        one.schema for one in STORED if one.where.startswith(places) and (folder == "rows") == ("rows" in one.where)
+    }
+    assert {file.name for file in (ROOT / "schemas" / folder).iterdir()} == {f"{name}.schema.json" for name in named}
+
+
 @each_schema
 def test_schema_is_legal_and_named_after_its_file(name: str):
-    jsonschema.Draft202012Validator.check_schema(SCHEMAS[name])
-    assert SCHEMAS[name]["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert SCHEMAS[name]["$id"] == f"urn:ratchet:schema:{name}"
+    jsonschema.Draft202012Validator.check_schema(ALL_SCHEMAS[name])
+    assert ALL_SCHEMAS[name]["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert ALL_SCHEMAS[name]["$id"] == f"urn:ratchet:schema:{name}"
 
 
 @each_schema
 def test_only_keywords_that_the_open_view_knows_are_used(name: str):
-    for path, schema in subschemas(SCHEMAS[name]):
+    for path, schema in subschemas(ALL_SCHEMAS[name]):
         assert set(schema) <= KEYWORDS, path
 
 
 @each_schema
 def test_every_object_says_whether_it_is_closed(name: str):
-    for path, schema in subschemas(SCHEMAS[name]):
+    for path, schema in subschemas(ALL_SCHEMAS[name]):
         if "properties" in schema and "/then" not in path and "/if" not in path:
             assert "additionalProperties" in schema, path
-            assert schema.get("type") == "object", path
+            assert schema.get("type") in ("object", ["object", "null"]), path
 
 
 @each_schema
 def test_enums_and_formats_keep_a_type_when_they_are_opened(name: str):
-    for path, schema in subschemas(SCHEMAS[name]):
+    for path, schema in subschemas(ALL_SCHEMAS[name]):
         if {"enum", "format", "pattern"} & set(schema):
             assert "type" in schema, path
 
 
 @each_schema
 def test_every_property_is_described(name: str):
-    for path, schema in subschemas(SCHEMAS[name]):
+    for path, schema in subschemas(ALL_SCHEMAS[name]):
         for member, part in schema.get("properties", {}).items():
             assert "/then" in path or "/if" in path or part.get("description"), f"{path}/{member}"
 
 
 @each_schema
 def test_required_members_exist(name: str):
-    for path, schema in subschemas(SCHEMAS[name]):
+    for path, schema in subschemas(ALL_SCHEMAS[name]):
         if "properties" in schema and "/then" not in path:
             assert set(schema.get("required", [])) <= set(schema["properties"]), path
 
 
 def test_definitions_of_one_name_are_the_same_everywhere():
     seen: dict[str, object] = {}
-    for document in SCHEMAS.values():
+    for document in ALL_SCHEMAS.values():
         for name, definition in document.get("$defs", {}).items():
             assert seen.setdefault(name, definition) == definition, name
 

@@ -9,9 +9,10 @@ import pytest
 
 from ratchet.bus.contracts import BucketSpec, Contracts
 from ratchet.contract import MESSAGES, state
+from ratchet.contract.snapshot import ROWS
 from ratchet.errors import NotFound, UnknownSubject
 from ratchet.resources import resource_dir
-from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, examples
+from tests.support.contract_files import ALL_SCHEMAS, CONTRACTS, ROOT, SCHEMAS, STORED, examples
 
 DAY = 86400
 
@@ -99,6 +100,27 @@ def test_every_bucket_has_somebody_who_writes_it(bucket: BucketSpec):
     assert bucket.writers, "nothing is declared that nobody uses"
 
 
+def test_every_key_of_every_bucket_is_described():
+    described = {one.where.partition(",")[0] for one in STORED if one.where.startswith("bucket ")}
+    assert described == {f"bucket {name}" for name in CONTRACTS.buckets}
+
+
+def test_the_states_and_the_cursor_of_every_projection_are_described():
+    places = {one.where for one in STORED}
+    for projection in CONTRACTS.projections.values():
+        assert f"bucket {projection.bucket}, key cursor-<projection>" in places
+        assert any(place.startswith(f"bucket {projection.bucket}, key {projection.name}.") for place in places)
+
+
+def test_rows_are_described_by_their_format():
+    formats = {one.where.rpartition(" ")[2] for one in STORED if "rows of" in one.where}
+    assert formats == set(ROWS)
+
+
+def test_what_nobody_else_reads_is_private_and_only_that():
+    assert [one.where for one in STORED if one.private == bool(one.readers)] == []
+
+
 @pytest.mark.parametrize(
     ("subject", "topic"),
     [
@@ -159,8 +181,8 @@ def test_a_missing_resource_is_one_clear_line():
 
 
 def test_every_schema_has_examples_and_every_directory_of_examples_a_schema():
-    assert {directory.name for directory in (ROOT / "examples").iterdir()} == set(SCHEMAS)
-    assert {example.schema for example in examples("invalid")} == set(SCHEMAS)
+    assert {directory.name for directory in (ROOT / "examples").iterdir()} == set(ALL_SCHEMAS)
+    assert {example.schema for example in examples("invalid")} == set(ALL_SCHEMAS)
 
 
 def test_contracts_load_from_any_directory():

@@ -20,7 +20,7 @@ from ratchet.bus.reader import Replay
 from ratchet.cli.contract import Findings, read_proposal, replay
 from ratchet.errors import Rejected
 from ratchet.service.settings import SharedSettings
-from tests.support.contract_files import SCHEMAS
+from tests.support.contract_files import ALL_SCHEMAS, SCHEMAS
 from tests.support.messages import trajectory
 from tests.support.running import connected
 from tests.support.servers import RunningServer
@@ -127,5 +127,13 @@ async def test_topics_are_listed_and_shown(settings: SharedSettings) -> None:
     assert (code, {topic["name"] for topic in json.loads(out)["topics"]} >= {SUBJECT}) == (0, True)
     code, out, _ = await ratchet(settings, "show", "trajectory.v1", "--json")
     assert (code, json.loads(out)["schema"]) == (0, SCHEMAS["trajectory.v1"])
+    stored = json.loads((await ratchet(settings, "list", "--json"))[1])["stored"]
+    assert {one["schema"] for one in stored} == ALL_SCHEMAS.keys() - SCHEMAS.keys()
+    code, out, _ = await ratchet(settings, "show", "cursor.v1", "--json")
+    assert (code, json.loads(out)["schema"]) == (0, ALL_SCHEMAS["cursor.v1"])
+    assert [one["where"] for one in json.loads(out)["stored"]] == [
+        "bucket coordinator, key cursor-<projection>",
+        "bucket baselines, key cursor-<projection>",
+    ]
     code, _, err = await ratchet(settings, "show", "nonsense.v1")
     assert (code, "no topic has the subject" in err) == (1, True)

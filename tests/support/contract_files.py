@@ -14,14 +14,19 @@ import jsonschema
 import jsonschema_rs
 
 from ratchet.bus.contracts import load_schema, open_view
+from ratchet.bus.stored import stored_values
 from ratchet.resources import resource_dir
 from ratchet.service.contracts import load_contracts
 from tools.invalid_examples import invalid_examples
 
 ROOT = resource_dir("contracts")
 CONTRACTS = load_contracts()
-SCHEMAS: dict[str, Any] = {topic.schema: load_schema(ROOT, topic.schema) for topic in CONTRACTS.topics.values()}
+STORED = stored_values(ROOT)
 TOPIC_OF = {topic.schema: topic for topic in CONTRACTS.topics.values()}
+SCHEMAS: dict[str, Any] = {name: load_schema(ROOT, name) for name in TOPIC_OF}
+"""Of messages."""
+ALL_SCHEMAS: dict[str, Any] = SCHEMAS | {one.schema: load_schema(ROOT, one.schema) for one in STORED}
+"""Of messages, and of what is stored beside them."""
 
 ABSENT = object()
 """As a value: leave the member out."""
@@ -44,7 +49,7 @@ class Example:
     @property
     def rule(self) -> str:
         """The keyword that it breaks."""
-        return self.name.rsplit(".", 1)[1]
+        return self.name.rsplit(".", 1)[-1]
 
     def __str__(self) -> str:
         return f"{self.schema}-{self.name}"
@@ -69,20 +74,20 @@ def example(schema: str, name: str = "full") -> Any:
 @cache
 def fast(schema: str) -> jsonschema_rs.Draft202012Validator:
     """The strict view, by the validator that services use."""
-    return jsonschema_rs.Draft202012Validator(SCHEMAS[schema], validate_formats=True)
+    return jsonschema_rs.Draft202012Validator(ALL_SCHEMAS[schema], validate_formats=True)
 
 
 @cache
 def fast_open(schema: str) -> jsonschema_rs.Draft202012Validator:
     """The open view, by the validator that services use."""
-    return jsonschema_rs.Draft202012Validator(open_view(SCHEMAS[schema]), validate_formats=True)
+    return jsonschema_rs.Draft202012Validator(open_view(ALL_SCHEMAS[schema]), validate_formats=True)
 
 
 @cache
 def oracle(schema: str) -> jsonschema.Draft202012Validator:
     """The strict view, by an independent validator."""
     checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
-    return jsonschema.Draft202012Validator(SCHEMAS[schema], format_checker=checker)
+    return jsonschema.Draft202012Validator(ALL_SCHEMAS[schema], format_checker=checker)
 
 
 def with_member(document: Any, path: str, value: Any) -> Any:
@@ -105,7 +110,7 @@ def subschemas(schema: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     for key in ("items", "additionalProperties", "if", "then", "else"):
         if isinstance(schema.get(key), dict):
             yield from subschemas(schema[key], f"{path}/{key}")
-    for key in ("oneOf", "allOf"):
+    for key in ("oneOf", "allOf", "prefixItems"):
         for index, part in enumerate(schema.get(key, [])):
             yield from subschemas(part, f"{path}/{key}/{index}")
     for key in ("properties", "$defs"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -27,9 +28,11 @@ def resolved(schema: Any, root: Any) -> tuple[Any, Any]:
     """`schema`, or what it refers to, and the document in which that stands."""
     if "$ref" not in schema:
         return schema, root
-    target = schema["$ref"].rsplit("/" if schema["$ref"].startswith("#") else ":", 1)[1]
-    found = root["$defs"][target]
-    return found, found if "$id" in found else root
+    name, _, pointer = schema["$ref"].rpartition(":")[2].partition("#")
+    found = root = root["$defs"][name] if name else root
+    for key in pointer.split("/")[1:]:
+        found = found[key]
+    return resolved(found, root)
 
 
 def values(schema: Any, root: Any) -> st.SearchStrategy[Any]:
@@ -68,11 +71,15 @@ def _objects(schema: Any, root: Any) -> st.SearchStrategy[Any]:
 
 
 def _arrays(schema: Any, root: Any) -> st.SearchStrategy[Any]:
+    if "prefixItems" in schema:
+        return st.tuples(*(values(part, root) for part in schema["prefixItems"])).map(list)
     least = schema.get("minItems", 0)
     return st.lists(values(schema["items"], root), min_size=least, max_size=schema.get("maxItems", least + 2))
 
 
 def _strings(schema: Any, _: Any) -> st.SearchStrategy[Any]:
+    if schema.get("contentEncoding") == "base64":
+        return st.binary(max_size=16).map(lambda raw: b64encode(raw).decode())
     if "format" in schema:
         return FORMATS[schema["format"]]
     if "pattern" in schema:

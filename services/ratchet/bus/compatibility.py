@@ -43,9 +43,11 @@ class _Node:
         """A part of this schema, its reference followed."""
         if not isinstance(schema, dict) or "$ref" not in schema:
             return _Node(schema, self.root)
-        reference: str = schema["$ref"]
-        found = self.root["$defs"][reference.rsplit("/" if reference.startswith("#") else ":", 1)[1]]
-        return _Node(found, found if "$id" in found else self.root).child(found)
+        name, _, pointer = schema["$ref"].rpartition(":")[2].partition("#")
+        found = root = self.root["$defs"][name] if name else self.root
+        for key in pointer.split("/")[1:]:
+            found = found[key]
+        return _Node(found, root).child(found)
 
     def types(self) -> set[str]:
         """The JSON types it names, every integer being a number; empty when it names none."""

@@ -65,13 +65,12 @@ class Stream:
 
 @dataclass(frozen=True)
 class BucketSpec:
-    """A key-value bucket; `history` is how many values of a key are kept."""
+    """A key-value bucket; `history` is how many values of a key are kept. What its keys hold: `bus.stored`."""
 
     name: str
     history: int
     description: str
     writers: tuple[str, ...]
-    readers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -298,7 +297,7 @@ def _references(schema: Json) -> Iterator[str]:
         members = cast("dict[str, Json]", schema)
         reference = members.get("$ref")
         if isinstance(reference, str) and reference.startswith(SCHEMA_ID):
-            yield reference.removeprefix(SCHEMA_ID)
+            yield reference.removeprefix(SCHEMA_ID).partition("#")[0]
         for part in members.values():
             yield from _references(part)
     elif isinstance(schema, list):

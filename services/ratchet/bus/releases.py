@@ -22,10 +22,12 @@ class Release(msgspec.Struct, frozen=True):
     """What later contracts have to stay compatible with."""
 
     topics: dict[str, ReleasedTopic]
+    stored: dict[str, str]
+    """Where something is stored -> the name of its schema."""
     schemas: dict[str, Json]
     """By name, without titles and descriptions."""
     examples: dict[str, dict[str, Json]]
-    """Messages of that release: by schema, then by name."""
+    """Messages and stored values of that release: by schema, then by name."""
 
 
 def releases(directory: Path) -> dict[str, Release]:

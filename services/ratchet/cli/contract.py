@@ -1,4 +1,4 @@
-"""`ratchet contract`: the messages, and what a changed schema would do to those that are there."""
+"""`ratchet contract`: messages and stored values, and what a changed schema would do to the messages that are there."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ratchet.bus.contracts import Breach, Contracts, Topic, Views, load_schema, 
 from ratchet.bus.envelope import unseal
 from ratchet.bus.reader import Replay
 from ratchet.bus.releases import releases
+from ratchet.bus.stored import stored_values
 from ratchet.cli.connections import connected, settings_of
 from ratchet.cli.endpoints import locate
 from ratchet.cli.exit_codes import ExitCode
@@ -42,32 +43,48 @@ Told = Callable[[int, int], None]
 
 @app.command("list")
 def list_topics(as_json: AsJson = False) -> None:
-    """List every topic with its stream, who sends it and who reads it."""
-    topics = load_contracts().topics.values()
-    columns = ("topic", "stream", "from", "to", "what")
+    """List every topic with its stream, who sends it and who reads it; then what is stored in buckets and objects."""
+    topics, stored = load_contracts().topics.values(), stored_values(resource_dir("contracts"))
     rows = [(t.name, t.stream, ", ".join(t.producers), ", ".join(t.consumers), t.description) for t in topics]
-    print_answer({"topics": list(topics)}, as_json, lambda: print_table(columns, rows, "no topics"))
+    places = [(s.where, s.schema, ", ".join(s.writers), ", ".join(s.readers), s.description) for s in stored]
+
+    def show_both() -> None:
+        print_table(("topic", "stream", "from", "to", "what"), rows, "no topics")
+        print_table(("stored in", "schema", "from", "to", "what"), places, "nothing is stored")
+
+    print_answer({"topics": list(topics), "stored": stored}, as_json, show_both)
 
 
 @app.command()
 def show(
-    topic: Annotated[str, typer.Argument(help="A topic, with or without `agent.rl.`, or a subject.")],
+    topic: Annotated[
+        str,
+        typer.Argument(help="A topic, with or without `agent.rl.`, a subject, or the schema of a stored value."),
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Show one topic: its subjects, its schema and its shortest valid example."""
+    """Show one topic or stored value: its subjects or places, its schema and its shortest valid example."""
     contracts, root = load_contracts(), resource_dir("contracts")
+    stored = [one for one in stored_values(root) if one.schema == topic]
+    if stored:
+        _show({"stored": stored}, topic, {"stored in": [one.where for one in stored]}, as_json)
+        return
     name = topic if topic.startswith("agent.rl.") else f"agent.rl.{topic}"
     found = contracts.topics.get(name) or contracts.topic_of(name)
-    schema = load_schema(root, found.schema)
-    example = min((document for _, document in _valid_examples(found.schema)), key=_length, default=None)
+    facts = {name: getattr(found, name) for name in ("subjects", "stream", "producers", "consumers")}
+    _show({"topic": found}, found.schema, facts, as_json)
+
+
+def _show(what: dict[str, Any], name: str, facts: dict[str, Any], as_json: bool) -> None:
+    root = resource_dir("contracts")
+    schema = load_schema(root, name)
+    example = json.loads((root / "examples" / name / "valid" / "minimal.json").read_text())
     if as_json:
-        print_json({"topic": found, "schema": schema, "example": example})
+        print_json({**what, "schema": schema, "example": example})
         return
-    facts = ("subjects", "stream", "producers", "consumers")
-    print_facts({name: ", ".join(v) if isinstance(v := getattr(found, name), tuple) else v for name in facts})
+    print_facts({name: v if isinstance(v, str) else ", ".join(v) for name, v in facts.items()})
     print_json(schema)
-    if example is not None:
-        print_json(example)
+    print_json(example)
 
 
 @app.command()
@@ -195,17 +212,13 @@ def compatibility(proposal: Proposal) -> Compatibility:
 
 
 def _valid_examples(schema: str) -> Iterator[tuple[str, Json]]:
-    """Those of today, which only a checkout has, and of every release; each with where it stands in `contracts`."""
+    """Those of today and of every release, each with where it stands in `contracts`."""
     root = resource_dir("contracts")
     for file in sorted((root / "examples" / schema / "valid").glob("*.json")):
         yield str(file.relative_to(root)), json.loads(file.read_text())
     for version, release in releases(resource_dir("contracts")).items():
         for name, example in release.examples.get(schema, {}).items():
             yield f"released/{version}.json#/examples/{schema}/{name}", example
-
-
-def _length(document: Json) -> int:
-    return len(json.dumps(document))
 
 
 def _refused_by_readers(views: Views, document: Json) -> bool:

@@ -1,0 +1,40 @@
+"""The typed mirror of every schema: messages, values in buckets, manifests and rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ratchet.bus.projection import Cursor, Folded
+from ratchet.canary_deployer.domain.rollout import Rollout
+from ratchet.canary_deployer.domain.trajectories import Chunk
+from ratchet.canary_deployer.leadership import Leader
+from ratchet.contract import MESSAGES
+from ratchet.contract.policy_manifest import PolicyManifest
+from ratchet.contract.snapshot import LabelRow, PairRow, SnapshotManifest, TrajectoryRow
+from ratchet.contract.state import Job, PolicyVersion, Route
+from ratchet.reward_computer.domain.history import TurnHistory
+from ratchet.reward_computer.domain.normalization import ScoreWindows
+from ratchet.trainer_worker.s3_artifacts import StoredCheckpoint
+from tests.support.contract_files import TOPIC_OF
+
+TYPES: dict[str, Any] = {
+    **{name: MESSAGES[topic.name] for name, topic in TOPIC_OF.items()},
+    "route.v1": Route,
+    "policy.v1": PolicyVersion,
+    "job.v1": Job,
+    "leader.v1": Leader,
+    "rollout.v1": Rollout,
+    "rollout.chunk.v1": Chunk,
+    "count.v1": Folded[int],
+    "turn.history.v1": Folded[TurnHistory],
+    "score.windows.v1": Folded[ScoreWindows],
+    "cursor.v1": Cursor | int,
+    "request.alias.v1": str,
+    "policy.manifest.v1": PolicyManifest,
+    "snapshot.manifest.v1": SnapshotManifest,
+    "checkpoint.manifest.v1": StoredCheckpoint,
+    "trajectory.row.v1": TrajectoryRow,
+    "pair.row.v1": PairRow,
+    "label.row.v1": LabelRow,
+}
+"""By the name of the schema. What one service keeps to itself is a type of that service."""
