@@ -9,7 +9,7 @@
     │   ├── WarehouseUnavailable
     │   └── ObjectsUnavailable
     ├── NotFound                no such role, policy, job, file or object
-    ├── Conflict                somebody else changed it first (compare-and-set lost)
+    ├── Conflict                another writer changed it first (compare-and-set lost)
     ├── DigestMismatch          the bytes are not the ones that were named
     ├── Unreadable              a stored value is not what its bucket holds
     ├── Rejected                a request that can never succeed as it is
@@ -80,7 +80,7 @@ class NotFound(RatchetError):
 
 
 class Conflict(RatchetError):
-    """Somebody else changed it first."""
+    """Another writer changed it first."""
 
 
 class DigestMismatch(RatchetError):
@@ -95,7 +95,7 @@ class Unreadable(RatchetError):
         self.revision = revision
         self.reason = reason
         self.stored = stored
-        """The value itself, for whoever can read a part of it. No message and no log shows it."""
+        """The value itself, for code that can read a part of it. No message and no log shows it."""
 
 
 class Rejected(RatchetError):

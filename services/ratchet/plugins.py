@@ -130,11 +130,8 @@ class PluginTable(Mapping[str, V], Generic[V]):
 
 def tables() -> list[PluginTable[Any]]:
     """The tables of all kinds. Imports the parts of the product that they are in. `Any`: each has its own variants."""
-    found: list[PluginTable[Any]] = []
-    for place in TABLES.values():
-        module, _, attribute = place.partition(":")
-        found.append(cast("PluginTable[Any]", getattr(import_module(module), attribute)))
-    return found
+    places = (place.partition(":") for place in TABLES.values())
+    return [cast("PluginTable[Any]", getattr(import_module(module), attribute)) for module, _, attribute in places]
 
 
 def package_of(entry: EntryPoint) -> str:
