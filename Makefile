@@ -18,7 +18,7 @@ TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
 .PHONY: help setup simulate prometheus check lint type imports generated format test test-unit test-contract test-integration test-e2e \
-	unit-with-torch unit-without-torch unit-and-contract demo learning-report up down env constraints docs
+	unit-with-torch unit-without-torch unit-and-contract demo learning-report up down env constraints docs shape
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,9 +41,10 @@ prometheus: $(STAMP) ## Debian's Prometheus, for the dashboards' tests: without 
 check: $(STAMP) ## lint, types, import rules, generated files
 	@$(TWO) lint type imports generated
 
-lint: $(STAMP) ## ruff: rules and format
+lint: $(STAMP) ## ruff: rules and format; words that the glossary rules out
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python tools/words.py
 
 type: $(STAMP) ## pyright, strict, on services/
 	@$(BIN)/pyright
@@ -62,6 +63,9 @@ docs: $(STAMP) ## write docs/cli.md from the parser, docs/api from docstrings an
 	@$(BIN)/python tools/docs/generate_api.py
 	@$(BIN)/sphinx-build -q -W --keep-going -n -c tools/site -d .cache/doctrees . site
 	@echo "docs: site/index.html"
+
+shape: $(STAMP) ## print how long files and functions are, and the share of imports and one-use helpers
+	@$(BIN)/python tools/shape.py
 
 format: $(STAMP)
 	@$(BIN)/ruff check --fix .

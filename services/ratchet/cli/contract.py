@@ -76,15 +76,15 @@ def show(
 
 
 def _show(what: dict[str, Any], name: str, facts: dict[str, Any], as_json: bool) -> None:
-    root = resource_dir("contracts")
-    schema = load_schema(root, name)
-    example = json.loads((root / "examples" / name / "valid" / "minimal.json").read_text())
+    schema = load_schema(resource_dir("contracts"), name)
+    example = min((document for _, document in _valid_examples(name)), key=_length, default=None)
     if as_json:
         print_json({**what, "schema": schema, "example": example})
         return
     print_facts({name: v if isinstance(v, str) else ", ".join(v) for name, v in facts.items()})
     print_json(schema)
-    print_json(example)
+    if example is not None:
+        print_json(example)
 
 
 @app.command()
@@ -212,13 +212,17 @@ def compatibility(proposal: Proposal) -> Compatibility:
 
 
 def _valid_examples(schema: str) -> Iterator[tuple[str, Json]]:
-    """Those of today and of every release, each with where it stands in `contracts`."""
+    """Those of today, which only a checkout has, and of every release; each with where it stands in `contracts`."""
     root = resource_dir("contracts")
     for file in sorted((root / "examples" / schema / "valid").glob("*.json")):
         yield str(file.relative_to(root)), json.loads(file.read_text())
     for version, release in releases(resource_dir("contracts")).items():
         for name, example in release.examples.get(schema, {}).items():
             yield f"released/{version}.json#/examples/{schema}/{name}", example
+
+
+def _length(document: Json) -> int:
+    return len(json.dumps(document))
 
 
 def _refused_by_readers(views: Views, document: Json) -> bool:

@@ -1,0 +1,62 @@
+"""What the wheel ships beside the code is what the program reads at run time, and no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from tests.support.compose import REPOSITORY
+
+WHEEL = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+READS = """
+import json
+from ratchet.bus.releases import releases
+from ratchet.local_stack.nats_server import nats_server
+from ratchet.resources import resource_dir
+from ratchet.service.contracts import load_contracts
+
+print(json.dumps({
+    "topics": len(load_contracts().topics),
+    "releases": sorted(releases(resource_dir("contracts"))),
+    "migrations": len(list((resource_dir("deploy") / "clickhouse").glob("*.sql"))),
+    "broker": (resource_dir("deploy") / "nats" / "embedded.conf").is_file(),
+}))
+"""
+
+
+def laid_out(directory: Path) -> None:
+    """The package as its wheel would unpack it."""
+    ignored = shutil.ignore_patterns("__pycache__", *WHEEL["exclude"])
+    shutil.copytree(REPOSITORY / WHEEL["packages"][0], directory / "ratchet", ignore=ignored)
+    for source, target in WHEEL["force-include"].items():
+        (directory / target).parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (REPOSITORY / source).is_dir() else shutil.copy
+        copy(REPOSITORY / source, directory / target)
+
+
+def test_an_installed_package_finds_everything_that_it_reads(tmp_path: Path) -> None:
+    laid_out(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", READS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+
+    assert done.stderr == ""
+    read = json.loads(done.stdout)
+    assert read["topics"] == len(json.loads((REPOSITORY / "contracts" / "topics.json").read_text())["topics"])
+    assert read["releases"] == [path.stem for path in sorted((REPOSITORY / "contracts" / "released").glob("*.json"))]
+    assert read["migrations"] == len(list((REPOSITORY / "deploy" / "clickhouse").glob("*.sql")))
+    assert read["broker"] is True
+
+
+def test_beside_the_code_the_wheel_holds_schemas_registry_and_sql_only(tmp_path: Path) -> None:
+    laid_out(tmp_path)
+
+    shipped = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".py"}
+    others = {path for path in shipped if path.suffix not in (".sql", ".json")}
+    assert {path.name for path in others} <= {"embedded.conf", "py.typed"}
+    assert all(path.parts[:2] == ("ratchet", "_resources") for path in shipped if path.name != "py.typed")
