@@ -16,8 +16,8 @@ from ratchet.cli.exit_codes import ExitCode, exit_code_of
 from ratchet.errors import RatchetError
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(asked: bool) -> None:
+    if asked:
         from importlib.metadata import version as version_of  # noqa: PLC0415 - slow, and rarely asked for
 
         sys.stdout.write(f"ratchet {version_of('ratchet-rl')}\n")
@@ -59,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RatchetError as error:
         return _failed(str(error), exit_code_of(error), as_json="--json" in words)
     except OSError as error:
-        said = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-        return _failed(said, ExitCode.FAILED, as_json="--json" in words)
+        message = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        return _failed(message, ExitCode.FAILED, as_json="--json" in words)
     return result if isinstance(result, int) else ExitCode.DONE
 
 

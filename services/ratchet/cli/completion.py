@@ -23,7 +23,7 @@ T = TypeVar("T")
 app = typer.Typer()
 
 TIMEOUT_S = 1.0
-"""Nobody waits longer than this for Tab."""
+"""The longest wait after Tab."""
 
 
 @app.command()

@@ -47,9 +47,9 @@ def _with_ending(output: Path) -> Path:
 @app.command()
 def show(job_or_uri: JobOrUri, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Show what a snapshot holds: filters, counts, digests, raters and sources."""
-    found = find_snapshot(locate(directory), job_or_uri)
-    document = {"uri": found.ref.uri, "digest": found.ref.digest, "manifest": found.manifest}
-    print_answer(document, as_json, lambda: show_snapshot(found))
+    snapshot = find_snapshot(locate(directory), job_or_uri)
+    document = {"uri": snapshot.ref.uri, "digest": snapshot.ref.digest, "manifest": snapshot.manifest}
+    print_answer(document, as_json, lambda: show_snapshot(snapshot))
 
 
 @app.command()
@@ -78,9 +78,9 @@ def preview(
         date_range=between(since, until),
     )
     with progress("choosing rows", quiet=as_json):
-        found = ask_preview(locate(directory), role, algorithm, chosen)
-    document = {"role": role, "algorithm": algorithm, "preview": found}
-    print_answer(document, as_json, lambda: show_preview(role, found))
+        answer = ask_preview(locate(directory), role, algorithm, chosen)
+    document = {"role": role, "algorithm": algorithm, "preview": answer}
+    print_answer(document, as_json, lambda: show_preview(role, answer))
 
 
 @app.command()
@@ -94,41 +94,41 @@ def export(
 ) -> None:
     """Write a snapshot's rows to a file, verified by digest."""
     endpoints = locate(directory)
-    found = find_snapshot(endpoints, job_or_uri)
-    rows = write_rows(endpoints, found, output)
-    document = {"file": str(output), "rows": rows, "digest": found.ref.digest}
-    print_answer(document, as_json, f"{rows} rows ({found.manifest.format}) written to {output}")
+    snapshot = find_snapshot(endpoints, job_or_uri)
+    rows = write_rows(endpoints, snapshot, output)
+    document = {"file": str(output), "rows": rows, "digest": snapshot.ref.digest}
+    print_answer(document, as_json, f"{rows} rows ({snapshot.manifest.format}) written to {output}")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredSnapshot:
     """A verified snapshot."""
 
     ref: SnapshotRef
     manifest: SnapshotManifest
 
 
-def find_snapshot(endpoints: Endpoints, what: str) -> Found:
+def find_snapshot(endpoints: Endpoints, what: str) -> StoredSnapshot:
     """The snapshot of a job, or behind a manifest's uri.
 
     Raises `typer.BadParameter`, `NotFound`, `Rejected` or `DigestMismatch`.
     """
     ref = _ref_of_uri(what) if what.startswith("s3://") else _ref_of_job(endpoints, what)
-    return Found(ref, Snapshots(objects_of(endpoints), settings_of(endpoints).s3_bucket).manifest(ref))
+    return StoredSnapshot(ref, Snapshots(objects_of(endpoints), settings_of(endpoints).s3_bucket).manifest(ref))
 
 
-def write_rows(endpoints: Endpoints, found: Found, file: Path) -> int:
+def write_rows(endpoints: Endpoints, snapshot: StoredSnapshot, file: Path) -> int:
     """Write the rows to `file`, in the format of its suffix, once their digest is verified; returns how many.
 
     Raises `Rejected` when lines are asked for and the file does not hold what its manifest says.
     """
-    objects, parquet = objects_of(endpoints), found.manifest.parquet
+    objects, parquet = objects_of(endpoints), snapshot.manifest.parquet
     if file.suffix == ".parquet":
         objects.get_file(parquet.uri, file, parquet.sha256)
-        return found.manifest.rows
-    kind = ROWS.get(found.manifest.format)
+        return snapshot.manifest.rows
+    kind = ROWS.get(snapshot.manifest.format)
     if kind is None:
-        raise Rejected(f"{found.ref.uri} holds {found.manifest.format}, which this version cannot read")
+        raise Rejected(f"{snapshot.ref.uri} holds {snapshot.manifest.format}, which this version cannot read")
     with tempfile.TemporaryDirectory(prefix="ratchet-dataset-") as directory:
         rows = Path(directory) / "rows.parquet"
         objects.get_file(parquet.uri, rows, parquet.sha256)
@@ -142,12 +142,12 @@ def ask_preview(endpoints: Endpoints, role: str, algorithm: str, dataset: Mappin
     return post(endpoints, "coordinator", "/v1/jobs/preview", PreviewOut, body, timeout_s=PREVIEW_S)
 
 
-def show_snapshot(found: Found) -> None:
+def show_snapshot(snapshot: StoredSnapshot) -> None:
     """The manifest for people."""
-    manifest = found.manifest
+    manifest = snapshot.manifest
     facts = [
-        ("uri", found.ref.uri),
-        ("digest", found.ref.digest),
+        ("uri", snapshot.ref.uri),
+        ("digest", snapshot.ref.digest),
         ("rows", f"{manifest.rows} {manifest.format}"),
         ("role", manifest.role),
         ("job", f"{manifest.training_job_id} ({manifest.algorithm})"),
@@ -168,20 +168,20 @@ def show_snapshot(found: Found) -> None:
     print_table(("what", "value"), facts, "")
 
 
-def show_preview(role: str, found: PreviewOut) -> None:
+def show_preview(role: str, preview: PreviewOut) -> None:
     """The preview for people."""
     facts = [
-        ("rows", f"{found.rows} {found.format}"),
+        ("rows", f"{preview.rows} {preview.format}"),
         ("role", role),
-        ("sources", _words(found.sources)),
-        ("left out", _words(found.left_out)),
-        ("without a reward yet", found.waiting or None),
-        ("reward", found.reward_function or None),
-        ("seen up to", _words(found.watermarks)),
+        ("sources", _words(preview.sources)),
+        ("left out", _words(preview.left_out)),
+        ("without a reward yet", preview.waiting or None),
+        ("reward", preview.reward_function or None),
+        ("seen up to", _words(preview.watermarks)),
     ]
     print_table(("what", "value"), facts, "")
-    if found.refused:
-        console.print(f"a job would be refused: {found.refused}", markup=False)
+    if preview.refused:
+        console.print(f"a job would be refused: {preview.refused}", markup=False)
 
 
 def between(since: datetime | None, until: datetime | None) -> dict[str, str] | None:

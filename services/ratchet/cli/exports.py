@@ -53,7 +53,7 @@ def _command(kind: str) -> Callable[..., None]:
         as_json: AsJson = False,
         directory: Directory = DEFAULT_DIRECTORY,
     ) -> None:
-        _export(kind, output, file_format, _wanted(role, since, until, min_reward, limit), as_json, directory)
+        _export(kind, output, file_format, _selection(role, since, until, min_reward, limit), as_json, directory)
 
     return export
 
@@ -90,7 +90,7 @@ def _format_of(output: Path, file_format: str | None) -> str:
     return file_format or ending
 
 
-def _wanted(
+def _selection(
     role: str | None, since: datetime | None, until: datetime | None, min_reward: float | None, limit: int | None
 ) -> Wanted:
 
@@ -103,14 +103,16 @@ def _wanted(
     return Wanted(role, first, end, min_reward, limit)
 
 
-def _export(kind: str, output: Path, file_format: str | None, wanted: Wanted, as_json: bool, directory: Path) -> None:
+def _export(
+    kind: str, output: Path, file_format: str | None, selection: Wanted, as_json: bool, directory: Path
+) -> None:
 
     chosen = _format_of(output, file_format)
 
     async def work() -> ExportReport:
         with progress(f"exporting to {output.name}", quiet=as_json) as bar:
             async with warehouse_of(settings_of(locate(directory))) as warehouse:
-                return await export(Stored(warehouse), (kind, KINDS[kind]), wanted, (output, chosen), bar)
+                return await export(Stored(warehouse), (kind, KINDS[kind]), selection, (output, chosen), bar)
 
     report = asyncio.run(work())
     print_answer(report, as_json, f"{report.records} {kind} written to {output} ({report.bytes} bytes)")

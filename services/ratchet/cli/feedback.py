@@ -49,8 +49,8 @@ def feedback(
     It is given all the same, and counts once its trajectory is stored. Only where nothing knows the trajectory's role,
     neither --role nor the gateway, is nothing given: exit code 1.
     """
-    said = {"thumbs": None if thumbs is None else thumbs == "up", "rating": stars, "comment": comment}
-    given = {kind: value for kind, value in said.items() if value is not None}
+    opinions = {"thumbs": None if thumbs is None else thumbs == "up", "rating": stars, "comment": comment}
+    given = {kind: value for kind, value in opinions.items() if value is not None}
     if not given:
         raise typer.BadParameter("say something: --thumbs up|down, --stars 0..5 or --comment TEXT")
     endpoints = locate(directory)
@@ -65,8 +65,8 @@ def feedback(
             warning += "; without --role it is given only if the gateway has seen a call of it"
     else:
         answers = _give(endpoints, bodies, doubt)
-        said = f"noted {', '.join(given)} for trajectory {trajectory_id}"
-        print_answer({"feedback": answers, "warning": warning}, as_json, said)
+        sentence = f"noted {', '.join(given)} for trajectory {trajectory_id}"
+        print_answer({"feedback": answers, "warning": warning}, as_json, sentence)
     if warning is not None:
         errors.print(f"ratchet: {warning}", markup=False)
     raise typer.Exit(ExitCode.PARTLY if warning else ExitCode.DONE)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -76,17 +76,17 @@ class Imported:
     report: ImportReport
     dry_run: bool
     unchecked: str | None
-    """Why nobody looked for what is stored already, None when somebody did."""
+    """Why what is stored already was not looked up, None when it was."""
 
     @property
     def left_out(self) -> bool:
         """Whether records of the file are not, and will not be, in the role that was asked for."""
         return bool(self.report.malformed or self.report.elsewhere)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """The report for programs."""
-        found: dict[str, Any] = msgspec.to_builtins(self.report)
-        return {**found, "present": None if self.unchecked else self.report.present, "dry_run": self.dry_run}
+        report: dict[str, object] = msgspec.to_builtins(self.report)
+        return {**report, "present": None if self.unchecked else self.report.present, "dry_run": self.dry_run}
 
     def show(self) -> None:
         """The report for people: what was left out, then one line of counts."""
@@ -95,13 +95,13 @@ class Imported:
             console.print(f"record {one.index}: {one.reason}", markup=False)
         for role, count in sorted(report.elsewhere.items()):
             console.print(f"{count} records are stored under the role {role} and stay there", markup=False)
-        said = {
+        numbers = {
             "malformed": len(report.malformed),
             "already present": report.present,
             "repeated": report.repeated,
             **{f"{kind} redacted": count for kind, count in sorted(report.redactions.items())},
         }
-        counts = "".join(f", {count} {what}" for what, count in said.items() if count or what == "malformed")
+        counts = "".join(f", {count} {what}" for what, count in numbers.items() if count or what == "malformed")
         verb = "would be published" if self.dry_run else "published"
         console.print(f"{report.published} of {report.records} records {verb}{counts}")
 

@@ -91,7 +91,7 @@ def train(
         body = request_body(role, algorithm, base_model, hyperparameters(parameter or []))
         body["dataset"] = dataset_request(samples, min_reward=min_reward, sources=source)
         body["priority"] = priority
-    submit(directory, body, Asked(wait=wait, timeout_s=timeout, dry_run=dry_run, as_json=as_json))
+    submit(directory, body, wait=wait, timeout_s=timeout, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -122,39 +122,30 @@ def cancel(job_id: JobId, as_json: AsJson = False, directory: Directory = DEFAUL
     print_answer(job, as_json, f"job {job_id} is {_state(job)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """How a job is asked for."""
-
-    wait: bool
-    timeout_s: float | None
-    """Longest wait; None: until the job ends."""
-    dry_run: bool
-    as_json: bool
-
-
-def submit(directory: Path, body: dict[str, Any], asked: Asked) -> None:
-    """Send a request, or have it checked and show it; wait for its job's end where that was asked for."""
+def submit(
+    directory: Path, body: dict[str, object], *, wait: bool, timeout_s: float | None, dry_run: bool, as_json: bool
+) -> None:
+    """Send a request, or with `dry_run` have it checked and show it; with `wait` return when its job has ended."""
     endpoints = locate(directory)
     endpoints.require()
     if isinstance(base_model := body.get("base_model"), str):
         trains_here = endpoints.record is not None and TRAINER in endpoints.record.services
         body = body | {"base_model": located(base_model, trains_here=trains_here)}
-    if asked.dry_run:
+    if dry_run:
         post(endpoints, "coordinator", "/v1/jobs?dry_run=true", JobOut, body)
-        print_dry_run(f"POST {endpoints.url('coordinator')}/v1/jobs", body, asked.as_json)
+        print_dry_run(f"POST {endpoints.url('coordinator')}/v1/jobs", body, as_json)
         return
     job = post(endpoints, "coordinator", "/v1/jobs", JobOut, body)
-    if asked.wait:
-        job = wait_for(endpoints, job, asked.timeout_s, quiet=asked.as_json)
-    if asked.as_json:
+    if wait:
+        job = wait_for(endpoints, job, timeout_s, quiet=as_json)
+    if as_json:
         print_json(job)
-    elif asked.wait:
+    elif wait:
         _show(job, directory)
     else:
         look = follow_up("jobs", job.training_job_id, directory=directory)
         console.print(f"job {job.training_job_id} is {job.state}; `{look}` follows it", markup=False)
-    if asked.wait and job.state != "completed":
+    if wait and job.state != "completed":
         raise typer.Exit(ExitCode.PARTLY)
 
 
@@ -162,12 +153,12 @@ def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, *, quie
     """The job once it has ended, or the time is up. Interrupting the wait does not cancel the job."""
     with progress(f"{job.algorithm} of {job.role}", quiet=quiet) as bar:
 
-        def tell(seen: JobOut) -> None:
+        def show(seen: JobOut) -> None:
             percent = seen.progress.percent_complete if seen.progress is not None else None
             bar(percent or 0, None if percent is None else 100, seen.state)
 
         path = _path(job.training_job_id)
-        return until_ended(job, lambda: get(endpoints, "coordinator", path, JobOut), tell, Waiting(timeout_s))
+        return until_ended(job, lambda: get(endpoints, "coordinator", path, JobOut), show, Waiting(timeout_s))
 
 
 def _path(job_id: str) -> str:
@@ -178,7 +169,7 @@ def _path(job_id: str) -> str:
 
 
 def _show(job: JobOut, directory: Path) -> None:
-    """The facts of a job in reading order, its error as it was told, without the worker's traceback."""
+    """The facts of a job in reading order, its error as the worker gave it, without the worker's traceback."""
     config, error = job.request.training_config, job.error
     hyperparameters: dict[str, object] = msgspec.to_builtins(config.hyperparameters)
     facts: dict[str, object] = {
@@ -228,7 +219,7 @@ def _show_list(jobs: Sequence[JobOut], empty: str) -> None:
     print_table(columns, rows, empty)
 
 
-def hyperparameters(options: list[str]) -> dict[str, Any]:
+def hyperparameters(options: list[str]) -> dict[str, object]:
     """`NAME=VALUE` options as a JSON object; a value is read as JSON, or else is text. `lora.r=8` nests.
 
     Raises `typer.BadParameter`.
@@ -248,7 +239,7 @@ def hyperparameters(options: list[str]) -> dict[str, Any]:
     return made
 
 
-def request_body(role: str, algorithm: str, base_model: str, chosen: dict[str, Any]) -> dict[str, Any]:
+def request_body(role: str, algorithm: str, base_model: str, chosen: dict[str, object]) -> dict[str, object]:
     """The heart of a request."""
     return {
         "algorithm": algorithm,
@@ -260,7 +251,7 @@ def request_body(role: str, algorithm: str, base_model: str, chosen: dict[str, A
 
 
 def located(base_model: str, *, trains_here: bool) -> str:
-    """What workers are told: a directory here by its whole path, for they stand elsewhere; anything else as it is.
+    """What workers get: a directory here by its whole path, for they run elsewhere; anything else as it is.
 
     Raises `NotFound` for a path to no directory: a relative one, which means something here only, and any where
     `trains_here` says that the stack's own worker would look for it on this machine.
@@ -280,20 +271,20 @@ def _is_path(base_model: str) -> bool:
     return not is_uri and (base_model[:1] in {"/", ".", "~"} or base_model[-1:] == "/" or base_model.count("/") > 1)
 
 
-def dataset_request(samples: int, **chosen: object) -> dict[str, Any]:
-    """Which trajectories to train on; what is None is not said."""
+def dataset_request(samples: int, **chosen: object) -> dict[str, object]:
+    """Which trajectories to train on; what is None is left out."""
     return {"sample_size": samples, "filter": {name: value for name, value in chosen.items() if value is not None}}
 
 
-def read_request(path: Path) -> dict[str, Any]:
+def read_request(path: Path) -> dict[str, object]:
     """A request from a JSON file. Raises `NotFound` or `Rejected`."""
     document = json_file(path)
     if not isinstance(document, dict):
         raise Rejected(f"{path} is not a JSON object")
-    return cast(dict[str, Any], document)
+    return cast(dict[str, object], document)
 
 
-def _value(text: str) -> Any:  # `Any`: JSON
+def _value(text: str) -> object:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -302,7 +293,7 @@ def _value(text: str) -> Any:  # `Any`: JSON
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How long somebody waits, and by which clock."""
+    """How long to wait, and by which clock."""
 
     timeout_s: float | None = None
     """None: until the job ends."""
@@ -310,14 +301,14 @@ class Waiting:
     sleep: Callable[[float], None] = time.sleep
 
 
-def until_ended(job: JobOut, ask: Callable[[], JobOut], tell: Callable[[JobOut], None], waiting: Waiting) -> JobOut:
-    """The job once it has ended, or as it was last seen when the time is up; `tell` hears of it before each look.
+def until_ended(job: JobOut, ask: Callable[[], JobOut], show: Callable[[JobOut], None], waiting: Waiting) -> JobOut:
+    """The job once it has ended, or as it was last seen when the time is up; `show` gets it before each question.
 
     Raises `Unavailable` when the coordinator stays away.
     """
     began = heard = waiting.clock()
     while job.state not in ENDED and not (waiting.timeout_s and waiting.clock() - began >= waiting.timeout_s):
-        tell(job)
+        show(job)
         waiting.sleep(POLL_S)
         try:
             job = ask()

@@ -1,4 +1,4 @@
-"""What commands take: options that several of them share, and JSON that somebody hands to them.
+"""What commands take: options that several of them share, and JSON from files and standard input.
 
 The conventions of every command:
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -23,9 +23,6 @@ from ratchet.cli.completion import complete_role
 from ratchet.errors import NotFound, Rejected
 from ratchet.rules.arms import ROLE
 from ratchet.service.discovery import DIRECTORY_VARIABLE
-
-Json = Any
-"""A decoded document."""
 
 
 def checked_role(context: typer.Context, role: str | None) -> str | None:
@@ -68,7 +65,7 @@ TrajectoryArgument = Annotated[
 ]
 
 
-def json_in(text: bytes, named: str) -> Json:
+def json_in(text: bytes, named: str) -> object:
     """The document in `text`. Raises `Rejected`; a document that nests too deeply to be read is no JSON for us."""
     try:
         return msgspec.json.decode(text)
@@ -76,7 +73,7 @@ def json_in(text: bytes, named: str) -> Json:
         raise Rejected(f"{named} is not JSON: {error}") from error
 
 
-def json_file(path: Path) -> Json:
+def json_file(path: Path) -> object:
     """The document in a file. Raises `NotFound` or `Rejected`."""
     try:
         text = path.read_bytes()

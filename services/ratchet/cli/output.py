@@ -131,7 +131,7 @@ def follow_up(*words: str, directory: Path) -> str:
 
 
 class Bar(Protocol):
-    """Told how far the work is."""
+    """Shows how far the work is."""
 
     def __call__(self, done: float, total: float | None = None, note: str = "") -> None: ...
 
@@ -143,14 +143,14 @@ def progress(what: str, *, quiet: bool = False) -> Generator[Bar]:
     with Progress(*columns, console=errors, transient=True, disable=quiet or not errors.is_terminal) as shown:
         task: TaskID = shown.add_task(what, total=None, note="")
 
-        def tell(done: float, total: float | None = None, note: str = "") -> None:
+        def advance(done: float, total: float | None = None, note: str = "") -> None:
             shown.update(task, completed=done, total=total, note=note)
 
-        yield tell
+        yield advance
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
-    """A plain table; `empty` is said when there are no rows. Where it is too wide, each row becomes a list of facts."""
+    """A plain table; `empty` stands for no rows. Where it is too wide, each row becomes a list of facts."""
     if not rows:
         console.print(empty)
     elif least_width(columns, rows) <= console.width:
@@ -197,7 +197,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     return made
 
 
-def cell(value: Any) -> Text:  # `Any`: whatever a table holds
+def cell(value: object) -> Text:
     """One value as text, a known state in its colour."""
     if value is None:
         return Text("-", style="dim")

@@ -20,11 +20,11 @@ def plugins(
     as_json: AsJson = False,
 ) -> None:
     """List what can be plugged in: built-in variants and those of installed packages. Exit code 3: one is refused."""
-    found = [plugin for table in tables() for plugin in table.plugins(load=check)]
-    print_answer({"plugins": found}, as_json, lambda: _show(found))
-    raise typer.Exit(ExitCode.PARTLY if any(plugin.refused for plugin in found) else ExitCode.DONE)
+    listed = [plugin for table in tables() for plugin in table.plugins(load=check)]
+    print_answer({"plugins": listed}, as_json, lambda: _show(listed))
+    raise typer.Exit(ExitCode.PARTLY if any(plugin.refused for plugin in listed) else ExitCode.DONE)
 
 
-def _show(found: list[Plugin]) -> None:
-    rows = [(one.group, one.name, one.package, one.refused or "") for one in found]
+def _show(listed: list[Plugin]) -> None:
+    rows = [(one.group, one.name, one.package, one.refused or "") for one in listed]
     print_table(("group", "name", "from", "refused because"), rows, "no plugins")

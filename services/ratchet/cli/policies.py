@@ -71,37 +71,37 @@ def export(
 ) -> None:
     """Copy a policy's files and manifest out of the object store, each verified by its digest."""
     endpoints = locate(directory)
-    found = find_policy(endpoints, policy)
-    target = target or export_target(endpoints, found)
+    chosen = find_policy(endpoints, policy)
+    target = target or export_target(endpoints, chosen)
     if dry_run:
-        require_exportable(endpoints, found, target)
-        print_dry_run(f"write {found.name} to {target}", {"uri": found.uri, "digest": found.digest}, as_json)
+        require_exportable(endpoints, chosen, target)
+        print_dry_run(f"write {chosen.name} to {target}", {"uri": chosen.uri, "digest": chosen.digest}, as_json)
         return
-    with progress(f"exporting {found.name}", quiet=as_json) as bar:
-        files = export_files(endpoints, found, target, bar)
-    document = {"policy": found.name, "directory": str(target), "files": files}
-    print_answer(document, as_json, f"{found.name}: {len(files)} files in {target}")
+    with progress(f"exporting {chosen.name}", quiet=as_json) as bar:
+        files = export_files(endpoints, chosen, target, bar)
+    document = {"policy": chosen.name, "directory": str(target), "files": files}
+    print_answer(document, as_json, f"{chosen.name}: {len(files)} files in {target}")
 
 
 def find_policy(endpoints: Endpoints, name: str) -> PolicyVersion:
     """The policy that `support@3`, `support@3-1a2b3c4d` or `support` (what serves it) names. Raises `NotFound`."""
     try:
-        wanted = parse_model(name)
+        asked = parse_model(name)
     except ValueError as error:
         raise Rejected(str(error)) from error
-    answer = read_role(endpoints, wanted.role)
+    answer = read_role(endpoints, asked.role)
     stable = answer.route.stable if answer.route is not None else None
-    version = wanted.version if wanted.version is not None or stable is None else stable.version
+    version = asked.version if asked.version is not None or stable is None else stable.version
     if version is None:
-        raise NotFound(f"no policy serves {wanted.role} yet; name one: {wanted.role}@VERSION")
+        raise NotFound(f"no policy serves {asked.role} yet; name one: {asked.role}@VERSION")
     for policy in answer.policies:
-        if policy.version == version and policy.digest.startswith(wanted.digest or ""):
+        if policy.version == version and policy.digest.startswith(asked.digest or ""):
             return policy
     raise NotFound(f"no such policy: {name}")
 
 
 def export_target(endpoints: Endpoints, policy: PolicyVersion) -> Path:
-    """Where an export goes unless somebody says otherwise: by how the policy was made."""
+    """Where an export goes by default: by how the policy was made."""
     return default_directory(read_policy(objects_of(endpoints), policy.uri, policy.digest), policy.name)
 
 
@@ -158,7 +158,7 @@ def _facts_of_policy(policy: ModelOut) -> Iterator[tuple[str, object]]:
         yield name, getattr(policy, name)
     yield "parent", f"{policy.role}@{policy.parent}" if policy.parent is not None else None
     yield "metrics", ", ".join(f"{name} {value:.4g}" for name, value in (policy.metrics or {}).items())
-    yield "gates", ", ".join(f"{name} {said.get('outcome')}" for name, said in (policy.gate or {}).items())
+    yield "gates", ", ".join(f"{name} {verdict.get('outcome')}" for name, verdict in (policy.gate or {}).items())
 
 
 def _add_job(tree: Tree, job: JobPart) -> None:
@@ -190,8 +190,8 @@ def _add_snapshot(tree: Tree, lineage: LineageOut, snapshot: SnapshotPart) -> No
             f"rewards of {escape(one.function)}: {one.trajectories} trajectories, mean {one.mean:.3f},"
             f" newest revision {one.newest_revision}"
         )
-    said = [(f"{one.rater or one.source or 'unnamed'} ({one.kind})", one.count) for one in lineage.feedback]
-    _add_facts(branch, [("feedback", _pairs(said))])
+    raters = [(f"{one.rater or one.source or 'unnamed'} ({one.kind})", one.count) for one in lineage.feedback]
+    _add_facts(branch, [("feedback", _pairs(raters))])
 
 
 def _add_list(branch: Tree, what: str, total: int, lines: Iterable[str]) -> None:

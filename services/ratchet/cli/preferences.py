@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,9 +86,9 @@ def add(
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Add a choice between two answers, or a file of pairs. Exit code 3: some lines were left out, each is named."""
-    said = {"prompt": prompt, "a": a, "b": b, "choice": choice}
+    choice_made = {"prompt": prompt, "a": a, "b": b, "choice": choice}
     about = {"rater": rater, "confidence": confidence, "domain": domain}
-    records = given(record, file, said, about)
+    records = given(record, file, choice_made, about)
     if records is None:
         raise typer.BadParameter("give one of `-`, --file FILE, or --prompt with --a, --b and --choice")
     report = asyncio.run(add_records(locate(directory), records, role, dry_run))
@@ -123,11 +123,11 @@ def export(
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Append preferences to a file as {prompt, chosen, rejected, metadata}, which `add --file` reads back."""
-    wanted = Wanted(role, source)
+    selection = Wanted(role, source)
     with progress(f"exporting to {file.name}", quiet=as_json) as bar:
-        added, present = asyncio.run(append_new(locate(directory), wanted, file, bar))
-    said = f"{added} preferences added to {file}, {present} were there already"
-    print_answer({"file": str(file), "added": added, "present": present}, as_json, said)
+        added, present = asyncio.run(append_new(locate(directory), selection, file, bar))
+    sentence = f"{added} preferences added to {file}, {present} were there already"
+    print_answer({"file": str(file), "added": added, "present": present}, as_json, sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +207,16 @@ async def _add(sink: Sink, stored: Known, records: Numbered, role: str | None) -
     return report
 
 
-def given(record: str | None, file: Path | None, said: JsonObject, about: JsonObject) -> Numbered | None:
-    """The records that somebody means: of a file, of standard input (`-`), or told by options; None if unclear."""
-    told = any(value is not None for value in (*said.values(), *about.values()))
-    if [record is not None, file is not None, told].count(True) != 1 or record not in (None, "-"):
+def given(
+    record: str | None, file: Path | None, choice: Mapping[str, object], about: Mapping[str, object]
+) -> Numbered | None:
+    """The records: of a file, of standard input (`-`), or one choice by options; None unless it is one of the three."""
+    chosen = any(value is not None for value in (*choice.values(), *about.values()))
+    if [record is not None, file is not None, chosen].count(True) != 1 or record not in (None, "-"):
         return None
     if file is not None:
         return records_of(file)
-    return iter([(1, {**said, "metadata": about} if told else record_of_input())])
+    return iter([(1, {**choice, "metadata": about} if chosen else record_of_input())])
 
 
 def records_of(file: Path) -> Numbered:
@@ -228,21 +230,21 @@ def record_of_input() -> object:
     return json_in(sys.stdin.buffer.read(), "standard input")
 
 
-async def newest(endpoints: Endpoints, wanted: Wanted, limit: int) -> tuple[list[Kept], list[Count]]:
+async def newest(endpoints: Endpoints, selection: Wanted, limit: int) -> tuple[list[Kept], list[Count]]:
     """The newest preferences, and how many there are from whom."""
     async with warehouse_of(settings_of(endpoints)) as warehouse:
         stored = StoredPreferences(warehouse)
-        return await stored.newest(wanted, limit), await stored.counts(wanted)
+        return await stored.newest(selection, limit), await stored.counts(selection)
 
 
-async def append_new(endpoints: Endpoints, wanted: Wanted, file: Path, bar: Bar) -> tuple[int, int]:
+async def append_new(endpoints: Endpoints, selection: Wanted, file: Path, bar: Bar) -> tuple[int, int]:
     """Append what the file does not hold yet; returns how many were added, and how many it held."""
     known = _ids_in(file)
     added = present = 0
     async with warehouse_of(settings_of(endpoints)) as warehouse:
         stored = StoredPreferences(warehouse)
-        total = sum(count.number for count in await stored.counts(wanted))
-        kept = await stored.newest(wanted, PAGE)
+        total = sum(count.number for count in await stored.counts(selection))
+        kept = await stored.newest(selection, PAGE)
         while kept:
             page = [one.preference for one in kept]
             fresh = [preference for preference in page if preference.preference_id not in known]
@@ -250,7 +252,7 @@ async def append_new(endpoints: Endpoints, wanted: Wanted, file: Path, bar: Bar)
             known.update(preference.preference_id for preference in fresh)
             added, present = added + len(fresh), present + len(page) - len(fresh)
             bar(added + present, total)
-            kept = await stored.newest(wanted, PAGE, before=kept[-1])
+            kept = await stored.newest(selection, PAGE, before=kept[-1])
     return added, present
 
 
@@ -264,8 +266,8 @@ def _ids_in(file: Path) -> set[str]:
 
 def show_derivation(report: DerivationReport, dry_run: bool) -> None:
     """The report for people."""
-    said = f"{report.tries} tries of {len(report.roles)} roles, {report.tasks} tasks tried more than once"
-    console.print(f"{said}, {report.comparisons} comparisons, {report.left_out} tries left out")
+    tried = f"{report.tries} tries of {len(report.roles)} roles, {report.tasks} tasks tried more than once"
+    console.print(f"{tried}, {report.comparisons} comparisons, {report.left_out} tries left out")
     rows = [("pair", rater, number) for rater, number in sorted(report.by_rater.items())]
     rows += [("no pair", reason, number) for reason, number in sorted(report.skipped.items())]
     print_table(("outcome", "because of", "comparisons"), rows, "nothing to compare")
@@ -300,7 +302,7 @@ def show_newest(kept: Sequence[Kept], counts: Sequence[Count]) -> None:
         print_table(("role", "source", "rater", "preferences"), [_row(count) for count in counts], "")
 
 
-def document(kept: Sequence[Kept], counts: Sequence[Count]) -> JsonObject:
+def document(kept: Sequence[Kept], counts: Sequence[Count]) -> dict[str, object]:
     """The same for programs, with whole texts."""
     return {
         "preferences": [{**record_of(one.preference), "stored_at": one.at} for one in kept],
@@ -310,8 +312,8 @@ def document(kept: Sequence[Kept], counts: Sequence[Count]) -> JsonObject:
 
 def brief(answer: str | list[JsonObject]) -> str:
     """The last thing that an answer says, on one line."""
-    said = answer if isinstance(answer, str) else _last_words(answer)
-    line = " ".join(said.split())
+    text = answer if isinstance(answer, str) else _last_words(answer)
+    line = " ".join(text.split())
     return line if len(line) <= SHOWN else f"{line[: SHOWN - 1]}…"
 
 

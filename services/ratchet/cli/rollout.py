@@ -59,8 +59,8 @@ def start(
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Start a rollout of a registered policy; `immediate` moves everything unwatched and takes `--override`."""
-    wanted = {"version": version, "override": override, **({"strategy": strategy} if strategy else {})}
-    _act(directory, f"{role}/start", _order(actor, reason, **wanted), dry_run, as_json)
+    chosen = {"version": version, "override": override, **({"strategy": strategy} if strategy else {})}
+    _act(directory, f"{role}/start", _order(actor, reason, **chosen), dry_run, as_json)
 
 
 @app.command()
@@ -164,13 +164,13 @@ def abort(
 @app.command()
 def audit(role: RoleArgument, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Hold a role's log of decisions against its hash chain; exit 1 when somebody changed it."""
-    found = get(locate(directory), "deployer", f"/v1/rollouts/{segment(role)}/audit", AuditOut)
-    print_answer(found, as_json, lambda: show_audit(found))
-    raise typer.Exit(ExitCode.DONE if found.whole else ExitCode.FAILED)
+    log = get(locate(directory), "deployer", f"/v1/rollouts/{segment(role)}/audit", AuditOut)
+    print_answer(log, as_json, lambda: show_audit(log))
+    raise typer.Exit(ExitCode.DONE if log.whole else ExitCode.FAILED)
 
 
-def _order(actor: str | None, reason: str, **wanted: object) -> dict[str, object]:
-    return {**wanted, "actor": actor or getpass.getuser(), "reason": reason}
+def _order(actor: str | None, reason: str, **chosen: object) -> dict[str, object]:
+    return {**chosen, "actor": actor or getpass.getuser(), "reason": reason}
 
 
 def _act(directory: Path, order: str, body: dict[str, object], dry_run: bool, as_json: bool) -> None:
@@ -228,8 +228,8 @@ def show_one(rollout: RolloutOut) -> None:
     _section(("gate", "outcome", "reason"), [(one.gate, one.outcome, one.reason) for one in rollout.gates])
     arms = (("stable", rollout.arms.stable), ("canary", rollout.arms.canary))
     _section(("arm", *ArmOut.__struct_fields__), [(name, *msgspec.structs.astuple(arm)) for name, arm in arms])
-    found = [(test, name, value) for test, values in rollout.e_values.items() for name, value in values.items()]
-    _section(("test", "metric", "e-value"), found)
+    evidence = [(test, name, value) for test, values in rollout.e_values.items() for name, value in values.items()]
+    _section(("test", "metric", "e-value"), evidence)
     console.print(f"thresholds: {', '.join(f'{name} {value:g}' for name, value in rollout.thresholds.items())}")
     for reason in rollout.waiting_for:
         console.print(f"waiting for {reason}", markup=False)
@@ -249,14 +249,14 @@ def _expectations(rollout: RolloutOut) -> Iterator[str]:
         yield f"the queue is parked: `ratchet rollout resume {rollout.role}` lets it go on"
 
 
-def show_audit(found: AuditOut) -> None:
+def show_audit(log: AuditOut) -> None:
     """Whether the log is whole; the first break, when it is not."""
-    since = f" since {found.since:%Y-%m-%d %H:%M:%S %Z}" if found.since else ""
-    older = "" if found.complete else "; older ones have left the stream"
-    counted = f"{found.decisions} decisions about {found.role}{since}{older}"
-    console.print(f"{counted}: {'the log is whole' if found.whole else found.problem}", markup=False)
-    if not found.whole and found.first_break is not None:
-        print_facts(msgspec.to_builtins(found.first_break))
+    since = f" since {log.since:%Y-%m-%d %H:%M:%S %Z}" if log.since else ""
+    older = "" if log.complete else "; older ones have left the stream"
+    counted = f"{log.decisions} decisions about {log.role}{since}{older}"
+    console.print(f"{counted}: {'the log is whole' if log.whole else log.problem}", markup=False)
+    if not log.whole and log.first_break is not None:
+        print_facts(msgspec.to_builtins(log.first_break))
 
 
 def _row(rollout: RolloutOut) -> tuple[object, ...]:

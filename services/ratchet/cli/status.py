@@ -142,7 +142,7 @@ class StatusReport(msgspec.Struct, kw_only=True):
 
 
 async def collect(endpoints: Endpoints) -> StatusReport:
-    """Ask everybody at the same time."""
+    """Ask all servers and services at the same time."""
     record = endpoints.record
     report = StatusReport(
         running=record is not None,
@@ -180,12 +180,12 @@ def _disk_part(report: StatusReport, directory: Path) -> None:
 
 
 async def _services(members: Mapping[str, MemberRecord]) -> dict[str, ServiceStatus]:
-    found = await asyncio.gather(*(_service(member) for member in members.values()))
-    return dict(zip(members, found, strict=True))
+    statuses = await asyncio.gather(*(_service(member) for member in members.values()))
+    return dict(zip(members, statuses, strict=True))
 
 
 async def _service(member: MemberRecord) -> ServiceStatus:
-    """Services are asked now; of the servers, the supervisor's last look is told."""
+    """Services are asked now; a server is as the supervisor last saw it."""
     state, reason, health_url, notes = member.state, member.reason, None, dict[str, str]()
     if member.health_port is not None:
         health_url = f"http://127.0.0.1:{member.health_port}"

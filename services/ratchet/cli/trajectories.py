@@ -52,11 +52,11 @@ def list_(
 ) -> None:
     """The newest trajectories, each with its newest reward."""
     endpoints = locate(directory)
-    found = asyncio.run(newest(endpoints, role, outcome, limit))
-    if not found and role is not None:
+    rows = asyncio.run(newest(endpoints, role, outcome, limit))
+    if not rows and role is not None:
         require_role(endpoints, role)
     empty = "no such trajectories" if role or outcome else "no trajectories yet"
-    print_answer({"trajectories": found}, as_json, lambda: show_list(found, empty))
+    print_answer({"trajectories": rows}, as_json, lambda: show_list(rows, empty))
 
 
 @app.command()
@@ -82,13 +82,13 @@ class Whole:
 
 
 async def newest(endpoints: Endpoints, role: str | None, outcome: str | None, limit: int) -> list[Row]:
-    """The newest trajectories; `reward` is null for one that nobody has judged yet."""
+    """The newest trajectories; `reward` is null for one that has none yet."""
     async with warehouse_of(settings_of(endpoints)) as warehouse:
         asked = {"role": role or "", "outcome": outcome or "", "limit": limit}
-        found = await warehouse.rows(_NEWEST, asked)
-        ids = [row["trajectory_id"] for row in found]
+        rows = await warehouse.rows(_NEWEST, asked)
+        ids = [row["trajectory_id"] for row in rows]
         rewards = {(row["role"], row["trajectory_id"]): row for row in await warehouse.rows(_REWARDS, {"ids": ids})}
-    return [row | _worth(rewards.get((row["role"], row["trajectory_id"]))) for row in found]
+    return [row | _worth(rewards.get((row["role"], row["trajectory_id"]))) for row in rows]
 
 
 async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
@@ -117,23 +117,23 @@ async def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
     return sorted(row["role"] for row in rows)
 
 
-def show_list(found: Sequence[Row], empty: str) -> None:
-    """A table, newest first; `empty` is said when there is none."""
+def show_list(stored: Sequence[Row], empty: str) -> None:
+    """A table, newest first; `empty` stands for none."""
     columns = ("trajectory", "role", "agent", "source", "turns", "outcome", "reward", "rev", "ended", "task")
     names = ("trajectory_id", "role", "agent_id", "source", "turns", "outcome", "reward", "revision", "ended_at")
-    rows = [tuple(row[name] for name in (*names, "task_id")) for row in found]
+    rows = [tuple(row[name] for name in (*names, "task_id")) for row in stored]
     print_table(columns, rows, empty)
 
 
 def show_one(whole: Whole, *, full: bool = False) -> None:
     """The facts, the conversation, the rewards and the feedback; long turns only in part, unless `full`."""
-    told = whole.trajectory
-    print_facts(_facts(told))
+    trajectory = whole.trajectory
+    print_facts(_facts(trajectory))
     console.print()
-    for message in chat_messages(told):
-        said = _said(message)
-        shortened = len(said) > LONG and not full
-        console.print(f"{message['role']}:", cut(said) if shortened else said, markup=False)
+    for message in chat_messages(trajectory):
+        text = _text(message)
+        shortened = len(text) > LONG and not full
+        console.print(f"{message['role']}:", cut(text) if shortened else text, markup=False)
         if shortened:
             console.print("(`--full` shows all of it)", style="dim", markup=False)
     console.print()
@@ -146,8 +146,8 @@ def show_one(whole: Whole, *, full: bool = False) -> None:
     print_table(("revision", "component", "score", "weight", "total", "because"), rows=rewards, empty=_worthless(whole))
     if whole.feedback:
         console.print()
-        said = [(one.at, one.kind, one.value, one.rater, one.source) for one in whole.feedback]
-        print_table(("at", "feedback", "value", "rater", "source"), said, "")
+        opinions = [(one.at, one.kind, one.value, one.rater, one.source) for one in whole.feedback]
+        print_table(("at", "feedback", "value", "rater", "source"), opinions, "")
 
 
 def _worthless(whole: Whole) -> str:
@@ -156,27 +156,27 @@ def _worthless(whole: Whole) -> str:
     return "rewarded, but no component applies: nobody said how it ended, or what they think of it"
 
 
-def _facts(told: Trajectory) -> dict[str, object]:
-    outcome, policy = told.outcome, told.policy
+def _facts(trajectory: Trajectory) -> dict[str, object]:
+    outcome, policy = trajectory.outcome, trajectory.policy
     return {
-        "trajectory": told.trajectory_id,
-        "role": told.role,
-        "agent": told.agent_id,
-        "session": told.session_id,
-        "task": told.task_context.task_id,
-        "group": told.task_context.group_key,
-        "parent": told.parent_trajectory_id,
-        "source": told.metadata.source,
-        "model": told.metadata.model,
+        "trajectory": trajectory.trajectory_id,
+        "role": trajectory.role,
+        "agent": trajectory.agent_id,
+        "session": trajectory.session_id,
+        "task": trajectory.task_context.task_id,
+        "group": trajectory.task_context.group_key,
+        "parent": trajectory.parent_trajectory_id,
+        "source": trajectory.metadata.source,
+        "model": trajectory.metadata.model,
         "policy": f"{policy.role}@{policy.version} ({policy.arm})" if policy else None,
-        "started": told.start_timestamp,
-        "ended": told.end_timestamp,
+        "started": trajectory.start_timestamp,
+        "ended": trajectory.end_timestamp,
         "outcome": outcome.status if outcome else "nobody said",
         "verified by": outcome.verified_by if outcome else None,
     }
 
 
-def _said(message: dict[str, Any]) -> str:
+def _text(message: dict[str, Any]) -> str:
     """The text of a message and the calls in it."""
     calls = [one.get("function", one) for one in message.get("tool_calls") or []]
     called = [f"{call.get('name')}({call.get('arguments', '')})" for call in calls]
