@@ -30,8 +30,8 @@ async def measure(bus: Bus, name: str, *, together: bool) -> float:
         await bus.publish_all(batch)
     else:
         for one in batch:
-            subject, headers, body = bus.seal(one)
-            await bus.nc.jetstream().publish(subject, body, headers=headers)
+            record = bus.seal(one)
+            await bus.nc.jetstream().publish(record.subject, record.body, headers=record.headers)
     return len(batch) / (time.perf_counter() - started)
 
 

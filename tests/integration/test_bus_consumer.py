@@ -16,7 +16,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import BatchHandler, Consumer, Done, Outcome, Retry, Subscription, each
-from ratchet.bus.pull_consumer import BATCH_BYTES, REQUEST_BYTES, Puller
+from ratchet.bus.pull_consumer import BATCH_BYTES, REQUEST_BYTES, PullConsumer
 from ratchet.bus.received import Received
 from ratchet.contract import Message, Trajectory
 from ratchet.contract.trajectory import TaskContext
@@ -167,7 +167,7 @@ async def test_what_waits_in_memory_is_bounded_in_bytes_and_all_of_it_comes(sett
         for n in range(60):
             await bus.publish(sized(str(n), 1_000_000, compressible=False))
         config = ConsumerConfig(ack_policy=AckPolicy.NONE)
-        puller = Puller(bus.nc, STREAM, config, batch=512, linger_s=0.01)
+        puller = PullConsumer(bus.nc, STREAM, config, batch=512, linger_s=0.01)
         await puller.open()
         found, most = 0, 0
         while found < 60:

@@ -56,8 +56,7 @@ def sessions(bus: Bus, name: str = "sessions") -> Projection[list[str]]:
 async def say(bus: Bus, names: Sequence[str], take: str = "") -> None:
     """Publish, `take` by `take` under new message ids: as if the broker had forgotten the first time."""
     for name in names:
-        subject, headers, body = bus.seal(trajectory(name))
-        await bus.publish_raw(subject, headers | {"Nats-Msg-Id": f"{take}{name}"}, body)
+        await bus.publish_record(bus.seal(trajectory(name)).with_message_id(f"{take}{name}"))
 
 
 async def folded(projection: Projection[Any], expected: Sequence[str]) -> None:

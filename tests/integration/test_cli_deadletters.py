@@ -47,9 +47,9 @@ def letter(subject: str, headers: dict[str, str], body: bytes, sequence: int) ->
 async def bury(bus: Bus) -> None:
     """A trajectory that was published and died, and one that nobody can read."""
     await bus.publish(trajectory())
-    subject, headers, body = bus.seal(trajectory())
-    await bus.publish(letter(subject, headers, body, 1))
-    await bus.publish(letter(subject, headers, b'{"no": "trajectory"}', 2))
+    record = bus.seal(trajectory())
+    await bus.publish(letter(record.subject, record.headers, record.body, 1))
+    await bus.publish(letter(record.subject, record.headers, b'{"no": "trajectory"}', 2))
 
 
 async def test_letters_are_listed_newest_first_and_read_by_number(shared_settings: SharedSettings) -> None:
@@ -84,8 +84,10 @@ async def test_many_letters_are_read_with_few_requests(shared_settings: SharedSe
         requests.append(request.subject)
 
     async with connected(shared_settings) as bus:
-        subject, headers, body = bus.seal(trajectory())
-        await bus.publish_all([letter(subject, headers, body, number) for number in range(1, many + 1)])
+        record = bus.seal(trajectory())
+        await bus.publish_all(
+            [letter(record.subject, record.headers, record.body, number) for number in range(1, many + 1)]
+        )
         await drop_letters(shared_settings, [7])  # a hole costs nothing either
         await bus.nc.subscribe("$JS.API.>", cb=note)
         everything = Which(stream="RL_TRAJECTORIES")
@@ -115,8 +117,8 @@ async def test_what_still_breaks_its_contract_is_not_sent(shared_settings: Share
 async def test_many_are_sent_again_and_those_that_would_die_again_are_named(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus:
         for number in range(1, 6):
-            subject, headers, body = bus.seal(trajectory(str(number)))
-            await bus.publish(letter(subject, headers, b"{}" if number == 3 else body, number))
+            record = bus.seal(trajectory(str(number)))
+            await bus.publish(letter(record.subject, record.headers, b"{}" if number == 3 else record.body, number))
         assert await matching(shared_settings, Which(stream="RL_TURNS")) == []
         assert await matching(shared_settings, Which(reason="invalid")) == []
         assert await matching(shared_settings, Which(since=AT.replace(year=2030))) == []
@@ -130,8 +132,8 @@ async def test_many_are_sent_again_and_those_that_would_die_again_are_named(shar
 async def test_dropped_letters_are_gone_and_leave_no_hole_in_the_list(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus:
         for number in range(1, 6):
-            subject, headers, body = bus.seal(trajectory(str(number)))
-            await bus.publish(letter(subject, headers, body, number))
+            record = bus.seal(trajectory(str(number)))
+            await bus.publish(letter(record.subject, record.headers, record.body, number))
         await drop_letters(shared_settings, [3, 4])
         assert [found.number for found in await newest(shared_settings, 10)] == [5, 2, 1]
         assert [found.number for found in await newest(shared_settings, 2)] == [5, 2]

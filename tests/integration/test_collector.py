@@ -430,9 +430,9 @@ async def _count_is(warehouse: Warehouse, number: int) -> bool:
 
 async def publish_outside_the_window(bus: Bus, message: Trajectory) -> None:
     """Publish the event without the broker's deduplication, as after the window has passed."""
-    subject, headers, body = bus.seal(message)
-    del headers["Nats-Msg-Id"]
-    await bus.nc.jetstream().publish(subject, body, headers=headers)
+    record = bus.seal(message)
+    del record.headers["Nats-Msg-Id"]
+    await bus.nc.jetstream().publish(record.subject, record.body, headers=record.headers)
 
 
 def _noise(size: int, seed: int) -> str:

@@ -70,9 +70,9 @@ def settled(bus: Bus, stream: str, durable: str) -> Callable[[], Any]:
 
 async def publish_again(bus: Bus, message: Message) -> None:
     """Publish an event past the broker's deduplication, as after its window."""
-    subject, headers, body = bus.seal(message)
-    del headers["Nats-Msg-Id"]
-    await bus.nc.jetstream().publish(subject, body, headers=headers)
+    record = bus.seal(message)
+    del record.headers["Nats-Msg-Id"]
+    await bus.nc.jetstream().publish(record.subject, record.body, headers=record.headers)
 
 
 def opinions_in(reward: Reward) -> set[str]:

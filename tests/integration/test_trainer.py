@@ -69,8 +69,7 @@ async def _continue_twice(world: World, done: TrainingStatus) -> None:
         config = msgspec.structs.replace(world.config(lora=None), base_model=str(done.artifacts.final_checkpoint))
         second = await world.dispatch("second", config)
         # The broker's own deduplication is stepped around: this is the coordinator's rescue after a long outage.
-        subject, headers, body = world.bus.seal(second)
-        await world.bus.publish_raw(subject, {**headers, "Nats-Msg-Id": "another"}, body)
+        await world.bus.publish_record(world.bus.seal(second).with_message_id("another"))
         again = await world.ended(second.training_job_id)
 
         async def drained() -> bool:

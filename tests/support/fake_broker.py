@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.spool import Record
+from ratchet.bus.envelope import Record
 from ratchet.errors import BusUnavailable
 
 
@@ -41,14 +41,14 @@ class FakeBroker:
         self.nc.is_connected = True
         self.refusing = False
 
-    async def publish_raw(self, subject: str, headers: dict[str, str], body: bytes) -> None:
+    async def publish_record(self, record: Record) -> None:
         self.asked += 1
         await self.answering.wait()
         if self.refusing or not self.nc.is_connected:
             raise BusUnavailable("the broker is away")
-        if headers["Nats-Msg-Id"] not in self._known:
-            self._known.add(headers["Nats-Msg-Id"])
-            self.stored.append(Record(subject, headers, body))
+        if record.headers["Nats-Msg-Id"] not in self._known:
+            self._known.add(record.headers["Nats-Msg-Id"])
+            self.stored.append(record)
 
     async def connect(self) -> Bus:
         """As a bus, for whatever connects to one."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ratchet.bus.envelope import Sealer
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import NoSpool
 from ratchet.contract.turn import EngineInfo
@@ -24,7 +25,7 @@ from ratchet.gateway.handlers import Gateway
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.recorders import Finish
-from ratchet.gateway.recording import Job, Recording, Sealer
+from ratchet.gateway.recording import SOURCE, Job, Recording
 from ratchet.rules.redaction import Redactor
 from ratchet.service.asgi import Request
 from ratchet.service.contracts import load_contracts
@@ -94,7 +95,7 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0) -> AsyncIterator[Al
     server, broker, info = Server(), FakeBroker(), EngineInfo(name="engine")
     routes = Routes(asyncio.Event().wait, folder, lease_s=20.0, monotonic=lambda: 0.0)  # type: ignore[arg-type]
     outbox = Outbox(CONTRACTS, "gateway", NoSpool())
-    sealer = Sealer(CONTRACTS, lambda: AT)
+    sealer = Sealer(CONTRACTS, SOURCE, lambda: AT)
     recorder = Recorder(outbox, sealer, AtOnce(sealer), 1_000_000)
     upstreams = [OpenAiEngine(server, "provider", {"*": "model"})]
     answering = Answering(routes, PolicyEngine(server, info, routes.version), upstreams, AnswerCache(0), recorder)

@@ -22,10 +22,11 @@ import structlog
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import Consumer, Outcome, Subscription
+from ratchet.bus.envelope import Record
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.projection import Fold, Projection
 from ratchet.bus.received import Received
-from ratchet.bus.spool import NoSpool, Record
+from ratchet.bus.spool import NoSpool
 from ratchet.contract import Trajectory
 from ratchet.contract.trajectory import TaskContext
 from ratchet.service.contracts import load_contracts
@@ -119,9 +120,9 @@ async def projection(bus: Bus) -> None:
 
 async def outbox() -> None:
     class Broken(FakeBroker):
-        async def publish_raw(self, subject: str, headers: dict[str, str], body: bytes) -> None:
+        async def publish_record(self, record: Record) -> None:
             published.set()
-            fail_while_handling(str(Record(subject, headers, body)))
+            fail_while_handling(str(record))
 
     published = asyncio.Event()
     box = Outbox(load_contracts(), "leaky", NoSpool())

@@ -19,10 +19,10 @@ from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageT
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.contracts import Contracts, Stream
-from ratchet.bus.envelope import HEADER_ROOM, Headers, event_id_of, seal, unseal, wire_size
+from ratchet.bus.envelope import HEADER_ROOM, Headers, Record, Sealer, event_id_of, unseal
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import Message
-from ratchet.bus.publisher import Publisher, Sealed
+from ratchet.bus.publisher import Publisher, Sending
 from ratchet.bus.received import Causing, Received
 from ratchet.bus.tasks import end
 from ratchet.bus.urls import shown
@@ -96,7 +96,7 @@ class Bus:
         self.contracts = contracts
         self.now = now
         self._name = name
-        self._source = f"urn:ratchet:{name}"
+        self._sealer = Sealer(contracts, name, now)
         self._replicas = replicas
         self._publishers: dict[str, Publisher] = {}
         self._ensures = False
@@ -158,30 +158,23 @@ class Bus:
 
     async def publish_all(self, messages: Sequence[Message], *, cause: Causing | None = None) -> None:
         """Store several messages; returns when all are stored. None is sent when one of them is invalid."""
-        sealed = [(self.contracts.topic_of(m.subject).stream, self._seal(m, cause)) for m in messages]
-        for stream, one in sealed:
-            self._publisher(stream).enqueue(one)
-        results = await asyncio.gather(*(one.done for _, one in sealed), return_exceptions=True)
+        records = [self.seal(message, cause) for message in messages]
+        results = await asyncio.gather(*map(self._enqueue, records), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
-    async def publish_raw(self, subject: str, headers: Headers, body: bytes) -> None:
+    async def publish_record(self, record: Record) -> None:
         """Store a message that was sealed before (a spooled one); returns when the stream has it."""
-        stream = self.contracts.topic_of(subject).stream
-        one = Sealed(subject, headers, body, asyncio.get_running_loop().create_future())
-        self._publisher(stream).enqueue(one)
-        await one.done
+        await self._enqueue(record)
 
-    def seal(self, message: Message, cause: Causing | None = None) -> tuple[str, Headers, bytes]:
-        """(subject, headers, body) as `publish` would send them. Raises `InvalidMessage`."""
-        body = self.contracts.check_strict(message)
-        schema = f"urn:ratchet:schema:{self.contracts.topic_of(message.subject).schema}"
-        headers, wire = seal(message, body, source=self._source, schema=schema, now=self.now(), cause=cause)
-        limit, size = self.nc.max_payload, wire_size(headers, wire) + HEADER_ROOM
+    def seal(self, message: Message, cause: Causing | None = None) -> Record:
+        """The record that `publish` would send. Raises `UnknownSubject` or `InvalidMessage`."""
+        record = self._sealer.seal(message, cause)
+        limit, size = self.nc.max_payload, record.size + HEADER_ROOM
         if limit and size > limit:
             raise InvalidMessage(f"headers and body of {size} bytes are larger than the broker takes ({limit})")
-        return message.subject, headers, wire
+        return record
 
     def read(self, message: Msg, wanted: Collection[str] = ()) -> tuple[Received[Message], int]:
         """A delivery as a typed message, and how many members its schema does not know.
@@ -278,9 +271,10 @@ class Bus:
                 log.warning("streams are not made again yet", reason=str(error))
                 await asyncio.sleep(1.0)
 
-    def _seal(self, message: Message, cause: Causing | None) -> Sealed:
-        subject, headers, body = self.seal(message, cause)
-        return Sealed(subject, headers, body, asyncio.get_running_loop().create_future())
+    def _enqueue(self, record: Record) -> asyncio.Future[None]:
+        sending = Sending(record, asyncio.get_running_loop().create_future())
+        self._publisher(self.contracts.topic_of(record.subject).stream).enqueue(sending)
+        return sending.done
 
     def _publisher(self, stream: str) -> Publisher:
         if stream not in self._publishers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -20,8 +20,9 @@ from prometheus_client import Counter, Gauge, Histogram
 from ratchet.bus.connection import Bus
 from ratchet.bus.deadletter import with_body
 from ratchet.bus.failures import failure, reason_of
+from ratchet.bus.halving import in_halves
 from ratchet.bus.message import Cause, Message
-from ratchet.bus.pull_consumer import Puller
+from ratchet.bus.pull_consumer import PullConsumer
 from ratchet.bus.received import Received
 from ratchet.errors import ContractError, InvalidMessage, RatchetError, Rejected, Unavailable
 
@@ -130,7 +131,7 @@ class Consumer:
             max_ack_pending=max(WAITING, subscription.batch * 4),
             filter_subjects=_filters(bus, subscription),
         )
-        self._puller = Puller(bus.nc, subscription.stream, config, subscription.batch, subscription.linger_s)
+        self._puller = PullConsumer(bus.nc, subscription.stream, config, subscription.batch, subscription.linger_s)
 
     async def run(self) -> None:
         """Consume until stopped; what was delivered but not begun goes back at once."""
@@ -193,7 +194,7 @@ class Consumer:
                     readable.append((message, received))
             for handler, part in self._by_topic(readable):
                 await self._handle(handler, part)
-            await self._bury(unreadable)
+            await self._dead_letter(unreadable)
         finally:
             self._at_hand = ()
         first, longest = BACKOFF_S
@@ -222,25 +223,29 @@ class Consumer:
                 yield handler, part
 
     async def _handle(self, handler: BatchHandler, part: Sequence[tuple[Msg, Received[Message]]]) -> None:
-        try:
-            outcomes = await handler([received for _, received in part])
-        except Unavailable as error:
-            outcomes = [Retry(str(error), away=True)] * len(part)
-        except Exception as error:  # noqa: BLE001 - the boundary: one bad message must not stop the service
-            if len(part) > 1:
-                half = len(part) // 2  # a few bad ones among hundreds cost a few small batches, not hundreds
-                await self._handle(handler, part[:half])
-                await self._handle(handler, part[half:])
-                return
-            outcomes = [self._unexpected(part[0][1], error)]
+        async def handled(deliveries: Sequence[tuple[Msg, Received[Message]]]) -> Sequence[Outcome]:
+            return await handler([received for _, received in deliveries])
+
+        async with aclosing(in_halves(part, handled)) as halves:
+            async for deliveries, result in halves:
+                if isinstance(result, Unavailable):
+                    await self._apply_all(deliveries, [Retry(str(result), away=True)] * len(deliveries))
+                elif isinstance(result, Exception):
+                    await self._apply_all(deliveries, [self._unexpected(deliveries[0][1], result)])
+                else:
+                    await self._apply_all(deliveries, result)
+
+    async def _apply_all(
+        self, deliveries: Sequence[tuple[Msg, Received[Message]]], outcomes: Sequence[Outcome]
+    ) -> None:
         self._away = self._away or any(isinstance(outcome, Retry) and outcome.away for outcome in outcomes)
-        self._tell_retries(outcomes)
-        pairs = list(zip(part, outcomes, strict=True))
+        self._log_retries(outcomes)
+        pairs = list(zip(deliveries, outcomes, strict=True))
         alive = [(*known, outcome) for known, outcome in pairs if not isinstance(outcome, Dead)]
         await asyncio.gather(*(self._apply(*one) for one in alive))
-        await self._bury([(known[0], outcome) for known, outcome in pairs if isinstance(outcome, Dead)])
+        await self._dead_letter([(known[0], outcome) for known, outcome in pairs if isinstance(outcome, Dead)])
 
-    def _tell_retries(self, outcomes: Sequence[Outcome]) -> None:
+    def _log_retries(self, outcomes: Sequence[Outcome]) -> None:
         """One line for a batch, with the first reason: hundreds may wait for the same."""
         reasons = [outcome.reason for outcome in outcomes if isinstance(outcome, Retry)]
         if reasons:
@@ -272,13 +277,13 @@ class Consumer:
                 self._failures.pop(received.sequence, None)
                 SEQUENCE.labels(self._subscription.durable).set(received.sequence)
         except (ContractError, Rejected) as error:  # its answer can never be published
-            await self._bury([(message, Dead("rejected", f"its answer was refused: {error}"))])
+            await self._dead_letter([(message, Dead("rejected", f"its answer was refused: {error}"))])
         except (RatchetError, nats.errors.Error) as error:
             await self._not_settled([message], error)
         else:
             self._count(outcome)
 
-    async def _bury(self, dead: Sequence[tuple[Msg, Dead]]) -> None:
+    async def _dead_letter(self, dead: Sequence[tuple[Msg, Dead]]) -> None:
         """Account for all of them at once, which takes as long as for one; then keep and end each."""
         account = self._subscription.on_dead
         try:
@@ -287,9 +292,9 @@ class Consumer:
         except (RatchetError, nats.errors.Error) as error:
             await self._not_settled([message for message, _ in dead], error)
         else:
-            await asyncio.gather(*(self._bury_one(message, why) for message, why in dead))
+            await asyncio.gather(*(self._dead_letter_one(message, why) for message, why in dead))
 
-    async def _bury_one(self, message: Msg, why: Dead) -> None:
+    async def _dead_letter_one(self, message: Msg, why: Dead) -> None:
         try:
             await self._keep(message, why)
         except (RatchetError, nats.errors.Error) as error:

@@ -5,11 +5,14 @@ Source: CloudEvents NATS protocol binding 1.0, section 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
 import zstandard
 
+from ratchet.bus.contracts import Contracts
 from ratchet.bus.message import Message
 from ratchet.bus.received import Causing, Received
 from ratchet.errors import InvalidMessage
@@ -28,10 +31,45 @@ HEADER_ROOM = 256
 Headers = dict[str, str]
 
 
-def seal(
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """One message as it goes to the broker."""
+
+    subject: str
+    headers: Headers
+    body: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes of headers and body."""
+        return wire_size(self.headers, self.body)
+
+    def with_message_id(self, message_id: str) -> Record:
+        """The same event under another key of the broker's deduplication: it is stored once more."""
+        return msgspec.structs.replace(self, headers={**self.headers, "Nats-Msg-Id": message_id})
+
+
+@dataclass(frozen=True, slots=True)
+class Sealer:
+    """Makes records of messages: checked by their contracts, with headers, compressed where that pays."""
+
+    contracts: Contracts
+    source: str
+    """Name of the program that publishes."""
+    now: Callable[[], datetime]
+
+    def seal(self, message: Message, cause: Causing | None = None) -> Record:
+        """`cause` is the event that this one follows from. Raises `UnknownSubject` or `InvalidMessage`."""
+        body = self.contracts.check_strict(message)
+        schema = f"urn:ratchet:schema:{self.contracts.topic_of(message.subject).schema}"
+        source = f"urn:ratchet:{self.source}"
+        headers, wire = enveloped(message, body, source=source, schema=schema, now=self.now(), cause=cause)
+        return Record(message.subject, headers, wire)
+
+
+def enveloped(
     message: Message, body: bytes, *, source: str, schema: str, now: datetime, cause: Causing | None
 ) -> tuple[Headers, bytes]:
-    """Headers and body as they go on the wire. `cause` is the event that this one follows from."""
+    """Headers and body as they go on the wire."""
     event_id = message.event_id
     cause = cause.as_cause() if isinstance(cause, Received) else cause
     headers = {

@@ -18,7 +18,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.kv import KeyValue
 
 from ratchet.bus.message import decode
-from ratchet.bus.pull_consumer import Puller
+from ratchet.bus.pull_consumer import PullConsumer
 from ratchet.errors import BusUnavailable, Conflict, Unreadable
 
 log = structlog.get_logger()
@@ -186,7 +186,7 @@ class Bucket(Generic[V]):
             mem_storage=True,
             num_replicas=1,
         )
-        puller = Puller(self._nc, self._stream, config, batch=512, linger_s=0.0)
+        puller = PullConsumer(self._nc, self._stream, config, batch=512, linger_s=0.0)
         try:
             made, last = await self._last()
             await puller.open()

@@ -8,9 +8,6 @@ from typing import Any, ClassVar, TypeVar, overload
 
 import msgspec
 
-DEFAULT_ROLE = "default"
-"""The role of messages published on the bare subject."""
-
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:ratchet")
 """Root of all name-based ids, so that the same logical event has the same id wherever it is made."""
 
@@ -61,11 +58,6 @@ def named_id(*parts: object) -> str:
     return str(uuid.uuid5(NAMESPACE, "\x1f".join(map(str, parts))))
 
 
-def role_subject(topic: str, role: str) -> str:
-    """The subject of `topic` for `role`; the default role uses the bare subject."""
-    return topic if role == DEFAULT_ROLE else f"{topic}.{role}"
-
-
 def encode(value: msgspec.Struct) -> bytes:
     """JSON without members that hold their default, keys in declaration order."""
     return msgspec.json.encode(value)
@@ -100,4 +92,4 @@ def _read(decoder: Callable[..., Any], body: bytes | str, kind: Any) -> Any:
 
 
 JsonObject = dict[str, Any]
-"""A free-form JSON object: tool arguments, raw data, labels. `Any` because its members are the agent's own."""
+"""A free-form JSON object. `Any` because its members are its author's own."""

@@ -19,10 +19,10 @@ import structlog
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
 from ratchet.bus.contracts import Contracts
-from ratchet.bus.envelope import HEADER_ROOM, seal
+from ratchet.bus.envelope import HEADER_ROOM, Record, Sealer
 from ratchet.bus.failures import failure
 from ratchet.bus.message import Message
-from ratchet.bus.spool import Record, Spool
+from ratchet.bus.spool import Spool
 from ratchet.bus.tasks import end
 from ratchet.errors import ContractError, Rejected, Unavailable
 
@@ -66,12 +66,11 @@ class Outbox:
     ) -> None:
         self.stats = OutboxStats()
         self._contracts = contracts
-        self._source = f"urn:ratchet:{source}"
+        self._sealer = Sealer(contracts, source, now)
         self._spool = spool
         self._limit = queue_limit
         self._limit_bytes = queue_bytes
         self._ahead = tuple(topic.name for topic in contracts.topics.values() if topic.ahead)
-        self._now = now
         self._queue: deque[Record] = deque()
         self._queued_bytes = 0
         self._lock = threading.Lock()
@@ -97,10 +96,7 @@ class Outbox:
         if self._is_full():
             self.stats.overflowed += 1
             return False
-        body = self._contracts.check_strict(message)
-        schema = f"urn:ratchet:schema:{self._contracts.topic_of(message.subject).schema}"
-        headers, wire = seal(message, body, source=self._source, schema=schema, now=self._now(), cause=None)
-        return self.put_sealed(Record(message.subject, headers, wire))
+        return self.put_sealed(self._sealer.seal(message))
 
     def put_sealed(self, record: Record) -> bool:
         """Queue a message that was checked and sealed; False, and counted as overflowed, when the queue is full."""
@@ -268,7 +264,7 @@ class Outbox:
         limit = self._bus.nc.max_payload
         if limit and record.size + HEADER_ROOM > limit:
             raise Rejected(f"a message of {record.size} bytes is larger than the broker takes ({limit})")
-        await self._bus.publish_raw(record.subject, record.headers, record.body)
+        await self._bus.publish_record(record)
 
     def _keep(self, batch: Sequence[Record]) -> None:
         kept = [self._spool.append(record) for record in batch]

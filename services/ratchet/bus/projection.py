@@ -33,7 +33,7 @@ from ratchet.bus.connection import Bus, Extent
 from ratchet.bus.failures import failure
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import Message
-from ratchet.bus.pull_consumer import Puller
+from ratchet.bus.pull_consumer import PullConsumer
 from ratchet.bus.received import Received
 from ratchet.errors import Conflict, ContractError, Unavailable
 
@@ -279,7 +279,7 @@ class Projection(Generic[S]):
             await self._bus.publish(self._fold.on_gap(gap))
         self._told_until = time.monotonic() + TELL_S
 
-    def _puller(self) -> Puller:
+    def _puller(self) -> PullConsumer:
         config = ConsumerConfig(
             ack_policy=AckPolicy.NONE,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
@@ -289,7 +289,7 @@ class Projection(Generic[S]):
             mem_storage=True,
             num_replicas=1,
         )
-        return Puller(self._bus.nc, self._fold.stream, config, batch=512, linger_s=0.01)
+        return PullConsumer(self._bus.nc, self._fold.stream, config, batch=512, linger_s=0.01)
 
     async def _apply(self, batch: Sequence[Msg]) -> None:
         """Fold a batch, store the states that changed, then the cursor: a crash in between folds nothing twice."""
@@ -315,7 +315,7 @@ class Projection(Generic[S]):
             await self._store(key)
         await self._progress_to(batch[-1].metadata.sequence.stream)
 
-    async def _skip_ahead(self, puller: Puller, delivered: int) -> bool:
+    async def _skip_ahead(self, puller: PullConsumer, delivered: int) -> bool:
         """Move the cursor over messages that are none of ours. False when the stream is another one by now."""
         if time.monotonic() - self._looked_at < SKIP_S:
             return True

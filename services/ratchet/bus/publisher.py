@@ -17,7 +17,7 @@ from typing import Any
 import nats.errors
 from nats.aio.client import Client as Nats
 
-from ratchet.bus.envelope import Headers
+from ratchet.bus.envelope import Headers, Record
 from ratchet.errors import BusUnavailable, Rejected
 
 LINGER_S = 0.005
@@ -36,12 +36,10 @@ _BATCH_ERRORS = range(10174, 10212)
 
 
 @dataclass(slots=True)
-class Sealed:
-    """A message ready for the wire. `done` resolves when a stream has stored it."""
+class Sending:
+    """A record on its way. `done` resolves when a stream has stored it."""
 
-    subject: str
-    headers: Headers
-    body: bytes
+    record: Record
     done: asyncio.Future[None] = field(repr=False)
 
 
@@ -52,13 +50,13 @@ class Publisher:
         self._nc = nc
         self._stream = stream
         self._atomic = atomic
-        self._queue: list[Sealed] = []
+        self._queue: list[Sending] = []
         self._task: asyncio.Task[None] | None = None
         self._answer_due: asyncio.Timeout | None = None
 
-    def enqueue(self, sealed: Sealed) -> None:
+    def enqueue(self, sending: Sending) -> None:
         """Add a message to the next batch."""
-        self._queue.append(sealed)
+        self._queue.append(sending)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._flush())
 
@@ -92,17 +90,17 @@ class Publisher:
             finally:
                 self._answer_due = None
 
-    def _take(self) -> list[Sealed]:
+    def _take(self) -> list[Sending]:
         size = count = 0
-        for sealed in self._queue[:MAX_BATCH]:
-            size += len(sealed.body)
+        for sending in self._queue[:MAX_BATCH]:
+            size += len(sending.record.body)
             if count and size > MAX_BATCH_BYTES:
                 break
             count += 1
         batch, self._queue = self._queue[:count], self._queue[count:]
         return batch
 
-    async def _send(self, batch: Sequence[Sealed]) -> None:
+    async def _send(self, batch: Sequence[Sending]) -> None:
         if len(batch) == 1 or not self._atomic:
             await self._send_singly(batch)
             return
@@ -114,35 +112,37 @@ class Publisher:
         else:
             _fail(batch, _error(answer["error"], self._stream))
 
-    async def _send_atomic(self, batch: Sequence[Sealed]) -> dict[str, Any]:
+    async def _send_atomic(self, batch: Sequence[Sending]) -> dict[str, Any]:
         """All or none. The first answer tells early that the stream refuses; the last one is the commit."""
         batch_id = uuid.uuid4().hex
         answer: dict[str, Any] = {}
-        for number, sealed in enumerate(batch, 1):
-            headers = {**sealed.headers, "Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(number)}
+        for number, sending in enumerate(batch, 1):
+            headers = {**sending.record.headers, "Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(number)}
             if number == len(batch):
                 headers["Nats-Batch-Commit"] = "1"
             if number in {1, len(batch)}:
-                answer = await self._request(sealed, headers)
+                answer = await self._request(sending, headers)
                 if "error" in answer:
                     return answer
             else:
-                await self._nc.publish(sealed.subject, sealed.body, headers=headers)
+                await self._nc.publish(sending.record.subject, sending.record.body, headers=headers)
         return answer
 
-    async def _send_singly(self, batch: Sequence[Sealed]) -> None:
+    async def _send_singly(self, batch: Sequence[Sending]) -> None:
         """In order and without waiting in between; a known id is confirmed as a duplicate."""
-        await asyncio.gather(*(self._send_one(sealed) for sealed in batch))
+        await asyncio.gather(*(self._send_one(sending) for sending in batch))
 
-    async def _send_one(self, sealed: Sealed) -> None:
-        answer = await self._request(sealed, sealed.headers)
+    async def _send_one(self, sending: Sending) -> None:
+        answer = await self._request(sending, sending.record.headers)
         if "error" in answer:
-            _fail([sealed], _error(answer["error"], self._stream))
+            _fail([sending], _error(answer["error"], self._stream))
         else:
-            _succeed([sealed])
+            _succeed([sending])
 
-    async def _request(self, sealed: Sealed, headers: Headers) -> dict[str, Any]:
-        reply = await self._nc.request(sealed.subject, sealed.body, timeout=ACK_DEADLINE_S, headers=headers)
+    async def _request(self, sending: Sending, headers: Headers) -> dict[str, Any]:
+        reply = await self._nc.request(
+            sending.record.subject, sending.record.body, timeout=ACK_DEADLINE_S, headers=headers
+        )
         return json.loads(reply.data) if reply.data else {}
 
 
@@ -151,13 +151,13 @@ def _error(error: dict[str, Any], stream: str) -> BusUnavailable | Rejected:
     return Rejected(text) if error.get("err_code") in _REFUSED_FOR_GOOD else BusUnavailable(text)
 
 
-def _succeed(batch: Sequence[Sealed]) -> None:
-    for sealed in batch:
-        if not sealed.done.done():
-            sealed.done.set_result(None)
+def _succeed(batch: Sequence[Sending]) -> None:
+    for sending in batch:
+        if not sending.done.done():
+            sending.done.set_result(None)
 
 
-def _fail(batch: Sequence[Sealed], error: BusUnavailable | Rejected) -> None:
-    for sealed in batch:
-        if not sealed.done.done():
-            sealed.done.set_exception(error)
+def _fail(batch: Sequence[Sending], error: BusUnavailable | Rejected) -> None:
+    for sending in batch:
+        if not sending.done.done():
+            sending.done.set_exception(error)

@@ -39,7 +39,7 @@ OVERHEAD = 64 * 1024
 """Room for the subjects that the server counts beside headers and body."""
 
 
-class Puller:
+class PullConsumer:
     """Keeps about two batches on their way, as far as their bytes allow, and hands them out with a linger.
 
     The consumer is created if it is missing, and again if it vanishes (`config` says how).

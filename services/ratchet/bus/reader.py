@@ -13,7 +13,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.pull_consumer import Puller
+from ratchet.bus.pull_consumer import PullConsumer
 from ratchet.errors import BusUnavailable
 
 INACTIVE_S = 30.0
@@ -50,7 +50,7 @@ class Replay:
             mem_storage=True,
             num_replicas=1,
         )
-        self._puller = Puller(bus.nc, stream, config, batch=512, linger_s=0.01)
+        self._puller = PullConsumer(bus.nc, stream, config, batch=512, linger_s=0.01)
         self.total = 0
         """How many messages there are from the beginning on, known once reading has begun."""
 

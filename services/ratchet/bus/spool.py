@@ -25,7 +25,7 @@ from typing import IO
 
 import msgspec
 
-from ratchet.bus.envelope import wire_size
+from ratchet.bus.envelope import Record
 from ratchet.bus.message import unpack
 from ratchet.errors import ConfigError
 
@@ -37,19 +37,6 @@ SEGMENTS = 8
 MAX_SEGMENT_BYTES = 4 * 1024 * 1024
 SLOTS = 64
 """How many processes may share one parent directory (see `Spool.claim`)."""
-
-
-class Record(msgspec.Struct, frozen=True, array_like=True):
-    """One message as it goes to the broker."""
-
-    subject: str
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def size(self) -> int:
-        """Bytes of headers and body."""
-        return wire_size(self.headers, self.body)
 
 
 Publish = Callable[[Sequence[Record]], Awaitable[None]]

@@ -17,12 +17,12 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
 from ratchet.bus.connection import Bus, Extent
-from ratchet.bus.message import role_subject
-from ratchet.bus.pull_consumer import Puller
+from ratchet.bus.pull_consumer import PullConsumer
 from ratchet.bus.received import Received
 from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, score_of, started_of
 from ratchet.canary_deployer.nats_progress import ANSWER_S, Scored, asked
 from ratchet.contract import Alert, Message, Reward, Start, Turn, named_id
+from ratchet.contract.roles import role_subject
 from ratchet.errors import BusUnavailable, ContractError, RatchetError
 
 log = structlog.get_logger()
@@ -235,7 +235,7 @@ class _Tail:
             mem_storage=True,
             num_replicas=1,
         )
-        self._puller = Puller(bus.nc, stream, config, batch=BATCH, linger_s=0.01)
+        self._puller = PullConsumer(bus.nc, stream, config, batch=BATCH, linger_s=0.01)
 
     async def open(self) -> None:
         try:

@@ -9,8 +9,8 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.message import role_subject
 from ratchet.contract import Start
+from ratchet.contract.roles import role_subject
 from ratchet.errors import BusUnavailable
 
 WINDOW = timedelta(days=1)

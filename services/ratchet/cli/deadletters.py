@@ -16,7 +16,7 @@ from nats.js.errors import BadRequestError, NotFoundError
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.contracts import Contracts
-from ratchet.bus.envelope import Headers, unseal
+from ratchet.bus.envelope import Headers, Record, unseal
 from ratchet.bus.reader import Replay
 from ratchet.cli.connections import connected, settings_of
 from ratchet.cli.endpoints import locate
@@ -259,7 +259,7 @@ async def _replay(bus: Bus, number: int, first: DeadLetter, *, dry_run: bool) ->
     headers, body = envelope(letter, number)
     why = complaint(bus.contracts, letter.original_subject, headers, body)
     if why is None and not dry_run:
-        await bus.publish_raw(letter.original_subject, headers, body)
+        await bus.publish_record(Record(letter.original_subject, headers, body))
     return Replayed(number=number, subject=letter.original_subject, event_id=headers.get("ce-id"), refused=why)
 
 

@@ -1,9 +1,10 @@
 """Typed mirror of `contracts/`: one struct per subject, immutable, JSON in and out. Imports no broker and no torch."""
 
-from ratchet.bus.message import DEFAULT_ROLE, JsonObject, Message, Value, decode, encode, named_id, role_subject
+from ratchet.bus.message import JsonObject, Message, Value, decode, encode, named_id
 from ratchet.contract.deployment import ModelDeployed, ModelRollout
 from ratchet.contract.operations import Alert, DeadLetter, Stored
 from ratchet.contract.reward import Feedback, Preference, Reward
+from ratchet.contract.roles import DEFAULT_ROLE, role_subject
 from ratchet.contract.start import Start
 from ratchet.contract.training import TrainingDispatch, TrainingRequest, TrainingStatus
 from ratchet.contract.trajectory import Outcome, PolicyClaim, Trajectory, TrajectoryEnd

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import ClassVar
 
-from ratchet.bus.message import DEFAULT_ROLE, JsonObject, Message, Value, named_id
+from ratchet.bus.message import JsonObject, Message, Value, named_id
+from ratchet.contract.roles import DEFAULT_ROLE
 
 
 class ModelInfo(Value, frozen=True, kw_only=True, omit_defaults=True):

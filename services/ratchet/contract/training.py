@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import ClassVar
 
-from ratchet.bus.message import DEFAULT_ROLE, Message, Value, named_id
+from ratchet.bus.message import Message, Value, named_id
+from ratchet.contract.roles import DEFAULT_ROLE
 
 
 class DateRange(Value, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import msgspec
 
-from ratchet.bus.message import DEFAULT_ROLE, JsonObject, Message, Value, named_id, role_subject
+from ratchet.bus.message import JsonObject, Message, Value, named_id
+from ratchet.contract.roles import DEFAULT_ROLE, role_subject
 
 
 class PolicyClaim(Value, frozen=True, kw_only=True, omit_defaults=True):

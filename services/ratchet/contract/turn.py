@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import ClassVar
 
-from ratchet.bus.message import DEFAULT_ROLE, JsonObject, Message, Value, role_subject
+from ratchet.bus.message import JsonObject, Message, Value
+from ratchet.contract.roles import DEFAULT_ROLE, role_subject
 from ratchet.contract.trajectory import PolicyClaim
 
 

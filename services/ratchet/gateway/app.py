@@ -22,6 +22,7 @@ from aiohttp import ClientSession
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
+from ratchet.bus.envelope import Sealer
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import Spool
 from ratchet.contract.turn import EngineInfo
@@ -43,7 +44,7 @@ from ratchet.gateway.handlers import Gateway
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.recorders import FINISH_S, Recorders
-from ratchet.gateway.recording import Sealer
+from ratchet.gateway.recording import SOURCE
 from ratchet.gateway.settings import Settings
 from ratchet.service.asgi import Answer, Handler, JsonApi, Request
 from ratchet.service.contracts import load_contracts
@@ -92,12 +93,12 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     broker = Broker(lambda: Bus.connect(settings.shared.bus, name="gateway", contracts=contracts))
     folder = settings.shared.data_dir / "gateway"
     spool = _spool(folder / "spool", settings.spool_bytes)
-    outbox = Outbox(contracts, "gateway", spool, queue_limit=settings.queue_limit)
+    outbox = Outbox(contracts, SOURCE, spool, queue_limit=settings.queue_limit)
     session = open_session()
     routes = Routes(broker.bus, folder, lease_s=settings.lease_s, monotonic=time.monotonic)
     observation = Observation(settings.lease_s, time.monotonic())
     recorders = Recorders(settings.recorders, settings.conversation_bytes)
-    recorder = Recorder(outbox, Sealer(contracts, utc_now), recorders, settings.recording_bytes)
+    recorder = Recorder(outbox, Sealer(contracts, SOURCE, utc_now), recorders, settings.recording_bytes)
     gateway = Gateway(
         routes=routes,
         answering=Answering(

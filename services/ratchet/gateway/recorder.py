@@ -13,15 +13,15 @@ from functools import partial
 import msgspec
 import structlog
 
+from ratchet.bus.envelope import Record, Sealer
 from ratchet.bus.outbox import Outbox
-from ratchet.bus.spool import Record
 from ratchet.contract import Feedback, Start, TrajectoryEnd, encode
 from ratchet.errors import Unavailable
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.arms import Arm
 from ratchet.gateway.domain.capture import CANCELLED, LOST, TOO_LARGE
 from ratchet.gateway.recorders import Finish, Workers
-from ratchet.gateway.recording import CallJob, EventJob, Job, Recorded, Sealer, short_turn
+from ratchet.gateway.recording import CallJob, EventJob, Job, Recorded, short_turn
 from ratchet.rules.redaction import Redactor
 
 log = structlog.get_logger()

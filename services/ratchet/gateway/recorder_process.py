@@ -15,7 +15,8 @@ from typing import BinaryIO
 import msgspec
 
 from ratchet.bus.clock import utc_now
-from ratchet.gateway.recording import Job, Recording, Sealer
+from ratchet.bus.envelope import Sealer
+from ratchet.gateway.recording import SOURCE, Job, Recording
 from ratchet.rules.redaction import Redactor
 from ratchet.service.contracts import load_contracts
 
@@ -30,7 +31,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # meant for the gateway, which still has jobs for us
     os.nice(NICENESS)
-    recording = Recording(Sealer(load_contracts(), utc_now), Redactor(), int(sys.argv[1]))
+    recording = Recording(Sealer(load_contracts(), SOURCE, utc_now), Redactor(), int(sys.argv[1]))
     serve(sys.stdin.buffer, sys.stdout.buffer, recording)
 
 

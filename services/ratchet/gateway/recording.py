@@ -8,16 +8,12 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 
 import msgspec
 
-from ratchet.bus.contracts import Contracts
-from ratchet.bus.envelope import seal
-from ratchet.bus.spool import Record
-from ratchet.contract import MESSAGES, Message, Turn
+from ratchet.bus.envelope import Record, Sealer
+from ratchet.contract import MESSAGES, Turn
 from ratchet.errors import InvalidMessage, Rejected
 from ratchet.gateway.domain.calls import CallRequest
 from ratchet.gateway.domain.capture import (
@@ -40,7 +36,8 @@ from ratchet.gateway.domain.forms import FORMS
 from ratchet.gateway.domain.tool_sets import ToolSets
 from ratchet.rules.redaction import Redacted, Redactor, redact_message
 
-SOURCE = "urn:ratchet:gateway"
+SOURCE = "gateway"
+"""What records name as their publisher."""
 TOOL_BYTES = 16 * 1024 * 1024
 """Of the sets of tools whose search is remembered: thousands, as agents have them."""
 SHORT_TEXT = 1024
@@ -97,21 +94,6 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True):
     """Why the record is not all that it could be: `unsearched` or `invalid`."""
     detail: str | None = None
     """More of it for the log. Holds nothing of what was said."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sealer:
-    """Messages as they go to the broker."""
-
-    contracts: Contracts
-    now: Callable[[], datetime]
-
-    def seal(self, message: Message) -> Record:
-        """Raises `InvalidMessage`."""
-        body = self.contracts.check_strict(message)
-        schema = f"urn:ratchet:schema:{self.contracts.topic_of(message.subject).schema}"
-        headers, wire = seal(message, body, source=SOURCE, schema=schema, now=self.now(), cause=None)
-        return Record(message.subject, headers, wire)
 
 
 class Recording:

@@ -68,8 +68,7 @@ class IdleAssembler:
             if not any(turn.response for turn in turns):
                 return
             trajectory = assemble_idle(silence.role, silence.trajectory_id, turns)
-            subject, headers, body = self._bus.seal(trajectory)
-            await self._bus.publish_raw(subject, headers | {"Nats-Msg-Id": telling_id(trajectory)}, body)
+            await self._bus.publish_record(self._bus.seal(trajectory).with_message_id(telling_id(trajectory)))
         except Unavailable:
             raise
         except Exception as error:  # noqa: BLE001 - the boundary: what one agent sent must not stop the service

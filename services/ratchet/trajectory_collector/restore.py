@@ -15,6 +15,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.halving import in_halves
 from ratchet.bus.reader import Replay
 from ratchet.bus.received import Received
 from ratchet.contract import Message
@@ -95,19 +96,18 @@ class Restorer:
 
         What fails for no reason that we know may have been stored then: it stays missing, and is tried again.
         """
-        try:
-            await self._bus.publish_all(await collector.restore(batch))
-        except Unavailable:
-            raise
-        except Exception as error:
-            if len(batch) > 1:
-                half = len(batch) // 2
-                await self._keep(collector, batch[:half])
-                await self._keep(collector, batch[half:])
-            elif isinstance(error, (ContractError, Rejected)):
-                await collector.dead(batch[0].stream, [batch[0].sequence])
-            else:
-                log.exception("cannot be restored", stream=batch[0].stream, sequence=batch[0].sequence, exc_info=error)
+
+        async def restored(part: Sequence[Received[Message]]) -> None:
+            await self._bus.publish_all(await collector.restore(part))
+
+        async with aclosing(in_halves(batch, restored)) as halves:
+            async for part, error in halves:
+                if isinstance(error, Unavailable):
+                    raise error
+                if isinstance(error, ContractError | Rejected):
+                    await collector.dead(part[0].stream, [part[0].sequence])
+                elif error is not None:
+                    log.error("cannot be restored", stream=part[0].stream, sequence=part[0].sequence, exc_info=error)
 
 
 def runs(gaps: Sequence[Gap], near: int) -> list[list[Gap]]:

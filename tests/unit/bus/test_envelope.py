@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import zstandard
 
-from ratchet.bus.envelope import COMPRESS_ABOVE, MAX_BODY, seal, unseal
+from ratchet.bus.envelope import COMPRESS_ABOVE, MAX_BODY, enveloped, unseal
 from ratchet.bus.message import Cause
 from ratchet.bus.received import Received
 from ratchet.errors import InvalidMessage
@@ -13,7 +13,7 @@ from tests.support.messages import AT, trajectory
 
 
 def sealed(body: bytes = b"{}", cause: Received[object] | Cause | None = None) -> tuple[dict[str, str], bytes]:
-    return seal(trajectory(), body, source="urn:ratchet:test", schema="urn:s", now=AT, cause=cause)  # type: ignore[arg-type]
+    return enveloped(trajectory(), body, source="urn:ratchet:test", schema="urn:s", now=AT, cause=cause)  # type: ignore[arg-type]
 
 
 def test_the_first_event_of_a_chain_correlates_with_itself() -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import nats.errors
 import pytest
 
-from ratchet.bus.publisher import LOST, MAX_BATCH, Publisher, Sealed
+from ratchet.bus.envelope import Record
+from ratchet.bus.publisher import LOST, MAX_BATCH, Publisher, Sending
 from ratchet.errors import BusUnavailable, Rejected
 from tests.support.waiting import eventually
 
@@ -59,13 +60,14 @@ class Stream:
         self.stored += [name for name in ids if name not in self.stored]
 
 
-def sealed(name: str) -> Sealed:
-    return Sealed("s", {"Nats-Msg-Id": name}, b"{}", asyncio.get_running_loop().create_future())
+def sending(name: str) -> Sending:
+    record = Record("s", {"Nats-Msg-Id": name}, b"{}")
+    return Sending(record, asyncio.get_running_loop().create_future())
 
 
 async def publish(stream: Stream, names: Sequence[str], *, atomic: bool = True) -> list[BaseException | None]:
     publisher = Publisher(stream, "S", atomic=atomic)  # type: ignore[arg-type]
-    batch = [sealed(name) for name in names]
+    batch = [sending(name) for name in names]
     for one in batch:
         publisher.enqueue(one)
     return await asyncio.gather(*(one.done for one in batch), return_exceptions=True)
@@ -115,7 +117,7 @@ async def test_every_caller_learns_why_its_message_was_not_stored(stream: Stream
 async def test_a_lost_connection_fails_at_once_what_was_sent_and_what_waits(atomic: bool) -> None:
     stream = Stream(answering=asyncio.Event())
     publisher = Publisher(stream, "S", atomic=atomic)  # type: ignore[arg-type]
-    sent = [sealed(f"m{n}") for n in range(MAX_BATCH + 1)]  # one more than a batch takes
+    sent = [sending(f"m{n}") for n in range(MAX_BATCH + 1)]  # one more than a batch takes
     for one in sent:
         publisher.enqueue(one)
     await eventually(lambda: _asked(stream))
@@ -125,7 +127,7 @@ async def test_a_lost_connection_fails_at_once_what_was_sent_and_what_waits(atom
     await publisher.drain()
 
     stream.answering.set()
-    later = sealed("later")
+    later = sending("later")
     publisher.enqueue(later)
     await later.done
     assert stream.stored == ["later"]

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.bus.spool import FRAME, Record, Spool
+from ratchet.bus.envelope import Record
+from ratchet.bus.spool import FRAME, Spool
 from ratchet.errors import BusUnavailable, ConfigError
 
 ROOM = 1_000_000

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.bus.envelope import unseal
+from ratchet.bus.envelope import Sealer, unseal
 from ratchet.contract import PolicyClaim, TrajectoryEnd, Turn, encode, named_id
 from ratchet.contract.turn import EngineInfo
 from ratchet.gateway.domain.capture import Asked
 from ratchet.gateway.recorder_process import LENGTH, serve
-from ratchet.gateway.recording import CallJob, EventJob, Recorded, Recording, Sealer
+from ratchet.gateway.recording import SOURCE, CallJob, EventJob, Recorded, Recording
 from ratchet.rules.redaction import Redactor
 from ratchet.service.contracts import load_contracts
 from tests.support.messages import AT
@@ -23,7 +23,7 @@ USER = {"role": "user", "content": "hi"}
 
 
 def recording() -> Recording:
-    return Recording(Sealer(CONTRACTS, lambda: AT), Redactor(), 1_000_000)
+    return Recording(Sealer(CONTRACTS, SOURCE, lambda: AT), Redactor(), 1_000_000)
 
 
 def request(**members: Any) -> bytes:

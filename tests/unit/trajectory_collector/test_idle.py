@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from nats.aio.client import Client as Nats
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.envelope import Headers
+from ratchet.bus.envelope import Record
 from ratchet.contract import Turn, named_id
 from ratchet.service.contracts import load_contracts
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Silence
@@ -51,8 +51,8 @@ class Publishing(Bus):
         super().__init__(Nats(), name="test", contracts=load_contracts(), replicas=1)
         self.published: list[str] = []
 
-    async def publish_raw(self, subject: str, headers: Headers, body: bytes) -> None:
-        self.published.append(subject)
+    async def publish_record(self, record: Record) -> None:
+        self.published.append(record.subject)
 
 
 async def test_whatever_is_wrong_with_one_trajectory_the_others_go_on_and_none_is_looked_at_twice() -> None:
