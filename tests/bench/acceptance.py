@@ -28,6 +28,7 @@ import nats.errors
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
 from ratchet.contract import Alert, Trajectory, decode
 from ratchet.errors import RatchetError
 from ratchet.service.runtime import App
@@ -38,7 +39,6 @@ from ratchet.trajectory_collector.settings import Settings
 from tests.support.messages import trajectory
 from tests.support.running import connected, migrated, running_app
 from tests.support.servers import RunningServer, running_clickhouse, running_nats
-from tests.support.waiting import eventually
 
 STREAM = "RL_TRAJECTORIES"
 SMALL = 5_000

@@ -26,13 +26,13 @@ import uuid_utils
 import uvloop
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
 from ratchet.contract.state import Route, ServedPolicy
 from ratchet.local_stack.ports import free_ports
 from ratchet.local_stack.program import Program
 from ratchet.service.settings import SharedSettings
 from tests.support.running import connected
 from tests.support.servers import RunningServer, running, running_nats
-from tests.support.waiting import eventually
 
 ROUNDS = 5
 AGENTS = 16

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from ratchet.bus.contracts import with_references
-from ratchet.bus.envelope import seal
+from ratchet.bus.envelope import enveloped
 from ratchet.bus.received import Received
 from ratchet.contract import MESSAGES
 from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, TOPIC_OF, example, fast
@@ -122,7 +122,7 @@ def cause() -> Received[Any]:
 def test_the_headers_are_those_that_services_send():
     message = msgspec.convert(example("reward.v1"), MESSAGES[TOPIC_OF["reward.v1"].name])
     now = datetime(2026, 1, 2, tzinfo=UTC)
-    headers, _ = seal(message, b"x" * 20_000, source="urn:ratchet:x", schema="urn:y", now=now, cause=cause())
+    headers, _ = enveloped(message, b"x" * 20_000, source="urn:ratchet:x", schema="urn:y", now=now, cause=cause())
     described = found("#/components/schemas/CloudEventsHeaders")
     assert set(headers) == set(described["properties"])
     jsonschema.Draft7Validator(described, format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER).validate(headers)

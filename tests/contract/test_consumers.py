@@ -1,128 +1,103 @@
-"""The consumers and projections of `topics.json` are those that the services really open."""
+"""The consumers and projections of `topics.json` are those that the services open."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httpx
 import pytest
-from nats.aio.client import Client as Nats
 
-from ratchet.bus.clock import utc_now
-from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import Subscription
+from ratchet.bus.testing import FakeBus, eventually
 from ratchet.canary_deployer import app as deployer
+from ratchet.canary_deployer.http_coordinator import HttpCoordinator
+from ratchet.canary_deployer.http_engine import HttpEngine
+from ratchet.canary_deployer.http_gateway import HttpGateway
+from ratchet.canary_deployer.nats_clock import BrokerClock
+from ratchet.canary_deployer.settings import Settings as DeployerSettings
 from ratchet.reward_computer import app as reward
 from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.rl_coordinator import app as coordinator
+from ratchet.rl_coordinator.settings import Settings as CoordinatorSettings
+from ratchet.service.http import HttpServer
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
 from ratchet.stores.warehouse import Warehouse
 from ratchet.trainer_worker import app as trainer
 from ratchet.trainer_worker.settings import Settings as TrainerSettings
 from ratchet.trajectory_collector import app as collector
-from ratchet.trajectory_collector.clickhouse_facts import Facts
-from ratchet.trajectory_collector.handlers import Collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
-from tests.support.contract_files import CONTRACTS, ROOT
+from tests.support.contract_files import CONTRACTS
+from tests.support.fake_bus import fake_bus
+from tests.support.running import running
 
-DECLARED: Any = json.loads((ROOT / "topics.json").read_text())
-POOL = TrainerSettings().pool
-NOTHING: Any = None
-"""What a handler would need to run, and does not need to be subscribed."""
-
-
-def bus() -> Bus:
-    """A bus that never connects: enough to compose a service."""
-    return Bus(Nats(), name="test", contracts=CONTRACTS, replicas=1)
+NOWHERE: Any = None
+"""A client that is not asked while a service is put together."""
 
 
-def of_the_collector() -> Sequence[Subscription]:
-    facts = Facts(Warehouse(NOTHING, "none"))
-    made = {
-        stream: Collector(facts, NOTHING, NOTHING, collector._durable(stream), utc_now, timedelta(minutes=1))
-        for stream in collector.STREAMS
-    }
-    return [collector._consumer(bus(), one, stream, CollectorSettings())._subscription for stream, one in made.items()]
+async def collecting(bus: FakeBus) -> None:
+    collector.assembled(CollectorSettings(), bus, Warehouse(NOWHERE, "none"), bus.now)
 
 
-def of_the_reward_computer() -> Sequence[Subscription]:
-    parts = ("spec", "facts", "histories", "windows", "windows_from", "patience")
-    computer = reward.RewardComputer(now=utc_now, **dict.fromkeys(parts, NOTHING))
-    return reward._subscriptions(computer, RewardSettings())
+async def rewarding(bus: FakeBus) -> None:
+    await reward.assembled(RewardSettings(), bus, Warehouse(NOWHERE, "none"))
 
 
-def of_the_coordinator() -> Sequence[Subscription]:
-    handlers = coordinator.Coordinator(NOTHING, NOTHING, lambda _: 0, utc_now)
-    return [coordinator._consumer(bus(), handlers)._subscription]
+async def coordinating(bus: FakeBus) -> None:
+    settings = CoordinatorSettings(port=0)
+    stores = coordinator.Stores(bus, Warehouse(NOWHERE, "none"), Objects(settings.shared))
+    app = await coordinator.assembled(settings, stores, *coordinator.rules_of(settings))
+    async with running(*(part for part in app.components if isinstance(part, HttpServer))):
+        pass  # its port is closed again
 
 
-def of_the_trainer() -> Sequence[Subscription]:
-    handlers = trainer.Dispatches(NOTHING, NOTHING, "worker")
-    return [trainer._consumer(bus(), TrainerSettings(), handlers)._subscription]
+async def training(bus: FakeBus) -> None:
+    settings = TrainerSettings()
+    trainer.assembled(settings, bus, Objects(settings.shared))
 
 
-def of_the_deployer() -> Sequence[Subscription]:
-    handlers = deployer.Handlers(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, utc_now)
-    return [deployer._subscription(handlers)]
+async def deploying(bus: FakeBus) -> None:
+    """A deployer subscribes when it leads."""
+    async with httpx.AsyncClient() as client:
+        clients = deployer.Clients(HttpEngine(client, 1.0), HttpCoordinator(client), HttpGateway(client))
+        clock = BrokerClock(bus)
+        await clock.look()
+        app = deployer.assembled(DeployerSettings(port=0, shared=SharedSettings()), bus, clients, clock)
+        async with running(*app.components):
+
+            async def opened() -> bool:
+                return bool(bus.opened)
+
+            await eventually(opened)
 
 
-SERVICES = {
-    "trajectory_collector": of_the_collector,
-    "reward_computer": of_the_reward_computer,
-    "rl_coordinator": of_the_coordinator,
-    "trainer_worker": of_the_trainer,
-    "canary_deployer": of_the_deployer,
+SERVICES: dict[str, Callable[[FakeBus], Awaitable[None]]] = {
+    "trajectory_collector": collecting,
+    "reward_computer": rewarding,
+    "rl_coordinator": coordinating,
+    "trainer_worker": training,
+    "canary_deployer": deploying,
 }
 
 
-def declared(service: str) -> dict[str, Any]:
-    """The durable consumers of a service by name, the pool filled in."""
-    entries = {name: spec for name, spec in DECLARED["consumers"].items() if spec["service"] == service}
-    return json.loads(json.dumps(entries).replace("<pool>", POOL))
-
-
-def as_declared(service: str, subscription: Subscription) -> Any:
-    """A subscription in the words of `topics.json`."""
-    said = {
-        "service": service,
-        "stream": subscription.stream,
-        "topics": list(subscription.handlers),
-        "ack_wait_s": subscription.ack_wait_s,
-        "max_deliveries": subscription.max_deliveries,
-    }
-    return said | ({"subjects": list(subscription.subjects)} if subscription.subjects else {})
-
-
 @pytest.mark.parametrize("service", SERVICES)
-def test_durable_consumers_are_declared(service: str):
-    opened = {one.durable: as_declared(service, one) for one in SERVICES[service]()}
-    assert opened == {name: {**spec} for name, spec in declared(service).items()}
+async def test_a_service_opens_what_is_declared_for_it(service: str) -> None:
+    bus = fake_bus()
+    await SERVICES[service](bus)
+    declared = [*CONTRACTS.consumers.values(), *CONTRACTS.projections.values()]
+    assert bus.opened == {spec.name for spec in declared if spec.service == service}
 
 
-def test_no_other_service_is_said_to_have_a_durable_consumer():
-    assert {spec["service"] for spec in DECLARED["consumers"].values()} == set(SERVICES)
+def test_no_other_service_is_declared_to_read() -> None:
+    declared = [*CONTRACTS.consumers.values(), *CONTRACTS.projections.values()]
+    assert {spec.service for spec in declared} == set(SERVICES)
 
 
-def test_projections_are_declared():
-    folds = {
-        "reward_computer": [reward.TURN_HISTORY, reward.SCORE_WINDOWS],
-        "rl_coordinator": [coordinator._counting(), coordinator._counting_preferences()],
-    }
-    opened = {
-        fold.name: {"service": service, "stream": fold.stream, "topics": list(fold.topics), "bucket": fold.bucket}
-        for service, parts in folds.items()
-        for fold in parts
-    }
-    assert opened == DECLARED["projections"]
-
-
-def test_whoever_reads_a_topic_is_one_of_its_consumers():
-    readers = [*DECLARED["consumers"].values(), *DECLARED["projections"].values()]
+def test_who_reads_a_topic_is_one_of_its_consumers_and_reads_the_stream_that_holds_it() -> None:
     strangers = [
-        (spec["service"], topic)
-        for spec in readers
-        for topic in spec["topics"]
-        if spec["service"] not in CONTRACTS.topics[topic].consumers or CONTRACTS.topics[topic].stream != spec["stream"]
+        (spec.name, topic)
+        for spec in [*CONTRACTS.consumers.values(), *CONTRACTS.projections.values()]
+        for topic in spec.topics
+        if spec.service not in CONTRACTS.topics[topic].consumers or CONTRACTS.topics[topic].stream != spec.stream
     ]
     assert strangers == []

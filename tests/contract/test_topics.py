@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.bus.contracts import BucketSpec, Contracts
+from ratchet.bus.contracts import Contracts
+from ratchet.bus.registry import BucketSpec
 from ratchet.contract import MESSAGES, state
 from ratchet.contract.snapshot import ROWS
 from ratchet.errors import NotFound, UnknownSubject

@@ -10,6 +10,7 @@ from typing import Any
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
 from ratchet.bus.tasks import end
+from ratchet.bus.testing import eventually
 from ratchet.contract import Outcome, Reward, Trajectory, decode
 from ratchet.reward_computer.app import build as build_rewards
 from ratchet.reward_computer.settings import Settings as RewardSettings
@@ -22,7 +23,6 @@ from ratchet.trajectory_collector.nats_streams import Streams
 from ratchet.trajectory_collector.settings import Settings
 from tests.support.messages import trajectory, trajectory_end, turn
 from tests.support.running import connected, migrated, running_app
-from tests.support.waiting import eventually
 
 IDLE_S = 600.0
 

@@ -13,20 +13,21 @@ import structlog
 from structlog.testing import capture_logs
 
 from ratchet.bus.connection import Bus, Connection
-from ratchet.bus.consumer import BatchHandler, Consumer, Dead, Done, Outcome, Retry, Subscription, each
-from ratchet.bus.projection import Fold, Projection
+from ratchet.bus.consumer import BatchHandler, Dead, Done, Outcome, Retry, each
+from ratchet.bus.projection import Projection
 from ratchet.bus.publisher import LOST
 from ratchet.bus.received import Received
 from ratchet.bus.tasks import end
+from ratchet.bus.testing import eventually
 from ratchet.contract import DeadLetter, Message, Reward, Trajectory, named_id
 from ratchet.contract.reward import RewardFunction, RewardMetadata
 from ratchet.errors import BusUnavailable, Conflict, InvalidMessage, Unreadable
 from ratchet.service.contracts import load_contracts
 from ratchet.service.settings import SharedSettings
+from tests.support.consuming import consuming, projecting
 from tests.support.messages import AT, trajectory
 from tests.support.running import connected, running
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 TOPIC = Trajectory.TOPIC
 STREAM = "RL_TRAJECTORIES"
@@ -39,17 +40,6 @@ def settings(nats: RunningServer) -> SharedSettings:
 
 async def count(bus: Bus, stream: str) -> int:
     return (await bus.nc.jetstream().stream_info(stream)).state.messages
-
-
-def subscription(handler: BatchHandler, batch: int = 256, max_deliveries: int = 5) -> Subscription:
-    return Subscription(
-        stream=STREAM,
-        durable="worker",
-        handlers={TOPIC: handler},
-        batch=batch,
-        linger_s=0.01,
-        max_deliveries=max_deliveries,
-    )
 
 
 async def test_the_same_event_published_twice_is_stored_once(settings: SharedSettings) -> None:
@@ -82,7 +72,7 @@ async def test_an_invalid_message_becomes_a_dead_letter_and_its_neighbours_are_h
         handled.append(received.message.trajectory_id)
         return []
 
-    async with connected(settings) as bus, running(Consumer(bus, subscription(each(handle)))):
+    async with connected(settings) as bus, running(consuming(bus, {Trajectory: each(handle)})):
         await bus.publish(trajectory("before"))
         said = {"ce-id": "the-bad-one", "ce-correlationid": "the-root"}
         await bus.nc.jetstream().publish(f"{TOPIC}.support", b'{"trajectory_id": "nonsense"}', headers=said)
@@ -99,7 +89,7 @@ async def test_what_a_handler_returns_is_published_with_its_cause(settings: Shar
     async def handle(received: Received[Trajectory]) -> Sequence[Message]:
         return [reward_for(received.message)]
 
-    async with connected(settings) as bus, running(Consumer(bus, subscription(each(handle)))):
+    async with connected(settings) as bus, running(consuming(bus, {Trajectory: each(handle)})):
         await bus.publish(trajectory())
         await eventually(lambda: count(bus, "RL_REWARDS"))
         stored = await bus.nc.jetstream().get_msg("RL_REWARDS", 1)
@@ -121,7 +111,7 @@ async def test_each_message_of_a_batch_has_its_own_outcome(settings: SharedSetti
             outcomes.append(Dead("rejected", "no") if dead else Retry("later", 0.05) if retry else Done())
         return outcomes
 
-    async with connected(settings) as bus, running(Consumer(bus, subscription(handle))):
+    async with connected(settings) as bus, running(consuming(bus, {Trajectory: handle})):
         await bus.publish_all([trajectory("good"), trajectory("retry"), trajectory("dead"), trajectory("fine")])
         await eventually(lambda: _true(seen.get("session-retry") == 3))
         await eventually(lambda: _letters(bus))
@@ -139,7 +129,7 @@ async def test_a_batch_that_must_wait_is_one_line_in_the_log(settings: SharedSet
         await bus.publish_all([trajectory(str(n)) for n in range(30)])
         structlog.reset_defaults()  # whoever made a client or ran a command before has raised the level
         with capture_logs() as lines:
-            async with running(Consumer(bus, subscription(handle))):
+            async with running(consuming(bus, {Trajectory: handle})):
                 await eventually(lambda: _true(sum(fresh) == 30))
         told = [line["messages"] for line in lines if line["event"] == "will retry"]
         assert told == [number for number in fresh if number]
@@ -151,8 +141,7 @@ async def test_a_message_that_keeps_failing_ends_as_exhausted(settings: SharedSe
             raise ZeroDivisionError("boom")
         return []
 
-    loop = subscription(each(handle), max_deliveries=1)
-    async with connected(settings) as bus, running(Consumer(bus, loop)):
+    async with connected(settings) as bus, running(consuming(bus, {Trajectory: each(handle)}, max_deliveries=1)):
         await bus.publish_all([trajectory("poison"), trajectory("fine")])
         letters = await eventually(lambda: _letters(bus))
         assert [(letter.reason, letter.sequence) for letter in letters] == [("exhausted", 1)]
@@ -174,8 +163,8 @@ async def test_two_consumers_of_one_durable_share_the_load_and_handle_each_messa
         return each(handle)
 
     async with connected(settings) as one, connected(settings) as two:
-        first = Consumer(one, subscription(worker(1), batch=10))
-        second = Consumer(two, subscription(worker(2), batch=10))
+        first = consuming(one, {Trajectory: worker(1)}, batch=10)
+        second = consuming(two, {Trajectory: worker(2)}, batch=10)
         async with running(first, second):
             await one.publish_all([trajectory(str(n)) for n in range(200)])
             await eventually(lambda: _has(handled, 200))
@@ -199,10 +188,10 @@ async def test_what_was_on_its_way_to_a_consumer_that_stops_does_not_wait_for_it
             await leaving.stop()
             return await note(batch)
 
-        leaving = Consumer(bus, subscription(note_and_stop, batch=1000))
+        leaving = consuming(bus, {Trajectory: note_and_stop}, batch=1000)
         await leaving.run()
         assert len(handled) < 1500, "nothing was left on its way"
-        async with running(Consumer(bus, subscription(note, batch=1000))):
+        async with running(consuming(bus, {Trajectory: note}, batch=1000)):
             await eventually(lambda: _has(handled, 2000), deadline_s=20)  # ack_wait is 30 s
 
 
@@ -215,7 +204,7 @@ async def test_a_broker_that_is_killed_loses_nothing_and_the_consumer_goes_on(
         handled.add(received.message.trajectory_id)
         return []
 
-    async with connected(settings) as bus, running(Consumer(bus, subscription(each(handle)))):
+    async with connected(settings) as bus, running(consuming(bus, {Trajectory: each(handle)})):
         await bus.publish_all([trajectory(str(n)) for n in range(20)])
         await asyncio.to_thread(nats.kill)
         await asyncio.to_thread(nats.start)
@@ -276,17 +265,13 @@ async def test_a_bus_closes_while_the_broker_is_dead(settings: SharedSettings, n
 
 async def test_a_projection_survives_restarts_and_replays_to_the_same_state(settings: SharedSettings) -> None:
     def make(bus: Bus, name: str) -> Projection[list[str]]:
-        return Projection(
+        return projecting(
             bus,
-            Fold(
-                name=name,
-                stream=STREAM,
-                topics=[TOPIC],
-                bucket="baselines",
-                kind=list[str],
-                key_of=lambda received: received.message.role if isinstance(received.message, Trajectory) else None,
-                step=lambda state, received: [*(state or []), received.event_id],
-            ),
+            name,
+            Trajectory,
+            kind=list[str],
+            key_of=lambda received: received.message.role if isinstance(received.message, Trajectory) else None,
+            step=lambda state, received: [*(state or []), received.event_id],
         )
 
     async with connected(settings) as bus:
@@ -306,18 +291,7 @@ async def test_a_projection_follows_through_the_death_of_the_broker(
     settings: SharedSettings, nats: RunningServer
 ) -> None:
     async with connected(settings) as bus:
-        projection = Projection(
-            bus,
-            Fold(
-                name="count",
-                stream=STREAM,
-                topics=[TOPIC],
-                bucket="baselines",
-                kind=int,
-                key_of=lambda _: "all",
-                step=lambda state, _: (state or 0) + 1,
-            ),
-        )
+        projection = projecting(bus, "count", Trajectory, kind=int, step=lambda state, _: (state or 0) + 1)
         async with running(projection):
             await bus.publish_all([trajectory(str(n)) for n in range(10)])
             await projection.wait_for(10, deadline_s=40)

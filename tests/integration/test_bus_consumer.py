@@ -9,23 +9,23 @@ import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import BatchHandler, Consumer, Done, Outcome, Retry, Subscription, each
+from ratchet.bus.consumer import Done, Outcome, Retry, each
 from ratchet.bus.pull_consumer import BATCH_BYTES, REQUEST_BYTES, PullConsumer
 from ratchet.bus.received import Received
+from ratchet.bus.testing import eventually
 from ratchet.contract import Message, Trajectory
 from ratchet.contract.trajectory import TaskContext
 from ratchet.errors import BusUnavailable, Rejected, Unavailable
 from ratchet.service.settings import SharedSettings
+from tests.support.consuming import consuming
 from tests.support.messages import trajectory
 from tests.support.running import connected, running
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 STREAM = "RL_TRAJECTORIES"
 
@@ -33,12 +33,6 @@ STREAM = "RL_TRAJECTORIES"
 @pytest.fixture
 def settings(nats: RunningServer) -> SharedSettings:
     return SharedSettings(nats_url=nats.url)
-
-
-def reading(handler: BatchHandler, **how: Any) -> Subscription:
-    return Subscription(
-        stream=STREAM, durable="worker", handlers={Trajectory.TOPIC: handler}, linger_s=how.pop("linger_s", 0.01), **how
-    )
 
 
 def sized(name: str, size: int, *, compressible: bool) -> Trajectory:
@@ -65,7 +59,7 @@ async def test_an_account_of_the_dead_that_fails_is_tried_again_and_ends_nothing
 
     async with connected(settings) as bus:
         await bus.nc.jetstream().publish(Trajectory.TOPIC, b"nonsense")
-        async with running(Consumer(bus, reading(each(handle), on_dead=account))):
+        async with running(consuming(bus, {Trajectory: each(handle)}, on_dead=account)):
             await bus.publish(trajectory("after"))
             await eventually(lambda: _stored(bus, "RL_DEADLETTERS", 1))
             await eventually(lambda: true(handled))
@@ -92,7 +86,7 @@ async def test_what_cannot_be_read_holds_up_nothing_that_can_and_is_accounted_fo
         for number in range(20):
             await bus.nc.jetstream().publish(Trajectory.TOPIC, b"nonsense %d" % number)
         await bus.publish(trajectory("behind them"))
-        async with running(Consumer(bus, reading(each(handle), on_dead=account, batch=21, linger_s=30))):
+        async with running(consuming(bus, {Trajectory: each(handle)}, on_dead=account, batch=21, linger_s=30)):
             await eventually(lambda: _stored(bus, "RL_DEADLETTERS", 20))
             await eventually(lambda: _settled(bus))
     assert accounted == [list(range(1, 21))]
@@ -109,7 +103,7 @@ async def test_waiting_for_what_is_away_is_no_failure_of_the_message(settings: S
             raise ZeroDivisionError("the first unexpected failure")
         return []
 
-    async with connected(settings) as bus, running(Consumer(bus, reading(each(handle), max_deliveries=2))):
+    async with connected(settings) as bus, running(consuming(bus, {Trajectory: each(handle)}, max_deliveries=2)):
         await bus.publish(trajectory())
         await eventually(lambda: true(len(seen) == 5))
         await eventually(lambda: _settled(bus))
@@ -128,7 +122,7 @@ async def test_what_waits_its_turn_is_not_delivered_again(settings: SharedSettin
 
     async with connected(settings) as bus:
         await bus.publish_all([trajectory(str(n)) for n in range(5)])
-        async with running(Consumer(bus, reading(each(handle), batch=1, ack_wait_s=1.5))):
+        async with running(consuming(bus, {Trajectory: each(handle)}, batch=1, ack_wait_s=1.5)):
             await eventually(lambda: _settled(bus))
     assert seen == [1] * 5
 
@@ -143,7 +137,7 @@ async def test_messages_that_wait_for_others_do_not_keep_the_others_away(setting
     async with connected(settings) as bus:
         await bus.publish_all([trajectory(str(n)) for n in range(2500)])
         await bus.publish(trajectory("go"))
-        async with running(Consumer(bus, reading(handle))):
+        async with running(consuming(bus, {Trajectory: handle})):
             await eventually(lambda: true(handled))
 
 
@@ -156,7 +150,7 @@ async def test_a_batch_is_bounded_in_what_its_bodies_unpack_to(settings: SharedS
 
     async with connected(settings) as bus:
         await bus.publish_all([sized(str(n), 1_000_000, compressible=True) for n in range(40)])
-        async with running(Consumer(bus, reading(handle, linger_s=0.5))):
+        async with running(consuming(bus, {Trajectory: handle}, linger_s=0.5)):
             await eventually(lambda: _settled(bus))
     assert sum(sizes) > 40_000_000
     assert max(sizes) <= BATCH_BYTES
@@ -184,7 +178,7 @@ async def test_a_frozen_broker_holds_up_and_loses_nothing(settings: SharedSettin
         handled.add(received.message.session_id)
         return []
 
-    async with connected(settings) as bus, running(Consumer(bus, reading(each(handle)))):
+    async with connected(settings) as bus, running(consuming(bus, {Trajectory: each(handle)})):
         await bus.publish_all([trajectory(str(n)) for n in range(10)])
         os.kill(nats.pid, signal.SIGSTOP)
         with pytest.raises(BusUnavailable):
@@ -203,7 +197,7 @@ async def test_a_broker_that_lost_its_data_is_read_again_from_its_new_beginning(
         handled.append((received.sequence, received.message.session_id))
         return []
 
-    async with connected(settings) as bus, running(Consumer(bus, reading(each(handle)))):
+    async with connected(settings) as bus, running(consuming(bus, {Trajectory: each(handle)})):
         await bus.publish_all([trajectory(str(n)) for n in range(3)])
         await eventually(lambda: true(len(handled) == 3))
         await asyncio.to_thread(nats.kill)

@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.projection import Cursor, Fold, Position, Projection, positions
+from ratchet.bus.projection import Cursor, Position, Projection, positions
 from ratchet.bus.received import Received
-from ratchet.contract import Alert, Message, Preference, Trajectory
-from ratchet.rules.alerts import gap_alert
+from ratchet.bus.testing import eventually
+from ratchet.contract import Alert, Message, Trajectory
 from ratchet.service.settings import SharedSettings
+from tests.support.consuming import projecting
 from tests.support.messages import trajectory
 from tests.support.running import connected, running
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 STREAM = "RL_TRAJECTORIES"
 
@@ -40,17 +40,14 @@ def sessions(bus: Bus, name: str = "sessions") -> Projection[list[str]]:
             raise ZeroDivisionError
         return [*(state or []), name]
 
-    fold = Fold(
-        name=name,
-        stream=STREAM,
-        topics=[Trajectory.TOPIC],
-        bucket="baselines",
+    return projecting(
+        bus,
+        name,
+        Trajectory,
         kind=list[str],
         key_of=lambda received: received.message.role if isinstance(received.message, Trajectory) else None,
         step=step,
-        on_gap=gap_alert,
     )
-    return Projection(bus, fold)
 
 
 async def say(bus: Bus, names: Sequence[str], take: str = "") -> None:
@@ -181,18 +178,12 @@ async def test_a_broker_that_lost_everything_is_followed_from_the_beginning(
 
 async def test_positions_name_every_projection_and_pass_over_what_is_none_of_theirs(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
-        fold = Fold(
-            name="preferences",
-            stream="RL_FEEDBACK",
-            topics=[Preference.TOPIC],
-            bucket="coordinator",
-            kind=int,
-            key_of=lambda _: "all",
-            step=lambda state, _: (state or 0) + 1,
+        projection = bus.project(
+            "preferences", kind=int, key_of=lambda _: "all", step=lambda state, _: (state or 0) + 1
         )
         for number in range(3):
             await bus.nc.jetstream().publish("agent.rl.feedback.v1", b"{}", headers={"Nats-Msg-Id": str(number)})
-        async with running(Projection(bus, fold)):
+        async with running(projection):
 
             async def there() -> bool:
                 return any(one.sequence == 3 for one in await positions(bus))

@@ -19,6 +19,7 @@ import pytest
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.rollout import Rollout
@@ -36,7 +37,6 @@ from tests.support.canary_world import ROLE
 from tests.support.http import http_client
 from tests.support.running import connected, prepared_objects, running, running_app
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
-from tests.support.waiting import eventually
 
 UNDECIDED = {
     "share_evidence": 1e-9,

@@ -11,16 +11,17 @@ import structlog
 from nats.aio.msg import Msg
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import Consumer, Subscription, each
+from ratchet.bus.consumer import each
+from ratchet.bus.testing import eventually
 from ratchet.cli.deadletters import Which, drop_letters, matching, newest, read, replay_letter, replay_letters
 from ratchet.contract import Message, Trajectory
 from ratchet.contract.operations import DeadLetter
 from ratchet.contract.trajectory import TaskContext
 from ratchet.errors import NotFound, Rejected
 from ratchet.service.settings import SharedSettings
+from tests.support.consuming import consuming
 from tests.support.messages import AT, trajectory
 from tests.support.running import connected, running
-from tests.support.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -153,8 +154,7 @@ async def test_a_letter_as_large_as_the_broker_takes_is_replayed_whole(shared_se
 
     large = trajectory(task_context=TaskContext(task_id="t", instructions=random.Random(1).randbytes(7_700_000).hex()))
     async with connected(shared_settings) as bus:
-        dying = Subscription(stream="RL_TRAJECTORIES", durable="worker", handlers={Trajectory.TOPIC: each(handle)})
-        async with running(Consumer(bus, dying)):
+        async with running(consuming(bus, {Trajectory: each(handle)})):
             await bus.publish(large)
 
             async def dead() -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ratchet import AsyncClient, Client
+from ratchet.bus.testing import eventually
 from ratchet.client import ClientSettings
 from ratchet.contract import Feedback, Preference, Trajectory
 from ratchet.errors import InvalidMessage, Rejected
@@ -22,7 +23,6 @@ from ratchet.service.contracts import load_contracts
 from ratchet.service.settings import SharedSettings
 from tests.support.running import connected
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 CONTRACTS = load_contracts()
 

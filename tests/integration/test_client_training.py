@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from ratchet import AsyncClient, Client
+from ratchet.bus.testing import eventually
 from ratchet.client import ClientSettings
 from ratchet.errors import InvalidMessage, Rejected, Unavailable
 from ratchet.service.settings import SharedSettings
 from tests.support.coordinator import ROLE, coordinating, played, stored, tid
 from tests.support.running import connected, migrated, prepared_objects
 from tests.support.servers import running_nats
-from tests.support.waiting import eventually
 
 DEAD = "http://127.0.0.1:9"
 """Nobody listens on the discard port."""

@@ -15,6 +15,7 @@ import pytest
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.tasks import end
+from ratchet.bus.testing import eventually
 from ratchet.contract import Alert, Start, Trajectory, decode, named_id
 from ratchet.errors import RatchetError
 from ratchet.service.runtime import App
@@ -25,7 +26,6 @@ from ratchet.trajectory_collector.settings import Settings
 from tests.support.messages import trajectory, trajectory_end, turn
 from tests.support.running import connected, migrated, running_app
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 LEDGER = ("ledger_entries", "ledger_windows", "stream_lives")
 HUGE = msgspec.structs.replace(turn().policy, version=2**40)

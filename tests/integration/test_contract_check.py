@@ -16,7 +16,7 @@ import pytest
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
-from ratchet.bus.reader import Replay
+from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.cli.contract import Findings, read_proposal, replay
 from ratchet.errors import Rejected
 from ratchet.service.settings import SharedSettings
@@ -107,8 +107,8 @@ async def test_only_the_asked_days_are_read_and_no_consumer_stays(settings: Shar
         proposal = read_proposal(proposed(tmp_path), None)
         told: list[tuple[int, int]] = []
         found = await replay(settings, proposal, 1.0, 10, lambda done, total: told.append((done, total)))
-        later = Replay(bus, STREAM, [SUBJECT], utc_now() + timedelta(hours=1))
-        assert [batch async for batch in later.batches()] == []
+        later = OrderedReader(bus, STREAM, [SUBJECT], start=utc_now() + timedelta(hours=1))
+        assert [batch async for batch in later.to_end()] == []
         assert await bus.nc.jetstream().consumers_info(STREAM) == []
     assert (found.messages, found.failed, found.failed_today) == (2, 1, 1)
     assert told[-1] == (2, 2)

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import BatchHandler, Consumer, Subscription, each
-from ratchet.bus.projection import Fold, Projection
+from ratchet.bus.consumer import BatchHandler, Consumer, each
 from ratchet.bus.received import Received
+from ratchet.bus.testing import eventually
 from ratchet.contract import Feedback, Message, named_id
 from ratchet.service.settings import SharedSettings
+from tests.support.consuming import consuming, projecting
 from tests.support.messages import AT
 from tests.support.running import connected, running
-from tests.support.second_version import V1, V2, FeedbackV2, contracts
+from tests.support.second_version import FeedbackV2, contracts
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 STREAM = "RL_FEEDBACK"
 
@@ -59,8 +59,8 @@ def collecting(into: list[Any]) -> BatchHandler:
     return each(handle)
 
 
-def reader(bus: Bus, durable: str, topic: str, into: list[Any]) -> Consumer:
-    return Consumer(bus, Subscription(STREAM, durable, {topic: collecting(into)}, linger_s=0.01))
+def reader(bus: Bus, durable: str, kind: type[Message], into: list[Any]) -> Consumer:
+    return consuming(bus, {kind: collecting(into)}, durable)
 
 
 def holds(messages: list[Any], number: int) -> Any:
@@ -78,7 +78,7 @@ async def test_a_reader_of_the_new_version_gets_both_in_order_and_an_old_one_its
         await new.publish(scored("after", 0.5))
         read_by_old: list[Any] = []
         read_by_new: list[Any] = []
-        async with running(reader(old, "old", V1, read_by_old), reader(new, "new", V2, read_by_new)):
+        async with running(reader(old, "old", Feedback, read_by_old), reader(new, "new", FeedbackV2, read_by_new)):
             await eventually(holds(read_by_new, 3))
             await eventually(holds(read_by_old, 2))
     assert read_by_new == [scored("before", 1.0), scored("during", 0.0), scored("after", 0.5)]
@@ -89,12 +89,12 @@ async def test_a_reader_that_is_replaced_by_its_next_release_goes_on_where_it_wa
     async with both_releases(settings) as (old, new):
         first: list[Any] = []
         await old.publish(rated("one"))
-        async with running(reader(old, "reader", V1, first)):
+        async with running(reader(old, "reader", Feedback, first)):
             await eventually(holds(first, 1))
         await new.ensure_streams()
         await old.publish(rated("two", value=2.5))
         later: list[Any] = []
-        async with running(reader(new, "reader", V2, later)):
+        async with running(reader(new, "reader", FeedbackV2, later)):
             await eventually(holds(later, 1))
             await asyncio.gather(old.publish(rated("three", value=5.0)), new.publish(scored("four", 0.25)))
             await eventually(holds(later, 3))
@@ -110,13 +110,13 @@ async def test_a_reader_that_is_replaced_after_the_writers_has_passed_over_what_
     async with both_releases(settings) as (old, new):
         await new.ensure_streams()
         early: list[Any] = []
-        async with running(reader(old, "reader", V1, early)):
+        async with running(reader(old, "reader", Feedback, early)):
             await new.publish(scored("one", 0.25))
             await old.publish(rated("two"))
             await eventually(holds(early, 1))
         await new.publish(scored("three", 0.75))
         later: list[Any] = []
-        async with running(reader(new, "reader", V2, later)):
+        async with running(reader(new, "reader", FeedbackV2, later)):
             await eventually(holds(later, 1))
     assert (early, later) == ([rated("two")], [scored("three", 0.75)])
 
@@ -127,7 +127,7 @@ async def test_what_cannot_be_upgraded_is_a_dead_letter_and_holds_up_nobody(sett
         await old.publish(rated("words", kind="comment", value="nice"))
         await old.publish(rated("stars"))
         read: list[Any] = []
-        async with running(reader(new, "new", V2, read)):
+        async with running(reader(new, "new", FeedbackV2, read)):
             await eventually(holds(read, 1))
         letter = await new.nc.jetstream().get_last_msg("RL_DEADLETTERS", "agent.rl.deadletter.v1.RL_FEEDBACK.invalid")
     assert read == [scored("stars", 0.8)]
@@ -135,20 +135,18 @@ async def test_what_cannot_be_upgraded_is_a_dead_letter_and_holds_up_nobody(sett
 
 
 async def test_a_projection_of_the_new_version_folds_both(settings: SharedSettings) -> None:
-    fold = Fold(
-        name="scores",
-        stream=STREAM,
-        topics=[V2],
-        bucket="coordinator",
-        kind=float,
-        key_of=lambda received: "all",
-        step=lambda total, received: (total or 0.0) + received.message.score,  # type: ignore[attr-defined]
-    )
     async with both_releases(settings) as (old, new):
         await new.ensure_streams()
         await old.publish(rated("one", value=5.0))
         await new.publish(scored("two", 0.5))
-        projection = Projection(new, fold)
+        projection = projecting(
+            new,
+            "scores",
+            FeedbackV2,
+            kind=float,
+            step=lambda total, received: (total or 0.0) + received.message.score,  # type: ignore[attr-defined]
+            bucket="coordinator",
+        )
         async with running(projection):
             await projection.wait_for(2, deadline_s=40)
     assert projection.state("all") == 1.5

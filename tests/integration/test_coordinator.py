@@ -13,9 +13,10 @@ import msgspec
 import pytest
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import Consumer, Done, Subscription
+from ratchet.bus.consumer import Done
 from ratchet.bus.message import named_id
 from ratchet.bus.received import Received
+from ratchet.bus.testing import eventually
 from ratchet.client.operations import Operations
 from ratchet.contract import Preference, TrainingStatus
 from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
@@ -31,11 +32,11 @@ from ratchet.contract.training import (
 from ratchet.errors import Unavailable
 from ratchet.local_stack.ports import free_ports
 from ratchet.service.settings import SharedSettings
+from tests.support.consuming import consuming
 from tests.support.coordinator import ROLE, coordinating, played, stored, tid
 from tests.support.running import connected, migrated, prepared_objects, running
 from tests.support.servers import running_s3
 from tests.support.training import after, changed, config, conversation, job, request, reward, trajectory
-from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -270,11 +271,10 @@ async def test_the_bus_hears_of_every_state_once(shared_settings: SharedSettings
         heard.extend((r.message.training_job_id, r.message.attempt, r.message.status) for r in batch)
         return [Done() for _ in batch]
 
-    ears = Subscription(stream="RL_TRAINING", durable="ears", handlers={TrainingStatus.TOPIC: listen})
     facts = played("one", 0.5)
     async with (
         stored(shared_settings, bus, facts),
-        running(Consumer(bus, ears)),
+        running(consuming(bus, {TrainingStatus: listen}, "ears")),
         coordinating(shared_settings, bus) as workshop,
     ):
         asked = await workshop.ask()

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
 from ratchet.local_stack.catalog import SERVICES
 from ratchet.local_stack.plan import shared_of
 from ratchet.local_stack.settings import StackSettings
@@ -22,7 +23,6 @@ from tests.support.compose import REPOSITORY, services
 from tests.support.http import http_client
 from tests.support.messages import trajectory
 from tests.support.prometheus import BINARY, Prometheus, running_prometheus
-from tests.support.waiting import eventually
 from tests.unit.deploy.test_dashboard import names
 from tools.dashboard.loop_overview import ROWS
 

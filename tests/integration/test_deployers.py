@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.contract import ModelRollout, decode
@@ -29,7 +30,6 @@ from tests.support.canary_world import ROLE
 from tests.support.http import http_client
 from tests.support.running import connected, prepared_objects, running
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
-from tests.support.waiting import eventually
 
 TAKEN_OVER_S = 10.0
 """The promise. A gateway drops a canary that was not renewed for 20 s; a leader renews every 5 s."""

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
 from ratchet.contract import Outcome
@@ -33,7 +34,6 @@ from tests.support.messages import AT, trajectory, turn
 from tests.support.rewards import feedback
 from tests.support.running import connected, migrated, prepared_objects, running_app
 from tests.support.servers import variables
-from tests.support.waiting import eventually
 
 DEAD = "http://127.0.0.1:9"
 """Nobody listens on the discard port."""

@@ -11,12 +11,12 @@ import msgspec
 import openai
 import pytest
 
+from ratchet.bus.testing import eventually
 from ratchet.contract import Feedback, TrajectoryEnd, Turn
 from ratchet.contract.state import Route
 from tests.support.gateway_scene import ROLE, ask, canary_route, scene, version
 from tests.support.http import http_client
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 HUGE = b'{"model": "support", "messages": [{"role": "user", "content": "x"}], %s}'
 

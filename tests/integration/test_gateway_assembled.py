@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from ratchet.bus.testing import eventually
 from ratchet.contract import Trajectory
 from ratchet.rules.chat import chat_messages
 from ratchet.service.settings import SharedSettings
@@ -15,7 +16,6 @@ from tests.support.gateway_scene import ROLE, Scene, scene
 from tests.support.http import http_client
 from tests.support.running import migrated, prepared_objects, running_app
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 PARAMETERS = {"type": "object", "properties": {"order_id": {"type": "string"}}}
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "look_up", "parameters": PARAMETERS}}]

@@ -15,6 +15,7 @@ import pytest
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.envelope import unseal
+from ratchet.bus.testing import eventually
 from ratchet.contract import Turn
 from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
 from ratchet.gateway.app import build
@@ -34,7 +35,6 @@ from tests.support.engine_process import (
 from tests.support.http import http_client
 from tests.support.running import connected, running_app
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
-from tests.support.waiting import eventually
 
 ROLE = "helpdesk"
 PARAMETERS = {"type": "object", "properties": {"order_id": {"type": "string"}}}

@@ -11,6 +11,7 @@ import openai
 import pytest
 from prometheus_client import REGISTRY
 
+from ratchet.bus.testing import eventually
 from ratchet.contract import Turn
 from ratchet.contract.state import PolicyVersion, Route
 from ratchet.gateway.settings import UpstreamSettings
@@ -20,7 +21,6 @@ from tests.support.fake_provider import FakeProvider, providing
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, scene, served, version
 from tests.support.http import http_client
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 HI: list[Any] = [{"role": "user", "content": "where is it?"}]
 KEY_VARIABLE = "RATCHET_TEST_PROVIDER_KEY"

@@ -15,6 +15,7 @@ import httpx
 import msgspec
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
 from ratchet.contract.state import Route
 from ratchet.errors import BusUnavailable
 from ratchet.service.settings import SharedSettings
@@ -24,7 +25,6 @@ from tests.support.gateway_scene import ROLE, canary_route, put_routes, version
 from tests.support.http import http_client
 from tests.support.running import connected
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 BODY: dict[str, Any] = {"model": ROLE, "messages": [{"role": "user", "content": "hi"}]}
 FILES = 90

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from ratchet.bus.testing import eventually
 from ratchet.contract import Turn
 from tests.support.gateway_scene import ROLE, Scene, scene
 from tests.support.litellm_client import litellm
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 # What litellm asks of pydantic and asyncio is its own affair.
 pytestmark = pytest.mark.filterwarnings(

@@ -9,13 +9,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from ratchet.bus.testing import eventually
 from ratchet.contract import TrajectoryEnd, Turn
 from ratchet.gateway.recorders import Recorders
 from ratchet.rules.redaction import MAX_FOUND
 from tests.support.gateway_scene import Scene, ask, scene
 from tests.support.http import http_client
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 

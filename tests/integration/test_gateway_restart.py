@@ -15,6 +15,7 @@ import pytest
 import uuid_utils
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
 from ratchet.contract import Start, Turn
 from ratchet.contract.state import Route
 from ratchet.gateway.app import build
@@ -25,7 +26,6 @@ from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_routes, version
 from tests.support.running import connected, running_app
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 
 @asynccontextmanager

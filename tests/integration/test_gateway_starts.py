@@ -13,6 +13,7 @@ import openai
 import pytest
 import uuid_utils
 
+from ratchet.bus.testing import eventually
 from ratchet.contract import Start, TrajectoryEnd, Turn
 from ratchet.contract.state import Route
 from ratchet.rules.arms import draw
@@ -20,7 +21,6 @@ from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_rout
 from tests.support.http import http_client
 from tests.support.planted import Echo, answers_to
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 

@@ -10,11 +10,11 @@ from typing import Any
 import openai
 import pytest
 
+from ratchet.bus.testing import eventually
 from ratchet.contract import Turn
 from tests.support.gateway_scene import ROLE, Scene, scene, version
 from tests.support.http import http_client
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 HI: list[Any] = [{"role": "user", "content": "where is it?"}]
 PARAMETERS = {"type": "object", "properties": {"order_id": {"type": "string"}}}

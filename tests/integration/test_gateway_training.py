@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from ratchet.bus.testing import eventually
 from ratchet.contract import Turn
 from ratchet.local_stack.ports import free_ports
 from ratchet.service.settings import SharedSettings
@@ -16,7 +17,6 @@ from tests.support.gateway_scene import ROLE, Scene, ask, put_routes, scene, ver
 from tests.support.http import http_client
 from tests.support.running import connected, migrated, prepared_objects
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 SHAPE = {"message", "type", "param", "code"}
 HI: list[Any] = [{"role": "user", "content": "where is it?"}]

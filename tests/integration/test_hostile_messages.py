@@ -12,21 +12,22 @@ import msgspec
 import pytest
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import Consumer, Done, Outcome, Subscription
+from ratchet.bus.consumer import Consumer, Done, Outcome
 from ratchet.bus.envelope import unseal
 from ratchet.bus.received import Received
-from ratchet.contract import DeadLetter, Message, Trajectory
+from ratchet.bus.testing import eventually
+from ratchet.contract import MESSAGES, DeadLetter, Message, Trajectory
 from ratchet.errors import InvalidMessage
 from ratchet.service.settings import SharedSettings
 from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.rows import TABLES
 from ratchet.trajectory_collector.settings import Settings
+from tests.support.consuming import consuming
 from tests.support.contract_files import CONTRACTS, example
 from tests.support.hostile import HEADERS, broken_bodies, extreme_bodies, valid_bodies
 from tests.support.messages import trajectory
 from tests.support.running import connected, migrated, running, running_app
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 PER_TOPIC = 24
 
@@ -46,15 +47,15 @@ def hostile(stream: str) -> Iterator[tuple[str, bytes, dict[str, str]]]:
             yield chance.choice(filters).replace("*", "anybody"), body, chance.choice(HEADERS)
 
 
-def taking(stream: str, taken: list[int]) -> Subscription:
-    """A subscription to all topics of a stream that takes whatever can be read."""
+def taking(bus: Bus, stream: str, taken: list[int]) -> Consumer:
+    """A consumer of all topics of a stream that takes whatever can be read."""
 
     async def handle(batch: Sequence[Received[Any]]) -> Sequence[Outcome]:
         taken.extend(received.sequence for received in batch)
         return [Done()] * len(batch)
 
-    handlers = {topic.name: handle for topic in CONTRACTS.topics.values() if topic.stream == stream}
-    return Subscription(stream=stream, durable=f"fuzz-{stream}", handlers=handlers, linger_s=0.01)
+    handlers = {MESSAGES[topic.name]: handle for topic in CONTRACTS.topics.values() if topic.stream == stream}
+    return consuming(bus, handlers, f"fuzz-{stream}")
 
 
 async def letters(bus: Bus, stream: str) -> list[DeadLetter]:
@@ -77,7 +78,7 @@ async def test_every_hostile_message_is_handled_or_dead_with_a_reason(settings: 
             await bus.nc.jetstream().publish(subject, body, headers=headers or None)
             for subject, body, headers in hostile(stream)
         ]
-        consumer = Consumer(bus, taking(stream, taken))
+        consumer = taking(bus, stream, taken)
         async with running(consumer):
 
             async def settled() -> bool:
@@ -100,7 +101,7 @@ async def test_a_message_as_large_as_the_broker_takes_is_kept_whole_in_several_d
     async with connected(settings) as bus:
         await bus.nc.jetstream().publish(Trajectory.TOPIC, huge, headers={"ce-id": "huge"})
         await bus.publish(trajectory())
-        async with running(Consumer(bus, taking("RL_TRAJECTORIES", taken))):
+        async with running(taking(bus, "RL_TRAJECTORIES", taken)):
 
             async def both() -> list[DeadLetter]:
                 found = await letters(bus, "RL_TRAJECTORIES") if taken else []

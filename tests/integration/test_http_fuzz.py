@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.service.settings import SharedSettings
 from tests.integration.test_canary_deployer import stage
@@ -16,7 +17,6 @@ from tests.support.gateway_scene import scene
 from tests.support.http_fuzz import fuzzed, fuzzed_live, unreached
 from tests.support.running import connected, migrated, prepared_objects, running_app
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
 from ratchet.importers.base import ImportOptions
 from ratchet.importers.importing import import_file, read_records
 from ratchet.importers.tau_bench import TAU_BENCH, trajectory_of
@@ -18,7 +19,6 @@ from ratchet.stores.warehouse import Warehouse
 from tests.integration.test_reward_computer import loop, publish_again, settled
 from tests.support.real_data import AIRLINE, needs_real_data
 from tests.support.running import running_app
-from tests.support.waiting import eventually
 
 OPTIONS = ImportOptions(role="airline", model="gpt-4o")
 

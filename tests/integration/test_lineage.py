@@ -15,6 +15,7 @@ import pytest
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.message import Cause, named_id
+from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
 from ratchet.contract import Feedback, Message, PolicyClaim, Preference, Reward, Start
@@ -35,7 +36,6 @@ from tests.support.canary_traffic import SmallEngine
 from tests.support.coordinator import ROLE, Workshop, coordinating, played, stored, tid
 from tests.support.running import connected, migrated, prepared_objects, running, running_app
 from tests.support.training import NOON, after, reward, trajectory
-from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from ratchet.bus.testing import eventually
 from ratchet.local_stack.clickhouse_access import PASSWORD_VARIABLE
 from ratchet.local_stack.ports import free_port
 from tests.support.servers import (
@@ -32,7 +33,6 @@ from tests.support.servers import (
     running_nats,
     running_s3,
 )
-from tests.support.waiting import eventually
 
 Start = Callable[[Path], AbstractContextManager[RunningServer]]
 

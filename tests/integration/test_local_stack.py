@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ratchet.bus.testing import eventually
 from ratchet.errors import ConfigError, NotFound
 from ratchet.local_stack.member import Member, MemberState
 from ratchet.local_stack.orphans import is_running
@@ -23,7 +24,6 @@ from ratchet.local_stack.program import Program
 from ratchet.local_stack.settings import StackSettings
 from ratchet.local_stack.stack import Stack
 from ratchet.local_stack.state import AlreadyRunning, StackRecord, read_record
-from tests.support.waiting import eventually
 
 PARENT = """
 import subprocess, sys

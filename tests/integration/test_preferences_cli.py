@@ -16,6 +16,7 @@ import pytest
 import structlog
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
 from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.preferences.clickhouse_stored import StoredPreferences, Wanted
@@ -24,7 +25,6 @@ from tests.support.coordinator import ROLE, coordinating, stored
 from tests.support.preferences import tries
 from tests.support.running import connected, migrated, prepared_objects
 from tests.support.servers import variables
-from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
 from ratchet.importers.base import ImportOptions
 from ratchet.importers.importing import import_file, read_records
 from ratchet.importers.report import ImportReport
@@ -40,7 +41,6 @@ from tests.support.messages import AT
 from tests.support.real_data import AIRLINE, needs_real_data
 from tests.support.running import connected, migrated, prepared_objects, running_app
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -9,10 +9,10 @@ from typing import Any
 from nats.js.errors import NotFoundError
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.projection import Projection
+from ratchet.bus.testing import eventually
 from ratchet.contract import Message, Outcome, Reward, decode
 from ratchet.contract.state import BASELINES
-from ratchet.reward_computer.app import SCORE_WINDOWS, TURN_HISTORY, build
+from ratchet.reward_computer.app import build, projections
 from ratchet.reward_computer.settings import Settings
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.warehouse import Warehouse
@@ -21,7 +21,6 @@ from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.messages import trajectory
 from tests.support.rewards import feedback
 from tests.support.running import connected, migrated, running, running_app
-from tests.support.waiting import eventually
 from tests.unit.reward_computer.test_reward_components import turns
 
 
@@ -189,7 +188,7 @@ async def test_folding_the_streams_again_gives_the_same_baselines(shared_setting
 
 async def folded(bus: Bus, rewards_seen: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The states of both projections once they have folded everything."""
-    histories, windows = Projection(bus, TURN_HISTORY), Projection(bus, SCORE_WINDOWS)
+    histories, windows = projections(bus)
     async with running(histories, windows):
         await histories.wait_for(await bus.last_sequence("RL_TRAJECTORIES"), 20)
         await windows.wait_for(rewards_seen, 20)

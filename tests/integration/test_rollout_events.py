@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.ordered_reader import BATCH
+from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.domain.trajectories import Score
-from ratchet.canary_deployer.nats_events import BATCH, PORTION, NatsEvents, Places, PlacesLost, Read, newest
+from ratchet.canary_deployer.nats_events import PORTION, NatsEvents, Places, PlacesLost, Read, newest
 from ratchet.contract import Start, named_id
 from ratchet.errors import BusUnavailable
 from ratchet.service.settings import SharedSettings
@@ -14,7 +16,6 @@ from tests.support.canary_world import reward_of
 from tests.support.messages import turn
 from tests.support.running import connected
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 ROLE = "support"
 

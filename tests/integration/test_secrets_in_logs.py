@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
 from ratchet.contract import DeadLetter
 from ratchet.local_stack.plan import shared_of
 from ratchet.local_stack.settings import StackSettings
@@ -27,7 +28,6 @@ from tests.support.gateway_scene import put_routes
 from tests.support.http import http_client
 from tests.support.planted import ID, SECRET, Asked, Echo, events, operations, requests, send, too_big
 from tests.support.running import connected, prepared_objects
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(900)
 

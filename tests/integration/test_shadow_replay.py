@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
@@ -34,7 +35,6 @@ from tests.support.coordinator import Workshop, coordinating, tid
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.running import connected, migrated, prepared_objects, running, running_app
 from tests.support.training import NOON, conversation, reward, trajectory
-from tests.support.waiting import eventually
 
 HELDOUT = "import json\nfor n in range(400): print(json.dumps({'task': str(n), 'success': True}))"
 EVALUATOR = """

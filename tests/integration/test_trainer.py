@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ratchet.bus.testing import eventually
 from ratchet.contract import TrainingStatus
 from ratchet.contract.training import Checkpointing
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.policies import fetch_policy, read_policy
 from tests.support.trainer_world import CHATS, CHILD_S, World, child_of, trainer_world, working
-from tests.support.waiting import eventually
 
 
 @pytest.fixture

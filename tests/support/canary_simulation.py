@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
+from ratchet.bus.testing import START
 from ratchet.canary_deployer.domain.cohorts import Cohort
 from ratchet.canary_deployer.domain.e_processes import Flags, Floats
 from ratchet.canary_deployer.domain.evidence import Court, Standing, Weighed
@@ -40,7 +41,6 @@ from ratchet.canary_deployer.domain.trajectories import (
 from ratchet.canary_deployer.domain.verdicts import decide
 from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.contract.state import ServedPolicy
-from tests.support.fake_clock import START
 
 NEVER = math.inf
 AT_ONCE = 50

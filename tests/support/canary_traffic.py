@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as HttpRoute
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import START
 from ratchet.contract import TrainingStatus, named_id
 from ratchet.contract.policy_manifest import PolicyManifest
 from ratchet.contract.state import POLICIES, Route
@@ -20,7 +21,6 @@ from ratchet.rules.arms import arm_of
 from ratchet.stores.objects import Objects
 from ratchet.stores.policies import publish_policy
 from tests.support.canary_world import ROLE, reward_of, start_of, turn_of
-from tests.support.fake_clock import START
 
 
 class SmallEngine:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ratchet.bus.testing import START, FakeBus, FakeClock
 from ratchet.canary_deployer.controller import RoleDriver, Work
 from ratchet.canary_deployer.domain.rollout import PASSED, GateResult, Rollout
 from ratchet.canary_deployer.domain.rules import Rules, Stage
@@ -24,8 +25,7 @@ from ratchet.contract.reward import RewardComponent, RewardMetadata
 from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route, ServedPolicy
 from ratchet.errors import RatchetError
 from ratchet.rules.arms import arm_of
-from tests.support.fake_bus import FakeBus
-from tests.support.fake_clock import START, FakeClock
+from tests.support.fake_bus import fake_bus
 from tests.support.messages import turn
 
 ROLE = "support"
@@ -180,7 +180,7 @@ class FakeEvents:
 
     async def next(self, wait_s: float) -> Read:
         starts, turns, rewards = (
-            self.bus.streams.get(stream, [])[after:]
+            self.bus.stored(stream, after)
             for stream, after in zip(STREAMS, msgspec.structs.astuple(self.places)[:3], strict=True)
         )
         events: list[Event] = []
@@ -217,7 +217,7 @@ class CanaryWorld:
 
     def __init__(self, rules: Rules | None = None, strategy: str = "canary") -> None:
         self.clock = FakeClock()
-        self.bus = FakeBus(self.clock)
+        self.bus = fake_bus(self.clock)
         self.rules = rules or quick_rules()
         self.strategy = strategy
         self.gates = {name: FakeGate(name) for name in ("probe", "warmup", "heldout_tasks", "approval")}

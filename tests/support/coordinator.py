@@ -13,9 +13,10 @@ import httpx
 import pyarrow.parquet as pq
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import Consumer, Done, Subscription
+from ratchet.bus.consumer import Done
 from ratchet.bus.message import Cause, named_id
 from ratchet.bus.received import Received
+from ratchet.bus.testing import eventually
 from ratchet.contract import Message, TrainingDispatch, TrainingStatus
 from ratchet.contract.training import StatusMetadata
 from ratchet.contract.trajectory import PolicyClaim, TaskContext
@@ -26,9 +27,9 @@ from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
+from tests.support.consuming import consuming
 from tests.support.running import migrated, running, running_app
 from tests.support.training import after, conversation, reward, trajectory
-from tests.support.waiting import eventually
 
 ROLE = "support"
 
@@ -99,10 +100,9 @@ async def coordinating(shared: SharedSettings, bus: Bus, **chosen: Any) -> Async
         causes.update({received.event_id: received.as_cause() for received in batch})
         return [Done() for _ in batch]
 
-    jobs = Subscription(stream="RL_JOBS", durable="workers", handlers={TrainingDispatch.TOPIC: take})
     few = {"minimum_trajectories": 1}
     settings = Settings(shared=shared, port=0, tick_s=0.05, trigger_tick_s=0.05, **(few | chosen))
-    async with running_app(build(settings)) as app, running(Consumer(bus, jobs)):
+    async with running_app(build(settings)) as app, running(consuming(bus, {TrainingDispatch: take}, "workers")):
         server = next(part for part in app.components if isinstance(part, HttpServer))
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as api:
             yield Workshop(bus, api, Objects(shared), dispatches, causes)

@@ -10,10 +10,10 @@ import sys
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
+from ratchet.bus.testing import eventually
 from ratchet.service.health import Health, health_app
 from ratchet.service.http import HttpServer
 from tests.support.exported import import_all_metrics
-from tests.support.waiting import eventually
 
 EXAMPLE = "example"
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import msgspec
 from ratchet.bus.envelope import Sealer
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import NoSpool
+from ratchet.bus.testing import FakeBroker, connect, eventually
 from ratchet.contract.turn import EngineInfo
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.domain.answer_cache import AnswerCache
@@ -29,9 +31,8 @@ from ratchet.gateway.recording import SOURCE, Job, Recording
 from ratchet.rules.redaction import Redactor
 from ratchet.service.asgi import Request
 from ratchet.service.contracts import load_contracts
-from tests.support.fake_broker import FakeBroker
+from tests.support.fake_bus import fake_broker
 from tests.support.messages import AT
-from tests.support.waiting import eventually
 
 CONTRACTS = load_contracts()
 SAID = {"choices": [{"message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}]}
@@ -92,7 +93,7 @@ def chat(**members: Any) -> Request:
 @asynccontextmanager
 async def alone(folder: Path, *, keep_alive_s: float = 60.0) -> AsyncIterator[Alone]:
     """No role has a policy, and one server answers for all of them."""
-    server, broker, info = Server(), FakeBroker(), EngineInfo(name="engine")
+    server, broker, info = Server(), fake_broker(), EngineInfo(name="engine")
     routes = Routes(asyncio.Event().wait, folder, lease_s=20.0, monotonic=lambda: 0.0)  # type: ignore[arg-type]
     outbox = Outbox(CONTRACTS, "gateway", NoSpool())
     sealer = Sealer(CONTRACTS, SOURCE, lambda: AT)
@@ -110,7 +111,7 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0) -> AsyncIterator[Al
         is_blind=lambda: False,
         now=lambda: AT,
     )
-    publishing = asyncio.create_task(outbox.run(broker.connect))
+    publishing = asyncio.create_task(outbox.run(partial(connect, broker)))
     try:
         yield Alone(gateway, server, outbox, broker)
     finally:

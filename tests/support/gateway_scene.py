@@ -13,6 +13,7 @@ import openai
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.envelope import unseal
+from ratchet.bus.testing import eventually
 from ratchet.contract import Message, named_id
 from ratchet.contract.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
 from ratchet.gateway.app import build
@@ -24,7 +25,6 @@ from tests.support.fake_engine import FakeEngine, serving
 from tests.support.messages import AT
 from tests.support.running import connected, running_app
 from tests.support.servers import RunningServer
-from tests.support.waiting import eventually
 
 ROLE = "support"
 

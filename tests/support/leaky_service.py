@@ -21,12 +21,12 @@ import httpx
 import structlog
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import Consumer, Outcome, Subscription
+from ratchet.bus.consumer import Outcome
 from ratchet.bus.envelope import Record
 from ratchet.bus.outbox import Outbox
-from ratchet.bus.projection import Fold, Projection
 from ratchet.bus.received import Received
 from ratchet.bus.spool import NoSpool
+from ratchet.bus.testing import FakeBus
 from ratchet.contract import Trajectory
 from ratchet.contract.trajectory import TaskContext
 from ratchet.service.contracts import load_contracts
@@ -34,7 +34,8 @@ from ratchet.service.http import HttpServer
 from ratchet.service.logs import configure_logs
 from ratchet.service.runtime import App, Periodic, supervise
 from ratchet.service.settings import SharedSettings
-from tests.support.fake_broker import FakeBroker
+from tests.support.consuming import consuming, projecting
+from tests.support.fake_bus import fake_broker
 from tests.support.messages import trajectory
 
 SECRETS = {
@@ -94,9 +95,7 @@ async def consumer(bus: Bus) -> None:
         return []
 
     handled = asyncio.Event()
-    loop = Consumer(
-        bus, Subscription(stream="RL_TRAJECTORIES", durable="leaky", handlers={Trajectory.TOPIC: handle}, batch=10)
-    )
+    loop = consuming(bus, {Trajectory: handle}, "leaky", batch=10)
     running = asyncio.create_task(loop.run())
     await bus.publish(SECRET_TRAJECTORY)
     await bus.nc.publish(Trajectory.TOPIC, json.dumps({"trajectory_id": SAID}).encode())
@@ -110,8 +109,7 @@ async def projection(bus: Bus) -> None:
         fail(received.message.task_context.instructions)
         return 0
 
-    fold = Fold("leaky", "RL_TRAJECTORIES", [Trajectory.TOPIC], "baselines", int, lambda _: "all", step)
-    leaky = Projection(bus, fold)
+    leaky = projecting(bus, "leaky", Trajectory, kind=int, step=step)
     folding = asyncio.create_task(leaky.run())
     await leaky.wait_for(1)
     await leaky.stop()
@@ -119,15 +117,18 @@ async def projection(bus: Bus) -> None:
 
 
 async def outbox() -> None:
-    class Broken(FakeBroker):
+    class Broken(FakeBus):
         async def publish_record(self, record: Record) -> None:
             published.set()
             fail_while_handling(str(record))
 
+    async def broken() -> Bus:
+        return Broken(fake_broker())
+
     published = asyncio.Event()
     box = Outbox(load_contracts(), "leaky", NoSpool())
     box.put(SECRET_TRAJECTORY)
-    running = asyncio.create_task(box.run(Broken().connect))
+    running = asyncio.create_task(box.run(broken))
     await published.wait()
     await box.stop()
     await running

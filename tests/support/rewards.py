@@ -186,7 +186,8 @@ class RacingWorld:
 
     async def _deliver(self, message: Message) -> None:
         self._depth += 1
-        handle = self._computer.table()[message.TOPIC]
+        computer = self._computer
+        handle = computer.revisions if isinstance(message, Feedback) else computer.first_rewards
         (outcome,) = await handle([received(message)])
         self._depth -= 1
         fate = self._random.choice(["fine", "fine", "crash before publishing", "crash before the ack"])

@@ -17,6 +17,7 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 from ratchet.bus.connection import Bus
 from ratchet.bus.message import named_id
 from ratchet.bus.tasks import end
+from ratchet.bus.testing import eventually
 from ratchet.contract import TrainingDispatch, TrainingRequest, TrainingStatus
 from ratchet.contract.snapshot import ParquetFile
 from ratchet.contract.state import JOBS, Job
@@ -37,7 +38,6 @@ from tests.support.running import connected, prepared_objects, running_app
 from tests.support.snapshot_rows import snapshot_manifest
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
 from tests.support.trainer_runs import write_snapshot
-from tests.support.waiting import eventually
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 CHILD_S = 90.0

@@ -3,38 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
+import msgspec
 import nats
 import nats.errors
 import structlog
 from nats.aio.client import Client as Nats
 from nats.aio.msg import Msg
 from nats.js import errors as js_errors
-from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import ConsumerConfig, DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
 
 from ratchet.bus.clock import utc_now
-from ratchet.bus.contracts import Contracts, Stream
+from ratchet.bus.consumer import Consumer, Handlers, OnDead
+from ratchet.bus.contracts import Contracts
 from ratchet.bus.envelope import HEADER_ROOM, Headers, Record, Sealer, event_id_of, unseal
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import Message
+from ratchet.bus.projection import KeyOf, OnGap, Projection
 from ratchet.bus.publisher import Publisher, Sending
+from ratchet.bus.pull_consumer import PullConsumer, asked
 from ratchet.bus.received import Causing, Received
+from ratchet.bus.registry import AS_DECLARED, Bounds, Stream
 from ratchet.bus.tasks import end
 from ratchet.bus.urls import shown
-from ratchet.errors import BusUnavailable, InvalidMessage
+from ratchet.errors import BusUnavailable, ConfigError, InvalidMessage
 
 log = structlog.get_logger()
 
+A = TypeVar("A", bound=msgspec.Struct)
+S = TypeVar("S")
 V = TypeVar("V")
 ENSURE_S = 30.0
 """Longest wait until a stream or a bucket is made: the broker writes to a disk that others may use."""
-RECONNECT_S = 0.25
-"""Pause between attempts to reach the broker again; attempts never end."""
 PING_S, UNANSWERED_PINGS = 5, 2
 """Seconds between pings; a connection on which so many in a row stay without an answer is made anew: the broker is
 frozen, or what it sends is not read any more."""
@@ -86,6 +92,36 @@ class Connection(Nats):
         return super()._connect_command()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How a program waits for a broker that is away: by default for ever, once a second, with a warning each time."""
+
+    deadline_s: float | None = None
+    """Seconds after which connecting fails; None waits for ever."""
+    address: Callable[[], str] | None = None
+    """Looks the url up before each attempt, where it is not the one of the settings: a broker that starts later may
+    listen elsewhere."""
+    first_pause_s: float = 1.0
+    longest_pause_s: float = 1.0
+    """Pauses between attempts: the first one, which doubles up to the longest."""
+    reconnect_s: float = 0.25
+    """Pause between attempts to come back to a broker that went away; those never end."""
+    quiet: bool = False
+    """Warn of the first attempt that fails only: a library in somebody else's program does not fill its log."""
+
+    def log_absence(self, url: str, error: Exception, *, first: bool) -> None:
+        """An attempt failed."""
+        if first or not self.quiet:
+            log.warning("waiting for the broker", url=shown(url), reason=repr(error))
+
+    async def log_error(self, error: Exception) -> None:
+        """nats-py met an error on a connection that was made."""
+        if self.quiet:
+            log.debug("broker connection", error=repr(error))
+        elif not isinstance(error, nats.errors.SlowConsumerError | nats.errors.UnexpectedEOF | OSError):
+            log.warning("broker connection", error=repr(error))
+
+
 class Bus:
     """One connection. Everything that is published is checked against its contract first."""
 
@@ -98,30 +134,49 @@ class Bus:
         self._name = name
         self._sealer = Sealer(contracts, name, now)
         self._replicas = replicas
+        self.opened: set[str] = set()
+        """Consumers and projections that were opened, by their names in the registry."""
         self._publishers: dict[str, Publisher] = {}
         self._ensures = False
         self._restoring: asyncio.Task[None] | None = None
 
     @classmethod
     async def connect(
-        cls, settings: BusSettings, *, name: str, contracts: Contracts, now: Callable[[], datetime] = utc_now
+        cls,
+        settings: BusSettings,
+        *,
+        name: str,
+        contracts: Contracts,
+        now: Callable[[], datetime] = utc_now,
+        patience: Patience = Patience(),
     ) -> Bus:
-        """Connect, waiting for as long as the broker is away."""
+        """A bus, as soon as the broker can be reached. Raises `BusUnavailable` when `patience` ends before that."""
         bounded = contracts.bounded(settings.stream_max_bytes)
         bus = cls(Connection(), name=name, contracts=bounded, replicas=settings.replicas, now=now)
+        try:
+            async with asyncio.timeout(patience.deadline_s):
+                await bus._reach_patiently(settings, patience)
+        except TimeoutError as error:
+            raise BusUnavailable(f"the broker does not answer at {shown(settings.url)}") from error
+        return bus
+
+    async def _reach_patiently(self, settings: BusSettings, patience: Patience) -> None:
+        pause_s = patience.first_pause_s
         while True:
+            url = patience.address() if patience.address else settings.url
             try:
-                await bus.reach(settings, settings.url, reconnect_time_wait=RECONNECT_S, error_cb=_log_error)
-            except (nats.errors.NoServersError, TimeoutError, OSError) as error:
-                log.warning("waiting for the broker", url=shown(settings.url), reason=repr(error))
-                await asyncio.sleep(1.0)
-            else:
-                return bus
+                return await self.reach(
+                    settings, url, reconnect_time_wait=patience.reconnect_s, error_cb=patience.log_error
+                )
+            except (nats.errors.Error, TimeoutError, OSError) as error:
+                patience.log_absence(url, error, first=pause_s == patience.first_pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(patience.longest_pause_s, 2 * pause_s)
 
     async def reach(self, settings: BusSettings, url: str, *, ping_s: float = PING_S, **pace: Any) -> None:
         """Connect, once; a connection that breaks later comes back by itself. Raises what nats-py raises.
 
-        `pace`: options of `nats.connect` in which services and agents differ: pauses, and what is said of errors.
+        `pace`: options of `nats.connect` in which programs differ: pauses, and what is logged of errors.
         """
         await self.nc.connect(
             url,
@@ -202,9 +257,58 @@ class Bus:
         )
         return received, reading.unknown
 
+    def subscribe(
+        self,
+        name: str,
+        handlers: Handlers,
+        *,
+        parameters: Mapping[str, str] = MappingProxyType({}),
+        bounds: Bounds = AS_DECLARED,
+        on_dead: OnDead | None = None,
+    ) -> Consumer:
+        """The consumer that the registry calls `name`; its `run` hands messages to `handlers`, by their type.
+
+        `parameters` fill the places in its name, such as `<pool>`; `bounds` are this installation's own. `on_dead` is
+        called with the sequences of dead messages before their dead letters are published. Raises `ConfigError` unless
+        the registry has such a consumer, with these parameters and exactly these messages.
+        """
+        spec = _declared("consumer", name, self.contracts.consumers).filled(parameters)
+        consumer = Consumer(self, spec.within(bounds), handlers, on_dead)
+        self.opened.add(name)
+        return consumer
+
+    def project(
+        self,
+        name: str,
+        *,
+        kind: type[S],
+        key_of: KeyOf,
+        step: Callable[[S | None, Received[Message]], S],
+        on_gap: OnGap | None = None,
+    ) -> Projection[S]:
+        """The projection that the registry calls `name`: its `run` folds messages into states of `kind`.
+
+        `key_of` says which state a message belongs to, `step` is the next state and pure, `on_gap` makes the message
+        that tells people of lost ones. Raises `ConfigError` unless the registry has such a projection.
+        """
+        spec = _declared("projection", name, self.contracts.projections)
+        self.opened.add(name)
+        return Projection(self, spec, kind=kind, key_of=key_of, step=step, on_gap=on_gap)
+
+    def pull(self, stream: str, config: ConsumerConfig, *, batch: int, linger_s: float) -> PullConsumer:
+        """Deliveries of a consumer with this configuration, in batches."""
+        return PullConsumer(self.nc, stream, config, batch, linger_s)
+
     def bucket(self, name: str, kind: type[V]) -> Bucket[V]:
         """A key-value bucket whose values are of `kind`."""
-        return Bucket(self.nc, name, kind)
+        return Bucket(self, name, kind)
+
+    async def ask(self, question: str, kind: type[A]) -> A:
+        """The broker's own answer about a stream or a consumer, such as to `STREAM.INFO.<stream>`, read as `kind`.
+
+        Raises `BusUnavailable`.
+        """
+        return await asked(self.nc, question, kind)
 
     async def last_sequence(self, stream: str) -> int:
         """Sequence of the newest message of a stream, 0 when it has none. Raises `BusUnavailable`."""
@@ -283,6 +387,15 @@ class Bus:
         return self._publishers[stream]
 
 
+D = TypeVar("D")
+
+
+def _declared(what: str, name: str, declared: Mapping[str, D]) -> D:
+    if name not in declared:
+        raise ConfigError(f"the registry has no {what} {name}")
+    return declared[name]
+
+
 def _stream_config(stream: Stream, replicas: int) -> StreamConfig:
     return StreamConfig(
         name=stream.name,
@@ -300,6 +413,44 @@ def _stream_config(stream: Stream, replicas: int) -> StreamConfig:
     )
 
 
-async def _log_error(error: Exception) -> None:
-    if not isinstance(error, nats.errors.SlowConsumerError | nats.errors.UnexpectedEOF | OSError):
-        log.warning("broker connection", error=repr(error))
+class BackgroundConnection:
+    """A bus that is connected while the program serves already: a component with `run`, `stop` and `check`.
+
+    Connects once, however long that takes, and closes the connection in the end.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[Bus]]) -> None:
+        self._connect = connect
+        self._bus: asyncio.Future[Bus] = asyncio.get_running_loop().create_future()
+        self._stopping = asyncio.Event()
+
+    async def bus(self) -> Bus:
+        """The connection, once there is one."""
+        return await asyncio.shield(self._bus)
+
+    @property
+    def connected(self) -> Bus | None:
+        """The bus while it is connected."""
+        return self._bus.result() if self._bus.done() and self._bus.result().nc.is_connected else None
+
+    async def run(self) -> None:
+        """Hold the connection until stopped."""
+        connecting = asyncio.ensure_future(self._connect())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not connecting.done():
+            await end(connecting)
+            if connecting.cancelled() or connecting.exception() is not None:
+                return
+        bus = connecting.result()
+        self._bus.set_result(bus)
+        await stopping
+        await bus.close()
+
+    async def stop(self) -> None:
+        """Return from `run`."""
+        self._stopping.set()
+
+    async def check(self) -> str | None:
+        """Readiness: None while connected, else the reason."""
+        return None if self.connected else "broker is not connected"

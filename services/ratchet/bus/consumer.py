@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import nats.errors
@@ -17,14 +17,16 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.errors import Error as JetStreamError
 from prometheus_client import Counter, Gauge, Histogram
 
-from ratchet.bus.connection import Bus
 from ratchet.bus.deadletter import with_body
 from ratchet.bus.failures import failure, reason_of
 from ratchet.bus.halving import in_halves
 from ratchet.bus.message import Cause, Message
-from ratchet.bus.pull_consumer import PullConsumer
 from ratchet.bus.received import Received
+from ratchet.bus.registry import ConsumerSpec, check_handled
 from ratchet.errors import ContractError, InvalidMessage, RatchetError, Rejected, Unavailable
+
+if TYPE_CHECKING:
+    from ratchet.bus.connection import Bus
 
 log = structlog.get_logger()
 
@@ -33,8 +35,8 @@ M = TypeVar("M", bound=Message)
 BACKOFF_S = (0.5, 5.0)
 """First and longest pause while something that a handler depends on is away: new messages would fare no better."""
 WAITING = 20_000
-"""Messages of one consumer that may be delivered and not settled. Ends of trajectories wait for their turns for
-minutes; while they do, the turns behind them must still come. What is in memory is bounded elsewhere, in bytes."""
+"""Messages of one consumer that may be delivered and not settled: while some wait for others, for minutes, those
+behind them must still come. What is in memory is bounded elsewhere, in bytes."""
 REMEMBERED = 10_000
 """Messages whose unexpected failures are remembered."""
 
@@ -74,25 +76,10 @@ BatchHandler = Callable[[Sequence[Received[Any]]], Awaitable[Sequence[Outcome]]]
 """One outcome per message, in order. `Any` because each topic has its own message type."""
 
 
-@dataclass(frozen=True)
-class Subscription:
-    """What to consume and how."""
-
-    stream: str
-    durable: str
-    handlers: Mapping[str, BatchHandler]
-    """Topic -> handler. In one batch the topics are handled in this order. Older versions of a topic come upgraded."""
-    batch: int = 256
-    linger_s: float = 0.02
-    ack_wait_s: float = 30.0
-    """The server redelivers after this long without a sign of life; a running handler sends one every third of it."""
-    max_deliveries: int = 5
-    """A message is dead once its handling failed unexpectedly so often in this process. `Retry` and `Unavailable` are
-    no failures: what waits for others may wait for as long as they take."""
-    on_dead: Callable[[Sequence[int]], Awaitable[None]] | None = field(default=None, repr=False)
-    """Called with the sequences of dead messages before their dead letters are published, at every attempt at that."""
-    subjects: Sequence[str] | None = None
-    """Narrower filters than all subjects of the topics, such as one pool of a work queue."""
+Handlers = Mapping[type[Message], BatchHandler]
+"""Message type -> what handles a batch of them."""
+OnDead = Callable[[Sequence[int]], Awaitable[None]]
+"""Called with the sequences of dead messages before their dead letters are published, at every attempt at that."""
 
 
 def each(handler: Callable[[Received[M]], Awaitable[Sequence[Message]]]) -> BatchHandler:
@@ -113,25 +100,41 @@ def each(handler: Callable[[Received[M]], Awaitable[Sequence[Message]]]) -> Batc
 
 
 class Consumer:
-    """Runs a subscription until it is stopped."""
+    """A durable consumer: pulls batches, hands them to handlers, and makes their outcomes true, until it is stopped.
 
-    def __init__(self, bus: Bus, subscription: Subscription) -> None:
+    Made by `Bus.subscribe`. One batch at a time goes through these steps:
+
+    1. `_read`: each delivery becomes a typed message by the open view, or is dead.
+    2. `_handle`: topic by topic, in the order of the registry. What a handler raises is looked for in halves.
+    3. `_apply`: what an outcome publishes is stored, then the message is acked; a retry goes back with its delay.
+    4. `_dead_letter`: `on_dead` first, then the dead letters are stored, then the message is terminated.
+
+    A crash between any two steps delivers again what was not acked; the ids of what was published make that harmless.
+    In memory are the batch at hand and what the `PullConsumer` has in advance, both bounded in bytes.
+    """
+
+    def __init__(self, bus: Bus, spec: ConsumerSpec, handlers: Handlers, on_dead: OnDead | None = None) -> None:
+        """Raises `ConfigError` unless there is a handler for each topic of `spec`, and no other."""
+        by_topic = {kind.TOPIC: handler for kind, handler in handlers.items()}
+        check_handled(f"consumer {spec.name}", spec.topics, by_topic)
         self._bus = bus
-        self._subscription = subscription
+        self._spec = spec
+        self._handlers = {topic: by_topic[topic] for topic in spec.topics}
+        self._on_dead = on_dead
         self._stopping = asyncio.Event()
         self._at_hand: Sequence[Msg] = ()
         self._failures: dict[int, int] = {}
         self._away = False
         self._pause_s = 0.0
         config = ConsumerConfig(
-            durable_name=subscription.durable,
+            durable_name=spec.name,
             ack_policy=AckPolicy.EXPLICIT,
-            ack_wait=subscription.ack_wait_s,
+            ack_wait=spec.ack_wait_s,
             max_deliver=-1,
-            max_ack_pending=max(WAITING, subscription.batch * 4),
-            filter_subjects=_filters(bus, subscription),
+            max_ack_pending=max(WAITING, spec.batch * 4),
+            filter_subjects=list(spec.subjects) or bus.contracts.filters(spec.topics),
         )
-        self._puller = PullConsumer(bus.nc, subscription.stream, config, subscription.batch, subscription.linger_s)
+        self._deliveries = bus.pull(spec.stream, config, batch=spec.batch, linger_s=spec.linger_s)
 
     async def run(self) -> None:
         """Consume until stopped; what was delivered but not begun goes back at once."""
@@ -145,29 +148,29 @@ class Consumer:
                     await self._rest()
         finally:
             alive.cancel()
-        for message in await self._puller.close():
+        for message in await self._deliveries.close():
             with suppress(nats.errors.Error):
                 await message.nak()
 
     async def stop(self) -> None:
         """Finish the batch at hand and return from `run`."""
         self._stopping.set()
-        self._puller.interrupt()
+        self._deliveries.interrupt()
 
     async def _open(self) -> None:
         while not self._stopping.is_set():
             try:
-                await self._puller.open()
+                await self._deliveries.open()
                 return
             except (nats.errors.Error, JetStreamError, TimeoutError) as error:
-                log.warning("waiting for the broker", consumer=self._subscription.durable, reason=repr(error))
+                log.warning("waiting for the broker", consumer=self._spec.name, reason=repr(error))
                 await asyncio.sleep(1.0)
 
     async def _next(self) -> list[Msg]:
         try:
-            return await self._puller.next_batch(wait_s=0.5)
+            return await self._deliveries.next_batch(wait_s=0.5)
         except nats.errors.Error as error:
-            log.warning("cannot pull", consumer=self._subscription.durable, reason=repr(error))
+            log.warning("cannot pull", consumer=self._spec.name, reason=repr(error))
             await asyncio.sleep(1.0)
             return []
 
@@ -199,25 +202,25 @@ class Consumer:
             self._at_hand = ()
         first, longest = BACKOFF_S
         self._pause_s = min(longest, max(first, 2 * self._pause_s)) if self._away else 0.0
-        HANDLING.labels(self._subscription.durable).observe(time.perf_counter() - started)
+        HANDLING.labels(self._spec.name).observe(time.perf_counter() - started)
 
     def _read(self, message: Msg) -> Received[Message] | Dead:
         try:
-            received, unknown = self._bus.read(message, self._subscription.handlers)
+            received, unknown = self._bus.read(message, self._handlers)
         except ContractError as error:
             reason = "invalid" if isinstance(error, InvalidMessage) else "unknown_subject"
             return Dead(reason, str(error))
         except Exception as error:  # noqa: BLE001 - the boundary: what cannot even be read must not stop the service
-            log.error("cannot be read", consumer=self._subscription.durable, **failure(error, self._bus.contracts.mask))
+            log.error("cannot be read", consumer=self._spec.name, **failure(error, self._bus.contracts.mask))
             return Dead("invalid", f"cannot be read: {type(error).__name__}")
         if unknown:
-            UNKNOWN.labels(self._subscription.durable, received.message.TOPIC).inc(unknown)
+            UNKNOWN.labels(self._spec.name, received.message.TOPIC).inc(unknown)
         return received
 
     def _by_topic(
         self, batch: Sequence[tuple[Msg, Received[Message]]]
     ) -> Iterator[tuple[BatchHandler, list[tuple[Msg, Received[Message]]]]]:
-        for topic, handler in self._subscription.handlers.items():
+        for topic, handler in self._handlers.items():
             part = [pair for pair in batch if topic == pair[1].message.TOPIC]
             if part:
                 yield handler, part
@@ -249,17 +252,17 @@ class Consumer:
         """One line for a batch, with the first reason: hundreds may wait for the same."""
         reasons = [outcome.reason for outcome in outcomes if isinstance(outcome, Retry)]
         if reasons:
-            log.info("will retry", consumer=self._subscription.durable, messages=len(reasons), reason=reasons[0])
+            log.info("will retry", consumer=self._spec.name, messages=len(reasons), reason=reasons[0])
 
     def _unexpected(self, received: Received[Message], error: Exception) -> Outcome:
         """Again, later and later; dead once it failed in this way `max_deliveries` times."""
         if isinstance(error, Rejected):
             return Dead("rejected", str(error))
-        durable, sequence = self._subscription.durable, received.sequence
+        durable, sequence = self._spec.name, received.sequence
         log.exception("handler failed", consumer=durable, sequence=sequence, exc_info=error)
         reason = f"{type(error).__name__}: {reason_of(error, self._bus.contracts.mask)}"
         failures = self._failures.pop(sequence, 0) + 1
-        if failures >= self._subscription.max_deliveries:
+        if failures >= self._spec.max_deliveries:
             return Dead("exhausted", reason)
         self._failures[sequence] = failures
         if len(self._failures) > REMEMBERED:
@@ -275,7 +278,7 @@ class Consumer:
                 await self._bus.publish_all(outcome.events, cause=received)
                 await message.ack()
                 self._failures.pop(received.sequence, None)
-                SEQUENCE.labels(self._subscription.durable).set(received.sequence)
+                SEQUENCE.labels(self._spec.name).set(received.sequence)
         except (ContractError, Rejected) as error:  # its answer can never be published
             await self._dead_letter([(message, Dead("rejected", f"its answer was refused: {error}"))])
         except (RatchetError, nats.errors.Error) as error:
@@ -285,7 +288,7 @@ class Consumer:
 
     async def _dead_letter(self, dead: Sequence[tuple[Msg, Dead]]) -> None:
         """Account for all of them at once, which takes as long as for one; then keep and end each."""
-        account = self._subscription.on_dead
+        account = self._on_dead
         try:
             if dead and account is not None:
                 await account([message.metadata.sequence.stream for message, _ in dead])
@@ -304,7 +307,7 @@ class Consumer:
 
     async def _not_settled(self, messages: Sequence[Msg], error: Exception) -> None:
         """After a fault on the way they are delivered again."""
-        durable = self._subscription.durable
+        durable = self._spec.name
         log.warning("not settled, will be redelivered", consumer=durable, messages=len(messages), reason=str(error))
         for message in messages:
             with suppress(nats.errors.Error):
@@ -312,7 +315,7 @@ class Consumer:
             self._count(Retry(str(error)))
 
     def _count(self, outcome: Outcome) -> None:
-        HANDLED.labels(self._subscription.durable, type(outcome).__name__.lower()).inc()
+        HANDLED.labels(self._spec.name, type(outcome).__name__.lower()).inc()
 
     async def _keep(self, message: Msg, dead: Dead) -> None:
         """Keep it whole as dead letters, and end it."""
@@ -320,7 +323,7 @@ class Consumer:
         letter = self._bus.contracts.dead_letter(
             stream=meta.stream,
             sequence=meta.sequence.stream,
-            consumer=self._subscription.durable,
+            consumer=self._spec.name,
             original_subject=message.subject,
             reason=dead.reason,
             detail=dead.detail[:2000],
@@ -336,13 +339,13 @@ class Consumer:
             bare = msgspec.structs.replace(letter, headers={}, detail=left_out[:2000])
             await self._bus.publish_all(with_body(bare, message.data))
         await message.term()
-        log.warning("dead letter", consumer=self._subscription.durable, sequence=letter.sequence, reason=dead.detail)
+        log.warning("dead letter", consumer=self._spec.name, sequence=letter.sequence, reason=dead.detail)
 
     async def _heartbeat(self) -> None:
         """Report what is at hand, or waits its turn here, as in progress: the server does not deliver it again."""
         while True:
-            await asyncio.sleep(self._subscription.ack_wait_s / 3)
-            for message in [*self._at_hand, *self._puller.waiting]:
+            await asyncio.sleep(self._spec.ack_wait_s / 3)
+            for message in [*self._at_hand, *self._deliveries.waiting]:
                 with suppress(nats.errors.Error):
                     await message.in_progress()
 
@@ -353,9 +356,3 @@ def _cause_in(headers: Mapping[str, str]) -> Cause | None:
     if event_id is None:
         return None
     return Cause(event_id=event_id, correlation_id=headers.get("ce-correlationid", event_id))
-
-
-def _filters(bus: Bus, subscription: Subscription) -> list[str]:
-    if subscription.subjects is not None:
-        return list(subscription.subjects)
-    return bus.contracts.filters(subscription.handlers)

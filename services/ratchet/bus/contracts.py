@@ -21,6 +21,7 @@ import msgspec
 
 from ratchet.bus.deadletter import DeadLetter
 from ratchet.bus.message import Message, decode, encode
+from ratchet.bus.registry import BucketSpec, ConsumerSpec, ProjectionSpec, Stream, Topic, specs
 from ratchet.bus.upgrades import NO_UPGRADES, Upgrade, Upgrades, older_versions, upgrade_path
 from ratchet.errors import ConfigError, InvalidMessage, Rejected, UnknownSubject
 
@@ -28,69 +29,6 @@ T = TypeVar("T")
 
 Json = Any
 """Parsed JSON. `Any` because that is what a JSON document is before it is checked."""
-
-
-@dataclass(frozen=True)
-class Topic:
-    """A kind of message. `subjects` are templates such as `agent.rl.turn.v1.<role>`."""
-
-    name: str
-    subjects: tuple[str, ...]
-    schema: str
-    stream: str
-    description: str
-    producers: tuple[str, ...]
-    consumers: tuple[str, ...]
-    ahead: bool = False
-    """An outbox stores it before all other messages of its batch, which may go to other streams."""
-
-
-@dataclass(frozen=True)
-class Stream:
-    """A log of messages and its bounds; `None` means unbounded."""
-
-    name: str
-    subjects: tuple[str, ...]
-    retention: str
-    """`limits` or `workqueue`."""
-    discard: str
-    """What a full stream does: drop the `old`est message, or refuse the `new` one."""
-    max_age_s: float | None
-    max_msgs: int | None
-    max_bytes: int | None
-    duplicate_window_s: float
-    allow_atomic: bool
-    description: str
-
-
-@dataclass(frozen=True)
-class BucketSpec:
-    """A key-value bucket; `history` is how many values of a key are kept. What its keys hold: `bus.stored`."""
-
-    name: str
-    history: int
-    description: str
-    writers: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ConsumerSpec:
-    """A durable consumer that a service opens."""
-
-    name: str
-    service: str
-    stream: str
-
-
-@dataclass(frozen=True)
-class ProjectionSpec:
-    """State that a service folds from a stream; it stands in `bucket` under `<name>.<key>`, its cursor beside it."""
-
-    name: str
-    service: str
-    stream: str
-    topics: tuple[str, ...]
-    bucket: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +56,11 @@ class Contracts:
         """`types`: topic -> typed mirror. `mask` takes out what must not stand in logs and dead letters.
 
         Raises `ConfigError` when an upgrade leads out of its stream, where no reader could follow."""
-        self.topics = _specs(Topic, document["topics"])
-        self.streams = _specs(Stream, document["streams"])
-        self.buckets = _specs(BucketSpec, document["buckets"])
-        self.consumers = _specs(ConsumerSpec, document.get("consumers", {}))
-        self.projections = _specs(ProjectionSpec, document.get("projections", {}))
+        self.topics = specs(Topic, document["topics"])
+        self.streams = specs(Stream, document["streams"])
+        self.buckets = specs(BucketSpec, document["buckets"])
+        self.consumers = specs(ConsumerSpec, document.get("consumers", {}))
+        self.projections = specs(ProjectionSpec, document.get("projections", {}))
         self.dead_letter = _dead_letter(document.get("dead_letters", ""), types)
         self._patterns = [
             (_subject_pattern(subject, document["parameters"]), topic)
@@ -337,10 +275,6 @@ def _dead_letter(topic: str, types: Mapping[str, type[Message]]) -> type[DeadLet
     if kind is None or not issubclass(kind, DeadLetter):
         raise ConfigError("`dead_letters` must name the topic of the dead letters")
     return kind
-
-
-def _specs(kind: type[T], entries: Json) -> dict[str, T]:
-    return {name: msgspec.convert({"name": name, **entry}, kind) for name, entry in entries.items()}
 
 
 def _subject_pattern(template: str, parameters: Json) -> re.Pattern[str]:

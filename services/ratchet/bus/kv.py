@@ -6,20 +6,21 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 import nats.errors
 import structlog
-from nats.aio.client import Client as Nats
 from nats.aio.msg import Msg
 from nats.js import errors as js_errors
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.kv import KeyValue
 
 from ratchet.bus.message import decode
-from ratchet.bus.pull_consumer import PullConsumer
+from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.errors import BusUnavailable, Conflict, Unreadable
+
+if TYPE_CHECKING:
+    from ratchet.bus.connection import Bus
 
 log = structlog.get_logger()
 
@@ -28,8 +29,6 @@ V = TypeVar("V")
 POLL_S = 2.0
 """How often a watch that hears nothing asks whether there is something to hear: a broker that was killed says nothing
 for 15-20 s. The question is for one number, however many keys there are."""
-INACTIVE_S = 30.0
-"""The server forgets the consumer of a watch that died after this long."""
 _GONE = {"DEL", "PURGE"}
 """What a marker of a deleted key says of itself."""
 
@@ -48,9 +47,9 @@ class Bucket(Generic[V]):
     Raises `BusUnavailable` while the broker does not answer, `Unreadable` for a value of another type.
     """
 
-    def __init__(self, nc: Nats, name: str, kind: type[V]) -> None:
-        self._nc = nc
-        self._jetstream = nc.jetstream()
+    def __init__(self, bus: Bus, name: str, kind: type[V]) -> None:
+        self._bus = bus
+        self._jetstream = bus.nc.jetstream()
         self._name = name
         self._stream = f"KV_{name}"
         self._prefix = f"$KV.{name}."
@@ -177,46 +176,34 @@ class Bucket(Generic[V]):
 
         Ends when the broker has forgotten what was read, or what it holds is not what came.
         """
-        config = ConsumerConfig(
-            ack_policy=AckPolicy.NONE,
-            deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
-            filter_subject=self._prefix + below,
-            headers_only=headers_only,
-            inactive_threshold=INACTIVE_S,
-            mem_storage=True,
-            num_replicas=1,
+        reader = OrderedReader(
+            self._bus, self._stream, [self._prefix + below], start=None, headers_only=headers_only, linger_s=0.0
         )
-        puller = PullConsumer(self._nc, self._stream, config, batch=512, linger_s=0.0)
         try:
             made, last = await self._last()
-            await puller.open()
+            await reader.open()
             newest: list[Msg] = []
-            total = await puller.total()
+            total = (await reader.state()).total
             while len(newest) < total:
-                batch = await puller.next_batch(POLL_S)
+                batch = await reader.next(POLL_S)
                 newest += batch
-                if not batch and await puller.has_delivered_all(len(newest)):
+                if not batch and reader.is_at_end(await reader.state()):
                     break  # a value was replaced meanwhile
                 if not batch:
                     return
             yield newest
             seen = max([last, *(one.metadata.sequence.stream for one in newest)])
-            delivered = len(newest)
-            while not puller.reopened:
-                batch = await puller.next_batch(POLL_S)
-                for message in batch:
-                    place = message.metadata.sequence
-                    delivered += 1
-                    if place.consumer != delivered:
-                        return
-                    seen = place.stream
-                if not batch and await self._last() != (made, seen):
-                    if not puller.waiting:
+            while True:
+                batch = await reader.next(POLL_S)
+                if batch:
+                    seen = batch[-1].metadata.sequence.stream
+                elif await self._last() != (made, seen):
+                    if not reader.has_waiting:
                         return
                     continue
                 yield batch
         finally:
-            await puller.close()
+            await reader.close()
 
     async def _last(self) -> tuple[str, int]:
         """Which bucket of this name it is (when it was made), and the revision of its newest change."""

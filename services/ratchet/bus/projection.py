@@ -7,7 +7,7 @@ came in between: the broker itself knows an event's id for minutes only.
 How far a projection has come stands in its bucket under `cursor-<name>` (`positions` reads them all): what a stream
 holds beyond that must not be trimmed. Where messages are missing all the same (they aged out, the stream was removed
 or made anew), the projection says so before it goes on: an alert, the count in its cursor, a readiness check that fails
-for `TELL_S`, and one line in the log. It then goes on with the oldest message there is, and keeps its states.
+for `REPORT_S`, and one line in the log. It then goes on with the oldest message there is, and keeps its states.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 import nats.errors
 import structlog
 from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 from prometheus_client import Counter
 
-from ratchet.bus.connection import Bus, Extent
 from ratchet.bus.failures import failure
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import Message
-from ratchet.bus.pull_consumer import PullConsumer
+from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.received import Received
+from ratchet.bus.registry import ProjectionSpec
 from ratchet.errors import Conflict, ContractError, Unavailable
+
+if TYPE_CHECKING:
+    from ratchet.bus.connection import Bus, Extent
 
 log = structlog.get_logger()
 
 S = TypeVar("S")
-INACTIVE_S = 30.0
-"""The server forgets the ephemeral consumer of a projection that died after this long."""
 REMEMBERED = 4096
 """Events whose ids are remembered, over all states of a projection."""
 MARK_BYTES = 8
@@ -50,7 +50,7 @@ CURSOR_S = 1.0
 """How often the cursor is stored at most; what was folded since is recognised by the states it is in."""
 SKIP_S = 5.0
 """How often an idle projection looks whether its stream went on without messages for it."""
-TELL_S = 600.0
+REPORT_S = 600.0
 """How long readiness names a loss: long enough to be seen, and it must not keep a service from its work for ever."""
 
 LOST = Counter("ratchet_projection_lost_total", "Messages that were gone before they could be folded.", ["projection"])
@@ -110,38 +110,39 @@ class Gap:
     at: datetime
 
 
-@dataclass(frozen=True)
-class Fold(Generic[S]):
-    """What is folded, into which states, and how."""
-
-    name: str
-    stream: str
-    topics: Sequence[str]
-    bucket: str
-    kind: type[S]
-    """Type of the state."""
-    key_of: Callable[[Received[Message]], str | None]
-    """Which state a message belongs to; None for none."""
-    step: Callable[[S | None, Received[Message]], S]
-    """The next state. Pure."""
-    on_gap: Callable[[Gap], Message] | None = None
-    """The message that tells people what the states lack; it is published before the projection goes on."""
+KeyOf = Callable[[Received[Message]], str | None]
+"""Which state a message belongs to; None for none."""
+OnGap = Callable[[Gap], Message]
+"""The message that tells people what the states lack; it is published before the projection goes on."""
 
 
 class Projection(Generic[S]):
-    """Keeps the states of a `Fold` in its bucket, under `<name>.<key>`.
+    """Keeps states in its bucket, under `<name>.<key>`. Made by `Bus.project`.
 
     One process owns a projection. A second one is harmless: the fold is deterministic, and whoever loses a
     compare-and-set reads the state again and goes on from there.
     """
 
-    def __init__(self, bus: Bus, fold: Fold[S]) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        spec: ProjectionSpec,
+        *,
+        kind: type[S],
+        key_of: KeyOf,
+        step: Callable[[S | None, Received[Message]], S],
+        on_gap: OnGap | None = None,
+    ) -> None:
+        """`kind`: the type of a state. `step`: the next state; pure."""
         self._bus = bus
-        self._fold = fold
-        self._name = fold.name
-        self._skipped, self._gone = FAILED.labels(fold.name), LOST.labels(fold.name)  # 0 from now on: a rise shows
-        self._states: Bucket[Folded[S]] = bus.bucket(fold.bucket, Folded[fold.kind])
-        self._cursors = _cursors(bus, fold.bucket)
+        self._spec = spec
+        self._name = spec.name
+        self._key_of = key_of
+        self._step = step
+        self._on_gap = on_gap
+        self._skipped, self._gone = FAILED.labels(spec.name), LOST.labels(spec.name)  # 0 from now on: a rise shows
+        self._states: Bucket[Folded[S]] = bus.bucket(spec.bucket, Folded[kind])
+        self._cursors = _cursors(bus, spec.bucket)
         self._folded: dict[str, Folded[S]] = {}
         self._revisions: dict[str, int] = {}
         self._made = ""
@@ -152,7 +153,7 @@ class Projection(Generic[S]):
         self._saved = 0
         self._saved_at = 0.0
         self._looked_at = 0.0
-        self._told_until = 0.0
+        self._reported_until = 0.0
         self._progress = asyncio.Condition()
         self._stopping = False
 
@@ -168,7 +169,7 @@ class Projection(Generic[S]):
     @property
     def stream(self) -> str:
         """The stream that is folded."""
-        return self._fold.stream
+        return self._spec.stream
 
     def sequence(self, key: str) -> int:
         """Sequence of the last message that is in the state of `key`; 0 while there is none."""
@@ -185,7 +186,7 @@ class Projection(Generic[S]):
 
     async def check(self) -> str | None:
         """Readiness: why its states may be wrong, for a while after messages were missing."""
-        if time.monotonic() < self._told_until:
+        if time.monotonic() < self._reported_until:
             return f"projection {self._name} lacks messages that were gone before it read them ({self._lost} so far)"
         return None
 
@@ -204,32 +205,27 @@ class Projection(Generic[S]):
 
     async def _follow(self) -> None:
         await self._load()
-        puller = self._puller()
-        await puller.open()
-        delivered = 0
+        filters = self._bus.contracts.filters(self._spec.topics)
+        reader = OrderedReader(self._bus, self._spec.stream, filters, start=self._applied + 1)
         try:
+            await reader.open()
             while not self._stopping:
-                batch = await puller.next_batch(wait_s=0.5)
-                numbers = [message.metadata.sequence.consumer for message in batch]
-                if numbers != [*range(delivered + 1, delivered + 1 + len(batch))] or puller.reopened:
-                    log.warning("projection missed a message, reading again", projection=self._name)
-                    break
-                delivered += len(batch)
+                batch = await reader.next(wait_s=0.5)
                 if batch:
                     await self._apply(batch)
-                elif not await self._skip_ahead(puller, delivered):
+                elif not await self._skip_ahead(reader):
                     break
                 if self._applied != self._saved and time.monotonic() - self._saved_at >= CURSOR_S:
                     await self._save_cursor()
             if self._saved == 0 or await self._cursors.get(f"cursor-{self._name}"):  # else all its states are gone too
                 await self._save_cursor()
         finally:
-            await puller.close()
+            await reader.close()
 
     async def _load(self) -> None:
         """Take over what is stored. The cursor is read first: a state may be ahead of it, but must not be behind."""
         prefix = f"{self._name}."
-        extent = await self._bus.extent(self._fold.stream)
+        extent = await self._bus.extent(self._spec.stream)
         cursor = await _stored_cursor(self._cursors, self._name)
         stored = await self._states.items(lambda key: key.startswith(prefix))
         self._folded = {key.removeprefix(prefix): entry.value for key, entry in stored.items()}
@@ -251,7 +247,7 @@ class Projection(Generic[S]):
         anew = cursor.made not in ("", extent.made)
         if anew or cursor.sequence > extent.last:
             back_to = 0 if anew else extent.last
-            await self._tell(cursor, extent, f"{self._fold.stream} was made anew, or restored from an older copy")
+            await self._report(cursor, extent, f"{self._spec.stream} was made anew, or restored from an older copy")
             await self._set_back(back_to)
             return max(back_to, extent.first - 1)
         missing = extent.first - cursor.sequence - 1
@@ -260,9 +256,9 @@ class Projection(Generic[S]):
         self._lost += missing
         self._gone.inc(missing)
         gone = (
-            f"{self._fold.stream} begins at {extent.first}: up to {missing} messages after {cursor.sequence} are gone"
+            f"{self._spec.stream} begins at {extent.first}: up to {missing} messages after {cursor.sequence} are gone"
         )
-        await self._tell(cursor, extent, gone)
+        await self._report(cursor, extent, gone)
         return extent.first - 1
 
     async def _set_back(self, sequence: int) -> None:
@@ -272,32 +268,20 @@ class Projection(Generic[S]):
                 self._folded[key] = Folded(sequence, folded.state)
                 await self._store(key)
 
-    async def _tell(self, cursor: Cursor, extent: Extent, what: str) -> None:
+    async def _report(self, cursor: Cursor, extent: Extent, what: str) -> None:
         log.error("projection lacks messages", projection=self._name, reason=what)
-        if self._fold.on_gap is not None:
+        if self._on_gap is not None:
             gap = Gap(self._name, what, (cursor.made, cursor.sequence, extent.made, extent.first), self._bus.now())
-            await self._bus.publish(self._fold.on_gap(gap))
-        self._told_until = time.monotonic() + TELL_S
-
-    def _puller(self) -> PullConsumer:
-        config = ConsumerConfig(
-            ack_policy=AckPolicy.NONE,
-            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=self._applied + 1,
-            filter_subjects=self._bus.contracts.filters(self._fold.topics),
-            inactive_threshold=INACTIVE_S,
-            mem_storage=True,
-            num_replicas=1,
-        )
-        return PullConsumer(self._bus.nc, self._fold.stream, config, batch=512, linger_s=0.01)
+            await self._bus.publish(self._on_gap(gap))
+        self._reported_until = time.monotonic() + REPORT_S
 
     async def _apply(self, batch: Sequence[Msg]) -> None:
         """Fold a batch, store the states that changed, then the cursor: a crash in between folds nothing twice."""
         changed: set[str] = set()
         for message in batch:
             try:
-                received, _ = self._bus.read(message, self._fold.topics)
-                key = self._fold.key_of(received)
+                received, _ = self._bus.read(message, self._spec.topics)
+                key = self._key_of(received)
                 if key is not None and self._fold_one(key, received):
                     changed.add(key)
             except ContractError:
@@ -315,15 +299,15 @@ class Projection(Generic[S]):
             await self._store(key)
         await self._progress_to(batch[-1].metadata.sequence.stream)
 
-    async def _skip_ahead(self, puller: PullConsumer, delivered: int) -> bool:
+    async def _skip_ahead(self, reader: OrderedReader) -> bool:
         """Move the cursor over messages that are none of ours. False when the stream is another one by now."""
         if time.monotonic() - self._looked_at < SKIP_S:
             return True
         self._looked_at = time.monotonic()
-        extent = await self._bus.extent(self._fold.stream)
+        extent = await self._bus.extent(self._spec.stream)
         if extent.made != self._made:
             return False
-        if extent.last > self._applied and await puller.has_delivered_all(delivered):
+        if extent.last > self._applied and reader.is_at_end(await reader.state()):
             await self._progress_to(extent.last)
         return True
 
@@ -343,7 +327,7 @@ class Projection(Generic[S]):
             return False
         folded = self._folded.get(key)
         if folded is None or folded.applied_seq < received.sequence:
-            state = self._fold.step(folded.state if folded else None, received)
+            state = self._step(folded.state if folded else None, received)
             self._folded[key] = Folded(received.sequence, state)
             self._remember(mark)
             return True

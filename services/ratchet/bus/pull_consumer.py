@@ -11,7 +11,10 @@ import json
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime
+from typing import TypeVar
 
+import msgspec
 import nats.errors
 import structlog
 from nats.aio.client import Client as Nats
@@ -21,6 +24,10 @@ from nats.js.api import ConsumerConfig
 from nats.js.errors import Error as JetStreamError
 
 from ratchet.bus.envelope import plain_size, wire_size
+from ratchet.bus.message import decode
+from ratchet.errors import BusUnavailable
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 log = structlog.get_logger()
 
@@ -35,8 +42,34 @@ BATCH_BYTES = 16 * 1024 * 1024
 """Bytes of one batch, unpacked: typed messages and the rows made of them take several times as much."""
 COMPLETED = "Batch Completed"
 """What the server says when a request has brought all its messages and fewer than its bytes: nothing is lost."""
+ANSWER_S = 5.0
+"""Longest wait for what the broker knows."""
 OVERHEAD = 64 * 1024
 """Room for the subjects that the server counts beside headers and body."""
+
+
+class _Pair(msgspec.Struct, frozen=True):
+    consumer_seq: int = 0
+
+
+class ConsumerState(msgspec.Struct, frozen=True):
+    """What the broker says of a consumer."""
+
+    ts: datetime
+    """When, by the broker's clock: the one that stamps messages."""
+    num_pending: int
+    """Messages that it has not delivered."""
+    delivered: _Pair
+
+    @property
+    def sent(self) -> int:
+        """Messages that it has delivered."""
+        return self.delivered.consumer_seq
+
+    @property
+    def total(self) -> int:
+        """Messages that there are for it, from its beginning to the newest."""
+        return self.sent + self.num_pending
 
 
 class PullConsumer:
@@ -91,16 +124,9 @@ class PullConsumer:
             batch.append(self._take())
         return batch
 
-    async def total(self) -> int:
-        """How many messages there are for this consumer, from its beginning to the newest."""
-        info = await self._nc.jetstream().consumer_info(self._stream, self._name)
-        return (info.num_pending or 0) + (info.delivered.consumer_seq if info.delivered else 0)
-
-    async def has_delivered_all(self, delivered: int) -> bool:
-        """Whether all messages there are for this consumer are among the `delivered` ones that came so far."""
-        info = await self._nc.jetstream().consumer_info(self._stream, self._name)
-        sent = info.delivered.consumer_seq if info.delivered else 0
-        return info.num_pending == 0 and sent == delivered and not self._buffer
+    async def state(self) -> ConsumerState:
+        """What the broker says of it now. Raises `BusUnavailable`, also when it does not know it."""
+        return await asked(self._nc, f"CONSUMER.INFO.{self._stream}.{self._name}", ConsumerState)
 
     def interrupt(self) -> None:
         """Let `next_batch` return at once, from now on, with what it has."""
@@ -117,6 +143,11 @@ class PullConsumer:
             self._subscription = None
         return [self._take() for _ in range(len(self._buffer))]
 
+    async def delete(self) -> None:
+        """Let the broker forget it now; it would by itself, later."""
+        with suppress(nats.errors.Error, JetStreamError, TimeoutError):
+            await self._nc.jetstream().delete_consumer(self._stream, self._name)
+
     async def _something(self, until: float) -> bool:
         """Whether a message waits here, at `until` (of the loop's clock) at the latest."""
         while not self._buffer and not self._interrupted:
@@ -127,6 +158,11 @@ class PullConsumer:
             except TimeoutError:
                 return False
         return bool(self._buffer) and not self._interrupted
+
+    def _deliver(self, message: Msg) -> None:
+        self._buffer.append(message)
+        self.waiting_bytes += wire_size(message.headers, message.data)
+        self._arrived.set()
 
     def _take(self) -> Msg:
         message = self._buffer.popleft()
@@ -156,9 +192,7 @@ class PullConsumer:
         status = None if message.reply else (message.headers or {}).get("Status")
         if status is None:
             self._credit = max(0, self._credit - 1)
-            self._buffer.append(message)
-            self.waiting_bytes += wire_size(message.headers, message.data)
-            self._arrived.set()
+            self._deliver(message)
             return
         description = (message.headers or {}).get("Description", status)
         if description == COMPLETED:
@@ -174,3 +208,13 @@ class PullConsumer:
         with suppress(nats.errors.Error, JetStreamError):
             self._name = (await self._nc.jetstream().add_consumer(self._stream, config=self._config)).name
             self.reopened += 1
+
+
+async def asked(nc: Nats, question: str, kind: type[S]) -> S:
+    """The broker's own answer about a stream or a consumer. Raises `BusUnavailable`."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            answer = await nc.request(f"$JS.API.{question}", timeout=ANSWER_S)
+        return decode(answer.data, kind)
+    except (nats.errors.Error, TimeoutError, msgspec.DecodeError) as error:
+        raise BusUnavailable(f"cannot ask {question}: {error!r}") from error

@@ -20,7 +20,7 @@ import httpx
 from pydantic import SecretStr
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import Consumer, Subscription, each
+from ratchet.bus.consumer import each
 from ratchet.canary_deployer.controller import Work
 from ratchet.canary_deployer.controllers import Deployments
 from ratchet.canary_deployer.domain.announcements import Facts
@@ -89,7 +89,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
                 HttpCoordinator(coordinator if settings.coordinator_url else None),
                 HttpGateway(gateway),
             )
-            yield _assembled(settings, bus, clients, clock)
+            yield assembled(settings, bus, clients, clock)
     finally:
         await bus.close()
 
@@ -103,7 +103,8 @@ class Clients:
     gateway: HttpGateway
 
 
-def _assembled(settings: Settings, bus: Bus, clients: Clients, clock: BrokerClock) -> App:
+def assembled(settings: Settings, bus: Bus, clients: Clients, clock: BrokerClock) -> App:
+    """The deployer on connections that are open."""
     leadership = Leadership(bus.bucket(ROLLOUTS, Leader), settings.url, settings.takeover_s)
     policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion), leadership)
     office = Office(
@@ -138,7 +139,7 @@ def _assembled(settings: Settings, bus: Bus, clients: Clients, clock: BrokerCloc
             clock,
             leadership,
             WhileLeading(leadership, lambda: deployments),
-            WhileLeading(leadership, lambda: Consumer(bus, _subscription(handlers))),
+            WhileLeading(leadership, lambda: bus.subscribe(NAME, {TrainingStatus: each(handlers.on_training_status)})),
             HttpServer(api.app(), settings.shared.http_host, settings.port, hosts=settings.shared.allowed_hosts),
         ],
         checks={"bus": bus.check, "leader": leadership.check, "rollouts": deployments.check},
@@ -147,12 +148,6 @@ def _assembled(settings: Settings, bus: Bus, clients: Clients, clock: BrokerCloc
 
 def _bearer(key: SecretStr | None) -> dict[str, str]:
     return {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
-
-
-def _subscription(handlers: Handlers) -> Subscription:
-    return Subscription(
-        stream="RL_TRAINING", durable=NAME, handlers={TrainingStatus.TOPIC: each(handlers.on_training_status)}
-    )
 
 
 def _gate_tools(settings: Settings, clients: Clients) -> GateTools:

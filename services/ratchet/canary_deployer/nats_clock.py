@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 import msgspec
 
 from ratchet.bus.connection import Bus
-from ratchet.canary_deployer.nats_progress import asked
 from ratchet.contract import Start
 from ratchet.errors import BusUnavailable
 
@@ -51,7 +50,7 @@ class BrokerClock:
     async def look(self) -> None:
         """Ask the broker. Raises `BusUnavailable`."""
         before = self._monotonic()
-        told = await asked(self._bus, f"STREAM.INFO.{self._stream}", _Told)
+        told = await self._bus.ask(f"STREAM.INFO.{self._stream}", _Told)
         after = self._monotonic()
         if self._seen is None or after - before <= SHARP_S:
             self._seen = (told.ts.timestamp(), (before + after) / 2)

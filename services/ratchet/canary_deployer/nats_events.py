@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Protocol
 
 import msgspec
-import nats.errors
 import structlog
-from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-from nats.js.errors import Error as JetStreamError
 
 from ratchet.bus.connection import Bus, Extent
-from ratchet.bus.pull_consumer import PullConsumer
+from ratchet.bus.ordered_reader import OrderedReader
+from ratchet.bus.pull_consumer import ANSWER_S
 from ratchet.bus.received import Received
 from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, score_of, started_of
-from ratchet.canary_deployer.nats_progress import ANSWER_S, Scored, asked
+from ratchet.canary_deployer.nats_progress import Scored
 from ratchet.contract import Alert, Message, Reward, Start, Turn, named_id
 from ratchet.contract.roles import role_subject
 from ratchet.errors import BusUnavailable, ContractError, RatchetError
@@ -28,13 +23,9 @@ from ratchet.errors import BusUnavailable, ContractError, RatchetError
 log = structlog.get_logger()
 
 STARTS, TURNS, REWARDS = "RL_STARTS", "RL_TURNS", "RL_REWARDS"
-INACTIVE_S = 30.0
-"""The server forgets the consumer of a deployer that died after this long."""
 PORTION = 2000
 """About as many starts and calls are handed out at once: between two portions the lease is renewed, and a leader says
 that it lives, however long nobody has read."""
-BATCH = 512
-"""Messages of one request to the broker."""
 SKIP_S = 5.0
 """How often places are moved over messages of other roles."""
 
@@ -205,55 +196,29 @@ async def _tell_gap(bus: Bus, role: str, stream: str, gap: Gap) -> None:
     )
 
 
-class _State(msgspec.Struct):
-    """What the broker says of a consumer, and when by its own clock: the one that stamps messages."""
-
-    ts: datetime
-    num_pending: int
-    delivered: dict[str, int | str]
-
-
 class _Tail:
-    """One subject of one stream from a place on, without gaps."""
+    """One subject of one stream from a place on, as the events that the fold sees."""
 
     def __init__(self, bus: Bus, stream: str, subject: str, applied_seq: int) -> None:
         self._bus = bus
         self._stream = stream
-        self._name = f"canary_deployer-{uuid.uuid4().hex[:12]}"
-        self.handed_out = 0
-        """Messages, valid or not."""
-        self._last_at = 0.0
+        self._reader = OrderedReader(bus, stream, [subject], start=applied_seq + 1)
         self._looked_at = 0.0
         self.applied_seq = applied_seq
-        config = ConsumerConfig(
-            name=self._name,
-            ack_policy=AckPolicy.NONE,
-            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=applied_seq + 1,
-            filter_subject=subject,
-            inactive_threshold=INACTIVE_S,
-            mem_storage=True,
-            num_replicas=1,
-        )
-        self._puller = PullConsumer(bus.nc, stream, config, batch=BATCH, linger_s=0.01)
+
+    @property
+    def handed_out(self) -> int:
+        """Messages, valid or not."""
+        return self._reader.count
 
     async def open(self) -> None:
-        try:
-            await self._puller.open()
-        except (nats.errors.Error, JetStreamError, TimeoutError) as error:
-            raise BusUnavailable(f"cannot read {self._stream}: {error!r}") from error
+        await self._reader.open()
 
     async def next(self, wait_s: float) -> list[Event]:
         """The next events; an invalid one is skipped, every time alike."""
-        try:
-            batch = await self._puller.next_batch(wait_s)
-        except nats.errors.Error as error:
-            raise BusUnavailable(f"cannot read {self._stream}: {error!r}") from error
-        if self._puller.reopened:
-            raise BusUnavailable(f"the broker forgot the reader of {self._stream}: reading again")
         found: list[Event] = []
-        for message in batch:
-            self._advance(message)
+        for message in await self._reader.next(wait_s):
+            self.applied_seq = message.metadata.sequence.stream
             try:
                 event = _event_of(self._bus.read(message)[0])
             except ContractError as error:
@@ -264,8 +229,7 @@ class _Tail:
 
     async def end(self) -> int:
         """How many messages there are for this reader now, those that it has handed out included."""
-        state = await self._state()
-        return _delivered(state) + state.num_pending
+        return (await self._reader.state()).total
 
     async def portion(self, goal: int, most: int) -> list[Event]:
         """What comes next until `goal` messages are handed out, and not many more than `most` of them now."""
@@ -281,10 +245,11 @@ class _Tail:
     async def read_until(self) -> float:
         """An instant by the broker's clock: every message that was stored before it has been handed out."""
         await self.skip_ahead()
-        state = await self._state()
-        if state.num_pending == 0 and _delivered(state) == self.handed_out:
+        state = await self._reader.state()
+        if self._reader.is_at_end(state):
             return state.ts.timestamp()
-        return self._last_at
+        newest = self._reader.newest
+        return newest.metadata.timestamp.timestamp() if newest else 0.0
 
     async def skip_ahead(self) -> None:
         """Now and then, move the place over messages of other roles: they may be trimmed, and are no gap then."""
@@ -292,24 +257,8 @@ class _Tail:
             return
         self._looked_at = time.monotonic()
         last = (await self._bus.extent(self._stream)).last
-        state = await self._state()
-        if state.num_pending == 0 and _delivered(state) == self.handed_out:
+        if self._reader.is_at_end(await self._reader.state()):
             self.applied_seq = max(self.applied_seq, last)
 
     async def close(self) -> None:
-        await self._puller.close()
-
-    async def _state(self) -> _State:
-        return await asked(self._bus, f"CONSUMER.INFO.{self._stream}.{self._name}", _State)
-
-    def _advance(self, message: Msg) -> None:
-        metadata = message.metadata
-        if metadata.sequence.consumer != self.handed_out + 1:
-            raise BusUnavailable(f"a message of {self._stream} is missing: reading again")
-        self.handed_out = metadata.sequence.consumer
-        self.applied_seq = metadata.sequence.stream
-        self._last_at = metadata.timestamp.timestamp()
-
-
-def _delivered(state: _State) -> int:
-    return int(state.delivered["consumer_seq"])
+        await self._reader.close()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import deque
 from datetime import datetime
-from typing import TypeVar
 
 import msgspec
-import nats.errors
 
 from ratchet.bus.connection import Bus
 from ratchet.errors import BusUnavailable
-
-S = TypeVar("S", bound=msgspec.Struct)
 
 REPORTS, SCORER = "RL_TRAJECTORIES", "reward-trajectories"
 """What first rewards are computed from, and the consumer of whoever computes them (`contracts/topics.json`)."""
@@ -22,8 +17,6 @@ DOES_NOT_EXIST = (10014, 10059)
 """The broker's codes for a consumer, and a stream, that do not exist."""
 MOST_INSTANTS = 20_000
 """Instants that are remembered while the reward computer is behind: hours of ticks."""
-ANSWER_S = 5.0
-"""Longest wait for what the broker knows."""
 
 
 class _Progress(msgspec.Struct):
@@ -61,7 +54,7 @@ class Scored:
 
     async def until(self) -> float:
         """An instant by the broker's clock; infinite where no reward computer of Ratchet's reads trajectories."""
-        progress = await asked(self._bus, f"CONSUMER.INFO.{REPORTS}.{SCORER}", _Progress)
+        progress = await self._bus.ask(f"CONSUMER.INFO.{REPORTS}.{SCORER}", _Progress)
         if progress.error is not None:
             if progress.error.get("err_code") in DOES_NOT_EXIST:
                 return math.inf
@@ -73,17 +66,7 @@ class Scored:
         floor = int(progress.ack_floor.get("stream_seq", 0))
         while self._seen and self._seen[0][1] <= floor:
             self._until = self._seen.popleft()[0]
-        stream = await asked(self._bus, f"STREAM.INFO.{REPORTS}", _Stream)
+        stream = await self._bus.ask(f"STREAM.INFO.{REPORTS}", _Stream)
         if not self._seen or self._seen[-1][1] != stream.state.last_seq:
             self._seen.append((stream.ts.timestamp(), stream.state.last_seq))
         return self._until
-
-
-async def asked(bus: Bus, question: str, kind: type[S]) -> S:
-    """The broker's answer about a stream or a consumer. Raises `BusUnavailable`."""
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            answer = await bus.nc.request(f"$JS.API.{question}", timeout=ANSWER_S)
-        return msgspec.json.decode(answer.data, type=kind)
-    except (nats.errors.Error, TimeoutError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BusUnavailable(f"cannot ask {question}: {error!r}") from error

@@ -5,7 +5,6 @@ A server's library is imported with the first connection to it: `--help` and Tab
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -40,16 +39,12 @@ async def connected(settings: SharedSettings) -> AsyncGenerator[Bus]:
     import structlog
     from nats.errors import Error as NatsError
 
-    from ratchet.bus.connection import Bus
-    from ratchet.bus.urls import shown
+    from ratchet.bus.connection import Bus, Patience
     from ratchet.service.contracts import load_contracts
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    try:
-        async with asyncio.timeout(CONNECT_S):
-            bus = await Bus.connect(settings.bus, name="cli", contracts=load_contracts())
-    except TimeoutError as error:
-        raise BusUnavailable(f"the broker does not answer at {shown(settings.nats_url)}") from error
+    patience = Patience(deadline_s=CONNECT_S)
+    bus = await Bus.connect(settings.bus, name="cli", contracts=load_contracts(), patience=patience)
     try:
         yield bus
     except TimeoutError:

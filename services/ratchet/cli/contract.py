@@ -16,9 +16,10 @@ from nats.aio.msg import Msg
 from ratchet.bus.clock import utc_now
 from ratchet.bus.compatibility import Break, breaks
 from ratchet.bus.connection import Bus
-from ratchet.bus.contracts import Breach, Contracts, Topic, Views, load_schema, parse, with_references
+from ratchet.bus.contracts import Breach, Contracts, Views, load_schema, parse, with_references
 from ratchet.bus.envelope import unseal
-from ratchet.bus.reader import Replay
+from ratchet.bus.ordered_reader import OrderedReader
+from ratchet.bus.registry import Topic
 from ratchet.bus.releases import releases
 from ratchet.bus.stored import stored_values
 from ratchet.cli.connections import connected, settings_of
@@ -235,17 +236,17 @@ async def replay(settings: SharedSettings, proposal: Proposal, days: float, most
     findings = Findings(most)
     async with connected(settings) as bus:
         reading = _reading(bus, proposal.topic, utc_now() - timedelta(days=days))
-        async for batch in reading.batches():
+        async for batch in reading.to_end():
             for message in batch:
                 findings.add(failure_of(proposal, bus.contracts, message))
             told(findings.messages, reading.total)
     return findings
 
 
-def _reading(bus: Bus, topic: Topic, since: datetime) -> Replay:
+def _reading(bus: Bus, topic: Topic, since: datetime) -> OrderedReader:
     if bus.contracts.streams[topic.stream].retention == "workqueue":
         raise Rejected(f"{topic.stream} is a work queue: its messages belong to the workers and cannot be read again")
-    return Replay(bus, topic.stream, bus.contracts.subjects(topic.name), since)
+    return OrderedReader(bus, topic.stream, bus.contracts.subjects(topic.name), start=since)
 
 
 def failure_of(proposal: Proposal, contracts: Contracts, message: Msg) -> Failure | None:

@@ -17,7 +17,7 @@ from nats.js.errors import BadRequestError, NotFoundError
 from ratchet.bus.connection import Bus
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.envelope import Headers, Record, unseal
-from ratchet.bus.reader import Replay
+from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.cli.connections import connected, settings_of
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import AsJson, Directory, DryRun
@@ -335,7 +335,7 @@ async def _between(bus: Bus, first: int, last: int) -> AsyncGenerator[tuple[int,
     """The letters there are with numbers from `first` to `last`, read in batches. Raises `BusUnavailable`."""
     if last < first:
         return
-    async with aclosing(Replay(bus, STREAM, (), max(first, 1), last).batches()) as batches:
+    async with aclosing(OrderedReader(bus, STREAM, start=max(first, 1)).to_end(last)) as batches:
         async for batch in batches:
             for message in batch:
                 letter = _letter(message.headers, message.data)

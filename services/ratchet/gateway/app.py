@@ -21,14 +21,13 @@ from pathlib import Path
 from aiohttp import ClientSession
 
 from ratchet.bus.clock import utc_now
-from ratchet.bus.connection import Bus
+from ratchet.bus.connection import BackgroundConnection, Bus
 from ratchet.bus.envelope import Sealer
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import Spool
 from ratchet.contract.turn import EngineInfo
 from ratchet.errors import ConfigError
 from ratchet.gateway.answering import Answering
-from ratchet.gateway.broker import Broker
 from ratchet.gateway.coordinator import Coordinator
 from ratchet.gateway.domain.answer_cache import AnswerCache
 from ratchet.gateway.domain.arms import Arms
@@ -90,7 +89,7 @@ class Publishing:
 async def build(settings: Settings) -> AsyncIterator[App]:
     """Put everything together. The broker may be away: what is known on disk is served, and turns are spooled."""
     contracts = load_contracts()
-    broker = Broker(lambda: Bus.connect(settings.shared.bus, name="gateway", contracts=contracts))
+    broker = BackgroundConnection(lambda: Bus.connect(settings.shared.bus, name="gateway", contracts=contracts))
     folder = settings.shared.data_dir / "gateway"
     spool = _spool(folder / "spool", settings.spool_bytes)
     outbox = Outbox(contracts, SOURCE, spool, queue_limit=settings.queue_limit)

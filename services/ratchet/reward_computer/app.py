@@ -13,10 +13,9 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import Consumer, Subscription
-from ratchet.bus.projection import Fold, Projection
-from ratchet.contract import Feedback, Reward, Trajectory
-from ratchet.contract.state import BASELINES
+from ratchet.bus.projection import Projection
+from ratchet.bus.registry import Bounds
+from ratchet.contract import Feedback, Trajectory
 from ratchet.reward_computer.clickhouse_facts import Facts
 from ratchet.reward_computer.domain.history import TurnHistory, add_trajectory, task_type
 from ratchet.reward_computer.domain.normalization import ScoreWindows, add_reward, function_of
@@ -28,74 +27,51 @@ from ratchet.service.contracts import load_contracts
 from ratchet.service.runtime import App
 from ratchet.stores.warehouse import Warehouse
 
-TURN_HISTORY = Fold(
-    name="turn-history",
-    stream="RL_TRAJECTORIES",
-    topics=[Trajectory.TOPIC],
-    bucket=BASELINES,
-    kind=TurnHistory,
-    key_of=task_type,
-    step=add_trajectory,
-    on_gap=gap_alert,
-)
-SCORE_WINDOWS = Fold(
-    name="score-windows",
-    stream="RL_REWARDS",
-    topics=[Reward.TOPIC],
-    bucket=BASELINES,
-    kind=ScoreWindows,
-    key_of=function_of,
-    step=add_reward,
-    on_gap=gap_alert,
-)
+NAME = "reward_computer"
 
 
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncIterator[App]:
     """Connect, and assemble two projections and two consumers."""
-    spec = spec_of(settings)
-    bus = await Bus.connect(settings.shared.bus, name="reward_computer", contracts=load_contracts())
+    spec_of(settings)
+    bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
     warehouse = await Warehouse.connect(settings.shared)
-    histories, windows = Projection(bus, TURN_HISTORY), Projection(bus, SCORE_WINDOWS)
     try:
-        computer = RewardComputer(
-            spec=spec,
-            facts=Facts(warehouse),
-            histories=histories,
-            windows=windows,
-            windows_from=await last_reward(bus),
-            now=bus.now,
-            patience=timedelta(seconds=settings.patience_s),
-        )
-        consumers = [Consumer(bus, subscription) for subscription in _subscriptions(computer, settings)]
-        yield App(
-            "reward_computer",
-            [histories, windows, *consumers],
-            {
-                "broker": bus.check,
-                "warehouse": warehouse.check,
-                "turn-history": histories.check,
-                "score-windows": windows.check,
-            },
-        )
+        yield await assembled(settings, bus, warehouse)
     finally:
         await bus.close()
         await warehouse.close()
 
 
-def _subscriptions(computer: RewardComputer, settings: Settings) -> list[Subscription]:
-    return [
-        _subscription(computer, settings, Trajectory.TOPIC, "RL_TRAJECTORIES", "reward-trajectories"),
-        _subscription(computer, settings, Feedback.TOPIC, "RL_FEEDBACK", "reward-feedback"),
+async def assembled(settings: Settings, bus: Bus, warehouse: Warehouse) -> App:
+    """The reward computer on connections that are open."""
+    histories, windows = projections(bus)
+    computer = RewardComputer(
+        spec=spec_of(settings),
+        facts=Facts(warehouse),
+        histories=histories,
+        windows=windows,
+        windows_from=await last_reward(bus),
+        now=bus.now,
+        patience=timedelta(seconds=settings.patience_s),
+    )
+    bounds = Bounds(batch=settings.batch, linger_s=settings.linger_s, ack_wait_s=settings.ack_wait_s)
+    consumers = [
+        bus.subscribe("reward-trajectories", {Trajectory: computer.first_rewards}, bounds=bounds),
+        bus.subscribe("reward-feedback", {Feedback: computer.revisions}, bounds=bounds),
     ]
+    checks = {
+        "broker": bus.check,
+        "warehouse": warehouse.check,
+        "turn-history": histories.check,
+        "score-windows": windows.check,
+    }
+    return App(NAME, [histories, windows, *consumers], checks)
 
 
-def _subscription(computer: RewardComputer, settings: Settings, topic: str, stream: str, durable: str) -> Subscription:
-    return Subscription(
-        stream=stream,
-        durable=durable,
-        handlers={topic: computer.table()[topic]},
-        batch=settings.batch,
-        linger_s=settings.linger_s,
-        ack_wait_s=settings.ack_wait_s,
+def projections(bus: Bus) -> tuple[Projection[TurnHistory], Projection[ScoreWindows]]:
+    """The turns that tasks take, and the recent scores of each component."""
+    return (
+        bus.project("turn-history", kind=TurnHistory, key_of=task_type, step=add_trajectory, on_gap=gap_alert),
+        bus.project("score-windows", kind=ScoreWindows, key_of=function_of, step=add_reward, on_gap=gap_alert),
     )

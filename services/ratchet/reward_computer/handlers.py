@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from ratchet.bus.consumer import BatchHandler, Dead, Done, Outcome, Retry
+from ratchet.bus.consumer import Dead, Done, Outcome, Retry
 from ratchet.bus.received import Received
 from ratchet.contract import Feedback, Message, Reward, Trajectory
 from ratchet.contract.reward import UPDATE
@@ -83,10 +83,6 @@ class RewardComputer:
     now: Callable[[], datetime]
     patience: timedelta
     """How long feedback waits for the first reward of a trajectory that is stored."""
-
-    def table(self) -> Mapping[str, BatchHandler]:
-        """Topic -> handler."""
-        return {Trajectory.TOPIC: self.first_rewards, Feedback.TOPIC: self.revisions}
 
     async def first_rewards(self, batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
         """Reward each trajectory that is stored and has no first reward yet."""

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import nats.errors
-from nats.js import errors as js_errors
+from contextlib import aclosing
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.contract import Reward
-from ratchet.errors import BusUnavailable
 
 
 async def last_reward(bus: Bus) -> int:
-    """Sequence of the newest reward that is still in the stream, 0 when there is none."""
+    """Sequence of the newest reward that is still in the stream, 0 when there is none. Raises `BusUnavailable`."""
     stream = bus.contracts.topics[Reward.TOPIC].stream
-    found = [0]
-    for subject in bus.contracts.subjects(Reward.TOPIC):
-        try:
-            found.append((await bus.nc.jetstream().get_last_msg(stream, subject)).seq or 0)
-        except js_errors.NotFoundError:
-            continue
-        except (nats.errors.Error, TimeoutError) as error:
-            raise BusUnavailable(f"broker does not answer for {stream}: {error!r}") from error
-    return max(found)
+    newest = OrderedReader(bus, stream, bus.contracts.subjects(Reward.TOPIC), start=None, headers_only=True)
+    async with aclosing(newest.to_end()) as batches:
+        return max([one.metadata.sequence.stream async for batch in batches for one in batch], default=0)

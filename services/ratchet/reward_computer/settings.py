@@ -36,12 +36,12 @@ class Settings(BaseSettings):
     """Whether rewards also say what each turn was worth."""
     patience_s: float = 3600.0
     """Feedback on a stored trajectory that has no reward by then becomes a dead letter."""
-    batch: int = 256
-    """Most messages handled together."""
-    linger_s: float = 0.05
-    """How long a batch waits for more."""
-    ack_wait_s: float = 30.0
-    """The broker redelivers after this long without a sign of life."""
+    batch: int | None = None
+    """Most messages handled together, where that differs from `contracts/topics.json`."""
+    linger_s: float | None = None
+    """How long a batch waits for more, where that differs from `contracts/topics.json`."""
+    ack_wait_s: float | None = None
+    """The broker redelivers after this long without a sign of life, where that differs from `contracts/topics.json`."""
 
 
 def spec_of(settings: Settings) -> RewardSpec:

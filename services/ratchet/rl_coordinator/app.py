@@ -18,9 +18,9 @@ from datetime import timedelta
 from typing import Any
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import Consumer, Subscription, each
-from ratchet.bus.projection import Fold, Projection
-from ratchet.contract import Preference, Reward, TrainingRequest, TrainingStatus
+from ratchet.bus.consumer import Handlers, each
+from ratchet.bus.projection import KeyOf, Projection
+from ratchet.contract import TrainingRequest, TrainingStatus
 from ratchet.contract.snapshot import PAIRS
 from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
 from ratchet.datasets.clickhouse_preferences import Preferences
@@ -96,20 +96,27 @@ class Recipes:
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncIterator[App]:
     """Connect, and assemble the coordinator."""
-    house, recipes = _house(settings), _recipes(settings)
+    house, recipes = rules_of(settings)
     bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
     warehouse = await Warehouse.connect(settings.shared)
     stores = Stores(bus, warehouse, Objects(settings.shared))
     try:
-        yield await _assemble(settings, stores, house, recipes)
+        yield await assembled(settings, stores, house, recipes)
     finally:
         await bus.close()
         await warehouse.close()
 
 
-async def _assemble(settings: Settings, stores: Stores, house: House, recipes: Recipes) -> App:
+def rules_of(settings: Settings) -> tuple[House, Recipes]:
+    """What the settings say of schedules and triggers. Raises `ConfigError`."""
+    return _house(settings), _recipes(settings)
+
+
+async def assembled(settings: Settings, stores: Stores, house: House, recipes: Recipes) -> App:
+    """The coordinator on connections that are open."""
     bus = stores.bus
-    counter, preferring = Projection(bus, _counting()), Projection(bus, _counting_preferences())
+    counter = _counting(bus, "rewarded", lambda received: counted_role(received.message))
+    preferring = _counting(bus, "preferences", lambda received: preferring_role(received.message))
     store = KvJobs(bus.bucket(JOBS, Job), bus.bucket(BUCKET, str))
     await store.load()
     policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion))
@@ -142,10 +149,14 @@ async def _assemble(settings: Settings, stores: Stores, house: House, recipes: R
             ReplayRoutes(_replay(settings, stores, policies)),
         ],
     )
+    handlers: Handlers = {
+        TrainingRequest: each(coordinator.on_request),
+        TrainingStatus: each(coordinator.on_status),
+    }
     components: list[Component] = [
         counter,
         preferring,
-        _consumer(bus, coordinator),
+        bus.subscribe("coordinator-training", handlers),
         Periodic(settings.tick_s, keeper.tick, "keeper"),
         Periodic(settings.tick_s, dispatcher.tick, "dispatcher"),
         *(Periodic(settings.trigger_tick_s, one.tick, "triggers") for one in triggers if settings.training_enabled),
@@ -160,39 +171,13 @@ def _feasibility(settings: Settings, stores: Stores, policies: KvPolicies, jobs:
     return Feasibility(policies, Counts(stores.warehouse), given, _amounts(settings), jobs.all)
 
 
-def _consumer(bus: Bus, coordinator: Coordinator) -> Consumer:
-    handlers = {TrainingRequest.TOPIC: each(coordinator.on_request), TrainingStatus.TOPIC: each(coordinator.on_status)}
-    return Consumer(bus, Subscription(stream="RL_TRAINING", durable="coordinator-training", handlers=handlers))
+def _counting(bus: Bus, name: str, role_of: KeyOf) -> Projection[int]:
+    """Counts messages by role."""
+    return bus.project(name, kind=int, key_of=role_of, step=lambda count, _: count_one_more(count), on_gap=gap_alert)
 
 
 def _counted(rewarded: Projection[int], preferences: Projection[int]) -> Callable[[str], Counted]:
     return lambda role: Counted(rewarded.state(role) or 0, preferences.state(role) or 0)
-
-
-def _counting() -> Fold[int]:
-    return Fold(
-        name="rewarded",
-        stream="RL_REWARDS",
-        topics=[Reward.TOPIC],
-        bucket=BUCKET,
-        kind=int,
-        key_of=lambda received: counted_role(received.message),
-        step=lambda count, _: count_one_more(count),
-        on_gap=gap_alert,
-    )
-
-
-def _counting_preferences() -> Fold[int]:
-    return Fold(
-        name="preferences",
-        stream="RL_FEEDBACK",
-        topics=[Preference.TOPIC],
-        bucket=BUCKET,
-        kind=int,
-        key_of=lambda received: preferring_role(received.message),
-        step=lambda count, _: count_one_more(count),
-        on_gap=gap_alert,
-    )
 
 
 def _exporter(settings: Settings, stores: Stores) -> Exporter:

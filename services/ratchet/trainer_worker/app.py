@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import Consumer, Subscription
+from ratchet.bus.consumer import Handlers
 from ratchet.contract import TrainingDispatch
 from ratchet.contract.state import JOBS, Job
 from ratchet.errors import MissingExtra
@@ -38,7 +38,15 @@ REQUIRED = ("torch", "transformers", "peft", "accelerate", "datasets", "trl")
 async def build(settings: Settings) -> AsyncIterator[App]:
     """Connect, and assemble the worker. Without the extra it takes no jobs and says so in its readiness."""
     bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
-    objects = Objects(settings.shared)
+    try:
+        with own_directory(settings.work):
+            yield assembled(settings, bus, Objects(settings.shared))
+    finally:
+        await bus.close()
+
+
+def assembled(settings: Settings, bus: Bus, objects: Objects) -> App:
+    """The worker on connections that are open."""
     jobs = bus.bucket(JOBS, Job)
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
     warm = WarmLink(settings.work, settings.warm_delay_s) if settings.warm and not missing else None
@@ -46,7 +54,8 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     slots = Slots(settings.slots, lambda received: Attempt(received, tools))
     components: list[Component] = [slots] if warm is None else [warm, slots]
     if not missing:
-        components.append(_consumer(bus, settings, Dispatches(slots, jobs, settings.worker)))
+        handlers: Handlers = {TrainingDispatch: Dispatches(slots, jobs, settings.worker).on_dispatches}
+        components.append(bus.subscribe("trainer-<pool>", handlers, parameters={"pool": settings.pool}))
 
     async def extra() -> str | None:
         return f"{MissingExtra('trainer', 'training')} (missing: {', '.join(missing)})" if missing else None
@@ -55,19 +64,4 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         await asyncio.to_thread(objects.ping)
         return None
 
-    try:
-        with own_directory(settings.work):
-            yield App(NAME, components, {"broker": bus.check, "objects": store, "extra": extra})
-    finally:
-        await bus.close()
-
-
-def _consumer(bus: Bus, settings: Settings, dispatches: Dispatches) -> Consumer:
-    subscription = Subscription(
-        stream="RL_JOBS",
-        durable=f"trainer-{settings.pool}",
-        handlers={TrainingDispatch.TOPIC: dispatches.on_dispatches},
-        subjects=[f"{TrainingDispatch.TOPIC}.{settings.pool}"],
-        batch=1,
-    )
-    return Consumer(bus, subscription)
+    return App(NAME, components, {"broker": bus.check, "objects": store, "extra": extra})

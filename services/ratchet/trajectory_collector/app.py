@@ -12,15 +12,17 @@ RL_DEPLOYMENTS  ┘   trim.Trimmer: streams that fill, down to what every reader
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import Consumer, Subscription
+from ratchet.bus.consumer import Consumer
 from ratchet.bus.contracts import Contracts
+from ratchet.bus.registry import Bounds, ConsumerSpec
+from ratchet.contract import MESSAGES, Trajectory, TrajectoryEnd, Turn
 from ratchet.service.contracts import load_contracts
 from ratchet.service.runtime import App, Component, Periodic
 from ratchet.stores.warehouse import Warehouse
@@ -39,26 +41,36 @@ from ratchet.trajectory_collector.rows import TABLES
 from ratchet.trajectory_collector.settings import Settings
 from ratchet.trajectory_collector.trim import Trimmer, TrimRules
 
-STREAMS = ("RL_TRAJECTORIES", "RL_STARTS", "RL_TURNS", "RL_REWARDS", "RL_FEEDBACK", "RL_TRAINING", "RL_DEPLOYMENTS")
-"""Streams whose every message is stored and accounted for."""
-TELLING = ("RL_TURNS", "RL_TRAJECTORIES")
-"""Streams that hold news of a trajectory: its turns and its end, and the trajectory itself."""
+NAME = "trajectory_collector"
+TELLING = frozenset({Turn.TOPIC, TrajectoryEnd.TOPIC, Trajectory.TOPIC})
+"""News of a trajectory."""
 
 
 @asynccontextmanager
 async def build(settings: Settings, now: Callable[[], datetime] = utc_now) -> AsyncIterator[App]:
     """Connect, and assemble one consumer per stream, the audit and the search for idle trajectories."""
-    bus = await Bus.connect(settings.shared.bus, name="trajectory_collector", contracts=load_contracts(), now=now)
+    bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts(), now=now)
     warehouse = await Warehouse.connect(settings.shared)
+    try:
+        yield assembled(settings, bus, warehouse, now)
+    finally:
+        await bus.close()
+        await warehouse.close()
+
+
+def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, now: Callable[[], datetime]) -> App:
+    """The collector on connections that are open."""
     streams, facts, ledger = Streams(bus), Facts(warehouse), Ledger(warehouse, _tables(bus.contracts))
     alerts = Alerts(bus)
     incarnations = Incarnations(streams, ledger, alerts, now)
-    durables = {stream: _durable(stream) for stream in STREAMS}
+    bounds = Bounds(batch=settings.batch, linger_s=settings.linger_s, ack_wait_s=settings.ack_wait_s)
+    specs = {stream: spec.within(bounds) for stream, spec in collected(bus.contracts).items()}
+    durables = {stream: spec.name for stream, spec in specs.items()}
     patience = timedelta(seconds=settings.assembly_patience_s)
     collectors = {
         stream: Collector(facts, ledger, incarnations, durable, now, patience) for stream, durable in durables.items()
     }
-    restorer = Restorer(bus, collectors, settings.batch, settings.restore_per_tick)
+    restorer = Restorer(bus, collectors, max(spec.batch for spec in specs.values()), settings.restore_per_tick)
     auditor = Auditor(
         streams, ledger, incarnations, restorer, alerts, consumers=durables, now=now, rules=_audit_rules(settings)
     )
@@ -72,35 +84,23 @@ async def build(settings: Settings, now: Callable[[], datetime] = utc_now) -> As
         now=now,
     )
     components: list[Component] = [
-        *(_consumer(bus, collector, stream, settings) for stream, collector in collectors.items()),
+        *(_consumer(bus, specs[stream], collector, bounds) for stream, collector in collectors.items()),
         Periodic(settings.audit_interval_s, auditor.tick, "audit"),
         Periodic(settings.audit_interval_s, trimmer.tick, "trim"),
         Periodic(settings.idle_interval_s, _idle(bus, facts, streams, settings).tick, "idle trajectories"),
         Periodic(RETENTION_INTERVAL_S, Retention(warehouse, settings).tick, "retention"),
     ]
-    try:
-        yield App(
-            "trajectory_collector",
-            components,
-            {"broker": bus.check, "warehouse": warehouse.check, "ledger": auditor.check},
-        )
-    finally:
-        await bus.close()
-        await warehouse.close()
+    return App(NAME, components, {"broker": bus.check, "warehouse": warehouse.check, "ledger": auditor.check})
 
 
-def _consumer(bus: Bus, collector: Collector, stream: str, settings: Settings) -> Consumer:
-    handlers = {t: handler for t, handler in collector.table().items() if bus.contracts.topics[t].stream == stream}
-    subscription = Subscription(
-        stream=stream,
-        durable=collector.consumer,
-        handlers=handlers,
-        batch=settings.batch,
-        linger_s=settings.linger_s,
-        ack_wait_s=settings.ack_wait_s,
-        on_dead=partial(collector.dead, stream),
-    )
-    return Consumer(bus, subscription)
+def collected(contracts: Contracts) -> Mapping[str, ConsumerSpec]:
+    """Streams whose every message is stored and accounted for, with the consumer that reads each."""
+    return {spec.stream: spec for spec in contracts.consumers.values() if spec.service == NAME}
+
+
+def _consumer(bus: Bus, spec: ConsumerSpec, collector: Collector, bounds: Bounds) -> Consumer:
+    handlers = {MESSAGES[topic]: collector.handler(topic) for topic in spec.topics}
+    return bus.subscribe(spec.name, handlers, bounds=bounds, on_dead=partial(collector.dead, spec.stream))
 
 
 def _idle(bus: Bus, facts: Facts, streams: Streams, settings: Settings) -> IdleAssembler:
@@ -108,7 +108,7 @@ def _idle(bus: Bus, facts: Facts, streams: Streams, settings: Settings) -> IdleA
         bus,
         facts,
         streams,
-        {stream: _durable(stream) for stream in TELLING},
+        {stream: spec.name for stream, spec in collected(bus.contracts).items() if not TELLING.isdisjoint(spec.topics)},
         idle=timedelta(seconds=settings.idle_s),
         lookback=timedelta(seconds=settings.idle_lookback_s),
     )
@@ -132,9 +132,5 @@ def _tables(contracts: Contracts) -> dict[str, list[str]]:
     """The fact tables that hold the messages of each stream."""
     return {
         stream: [table.name for topic, table in TABLES.items() if contracts.topics[topic].stream == stream]
-        for stream in STREAMS
+        for stream in collected(contracts)
     }
-
-
-def _durable(stream: str) -> str:
-    return f"collector-{stream.removeprefix('RL_').lower()}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from ratchet.bus.consumer import BatchHandler, Dead, Done, Outcome, Retry
@@ -38,17 +39,9 @@ class Collector:
     _first_looks: dict[int, datetime] = field(default_factory=dict[int, datetime])
     """By sequence of an end that waits: when the warehouse first answered that turns are not there yet."""
 
-    def table(self) -> Mapping[str, BatchHandler]:
-        """Topic -> handler, for every topic that is stored."""
-        handlers: dict[str, BatchHandler] = {topic: self._storing(table) for topic, table in TABLES.items()}
-        handlers[TrajectoryEnd.TOPIC] = self.end
-        return handlers
-
-    def _storing(self, table: Table) -> BatchHandler:
-        async def handle(batch: Batch) -> Sequence[Outcome]:
-            return await self.store(table, batch)
-
-        return handle
+    def handler(self, topic: str) -> BatchHandler:
+        """What handles the messages of a topic."""
+        return self.end if topic == TrajectoryEnd.TOPIC else partial(self.store, TABLES[topic])
 
     async def store(self, table: Table, batch: Batch, *, again: bool = False) -> Sequence[Outcome]:
         """Insert what is new, account for everything, count what is new.

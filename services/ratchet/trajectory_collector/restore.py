@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.halving import in_halves
-from ratchet.bus.reader import Replay
+from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.received import Received
 from ratchet.contract import Message
 from ratchet.errors import ContractError, Rejected, Unavailable
@@ -64,8 +64,8 @@ class Restorer:
     async def _fill(self, stream: str, run: Sequence[Gap], limit: int) -> tuple[set[int], bool]:
         """Restore a run of gaps with one reading of the stream; what was read, and whether it was read to the end."""
         seen: set[int] = set()
-        replay = Replay(self._bus, stream, (), run[0].first, run[-1].last)
-        async with aclosing(replay.batches()) as batches:
+        reader = OrderedReader(self._bus, stream, start=run[0].first)
+        async with aclosing(reader.to_end(run[-1].last)) as batches:
             async for read in batches:
                 messages = [one for one in read if lies_in(run, one.metadata.sequence.stream)]
                 for at in range(0, len(messages), self._batch):
@@ -78,7 +78,7 @@ class Restorer:
     async def _store(self, stream: str, messages: Sequence[Msg]) -> None:
         """Store what can be read. A settled message that cannot be read was a dead letter then, and is one now."""
         collector = self._collectors[stream]
-        wanted = collector.table()
+        wanted = self._bus.contracts.consumers[collector.consumer].topics
         readable: list[Received[Message]] = []
         unreadable: list[int] = []
         for message in messages:

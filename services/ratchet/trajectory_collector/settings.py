@@ -15,12 +15,13 @@ class Settings(BaseSettings):
 
     shared: SharedSettings = Field(default_factory=SharedSettings)
     """What all services share."""
-    batch: int = 500
-    """Most messages in one insert."""
-    linger_s: float = 0.1
-    """How long an insert waits for more messages: ClickHouse likes few, large parts."""
-    ack_wait_s: float = 30.0
-    """The broker redelivers after this long without a sign of life."""
+    batch: int | None = None
+    """Most messages in one insert, where that differs from `contracts/topics.json`."""
+    linger_s: float | None = None
+    """How long an insert waits for more messages, where that differs from `contracts/topics.json`: ClickHouse likes
+    few, large parts."""
+    ack_wait_s: float | None = None
+    """The broker redelivers after this long without a sign of life, where that differs from `contracts/topics.json`."""
     assembly_patience_s: float = Field(default=60.0, ge=0)
     """The end of a trajectory waits this long for its turns, from the first look on for which the warehouse was there;
     then it is assembled from those that did arrive. A warehouse that is away stops the clock."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,13 +16,13 @@ import pytest
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import NoSpool, Spool
 from ratchet.bus.tasks import end
+from ratchet.bus.testing import FakeBroker, connect, eventually
 from ratchet.contract.trajectory import TaskContext
 from ratchet.errors import InvalidMessage
 from ratchet.service.contracts import load_contracts
 from tests.support.cancelling import forgetful
-from tests.support.fake_broker import FakeBroker
+from tests.support.fake_bus import fake_broker
 from tests.support.messages import trajectory
-from tests.support.waiting import eventually
 
 CONTRACTS = load_contracts()
 
@@ -32,7 +33,7 @@ def ids(count: int, start: int = 0) -> list[str]:
 
 @asynccontextmanager
 async def publishing(outbox: Outbox, broker: FakeBroker) -> AsyncIterator[None]:
-    task = asyncio.create_task(outbox.run(broker.connect))
+    task = asyncio.create_task(outbox.run(partial(connect, broker)))
     try:
         yield
     finally:
@@ -62,7 +63,7 @@ def outbox_with(spool: Spool, queue_limit: int = 1000) -> Outbox:
 
 
 async def test_messages_are_stored_in_the_order_they_were_put(open_spool: OpenSpool) -> None:
-    outbox, broker = outbox_with(open_spool()), FakeBroker()
+    outbox, broker = outbox_with(open_spool()), fake_broker()
     async with publishing(outbox, broker):
         for n in range(300):
             outbox.put(trajectory(str(n)))
@@ -73,7 +74,7 @@ async def test_messages_are_stored_in_the_order_they_were_put(open_spool: OpenSp
 
 async def test_while_the_broker_is_away_messages_wait_on_disk_and_drain_in_order(open_spool: OpenSpool) -> None:
     spool = open_spool()
-    outbox, broker = outbox_with(spool), FakeBroker()
+    outbox, broker = outbox_with(spool), fake_broker()
     async with publishing(outbox, broker):
         outbox.put(trajectory("0"))
         assert await outbox.flush(5)
@@ -99,7 +100,8 @@ async def _asked(broker: FakeBroker, before: int) -> bool:
 @asynccontextmanager
 async def one_spooled(spool: Spool) -> AsyncIterator[tuple[Outbox, FakeBroker]]:
     """An outbox at work whose first message is in the spool: the broker is connected, but refuses."""
-    outbox, broker = outbox_with(spool), FakeBroker(refusing=True)
+    outbox, broker = outbox_with(spool), fake_broker()
+    broker.refusing = True
     async with publishing(outbox, broker):
         outbox.put(trajectory("0"))
         await eventually(lambda: _equal(spool, 1))
@@ -130,7 +132,7 @@ async def test_while_the_spool_drains_newer_messages_wait_on_disk_behind_it(open
 
 
 async def test_what_is_left_at_the_end_is_published_after_a_restart(open_spool: OpenSpool) -> None:
-    spool, away = open_spool(), FakeBroker()
+    spool, away = open_spool(), fake_broker()
     away.go_away()
     outbox = outbox_with(spool)
     async with publishing(outbox, away):
@@ -138,7 +140,7 @@ async def test_what_is_left_at_the_end_is_published_after_a_restart(open_spool: 
             outbox.put(trajectory(str(n)))
     spool.close()
 
-    broker, again = FakeBroker(), outbox_with(open_spool())
+    broker, again = fake_broker(), outbox_with(open_spool())
     async with publishing(again, broker):
         again.put(trajectory("5"))
         assert await again.flush(5)
@@ -147,7 +149,7 @@ async def test_what_is_left_at_the_end_is_published_after_a_restart(open_spool: 
 
 async def test_a_message_larger_than_the_broker_takes_does_not_block_the_others(open_spool: OpenSpool) -> None:
     spool = open_spool(10_000_000)
-    outbox, broker = outbox_with(spool), FakeBroker()
+    outbox, broker = outbox_with(spool), fake_broker()
     broker.nc.max_payload = 10_000
     noise = Random(1).randbytes(30_000).hex()
     huge = trajectory("huge", task_context=TaskContext(task_id="t", instructions=noise))
@@ -163,7 +165,7 @@ async def test_a_message_larger_than_the_broker_takes_does_not_block_the_others(
 
 
 async def test_a_full_queue_and_a_full_disk_are_counted(open_spool: OpenSpool) -> None:
-    outbox, broker = outbox_with(open_spool(3_000), queue_limit=20), FakeBroker()
+    outbox, broker = outbox_with(open_spool(3_000), queue_limit=20), fake_broker()
     broker.go_away()
     for n in range(30):
         outbox.put(trajectory(str(n)))
@@ -176,7 +178,7 @@ async def test_a_full_queue_and_a_full_disk_are_counted(open_spool: OpenSpool) -
 
 
 async def test_without_a_disk_the_broker_still_gets_what_it_can_take() -> None:
-    outbox, broker = outbox_with(NoSpool()), FakeBroker()
+    outbox, broker = outbox_with(NoSpool()), fake_broker()
     async with publishing(outbox, broker):
         outbox.put(trajectory("0"))
         assert await outbox.flush(5)
@@ -199,7 +201,7 @@ async def test_an_invalid_message_is_refused_at_the_door() -> None:
 
 
 async def test_flushing_gives_up_at_its_deadline(open_spool: OpenSpool) -> None:
-    outbox, broker = outbox_with(open_spool()), FakeBroker()
+    outbox, broker = outbox_with(open_spool()), fake_broker()
     broker.go_away()
     async with publishing(outbox, broker):
         outbox.put(trajectory())
@@ -220,23 +222,23 @@ async def test_what_is_queued_is_kept_however_impatiently_the_outbox_is_ended(op
 
 
 async def test_a_batch_that_is_on_its_way_when_the_outbox_is_cancelled_is_kept(open_spool: OpenSpool) -> None:
-    spool, broker = open_spool(), FakeBroker()
+    spool, broker = open_spool(), fake_broker()
     outbox = outbox_with(spool)
     broker.answering.clear()
     for n in range(20):
         outbox.put(trajectory(str(n)))
-    running = asyncio.create_task(outbox.run(broker.connect))
+    running = asyncio.create_task(outbox.run(partial(connect, broker)))
     await eventually(lambda: _true(broker.asked == 20))
     await end(running, again_s=0.01)
     assert (outbox.stats.published, spool.pending, outbox.pending, outbox.stats.overflowed) == (0, 20, 20, 0)
 
 
 async def test_a_batch_that_is_on_its_way_when_it_is_cancelled_is_counted_where_nothing_can_be_kept() -> None:
-    broker, outbox = FakeBroker(), outbox_with(NoSpool())
+    broker, outbox = fake_broker(), outbox_with(NoSpool())
     broker.answering.clear()
     for n in range(20):
         outbox.put(trajectory(str(n)))
-    running = asyncio.create_task(outbox.run(broker.connect))
+    running = asyncio.create_task(outbox.run(partial(connect, broker)))
     await eventually(lambda: _true(broker.asked == 20))
     await end(running, again_s=0.01)
     assert (outbox.stats.overflowed, outbox.pending) == (20, 0)
@@ -252,7 +254,7 @@ async def test_the_queue_is_bounded_in_bytes(open_spool: OpenSpool) -> None:
     taken = [outbox.put(incompressible(str(n), 100_000)) for n in range(10)]
     assert taken == [True] * 4 + [False] * 6  # a text of 100 KB goes compressed by half
     assert outbox.stats.overflowed == 6
-    broker = FakeBroker()
+    broker = fake_broker()
     async with publishing(outbox, broker):
         assert await outbox.flush(5)
         assert outbox.put(incompressible("later", 100_000))
@@ -261,7 +263,7 @@ async def test_the_queue_is_bounded_in_bytes(open_spool: OpenSpool) -> None:
 
 
 async def test_what_is_sent_together_is_bounded_in_bytes() -> None:
-    broker = FakeBroker()
+    broker = fake_broker()
     broker.nc.max_payload = 100_000_000
     broker.answering.clear()
     outbox = Outbox(CONTRACTS, "test", NoSpool(), queue_bytes=100_000_000)
@@ -282,7 +284,7 @@ async def test_spools_of_processes_that_are_gone_are_published_too(tmp_path: Pat
     await eventually(lambda: _true(gone.pending == 1))
     await end(never)
     gone.close()
-    outbox, broker = outbox_with(ours), FakeBroker()
+    outbox, broker = outbox_with(ours), fake_broker()
     async with publishing(outbox, broker):
         await eventually(lambda: _true(broker.ids == [trajectory("left behind").event_id]))
     ours.close()

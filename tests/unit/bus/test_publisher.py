@@ -12,8 +12,8 @@ import pytest
 
 from ratchet.bus.envelope import Record
 from ratchet.bus.publisher import LOST, MAX_BATCH, Publisher, Sending
+from ratchet.bus.testing import eventually
 from ratchet.errors import BusUnavailable, Rejected
-from tests.support.waiting import eventually
 
 
 @dataclass

@@ -12,12 +12,12 @@ import nats.errors
 import pytest
 
 from ratchet.bus.connection import Bus, Connection
+from ratchet.bus.testing import eventually
 from ratchet.errors import ObjectsUnavailable, WarehouseUnavailable
 from ratchet.service.contracts import load_contracts
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
 from ratchet.stores.warehouse import Warehouse
-from tests.support.waiting import eventually
 
 HANDSHAKE = b"\x16\x03"
 """How a TLS client begins (RFC 8446, section 5.1)."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ratchet.bus.testing import START
 from ratchet.canary_deployer.domain.audit import audited, first_break, sealed
 from ratchet.contract import ModelRollout, decode, encode
 from ratchet.contract.deployment import RolloutStage
-from tests.support.fake_clock import START
 
 
 def decision(sequence: int) -> ModelRollout:

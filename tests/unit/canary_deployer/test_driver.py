@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from ratchet.bus.kv import Entry
 from ratchet.bus.message import Cause
+from ratchet.bus.testing import FakeBucket, Killed, eventually
 from ratchet.canary_deployer.controller import RoleDriver
 from ratchet.canary_deployer.domain.announcements import Facts, registration
 from ratchet.canary_deployer.domain.audit import first_break
@@ -41,8 +42,6 @@ from tests.support.canary_world import (
     started_id,
     turn_of,
 )
-from tests.support.fake_bus import FakeBucket, Killed
-from tests.support.waiting import eventually
 
 
 def shown(rollout: Rollout) -> Watch:
@@ -116,7 +115,7 @@ async def test_a_rollout_whose_streams_were_made_anew_is_rolled_back_with_the_re
     world = await CanaryWorld().with_policies(1, 2)
     world.bus.arrive([start_of(named_id("before"), "stable", 1, 0.0, await world.route())])
     await world.until("running")
-    world.bus.streams["RL_STARTS"].clear()
+    world.bus.broker.streams["RL_STARTS"].make_anew()
     world.restart()
     rollout = await world.until("rolled_back")
     assert "made anew" in rollout.reason
@@ -129,7 +128,7 @@ async def test_decisions_answer_the_registration_and_everything_else_a_decision(
     await world.bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.2", candidate)
     world.gates["heldout_tasks"].outcome = FAILED
     await world.until("refused")
-    events = world.bus.streams["RL_DEPLOYMENTS"] + world.bus.streams["RL_ALERTS"]
+    events = world.bus.stored("RL_DEPLOYMENTS") + world.bus.stored("RL_ALERTS")
     decision, deployed, alert = events
     registered = registration(candidate, Facts(candidate, "http://127.0.0.1:8080"), candidate.created_at)
     assert [type(one.message) for one in events] == [ModelRollout, ModelDeployed, Alert]
@@ -857,7 +856,7 @@ async def test_a_canary_whose_evidence_cannot_be_read_is_not_kept_alive():
 class UnwritableRecords:
     """The records of rollouts are there, and nobody can change them: on a full stream, say."""
 
-    def __init__(self, records: FakeBucket) -> None:
+    def __init__(self, records: FakeBucket[Rollout]) -> None:
         self._records = records
 
     async def get(self, key: str) -> Entry[Rollout] | None:
@@ -888,7 +887,7 @@ async def test_a_leader_that_was_replaced_announces_nothing():
     world.lead.leading = False
     with pytest.raises(NotLeading):
         await world.driver.step()
-    assert world.bus.streams.get("RL_DEPLOYMENTS", []) == []
+    assert world.bus.stored("RL_DEPLOYMENTS") == []
 
 
 async def test_latencies_that_nobody_measured_leave_a_record_that_can_be_read():

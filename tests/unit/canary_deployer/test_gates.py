@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
+from ratchet.bus.testing import START
 from ratchet.canary_deployer.domain import decisions, gating
 from ratchet.canary_deployer.domain.heldout import Played
 from ratchet.canary_deployer.domain.rollout import (
@@ -26,7 +27,6 @@ from ratchet.canary_deployer.gates.base import Answer, GateTools, HeldoutRun, Lo
 from ratchet.contract.state import PolicyVersion
 from ratchet.errors import Rejected, Unavailable
 from tests.support.canary_world import policy, quick_rules, served
-from tests.support.fake_clock import START
 
 NAMES = list(GATES)
 

@@ -8,6 +8,7 @@ import pytest
 
 from ratchet.bus.message import Cause
 from ratchet.bus.received import Received
+from ratchet.bus.testing import START, FakeBus
 from ratchet.canary_deployer.domain.announcements import Facts
 from ratchet.canary_deployer.handlers import Handlers
 from ratchet.canary_deployer.kv_policies import KvPolicies
@@ -18,8 +19,7 @@ from ratchet.contract.training import Artifacts, Dataset, Hyperparameters, Train
 from ratchet.errors import DigestMismatch, NotFound, ObjectsUnavailable, Unavailable
 from ratchet.stores.policies import encode_manifest
 from tests.support.canary_world import FakeLead
-from tests.support.fake_bus import FakeBus
-from tests.support.fake_clock import START
+from tests.support.fake_bus import fake_bus
 
 JOB = named_id("job", "one")
 DIGEST = "ab" * 32
@@ -53,7 +53,7 @@ class Desk:
     """The handlers on a fake bus."""
 
     objects: FakeObjects = field(default_factory=FakeObjects)
-    bus: FakeBus = field(default_factory=FakeBus)
+    bus: FakeBus = field(default_factory=fake_bus)
     called: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ async def test_the_same_job_twice_is_one_version_and_one_event():
     first, again = await desk.deliver(status()), await desk.deliver(status(timestamp=START))
     assert [policy.version for policy in await desk.policies.versions("support")] == [1]
     assert first == again
-    assert desk.bus.duplicates == 1
+    assert desk.bus.broker.duplicates == 1
 
 
 async def test_a_kill_between_policy_and_counter_loses_no_version():

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
+from ratchet.bus.testing import FakeBus, FakeClock
 from ratchet.canary_deployer.controller import RoleDriver, Work
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import Rollout
@@ -18,8 +19,7 @@ from ratchet.contract import ModelRollout
 from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route
 from ratchet.errors import Conflict
 from tests.support.canary_world import ROLE, CanaryWorld, FakeSource, policy, served
-from tests.support.fake_bus import FakeBus
-from tests.support.fake_clock import FakeClock
+from tests.support.fake_bus import fake_bus
 from tests.support.running import running
 
 TAKEOVER_S = 5.0
@@ -31,7 +31,7 @@ def deployer(bus: FakeBus, clock: FakeClock, name: str) -> Leadership:
 
 
 async def test_the_first_leads_and_a_standby_names_it():
-    bus, clock = FakeBus(), FakeClock()
+    bus, clock = fake_bus(), FakeClock()
     first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
     await first.beat()
     await second.beat()
@@ -42,7 +42,7 @@ async def test_the_first_leads_and_a_standby_names_it():
 
 
 async def test_a_standby_takes_over_when_it_saw_no_renewal_for_long_enough():
-    bus, clock = FakeBus(), FakeClock()
+    bus, clock = fake_bus(), FakeClock()
     first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
     await first.beat()
     for _ in range(20):  # renewed: no takeover, however long
@@ -59,7 +59,7 @@ async def test_a_standby_takes_over_when_it_saw_no_renewal_for_long_enough():
 
 
 async def test_a_leader_that_could_not_renew_steps_down_before_anybody_takes_over():
-    bus, clock = FakeBus(), FakeClock()
+    bus, clock = fake_bus(), FakeClock()
     first = deployer(bus, clock, "first")
     await first.beat()
     clock.advance(0.9 * TAKEOVER_S)
@@ -69,7 +69,7 @@ async def test_a_leader_that_could_not_renew_steps_down_before_anybody_takes_ove
 
 
 async def test_a_wall_clock_that_is_set_changes_no_leader():
-    bus, clock = FakeBus(), FakeClock()
+    bus, clock = fake_bus(), FakeClock()
     first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
     for jump in (0, 86400, -2 * 86400):
         clock.set_by(jump)
@@ -79,7 +79,7 @@ async def test_a_wall_clock_that_is_set_changes_no_leader():
 
 
 async def test_only_one_of_two_standbys_wins():
-    bus, clock = FakeBus(), FakeClock()
+    bus, clock = fake_bus(), FakeClock()
     first, *standbys = (deployer(bus, clock, name) for name in ("first", "second", "third"))
     await first.beat()
     for one in standbys:
@@ -95,7 +95,7 @@ async def test_only_one_of_two_standbys_wins():
 
 
 async def test_a_key_that_cannot_be_read_is_replaced_and_the_next_term_is_higher():
-    bus, clock = FakeBus(), FakeClock()
+    bus, clock = fake_bus(), FakeClock()
     first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
     for _ in range(5):
         await first.beat()
@@ -112,7 +112,7 @@ async def test_a_key_that_cannot_be_read_is_replaced_and_the_next_term_is_higher
 
 
 async def test_a_clean_stop_gives_the_lead_back_at_once():
-    bus, clock = FakeBus(), FakeClock()
+    bus, clock = fake_bus(), FakeClock()
     first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
     async with running(first):
         await first.gained.wait()
@@ -121,7 +121,7 @@ async def test_a_clean_stop_gives_the_lead_back_at_once():
 
 
 async def test_what_runs_while_leading_ends_with_the_lead_and_begins_anew_with_the_next_term():
-    bus, clock = FakeBus(), FakeClock()
+    bus, clock = fake_bus(), FakeClock()
     mine, other = deployer(bus, clock, "mine"), deployer(bus, clock, "other")
     workers = [Worker(), Worker()]
     coming = iter(workers)

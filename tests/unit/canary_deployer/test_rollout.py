@@ -7,6 +7,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from ratchet.bus.testing import START, FakeClock
 from ratchet.canary_deployer.domain import decisions
 from ratchet.canary_deployer.domain.announcements import Facts
 from ratchet.canary_deployer.domain.evidence import Evidence
@@ -28,7 +29,6 @@ from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.canary_deployer.settings import Settings
 from ratchet.contract.state import Route
 from tests.support.canary_world import policy, quick_rules, served
-from tests.support.fake_clock import START, FakeClock
 
 RULES = quick_rules()
 FACTS = Facts(policy(2), "http://127.0.0.1:8080")

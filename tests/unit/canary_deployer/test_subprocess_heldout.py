@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 
+from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.subprocess_heldout import HeldoutPlan, SubprocessHeldout
 from tests.support.canary_world import policy
-from tests.support.waiting import eventually
 
 REPORT = """
 import json, os

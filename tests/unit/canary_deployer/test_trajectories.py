@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ratchet.bus.testing import START
 from ratchet.canary_deployer.domain.cohorts import cohort_of, for_promotion, for_rollback
 from ratchet.canary_deployer.domain.prefixes import BLOCK
 from ratchet.canary_deployer.domain.rules import FAILURE, MISSED, Rules
@@ -33,7 +34,6 @@ from ratchet.canary_deployer.domain.trajectories import (
 from ratchet.contract.reward import RewardComponent
 from ratchet.contract.state import Route
 from tests.support.canary_world import quick_rules, reward_of, start_of, turn_of
-from tests.support.fake_clock import START
 
 RULES = quick_rules(horizon_s=100.0)
 PAIR = Compared("r", stable_version=1, canary_version=2, weights=frozenset({0.0, 0.25, 1.0}))

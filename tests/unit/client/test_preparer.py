@@ -6,11 +6,11 @@ import msgspec
 
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import NoSpool
+from ratchet.bus.testing import eventually
 from ratchet.client.preparer import Preparer
 from ratchet.contract.trajectory import TaskContext
 from ratchet.service.contracts import load_contracts
 from tests.support.messages import trajectory
-from tests.support.waiting import eventually
 
 CONTRACTS = load_contracts()
 

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from ratchet.bus.testing import FakeBus, eventually
 from ratchet.contract.state import POLICIES, Route
 from ratchet.errors import NotFound, Unavailable
 from ratchet.gateway.kv_routes import Routes
-from tests.support.fake_bus import FakeBus
+from tests.support.fake_bus import fake_bus
 from tests.support.gateway_scene import canary_route, put_routes, served, version
-from tests.support.waiting import eventually
 
 UNREADABLE = [b"no json", b'{"role": "\xff"}', b'{"role": 7}', b"[" * 5000]
 
@@ -55,7 +55,7 @@ async def until_nothing_is_wrong(routes: Routes) -> None:
 
 
 async def test_routes_are_not_ready_before_they_were_looked_at_even_if_there_are_none(tmp_path: Path) -> None:
-    bus: Any = FakeBus()
+    bus: Any = fake_bus()
     async with following(bus, tmp_path) as routes:
         assert await routes.ready() == "the routes were not looked at yet, and none were kept"
 
@@ -69,7 +69,7 @@ async def test_routes_are_not_ready_before_they_were_looked_at_even_if_there_are
 async def test_a_route_that_cannot_be_read_holds_up_no_other_and_is_named_until_it_is_put_right(
     tmp_path: Path, stored: bytes
 ) -> None:
-    bus: Any = FakeBus()
+    bus: Any = fake_bus()
     async with following(bus, tmp_path) as routes:
         await put_routes(bus, broken=1, support=1)
         await until_served(routes, "broken", 1)
@@ -85,7 +85,7 @@ async def test_a_route_that_cannot_be_read_holds_up_no_other_and_is_named_until_
 
 @pytest.mark.parametrize("stored", UNREADABLE)
 async def test_a_version_that_cannot_be_read_is_no_other_versions_fault(tmp_path: Path, stored: bytes) -> None:
-    bus: Any = FakeBus()
+    bus: Any = fake_bus()
     await put(bus, "support.2", stored)
     async with following(bus, tmp_path) as routes:
         await put_routes(bus, support=1)
@@ -101,7 +101,7 @@ async def test_a_version_that_cannot_be_read_is_no_other_versions_fault(tmp_path
 
 
 async def test_a_version_that_was_taken_away_is_no_longer_told(tmp_path: Path) -> None:
-    bus: Any = FakeBus()
+    bus: Any = fake_bus()
     await put(bus, "support.2", b"no json")
     async with following(bus, tmp_path) as routes:
         await put_routes(bus, support=1)
@@ -115,7 +115,7 @@ async def test_a_version_that_was_taken_away_is_no_longer_told(tmp_path: Path) -
 
 
 async def test_a_stable_policy_whose_version_cannot_be_read_is_routed_all_the_same(tmp_path: Path) -> None:
-    bus: Any = FakeBus()
+    bus: Any = fake_bus()
     async with following(bus, tmp_path) as routes:
         await put_routes(bus, support=1, planner=1)
         await put(bus, "support.1", b"no json")
@@ -138,7 +138,7 @@ async def until_lease(routes: Routes, lease: int) -> None:
 
 
 async def test_each_start_finds_a_dead_deployers_canary_lapsed_and_a_renewal_brings_it_to_life(tmp_path: Path) -> None:
-    bus: Any = FakeBus()
+    bus: Any = fake_bus()
     await offer_canary(bus, lease=7)
     for _ in range(2):
         async with following(bus, tmp_path) as routes:
@@ -152,7 +152,7 @@ async def test_each_start_finds_a_dead_deployers_canary_lapsed_and_a_renewal_bri
 
 
 async def test_a_canary_that_begins_while_the_gateway_looks_on_is_served_at_once(tmp_path: Path) -> None:
-    bus: Any = FakeBus()
+    bus: Any = fake_bus()
     await put_routes(bus, support=1)
     async with following(bus, tmp_path) as routes:
         await until_served(routes, "support", 1)
@@ -164,7 +164,7 @@ async def test_a_canary_that_begins_while_the_gateway_looks_on_is_served_at_once
 async def test_a_gateway_does_not_wait_for_the_deployer_to_be_ready_but_tells_when_it_stays_silent(
     tmp_path: Path,
 ) -> None:
-    bus: Any = FakeBus()
+    bus: Any = fake_bus()
     now_s = [0.0]
     await offer_canary(bus, lease=7)
     async with following(bus, tmp_path, monotonic=lambda: now_s[0]) as routes:

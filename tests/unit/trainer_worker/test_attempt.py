@@ -18,7 +18,7 @@ from ratchet.trainer_worker.attempt import Attempt, Tools
 from ratchet.trainer_worker.domain import StopReason
 from ratchet.trainer_worker.settings import Settings
 from tests.support.blobs import MemoryBlobs
-from tests.support.fake_bus import FakeBus
+from tests.support.fake_bus import fake_bus
 from tests.support.training import received, request
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -51,7 +51,7 @@ def attempt(tmp_path: Path, publisher: Publisher, **hyper: Any) -> Attempt:
     )
     settings = Settings(shared=SharedSettings(data_dir=tmp_path), worker="w1", retry_s=0.01)
     blobs: Any = MemoryBlobs()
-    jobs: Any = FakeBus().bucket(JOBS, Job)
+    jobs: Any = fake_bus().bucket(JOBS, Job)
     return Attempt(received(dispatch), Tools(publisher, jobs, blobs, settings, lambda: NOW))
 
 

@@ -8,15 +8,15 @@ from typing import Any, cast
 
 from ratchet.bus.consumer import Done, Retry
 from ratchet.bus.received import Received
+from ratchet.bus.testing import eventually
 from ratchet.contract import TrainingDispatch, TrainingStatus
 from ratchet.contract.state import JOBS, Job
 from ratchet.trainer_worker.attempt import Attempt
 from ratchet.trainer_worker.domain import StopReason
 from ratchet.trainer_worker.handlers import Dispatches
 from ratchet.trainer_worker.slots import Slots
-from tests.support.fake_bus import FakeBus
+from tests.support.fake_bus import fake_bus
 from tests.support.training import job, received, request
-from tests.support.waiting import eventually
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -50,7 +50,7 @@ class Bench:
     def __init__(self, slots: int = 1) -> None:
         self.started: list[FakeAttempt] = []
         self.slots = Slots(slots, cast("Any", self._make))
-        self.jobs: Any = FakeBus().bucket(JOBS, Job)
+        self.jobs: Any = fake_bus().bucket(JOBS, Job)
         self.dispatches = Dispatches(self.slots, self.jobs, "w1")
 
     def _make(self, given: Received[TrainingDispatch]) -> Attempt:

@@ -18,10 +18,10 @@ import psutil
 import pytest
 import uvloop
 
+from ratchet.bus.testing import eventually
 from ratchet.trainer_worker.child_process import Process, Streams, library_environment
 from ratchet.trainer_worker.job import JOB_FILE
 from ratchet.trainer_worker.warm_link import WarmLink, supported
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not supported(), reason="forks from a warm parent only where there are pidfds")
 ROOT = Path(__file__).parents[3]

@@ -7,6 +7,7 @@ from datetime import datetime
 
 import pytest
 
+from ratchet.bus.testing import FakeBus, FakeClock
 from ratchet.errors import BusUnavailable, RatchetError, WarehouseUnavailable
 from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.audit import Auditor, AuditRules
@@ -15,8 +16,7 @@ from ratchet.trajectory_collector.incarnations import Incarnations
 from ratchet.trajectory_collector.ledger import LOST, Account, Balance, Entry, Gap, ranges
 from ratchet.trajectory_collector.nats_streams import Progress, Streams
 from ratchet.trajectory_collector.restore import Restored, Restorer
-from tests.support.fake_bus import FakeBus
-from tests.support.fake_clock import FakeClock
+from tests.support.fake_bus import fake_bus
 
 BEFORE, BROKEN, AFTER = "RL_TRAJECTORIES", "RL_TURNS", "RL_REWARDS"
 ALL = set(range(1, 41))
@@ -110,7 +110,7 @@ def auditor(broker: Broker, books: Books, restorer: Restorer, bus: FakeBus | Non
         books,
         OneLife(),
         restorer,
-        Alerts(bus or FakeBus()),  # pyright: ignore[reportArgumentType]
+        Alerts(bus or fake_bus()),  # pyright: ignore[reportArgumentType]
         consumers={stream: f"collector-{stream}" for stream in (BEFORE, BROKEN, AFTER)},
         now=FakeClock(),
         rules=AuditRules(width=10, windows=4),
@@ -134,7 +134,7 @@ async def test_a_stream_that_cannot_be_audited_leaves_the_others_audited_and_res
 
 
 async def test_what_is_wrong_is_red_told_and_not_trimmed_until_it_is_mended() -> None:
-    books, bus = Books(), FakeBus()
+    books, bus = Books(), fake_bus()
     books.rows[BROKEN] -= {15, 16}
     stuck = auditor(Broker(), books, Restoring(books, BusUnavailable("away")), bus)
     await stuck.tick()
@@ -151,7 +151,7 @@ async def test_what_is_wrong_is_red_told_and_not_trimmed_until_it_is_mended() ->
 
 
 async def test_what_the_stream_does_not_hold_is_lost_and_balances_visibly() -> None:
-    books, bus = Books(), FakeBus()
+    books, bus = Books(), fake_bus()
     del books.entries[BROKEN][3]
     books.rows[BROKEN] -= {4}
     audit = auditor(Broker(first=9), books, Restoring(books), bus)

@@ -12,7 +12,7 @@ from ratchet.contract.trajectory import Quality, TaskContext
 from ratchet.reward_computer.components.user_feedback import score_of
 from ratchet.rules.chat import chat_messages
 from ratchet.service.contracts import load_contracts
-from ratchet.trajectory_collector.app import STREAMS
+from ratchet.trajectory_collector.app import collected
 from ratchet.trajectory_collector.domain import (
     Told,
     assemble,
@@ -69,9 +69,9 @@ def test_a_trajectory_is_complete_when_the_turns_that_the_gateway_saw_are_stored
 
 
 def test_every_message_of_a_collected_stream_has_a_handler() -> None:
-    topics = load_contracts().topics
-    collected = {name for name, topic in topics.items() if topic.stream in STREAMS}
-    assert collected == set(TABLES)
+    contracts = load_contracts()
+    streams = collected(contracts)
+    assert {name for name, topic in contracts.topics.items() if topic.stream in streams} == set(TABLES)
     kinds: list[type[Message]] = [MESSAGES[topic] for topic in TABLES]
     assert len(kinds) == len({table.name for table in TABLES.values()})
 

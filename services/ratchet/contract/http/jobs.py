@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ratchet.bus.message import DEFAULT_ROLE, Cause
+from ratchet.bus.message import Cause
 from ratchet.contract.http.answers import Answer, Instant, listed
+from ratchet.contract.roles import DEFAULT_ROLE
 from ratchet.contract.training import (
     Artifacts,
     CurrentMetrics,

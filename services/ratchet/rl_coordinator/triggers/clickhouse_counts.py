@@ -65,7 +65,7 @@ class Counts:
         self._warehouse = warehouse
 
     async def settled(self, stream: str, sequence: int) -> bool:
-        """Whether the collector has stored, or buried, this message of a stream."""
+        """Whether the collector has stored this message of a stream, or made it a dead letter."""
         rows = await self._warehouse.rows(_SETTLED, {"stream": stream, "sequence": sequence})
         return bool(rows)
 

@@ -1,0 +1,141 @@
+"""What the registry (`topics.json`) declares: topics, streams, buckets, consumers and projections."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from ratchet.errors import ConfigError
+
+T = TypeVar("T")
+
+_PARAMETER = re.compile(r"<(\w+)>")
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A kind of message. `subjects` are templates such as `shop.order.v1.<country>`."""
+
+    name: str
+    subjects: tuple[str, ...]
+    schema: str
+    stream: str
+    description: str
+    producers: tuple[str, ...]
+    consumers: tuple[str, ...]
+    ahead: bool = False
+    """An outbox stores it before all other messages of its batch, which may go to other streams."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A log of messages and its bounds; `None` means unbounded."""
+
+    name: str
+    subjects: tuple[str, ...]
+    retention: str
+    """`limits` or `workqueue`."""
+    discard: str
+    """What a full stream does: drop the `old`est message, or refuse the `new` one."""
+    max_age_s: float | None
+    max_msgs: int | None
+    max_bytes: int | None
+    duplicate_window_s: float
+    allow_atomic: bool
+    description: str
+
+
+@dataclass(frozen=True)
+class BucketSpec:
+    """A key-value bucket; `history` is how many values of a key are kept."""
+
+    name: str
+    history: int
+    description: str
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ConsumerSpec:
+    """A durable consumer that a service opens. A `<parameter>` in its name and subjects is filled when it does."""
+
+    name: str
+    service: str
+    stream: str
+    topics: tuple[str, ...]
+    """In one batch the topics are handled in this order. Older versions of a topic come upgraded."""
+    subjects: tuple[str, ...] = ()
+    """Narrower filters than all subjects of the topics, such as one pool of a work queue."""
+    batch: int = 256
+    """Most messages that are handled together."""
+    linger_s: float = 0.02
+    """How long a batch waits for more messages."""
+    ack_wait_s: float = 30.0
+    """The server redelivers after this long without a sign of life; a running handler sends one every third of it."""
+    max_deliveries: int = 5
+    """A message is dead once its handling failed unexpectedly so often in one process. `Retry` and `Unavailable` are
+    no failures: what waits for others may wait for as long as they take."""
+
+    def filled(self, parameters: Mapping[str, str]) -> ConsumerSpec:
+        """With parameters instead of their places. Raises `ConfigError` unless they are those that it names."""
+        named = set(_PARAMETER.findall(" ".join((self.name, *self.subjects))))
+        if named != set(parameters):
+            raise ConfigError(f"consumer {self.name} takes {_listed(named)}, not {_listed(parameters)}")
+        subjects = tuple(_fill(subject, parameters) for subject in self.subjects)
+        return replace(self, name=_fill(self.name, parameters), subjects=subjects)
+
+    def within(self, bounds: Bounds) -> ConsumerSpec:
+        """With the bounds that this installation has of its own."""
+        own = {name: value for name, value in asdict(bounds).items() if value is not None}
+        return replace(self, **own)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounds:
+    """How an installation consumes where that differs from the registry; None is as there."""
+
+    batch: int | None = None
+    linger_s: float | None = None
+    ack_wait_s: float | None = None
+
+
+AS_DECLARED = Bounds()
+"""All as in the registry."""
+
+
+@dataclass(frozen=True)
+class ProjectionSpec:
+    """State that a service folds from a stream; it stands in `bucket` under `<name>.<key>`, its cursor beside it."""
+
+    name: str
+    service: str
+    stream: str
+    topics: tuple[str, ...]
+    bucket: str
+
+
+def specs(kind: type[T], entries: Any) -> dict[str, T]:
+    """One section of the registry, by name. `Any` because it is JSON."""
+    return {name: msgspec.convert({"name": name, **entry}, kind) for name, entry in entries.items()}
+
+
+def check_handled(name: str, declared: Iterable[str], handled: Iterable[str]) -> None:
+    """Raises `ConfigError` unless the handled topics are those that `name` is declared to read."""
+    lacking, surplus = set(declared) - set(handled), set(handled) - set(declared)
+    if lacking:
+        raise ConfigError(f"{name} has no handler for {_listed(lacking)}, which the registry lists")
+    if surplus:
+        raise ConfigError(f"{name} handles {_listed(surplus)}, which the registry does not list")
+
+
+def _fill(template: str, parameters: Mapping[str, str]) -> str:
+    return _PARAMETER.sub(lambda match: parameters[match[1]], template)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "no parameters"

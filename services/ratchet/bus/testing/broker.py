@@ -1,0 +1,336 @@
+"""A broker in memory: streams with deduplication, durable consumers, buckets, and faults on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+from nats.aio.msg import Msg
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+from ratchet.bus.contracts import Contracts
+from ratchet.bus.envelope import Record
+from ratchet.bus.received import Received
+from ratchet.bus.registry import Stream
+from ratchet.bus.testing.clock import FakeClock
+from ratchet.errors import BusUnavailable
+
+T = TypeVar("T")
+
+
+class Killed(Exception):
+    """The process died at this write."""
+
+
+@dataclass
+class Faults:
+    """Which write fails, counted from 1 over buckets and streams, and how."""
+
+    at: int | None = None
+    """The write that fails; None for none."""
+    after_effect: bool = False
+    """Whether it takes effect before it fails."""
+    error: type[Exception] = Killed
+    """What it raises."""
+    writes: int = 0
+    """Writes so far."""
+    log: list[str] = field(default_factory=list[str])
+    """What was written: `publish`, or `<bucket>/<key>`."""
+
+    def write(self, name: str, effect: Callable[[], T]) -> T:
+        """Run `effect` unless it is the one that fails before it."""
+        self.writes += 1
+        self.log.append(name)
+        hit = self.writes == self.at
+        if hit and not self.after_effect:
+            raise self.error(f"before {name}")
+        result = effect()
+        if hit:
+            raise self.error(f"after {name}")
+        return result
+
+
+@dataclass
+class FakeConnection:
+    """The part of nats-py's client that is asked about the connection itself."""
+
+    is_connected: bool = True
+    max_payload: int = 1_000_000
+
+
+class FakeBroker:
+    """What several `FakeBus`es are connected to. It can go away and come back, refuse, and hang."""
+
+    def __init__(self, contracts: Contracts, now: Callable[[], datetime] | None = None) -> None:
+        """`now` stamps messages and ends the windows of deduplication; by default a `FakeClock`."""
+        self.contracts = contracts
+        self.now = now or FakeClock()
+        self.nc = FakeConnection()
+        self.faults = Faults()
+        self.refusing = False
+        """Connected, but publishing fails."""
+        self.answering = asyncio.Event()
+        """Cleared while it hangs: connected, but no publishing is answered."""
+        self.answering.set()
+        self.asked = 0
+        """Messages that were sent, whatever became of them."""
+        self.duplicates = 0
+        """Messages that were sent and known already."""
+        self.stored: list[Record] = []
+        """Messages of all streams in the order in which they were stored."""
+        self.readings: dict[tuple[str, int], Received[Any]] = {}
+        """What was read of them, by stream and sequence."""
+        self.streams = {name: FakeStream(spec) for name, spec in contracts.streams.items()}
+        self.buckets: dict[str, FakeStore] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        """Event ids in the order in which they were stored."""
+        return [record.headers["ce-id"] for record in self.stored]
+
+    def go_away(self) -> None:
+        """The connections are lost."""
+        self.nc.is_connected = False
+
+    def come_back(self) -> None:
+        """The connections are there again, and publishing works."""
+        self.nc.is_connected = True
+        self.refusing = False
+        for stream in self.streams.values():
+            stream.wake()
+
+    def check(self) -> None:
+        """Raises `BusUnavailable` while it is away."""
+        if not self.nc.is_connected:
+            raise BusUnavailable("the broker is away")
+
+    async def take(self, record: Record) -> None:
+        """Publish one message. Raises `BusUnavailable`."""
+        self.asked += 1
+        await self.answering.wait()
+        if self.refusing:
+            raise BusUnavailable("the broker refuses")
+        self.check()
+        self.store(record)
+
+    def store(self, record: Record) -> None:
+        """Keep one message, unless its stream knows it."""
+        stream = self.streams[self.contracts.topic_of(record.subject).stream]
+        if stream.add(record, self.now()):
+            self.stored.append(record)
+        else:
+            self.duplicates += 1
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A message of a stream."""
+
+    record: Record
+    sequence: int
+    at: datetime
+
+
+class FakeStream:
+    """A log of messages, and the consumers of it."""
+
+    def __init__(self, spec: Stream) -> None:
+        self.spec = spec
+        self.messages: dict[int, Stored] = {}
+        self.last = 0
+        self.made = "2026-01-01T00:00:00+00:00"
+        self.consumers: dict[str, FakeConsumer] = {}
+        self.listeners: list[Callable[[], None]] = []
+        """Called when there may be something to deliver."""
+        self._known: dict[str, datetime] = {}
+
+    @property
+    def first(self) -> int:
+        """Sequence of the oldest message; one more than `last` when there is none."""
+        return next(iter(self.messages), self.last + 1)
+
+    def add(self, record: Record, now: datetime) -> bool:
+        """Store a message; False when it was stored before, within the window of deduplication."""
+        message_id = record.headers.get("Nats-Msg-Id")
+        known = self._known.get(message_id) if message_id else None
+        if known is not None and (now - known).total_seconds() < self.spec.duplicate_window_s:
+            return False
+        if message_id:
+            self._known[message_id] = now
+        self.last += 1
+        self.messages[self.last] = Stored(record, self.last, now)
+        self.wake()
+        return True
+
+    def make_anew(self) -> None:
+        """Lose everything, and count from 1 again."""
+        self.messages.clear()
+        self.consumers.clear()
+        self._known.clear()
+        self.last = 0
+        self.made = f"{self.made}+"
+
+    def remove(self, sequence: int) -> None:
+        """Forget a message."""
+        self.messages.pop(sequence, None)
+
+    def info(self) -> dict[str, Any]:
+        """What the server says of a stream. `Any` because it is JSON."""
+        return {"created": self.made, "state": {"first_seq": self.first, "last_seq": self.last}}
+
+    def consumer_info(self, name: str) -> dict[str, Any]:
+        """What the server says of a consumer, or the error that there is none."""
+        consumer = self.consumers.get(name)
+        if consumer is None:
+            return {"error": {"code": 404, "err_code": 10014, "description": "consumer not found"}}
+        floor = min(consumer.unsettled, default=consumer.begin) - 1
+        return {
+            "num_pending": sum(1 for _ in consumer.waiting()),
+            "num_ack_pending": len(consumer.unsettled),
+            "delivered": {"consumer_seq": consumer.sent, "stream_seq": consumer.begin - 1},
+            "ack_floor": {"stream_seq": floor},
+        }
+
+    def wake(self) -> None:
+        """There may be something to deliver."""
+        for listener in [*self.listeners]:
+            listener()
+
+
+@dataclass
+class _Delivery:
+    count: int
+    due: float
+    """When it is delivered again, by the loop's clock."""
+
+
+class FakeConsumer:
+    """A consumer as the broker knows it: up to where it has delivered, and what was not acknowledged."""
+
+    def __init__(self, name: str, stream: FakeStream, config: ConsumerConfig) -> None:
+        self.name = name
+        self.sent = 0
+        """Messages that were delivered, repetitions included."""
+        self._stream = stream
+        self._filters = config.filter_subjects or ([config.filter_subject] if config.filter_subject else [])
+        self._acks = config.ack_policy == AckPolicy.EXPLICIT
+        self._ack_wait_s = config.ack_wait or 30.0
+        self.begin = config.opt_start_seq or 1
+        """The sequence that is delivered next."""
+        self._since = config.opt_start_time if config.deliver_policy == DeliverPolicy.BY_START_TIME else None
+        self._passed_over: set[int] = set()
+        """Older messages of subjects, where only the newest of each is asked for."""
+        if config.deliver_policy == DeliverPolicy.LAST_PER_SUBJECT:
+            newest = {stored.record.subject: sequence for sequence, stored in stream.messages.items()}
+            self._passed_over = set(stream.messages) - set(newest.values())
+        self._unacked: dict[int, _Delivery] = {}
+
+    def waiting(self) -> Iterator[Stored]:
+        """What was never delivered, oldest first."""
+        for sequence in range(max(self.begin, self._stream.first), self._stream.last + 1):
+            stored = self._stream.messages.get(sequence)
+            if stored is not None and self._takes(stored):
+                yield stored
+
+    def take(self, most: int) -> list[Msg]:
+        """What is to be delivered now: repetitions first."""
+        now = asyncio.get_running_loop().time()
+        due = sorted(sequence for sequence, delivery in self._unacked.items() if delivery.due <= now)
+        again = [self._stream.messages[sequence] for sequence in due if sequence in self._stream.messages]
+        fresh: list[Stored] = []
+        for stored in self.waiting():
+            if len(again) + len(fresh) >= most:
+                break
+            fresh.append(stored)
+        if fresh:
+            self.begin = fresh[-1].sequence + 1
+        return [self._delivered(stored, now) for stored in [*again, *fresh][:most]]
+
+    def next_due_s(self) -> float | None:
+        """When something is delivered again, by the loop's clock."""
+        return min((delivery.due for delivery in self._unacked.values()), default=None)
+
+    @property
+    def unsettled(self) -> Collection[int]:
+        """Sequences of what was delivered and is neither acknowledged nor terminated."""
+        return self._unacked.keys()
+
+    async def publish(self, subject: str, payload: bytes = b"") -> None:
+        """An answer to a delivery, as `Msg.ack` and its like send it."""
+        sequence, now = int(subject.split(".")[5]), asyncio.get_running_loop().time()
+        word, _, options = payload.partition(b" ")
+        delivery = self._unacked.get(sequence)
+        if delivery is None:
+            return
+        if word == Msg.Ack.Nak:
+            delivery.due = now + (json.loads(options)["delay"] / 1e9 if options else 0.0)
+        elif word == Msg.Ack.Progress:
+            delivery.due = now + self._ack_wait_s
+        else:
+            del self._unacked[sequence]
+            if self._stream.spec.retention == "workqueue":
+                self._stream.remove(sequence)
+        self._stream.wake()
+
+    def _takes(self, stored: Stored) -> bool:
+        too_old = self._since is not None and stored.at < self._since
+        if too_old or stored.sequence in self._passed_over:
+            return False
+        return not self._filters or any(matches(one, stored.record.subject) for one in self._filters)
+
+    def _delivered(self, stored: Stored, now: float) -> Msg:
+        self.sent += 1
+        count = 1
+        if self._acks:
+            delivery = self._unacked.setdefault(stored.sequence, _Delivery(0, 0.0))
+            delivery.count, delivery.due = delivery.count + 1, now + self._ack_wait_s
+            count = delivery.count
+        at = int(stored.at.timestamp() * 1e6) * 1000
+        pending = 0
+        reply = f"$JS.ACK.{self._stream.spec.name}.{self.name}.{count}.{stored.sequence}.{self.sent}.{at}.{pending}"
+        record = stored.record
+        client: Any = self  # `Msg` only publishes its answers
+        return Msg(client, record.subject, reply, record.body, dict(record.headers))
+
+
+@dataclass
+class FakeStore:
+    """The bytes of one bucket."""
+
+    entries: dict[str, tuple[bytes, int]] = field(default_factory=dict[str, tuple[bytes, int]])
+    """Key -> value and revision."""
+    revision: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at the next change; then there is another one."""
+
+    def put(self, key: str, value: bytes) -> int:
+        """Write a key; returns its revision."""
+        self._touch()
+        self.entries[key] = (value, self.revision)
+        return self.revision
+
+    def delete(self, key: str) -> None:
+        """Remove a key."""
+        self._touch()
+        self.entries.pop(key, None)
+
+    def _touch(self) -> None:
+        self.revision += 1
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a subject is one of a filter: `*` stands for one token, `>` for all that follow."""
+    filters, tokens = pattern.split("."), subject.split(".")
+    if filters[-1] == ">":
+        return len(tokens) >= len(filters) and _all_match(filters[:-1], tokens)
+    return len(tokens) == len(filters) and _all_match(filters, tokens)
+
+
+def _all_match(filters: list[str], tokens: list[str]) -> bool:
+    return all(one in ("*", token) for one, token in zip(filters, tokens, strict=False))

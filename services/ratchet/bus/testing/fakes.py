@@ -1,0 +1,252 @@
+"""A bus on a broker in memory: values pass through JSON and messages through their contract, as with a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+from nats.aio.msg import Msg
+from nats.js.api import ConsumerConfig
+
+from ratchet.bus.connection import Bus, Extent
+from ratchet.bus.envelope import Record
+from ratchet.bus.kv import POLL_S, Bucket, Entry, entry_of
+from ratchet.bus.message import Message
+from ratchet.bus.pull_consumer import ConsumerState, PullConsumer
+from ratchet.bus.received import Causing, Received
+from ratchet.bus.testing.broker import FakeBroker, FakeConsumer, FakeStore, Faults, Stored
+from ratchet.errors import BusUnavailable, Conflict, Unreadable
+
+A = TypeVar("A", bound=msgspec.Struct)
+M = TypeVar("M", bound=Message)
+V = TypeVar("V")
+
+_numbers = itertools.count(1)
+
+
+class FakeBus(Bus):
+    """A `Bus` whose broker is in memory. Publishing is at once: one write of `faults` for each call."""
+
+    def __init__(self, broker: FakeBroker, *, name: str = "test", now: Callable[[], datetime] | None = None) -> None:
+        nc: Any = broker.nc  # asked whether it is connected, and what it takes at most
+        super().__init__(nc, name=name, contracts=broker.contracts, replicas=1, now=now or broker.now)
+        self.broker = broker
+
+    @property
+    def faults(self) -> Faults:
+        """Which write of this broker fails."""
+        return self.broker.faults
+
+    def unavailable_at(self, write: int) -> None:
+        """The broker does not answer at this write."""
+        self.faults.at, self.faults.error = write, BusUnavailable
+
+    async def publish_all(self, messages: Sequence[Message], *, cause: Causing | None = None) -> None:
+        """Store several messages: all of them, or none when one is invalid or the write fails."""
+        records = [self.seal(message, cause) for message in messages]
+        if records:
+            await self.broker.answering.wait()
+            self.broker.check()
+            self.faults.write("publish", lambda: [self.broker.store(record) for record in records])
+
+    async def publish_record(self, record: Record) -> None:
+        """Store a message that was sealed before."""
+        await self.broker.take(record)
+
+    def arrive(self, messages: Sequence[Message]) -> None:
+        """Messages of another program: they are stored, and no fault of ours can touch them."""
+        for message in messages:
+            self.broker.store(self.seal(message))
+
+    def stored(self, stream: str, after: int = 0) -> list[Received[Any]]:
+        """The messages of a stream behind a sequence, as a consumer gets them. `Any`: each may be of another type."""
+        held = self.broker.streams[stream]
+        sequences = range(max(after + 1, held.first), held.last + 1)
+        return [self._received(stream, held.messages[one]) for one in sequences if one in held.messages]
+
+    def published(self, kind: type[M] = Message) -> list[M]:
+        """The messages of a kind that are in the streams, by stream and in order; by default all."""
+        every = [received.message for stream in self.broker.streams for received in self.stored(stream)]
+        return [message for message in every if isinstance(message, kind)]
+
+    def bucket(self, name: str, kind: type[V]) -> FakeBucket[V]:
+        """A key-value bucket whose values are of `kind`."""
+        return FakeBucket(self, name, kind)
+
+    def pull(self, stream: str, config: ConsumerConfig, *, batch: int, linger_s: float) -> PullConsumer:
+        """Deliveries of a consumer with this configuration, in batches."""
+        return _FakePullConsumer(self.broker, stream, config, batch, linger_s)
+
+    async def extent(self, stream: str) -> Extent:
+        """Which messages a stream holds now."""
+        self.broker.check()
+        held = self.broker.streams[stream]
+        return Extent(held.made, held.first, held.last)
+
+    async def ask(self, question: str, kind: type[A]) -> A:
+        """The broker's own answer to `STREAM.INFO.<stream>` or `CONSUMER.INFO.<stream>.<consumer>`, read as `kind`."""
+        self.broker.check()
+        what, _, name = question.partition(".INFO.")
+        stream, _, consumer = name.partition(".")
+        held = self.broker.streams[stream]
+        info = held.info() if what == "STREAM" else held.consumer_info(consumer)
+        return msgspec.convert({"ts": self.broker.now(), **info}, kind)
+
+    async def ensure_streams(self) -> None:
+        """They are there."""
+        self.broker.check()
+
+    async def close(self) -> None:
+        """Nothing is queued: publishing is at once."""
+
+    def _received(self, stream: str, stored: Stored) -> Received[Any]:
+        readings, place = self.broker.readings, (stream, stored.sequence)
+        if place not in readings:
+            at, record = int(stored.at.timestamp() * 1e6) * 1000, stored.record
+            reply = f"$JS.ACK.{stream}.none.1.{stored.sequence}.{stored.sequence}.{at}.0"
+            client: Any = None  # it is read, and never answered
+            readings[place] = self.read(Msg(client, record.subject, reply, record.body, dict(record.headers)))[0]
+        return readings[place]
+
+
+async def connect(broker: FakeBroker, name: str = "test") -> FakeBus:
+    """A bus on `broker`, for what connects by itself."""
+    return FakeBus(broker, name=name)
+
+
+class FakeBucket(Bucket[V]):
+    """A typed view on the bytes of one bucket in memory."""
+
+    def __init__(self, bus: FakeBus, name: str, kind: type[V]) -> None:
+        self._broker = bus.broker
+        self._name = name
+        self._kind = kind
+
+    @property
+    def _store(self) -> FakeStore:
+        self._broker.check()
+        return self._broker.buckets.setdefault(self._name, FakeStore())
+
+    async def get(self, key: str) -> Entry[V] | None:
+        """See `Bucket`."""
+        stored = self._store.entries.get(key)
+        return entry_of(f"{self._name}/{key}", stored[0], stored[1], self._kind) if stored else None
+
+    async def create(self, key: str, value: V) -> int:
+        """See `Bucket`."""
+        if key in self._store.entries:
+            raise Conflict(f"{key} was changed by somebody else")
+        return self._write(key, value)
+
+    async def update(self, key: str, value: V, revision: int) -> int:
+        """See `Bucket`."""
+        stored = self._store.entries.get(key)
+        if stored is None or stored[1] != revision:
+            raise Conflict(f"{key} was changed by somebody else")
+        return self._write(key, value)
+
+    async def put(self, key: str, value: V) -> int:
+        """See `Bucket`."""
+        return self._write(key, value)
+
+    async def delete(self, key: str) -> None:
+        """See `Bucket`."""
+        self._store.delete(key)
+
+    async def keys(self, prefix: str | None = None) -> list[str]:
+        """See `Bucket`."""
+        return [key for key in sorted(self._store.entries) if prefix is None or key.startswith(f"{prefix}.")]
+
+    async def below(self, prefix: str) -> dict[str, Entry[V] | Unreadable]:
+        """See `Bucket`."""
+        entries: dict[str, Entry[V] | Unreadable] = {}
+        for key in await self.keys(prefix):
+            body, revision = self._store.entries[key]
+            try:
+                entries[key] = entry_of(f"{self._name}/{key}", body, revision, self._kind)
+            except Unreadable as error:
+                entries[key] = error
+        return entries
+
+    async def items(self, select: Callable[[str], bool] = lambda _: True) -> dict[str, Entry[V]]:
+        """See `Bucket`."""
+        entries = {key: await self.get(key) for key in sorted(self._store.entries) if select(key)}
+        return {key: entry for key, entry in entries.items() if entry is not None}
+
+    async def watch(
+        self, select: Callable[[str], bool] = lambda _: True
+    ) -> AsyncIterator[list[tuple[str, Entry[V] | None]]]:
+        """See `Bucket`."""
+        known: dict[str, int] = {}
+        while True:
+            changed = self._store.changed
+            now = await self.items(select)
+            newer = [(key, entry) for key, entry in now.items() if known.get(key) != entry.revision]
+            yield [*newer, *((key, None) for key in known.keys() - now.keys())]
+            known = {key: entry.revision for key, entry in now.items()}
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+
+    def _write(self, key: str, value: V) -> int:
+        body, store = msgspec.json.encode(value), self._store
+        return self._broker.faults.write(f"{self._name}/{key}", lambda: store.put(key, body))
+
+
+class _FakePullConsumer(PullConsumer):
+    """Deliveries from a stream in memory."""
+
+    def __init__(self, broker: FakeBroker, stream: str, config: ConsumerConfig, batch: int, linger_s: float) -> None:
+        nc: Any = broker.nc
+        super().__init__(nc, stream, config, batch, linger_s)
+        self._broker = broker
+        self._held = broker.streams[stream]
+        self._consumer: FakeConsumer | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def open(self) -> None:
+        self._broker.check()
+        self._name = self._name or f"ephemeral-{next(_numbers)}"
+        made = FakeConsumer(self._name, self._held, self._config)
+        self._consumer = self._held.consumers.setdefault(self._name, made)
+        self._held.listeners.append(self._fill)
+
+    async def state(self) -> ConsumerState:
+        self._broker.check()
+        return msgspec.convert({"ts": self._broker.now(), **self._held.consumer_info(self._name)}, ConsumerState)
+
+    async def close(self) -> Sequence[Msg]:
+        if self._fill in self._held.listeners:
+            self._held.listeners.remove(self._fill)
+        if self._timer is not None:
+            self._timer.cancel()
+        return [self._take() for _ in range(len(self._buffer))]
+
+    async def delete(self) -> None:
+        self._held.consumers.pop(self._name, None)
+
+    @property
+    def _opened(self) -> FakeConsumer:
+        assert self._consumer is not None, "open() comes first"  # noqa: S101 - a programming error
+        return self._consumer
+
+    async def _ask(self) -> None:
+        self._fill()
+
+    def _fill(self) -> None:
+        """Take over what is to be delivered, and come back when something is to be delivered again."""
+        room = self._batch - len(self._buffer)
+        if room <= 0 or not self._broker.nc.is_connected:
+            return
+        for message in self._opened.take(room):
+            self._deliver(message)
+        loop, due = asyncio.get_running_loop(), self._opened.next_due_s()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(due, self._fill) if due is not None else None
