@@ -28,7 +28,7 @@ class Break:
     """One change that a reader or writer of the other version would notice."""
 
     path: str
-    """The member, such as `/turns/[]/result`; empty for the whole message."""
+    """The member, such as `/lines/[]/price`; empty for the whole message."""
     what: str
 
 

@@ -342,7 +342,7 @@ class Consumer:
         log.warning("dead letter", consumer=self._spec.name, sequence=letter.sequence, reason=dead.detail)
 
     async def _heartbeat(self) -> None:
-        """Report what is at hand, or waits its turn here, as in progress: the server does not deliver it again."""
+        """Report what is at hand, or waits here to be handled, as in progress: the server does not deliver it again."""
         while True:
             await asyncio.sleep(self._spec.ack_wait_s / 3)
             for message in [*self._at_hand, *self._deliveries.waiting]:

@@ -58,12 +58,12 @@ class Contracts:
         Raises `ConfigError` when an upgrade leads out of its stream, where no reader could follow."""
         self.topics = specs(Topic, document["topics"])
         self.streams = specs(Stream, document["streams"])
-        self.buckets = specs(BucketSpec, document["buckets"])
+        self.buckets = specs(BucketSpec, document.get("buckets", {}))
         self.consumers = specs(ConsumerSpec, document.get("consumers", {}))
         self.projections = specs(ProjectionSpec, document.get("projections", {}))
         self.dead_letter = _dead_letter(document.get("dead_letters", ""), types)
         self._patterns = [
-            (_subject_pattern(subject, document["parameters"]), topic)
+            (_subject_pattern(subject, document.get("parameters", {})), topic)
             for topic in self.topics.values()
             for subject in topic.subjects
         ]
@@ -210,7 +210,7 @@ SCHEMA_ID = "urn:ratchet:schema:"
 
 
 def load_schema(root: Path, name: str) -> Json:
-    """The strict schema `name` (`trajectory.v1`) of the contracts in `root`, complete in itself.
+    """The strict schema `name` (`order.v1`) of the contracts in `root`, complete in itself.
 
     Raises `ConfigError` if there is none, or none of a name that it refers to.
     """

@@ -1,6 +1,6 @@
 """What may be said of an exception in a log line or a dead letter: its type, its reason, and where it was raised.
 
-Never a local variable and never what a library quotes: prompts, answers and credentials pass through our variables.
+Never a local variable and never what a library quotes: what people wrote and credentials pass through our variables.
 """
 
 from __future__ import annotations

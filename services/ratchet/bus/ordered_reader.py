@@ -1,4 +1,4 @@
-"""Messages of a stream in their order and without gaps, read by a consumer that nobody has to acknowledge or clean up.
+"""Messages of a stream in their order and without gaps, by a consumer that needs no acks and no cleaning up.
 
 The broker numbers what it delivers to a consumer. A reader that misses a number, or whose consumer the broker has
 forgotten, raises `BusUnavailable`: its owner knows up to where it has come and opens another one there. What was gone

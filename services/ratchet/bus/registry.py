@@ -24,9 +24,9 @@ class Topic:
     subjects: tuple[str, ...]
     schema: str
     stream: str
-    description: str
-    producers: tuple[str, ...]
-    consumers: tuple[str, ...]
+    description: str = ""
+    producers: tuple[str, ...] = ()
+    consumers: tuple[str, ...] = ()
     ahead: bool = False
     """An outbox stores it before all other messages of its batch, which may go to other streams."""
 
@@ -37,16 +37,18 @@ class Stream:
 
     name: str
     subjects: tuple[str, ...]
-    retention: str
+    retention: str = "limits"
     """`limits` or `workqueue`."""
-    discard: str
+    discard: str = "old"
     """What a full stream does: drop the `old`est message, or refuse the `new` one."""
-    max_age_s: float | None
-    max_msgs: int | None
-    max_bytes: int | None
-    duplicate_window_s: float
-    allow_atomic: bool
-    description: str
+    max_age_s: float | None = None
+    max_msgs: int | None = None
+    max_bytes: int | None = None
+    duplicate_window_s: float = 120.0
+    """The broker drops a second message of the same id within this time."""
+    allow_atomic: bool = True
+    """Whether it takes batches that are stored all or not at all; a work queue does not."""
+    description: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,10 @@ class BucketSpec:
     """A key-value bucket; `history` is how many values of a key are kept."""
 
     name: str
-    history: int
-    description: str
-    writers: tuple[str, ...]
-    readers: tuple[str, ...]
+    history: int = 1
+    description: str = ""
+    writers: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

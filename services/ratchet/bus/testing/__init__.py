@@ -1,4 +1,4 @@
-"""What tests of a service need: a broker in memory, a clock that moves when it is told to, waiting without sleeping.
+"""What tests of a service need: a broker in memory, a clock that moves when a test says so, waiting without sleeping.
 
     broker = FakeBroker(contracts)
     bus = FakeBus(broker)                       # a Bus: subscribe, project, publish, buckets
