@@ -53,13 +53,12 @@ class Stream:
 
 @dataclass(frozen=True)
 class BucketSpec:
-    """A key-value bucket; `history` is how many values of a key are kept."""
+    """A key-value bucket; `history` is how many values of a key are kept. What its keys hold: `bus.stored`."""
 
     name: str
     history: int = 1
     description: str = ""
     writers: tuple[str, ...] = ()
-    readers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ class Stored:
     """A kind of value, and where it is stored."""
 
     where: str
-    """Such as `bucket policies, key <role>` or `object snapshots/<sha256>.json`."""
+    """Such as `bucket prices, key <country>` or `object exports/<sha256>.json`."""
     schema: str
     description: str
     writers: tuple[str, ...]
