@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jsonschema
 import jsonschema_rs
 
 from ratchet.bus.contracts import load_schema, open_view
+from ratchet.bus.message import decode
 from ratchet.bus.stored import stored_values
 from ratchet.resources import resource_dir
 from ratchet.service.contracts import load_contracts
@@ -28,6 +29,7 @@ SCHEMAS: dict[str, Any] = {name: load_schema(ROOT, name) for name in TOPIC_OF}
 ALL_SCHEMAS: dict[str, Any] = SCHEMAS | {one.schema: load_schema(ROOT, one.schema) for one in STORED}
 """Of messages, and of what is stored beside them."""
 
+T = TypeVar("T")
 ABSENT = object()
 """As a value: leave the member out."""
 
@@ -69,6 +71,11 @@ def _valid_examples(directory: Path) -> dict[str, Any]:
 def example(schema: str, name: str = "full") -> Any:
     """A copy of one valid example."""
     return json.loads((ROOT / "examples" / schema / "valid" / f"{name}.json").read_text())
+
+
+def http_example(service: str, kind: type[T]) -> T:
+    """The example of what an HTTP interface takes or answers."""
+    return decode((ROOT / "http" / "examples" / service / f"{kind.__name__}.json").read_bytes(), kind)
 
 
 @cache

@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import httpx
 from pydantic import SecretStr
 
 from ratchet.bus.connection import Bus
@@ -30,9 +29,9 @@ from ratchet.canary_deployer.gates import build_gates
 from ratchet.canary_deployer.gates.base import GateTools, ReplayTools
 from ratchet.canary_deployer.handlers import Handlers
 from ratchet.canary_deployer.http_api import Api, Ledger
-from ratchet.canary_deployer.http_coordinator import HttpCoordinator
-from ratchet.canary_deployer.http_engine import HttpEngine
-from ratchet.canary_deployer.http_gateway import HttpGateway
+from ratchet.canary_deployer.http_coordinator import HttpCoordinator, coordinator_peer
+from ratchet.canary_deployer.http_engine import HttpEngine, engine_peer
+from ratchet.canary_deployer.http_gateway import HttpGateway, gateway_peer
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Leader, Leadership, WhileLeading
 from ratchet.canary_deployer.nats_clock import BrokerClock
@@ -47,6 +46,7 @@ from ratchet.contract import TrainingStatus
 from ratchet.contract.state import JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, Job, PolicyVersion, Route
 from ratchet.service.contracts import load_contracts
 from ratchet.service.http import HttpServer
+from ratchet.service.http_client import AsyncApiClient
 from ratchet.service.runtime import App
 from ratchet.stores.objects import Objects
 
@@ -76,13 +76,11 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         await bus.ensure_streams()
         clock = BrokerClock(bus)
         await clock.look()
-        headers = _bearer(settings.engine_api_key)
+        engine_key, gateway_key = _secret(settings.engine_api_key), _secret(settings.gateway_api_key)
         async with (
-            httpx.AsyncClient(base_url=settings.engine_url, headers=headers, trust_env=False) as engine,
-            httpx.AsyncClient(base_url=settings.coordinator_url or "", trust_env=False) as coordinator,
-            httpx.AsyncClient(
-                base_url=settings.gateway_url, headers=_bearer(settings.gateway_api_key), trust_env=False
-            ) as gateway,
+            AsyncApiClient(engine_peer(settings.engine_url, engine_key)) as engine,
+            AsyncApiClient(coordinator_peer(settings.coordinator_url or "")) as coordinator,
+            AsyncApiClient(gateway_peer(settings.gateway_url, gateway_key)) as gateway,
         ):
             clients = Clients(
                 HttpEngine(engine, settings.load_timeout_s),
@@ -146,8 +144,8 @@ def assembled(settings: Settings, bus: Bus, clients: Clients, clock: BrokerClock
     )
 
 
-def _bearer(key: SecretStr | None) -> dict[str, str]:
-    return {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+def _secret(key: SecretStr | None) -> str | None:
+    return key.get_secret_value() if key else None
 
 
 def _gate_tools(settings: Settings, clients: Clients) -> GateTools:
@@ -158,7 +156,7 @@ def _gate_tools(settings: Settings, clients: Clients) -> GateTools:
             tasks=settings.heldout_tasks,
             seed=settings.heldout_seed,
             gateway_url=settings.gateway_url,
-            gateway_api_key=settings.gateway_api_key.get_secret_value() if settings.gateway_api_key else None,
+            gateway_api_key=_secret(settings.gateway_api_key),
             deadline_s=settings.heldout_deadline_s,
             cache=settings.shared.data_dir / "heldout",
         )

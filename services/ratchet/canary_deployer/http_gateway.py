@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-import httpx
 import msgspec
 
-from ratchet.bus.message import JsonObject
+from ratchet.bus.message import JsonObject, decode
 from ratchet.canary_deployer.gates.base import LoggedPrompt
 from ratchet.contract.state import PolicyVersion
 from ratchet.contract.turn import Sampling
-from ratchet.errors import Rejected, Unavailable
+from ratchet.errors import Rejected
+from ratchet.service.http_client import AsyncApiClient, Peer, bearer
 
 ANSWER_S = 120.0
 """How long one answer may take."""
 AGENT = "shadow_replay"
-"""Who asks, as the captured turns tell it."""
+"""Who asks, as the captured turns name it."""
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    message: JsonObject
+
+
+class _Chat(msgspec.Struct, frozen=True):
+    choices: Sequence[_Choice]
+
+
+def gateway_peer(url: str, api_key: str | None) -> Peer:
+    """The gateway, as the agent `AGENT`."""
+    return Peer("the gateway", url, {**bearer(api_key), "x-ratchet-agent": AGENT}, ANSWER_S)
 
 
 class HttpGateway:
     """Chat completions by pin."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: AsyncApiClient) -> None:
         self._client = client
 
     async def complete(self, policy: PolicyVersion, prompt: LoggedPrompt) -> JsonObject:
@@ -37,25 +50,11 @@ class HttpGateway:
             **({"tools": prompt.tools} if prompt.tools else {}),
             **{name: value for name, value in sampled.items() if value is not None},
         }
+        reply = await self._client.exchange("POST", "/v1/chat/completions", body=body)
+        by = reply.headers.get("x-ratchet-policy", "nobody")
+        if reply.status != 200 or by != policy.name:
+            raise Rejected(f"{policy.name} does not answer: {reply.status} by {by}")
         try:
-            answer = await self._client.post(
-                "/v1/chat/completions", json=body, headers={"x-ratchet-agent": AGENT}, timeout=ANSWER_S
-            )
-        except httpx.HTTPError as error:
-            raise Unavailable(f"the gateway does not answer: {error!r}") from error
-        if not answer.is_success or answer.headers.get("x-ratchet-policy") != policy.name:
-            by = answer.headers.get("x-ratchet-policy", "nobody")
-            raise Rejected(f"{policy.name} does not answer: {answer.status_code} by {by}")
-        return _message(answer.content)
-
-
-def _message(body: bytes) -> JsonObject:
-    try:
-        # `Any`: another program's JSON.
-        told: Any = msgspec.json.decode(body)
-        message = told["choices"][0]["message"]
-    except (msgspec.DecodeError, RecursionError, KeyError, IndexError, TypeError) as error:
-        raise Rejected(f"the answer holds no message: {error!r}") from error
-    if not isinstance(message, dict):
-        raise Rejected("the answer holds no message")
-    return message
+            return decode(reply.content, _Chat).choices[0].message
+        except (msgspec.DecodeError, IndexError) as error:
+            raise Rejected(f"the answer holds no message: {error!r}") from error

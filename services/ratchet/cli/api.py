@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
-import httpx
-import msgspec
-
 from ratchet.cli.endpoints import Endpoints
-from ratchet.contract.http.answers import ErrorOut
 from ratchet.contract.http.rollouts import PoliciesOut, RolePoliciesOut
 from ratchet.contract.http.status import StatusOut
-from ratchet.errors import NotFound, RatchetError, Rejected, Unavailable
+from ratchet.errors import NotFound
+from ratchet.service.http_client import ApiClient, Peer
 
 T = TypeVar("T")
 
@@ -22,15 +19,15 @@ TIMEOUT_S = 30.0
 
 
 def get(endpoints: Endpoints, short: str, path: str, kind: type[T], *, timeout_s: float = TIMEOUT_S) -> T:
-    """What the service answers. Raises `NoStack`, or as `refusal` does with what the service said."""
+    """What the service answers. Raises `NoStack`, `Unavailable`, `NotFound` or `Rejected` with its own words."""
     return _call(endpoints, short, "GET", path, kind, timeout_s)
 
 
 def post(
     endpoints: Endpoints, short: str, path: str, kind: type[T], body: object = None, *, timeout_s: float = TIMEOUT_S
 ) -> T:
-    """What the service answers to `body`. Raises `NoStack`, or as `refusal` does with what the service said."""
-    return _call(endpoints, short, "POST", path, kind, timeout_s, json=body)
+    """What the service answers to `body`. Raises as `get` does."""
+    return _call(endpoints, short, "POST", path, kind, timeout_s, body)
 
 
 def segment(name: str) -> str:
@@ -39,33 +36,10 @@ def segment(name: str) -> str:
 
 
 def _call(
-    endpoints: Endpoints, short: str, method: str, path: str, kind: type[T], timeout_s: float, **content: Any
+    endpoints: Endpoints, short: str, method: str, path: str, kind: type[T], timeout_s: float, body: object = None
 ) -> T:
-    url = endpoints.url(short)
-    try:
-        response = httpx.request(method, f"{url}{path}", timeout=timeout_s, trust_env=False, **content)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise Unavailable(f"the {short} does not answer at {url} ({error or type(error).__name__})") from error
-    if not response.is_success:
-        raise refusal(short, response.status_code, response.content)
-    try:
-        return msgspec.json.decode(response.content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Unavailable(f"{response.url} answered something else than its contract says: {error}") from error
-
-
-def refusal(short: str, status: int, content: bytes) -> RatchetError:
-    """The error that an answer with `status` stands for: `NotFound`, `Unavailable` or `Rejected`."""
-    try:
-        error = msgspec.json.decode(content, type=ErrorOut).error
-        reason, param = error.message, error.param
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        reason, param = content.decode(errors="replace").strip()[:500] or f"the {short} answered {status}", None
-    if status == 404:
-        return NotFound(reason)
-    if status >= 500:
-        return Unavailable(f"the {short} answered {status}: {reason}")
-    return Rejected(reason, param=param)
+    with ApiClient(Peer(f"the {short}", endpoints.url(short), timeout_s=timeout_s)) as service:
+        return service.ask(method, path, kind, body=body)
 
 
 def read_role(endpoints: Endpoints, role: str) -> RolePoliciesOut:

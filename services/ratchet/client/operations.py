@@ -15,10 +15,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-import httpx
-
-from ratchet.bus.urls import shown
-from ratchet.errors import Rejected, Unavailable
+from ratchet.service.http_client import ApiClient, Peer
 
 TIMEOUT_S = 10.0
 """Longest wait for one answer."""
@@ -28,7 +25,7 @@ class Operations:
     """One connection to the coordinator. Raises `Unavailable` while it does not answer, `Rejected` when it refuses."""
 
     def __init__(self, coordinator_url: str, timeout_s: float = TIMEOUT_S) -> None:
-        self._http = httpx.Client(base_url=coordinator_url.rstrip("/"), timeout=timeout_s, trust_env=False)
+        self._coordinator = ApiClient(Peer("the coordinator", coordinator_url, timeout_s=timeout_s))
 
     def __enter__(self) -> Operations:
         return self
@@ -40,7 +37,7 @@ class Operations:
 
     def close(self) -> None:
         """Close the connection."""
-        self._http.close()
+        self._coordinator.close()
 
     def get_ml_status(self) -> dict[str, Any]:
         """All of it: jobs by state, slots, and what serves each role (`GET /v1/status`)."""
@@ -55,13 +52,4 @@ class Operations:
         return self._get("/v1/status/dpo", role)
 
     def _get(self, path: str, role: str | None = None) -> dict[str, Any]:  # `Any`: JSON
-        try:
-            answer = self._http.get(path, params={"role": role} if role is not None else None)
-        except httpx.HTTPError as error:
-            url = shown(str(self._http.base_url))
-            raise Unavailable(f"the coordinator does not answer at {url}: {error!r}") from error
-        if answer.status_code >= 500:
-            raise Unavailable(f"the coordinator answered {answer.status_code} to {path}: {answer.text[:500]}")
-        if answer.is_error:
-            raise Rejected(f"the coordinator refused {path}: {answer.text[:500]}")
-        return answer.json()
+        return self._coordinator.ask("GET", path, dict[str, Any], query={"role": role})

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from ratchet.bus.urls import shown
 from ratchet.contract import TrainingRequest, named_id
+from ratchet.contract.http.jobs import JobIn
 from ratchet.contract.training import Dataset, DatasetFilter, Hyperparameters, TrainingConfig
 from ratchet.errors import Rejected, Unavailable
 
@@ -28,11 +29,6 @@ class Listener:
 
     url: str
     api_key: SecretStr | None = None
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """What lets us in."""
-        return {"authorization": f"Bearer {self.api_key.get_secret_value()}"} if self.api_key else {}
 
 
 def request_of(  # noqa: PLR0913 - keywords: what can be asked for
@@ -88,32 +84,30 @@ async def ask_over_http(
 
     Raises `Rejected` with what is wrong with the request, or `Unavailable` with every reason.
     """
-    import httpx  # noqa: PLC0415 - takes a tenth of a second, and most agents never ask for training
+    from ratchet.service.http_client import AsyncApiClient, Peer, bearer  # noqa: PLC0415 - most agents never ask
 
     reasons: list[str] = []
-    async with httpx.AsyncClient(timeout=HTTP_S, trust_env=False, transport=transport) as http:
-        for listener in listeners:
-            url = f"{listener.url.rstrip('/')}/v1/jobs"
+    meanings = {**dict.fromkeys(range(400, 500), Unavailable), **dict.fromkeys((400, 409, 422), Rejected)}
+    for listener in listeners:
+        key = listener.api_key.get_secret_value() if listener.api_key else None
+        peer = Peer(shown(listener.url), listener.url, bearer(key), HTTP_S, meanings, "training was refused: {reason}")
+        async with AsyncApiClient(peer, transport) as client:
             try:
-                answer = await http.post(url, json=_body(request), headers=listener.headers)
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                reasons.append(f"{shown(listener.url)} does not answer ({error!r})")
-                continue
-            if answer.is_success:
+                client.good(await client.exchange("POST", "/v1/jobs", body=_body(request)))
+            except Unavailable as error:
+                reasons.append(str(error))
+            else:
                 return
-            if answer.status_code in {400, 409, 422}:
-                raise Rejected(f"training was refused: {answer.text[:500]}")
-            reasons.append(f"{shown(listener.url)} answered {answer.status_code}")
     raise Unavailable(f"cannot ask for training: {'; '.join(reasons)}")
 
 
-def _body(request: TrainingRequest) -> dict[str, Any]:
+def _body(request: TrainingRequest) -> JobIn:
     """The request as the coordinator's HTTP API takes it."""
-    return {
-        **msgspec.to_builtins(request.training_config),
-        "role": request.role,
-        "priority": request.priority,
-        "requester": request.requester,
-        "training_job_id": request.training_job_id,
-        **({"idempotency_key": request.idempotency_key} if request.idempotency_key else {}),
-    }
+    return JobIn(
+        **msgspec.structs.asdict(request.training_config),
+        role=request.role,
+        priority=request.priority,
+        requester=request.requester,
+        training_job_id=request.training_job_id,
+        idempotency_key=request.idempotency_key,
+    )

@@ -7,13 +7,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
-
 from ratchet.bus.connection import Bus
+from ratchet.contract.http.jobs import JobOut
+from ratchet.contract.http.rollouts import RolloutOut
 from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
-from ratchet.errors import Rejected, Unavailable
+from ratchet.errors import NotFound
 from ratchet.local_stack.stack import Stack
 from ratchet.service.contracts import load_contracts
+from ratchet.service.http_client import AsyncApiClient, Peer
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
 from ratchet.stores.warehouse import Warehouse
@@ -30,13 +31,13 @@ class Connections:
     bus: Bus
     warehouse: Warehouse
     objects: Objects
-    coordinator: httpx.AsyncClient
-    deployer: httpx.AsyncClient
+    coordinator: AsyncApiClient
+    deployer: AsyncApiClient
     gateway_url: str
 
     async def submit(self, body: Mapping[str, Any]) -> str:
         """Ask the coordinator for a job; returns its id. Raises `Rejected`."""
-        return (await _answer(self.coordinator, "POST", "/v1/jobs", body))["training_job_id"]
+        return (await self.coordinator.ask("POST", "/v1/jobs", JobOut, body=body)).training_job_id
 
     async def job(self, job_id: str) -> Job | None:
         """A job as it is now."""
@@ -55,15 +56,17 @@ class Connections:
         found = [await bucket.get(f"{role}.{number}") for number in numbers]
         return [entry.value for entry in found if entry is not None]
 
-    async def rollout(self, role: str) -> Mapping[str, Any] | None:
-        """The deployer's summary of the role's newest rollout; `Any` because it is JSON."""
-        answer = await self.deployer.get(f"/v1/rollouts/{role}")
-        return None if answer.status_code == 404 else _checked(answer)
+    async def rollout(self, role: str) -> RolloutOut | None:
+        """The deployer's summary of the role's newest rollout; None when there was none."""
+        try:
+            return await self.deployer.ask("GET", f"/v1/rollouts/{role}", RolloutOut)
+        except NotFound:
+            return None
 
     async def start_rollout(self, role: str, version: int, *, actor: str, reason: str) -> None:
         """Start a rollout although a gate refused the version. Raises `Rejected`."""
         body = {"version": version, "actor": actor, "reason": reason, "override": True}
-        await _answer(self.deployer, "POST", f"/v1/rollouts/{role}/start", body)
+        await self.deployer.ask("POST", f"/v1/rollouts/{role}/start", RolloutOut, body=body)
 
 
 @asynccontextmanager
@@ -75,20 +78,7 @@ async def connect(stack: Stack, shared: SharedSettings) -> AsyncIterator[Connect
         warehouse = await Warehouse.connect(shared)
         held.push_async_callback(warehouse.close)
         apis = [
-            await held.enter_async_context(httpx.AsyncClient(base_url=stack.url(name), timeout=REQUEST_S))
+            await held.enter_async_context(AsyncApiClient(Peer(f"the {name}", stack.url(name), timeout_s=REQUEST_S)))
             for name in ("coordinator", "deployer")
         ]
         yield Connections(shared, bus, warehouse, Objects(shared), apis[0], apis[1], stack.url("gateway"))
-
-
-async def _answer(api: httpx.AsyncClient, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return _checked(await api.request(method, path, json=body))
-    except httpx.HTTPError as error:
-        raise Unavailable(f"{method} {api.base_url}{path} was not answered: {error!r}") from error
-
-
-def _checked(answer: httpx.Response) -> dict[str, Any]:
-    if answer.is_error:
-        raise Rejected(f"{answer.request.method} {answer.request.url} was refused: {answer.text}")
-    return answer.json()

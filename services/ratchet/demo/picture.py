@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from ratchet.contract.http.rollouts import RolloutOut
 from ratchet.contract.state import Job, PolicyVersion
 from ratchet.demo.exams import Exam
 from ratchet.demo.intervals import Proportion
@@ -75,19 +75,17 @@ class Picture:
         return next((job for job in reversed(self.jobs) if job.finished_at is None), None)
 
 
-def rollout_picture(summary: Mapping[str, Any]) -> RolloutPicture:
-    """The deployer's summary of a rollout, which is JSON, as far as it is shown."""
-    e_values: Mapping[str, Mapping[str, float]] = summary["e_values"]
-    arms: Mapping[str, Any] = summary["arms"]
+def rollout_picture(rollout: RolloutOut) -> RolloutPicture:
+    """As much of a rollout as is shown."""
     return RolloutPicture(
-        version=summary["candidate"]["version"],
-        state=summary["state"],
-        weight=summary["weight"],
-        canary=arms["canary"]["trajectories"],
-        stable=arms["stable"]["trajectories"],
-        rollback_e=e_values.get("rollback", {}).get("combined", 1.0),
-        promotion_e=e_values.get("promotion", {}).get("combined", 1.0),
-        threshold=summary["thresholds"]["rollback"],
-        gates={gate["gate"]: gate["outcome"] for gate in summary["gates"]},
-        reason=summary["reason"],
+        version=rollout.candidate.version,
+        state=rollout.state,
+        weight=rollout.weight,
+        canary=rollout.arms.canary.trajectories,
+        stable=rollout.arms.stable.trajectories,
+        rollback_e=rollout.e_values.get("rollback", {}).get("combined", 1.0),
+        promotion_e=rollout.e_values.get("promotion", {}).get("combined", 1.0),
+        threshold=rollout.thresholds["rollback"],
+        gates={gate.gate: gate.outcome for gate in rollout.gates},
+        reason=rollout.reason,
     )

@@ -142,8 +142,8 @@ class Scenario:
         rollout = await self._connections.rollout(ROLE)
         assert rollout is not None  # noqa: S101 - it has just been decided
         await self._until(f"the decision about v{version} is stored", lambda: self._decided(version), STORED_S)
-        self._progress.note(f"v{version} {rollout['state'].replace('_', ' ')}: {rollout['reason']}")
-        return rollout["state"]
+        self._progress.note(f"v{version} {rollout.state.replace('_', ' ')}: {rollout.reason}")
+        return rollout.state
 
     async def _after_gates(self, version: int) -> str:
         """`refused`, or a state with traffic."""
@@ -211,9 +211,9 @@ class Scenario:
 
     async def _rollout_state(self, version: int, states: set[str]) -> str | None:
         rollout = await self._connections.rollout(ROLE)
-        if rollout is None or rollout["candidate"]["version"] != version:
+        if rollout is None or rollout.candidate.version != version:
             return None
-        return rollout["state"] if rollout["state"] in states else None
+        return rollout.state if rollout.state in states else None
 
     async def _decided(self, version: int) -> bool | None:
         """Whether the end of a version's rollout is in the warehouse, where the report reads it."""

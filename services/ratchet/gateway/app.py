@@ -49,6 +49,7 @@ from ratchet.service.asgi import Answer, Handler, JsonApi, Request
 from ratchet.service.contracts import load_contracts
 from ratchet.service.health import has_files
 from ratchet.service.http import Bounds, HttpServer
+from ratchet.service.http_client import AsyncApiClient, Peer
 from ratchet.service.problems import HttpError
 from ratchet.service.runtime import App, Periodic
 
@@ -123,7 +124,8 @@ async def build(settings: Settings) -> AsyncIterator[App]:
             published=stats.published, pending=outbox.pending, lost=stats.overflowed, now_s=time.monotonic()
         )
 
-    coordinator = Coordinator(session, settings.coordinator_url) if settings.coordinator_url else None
+    forwarding = AsyncApiClient(Peer("the coordinator", settings.coordinator_url or ""))
+    coordinator = Coordinator(forwarding) if settings.coordinator_url else None
     publishing = Publishing(outbox, broker.bus, settings.close_s)
     per_minute = settings.requests_per_minute
     find, most = paths(gateway, coordinator), settings.bodies_bytes
@@ -142,6 +144,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         )
     finally:
         await session.close()
+        await forwarding.close()
         spool.close()
 
 

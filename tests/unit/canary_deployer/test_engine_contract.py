@@ -10,8 +10,9 @@ import pytest
 import pytest_asyncio
 
 from ratchet.canary_deployer.gates.base import Engine
-from ratchet.canary_deployer.http_engine import HttpEngine
+from ratchet.canary_deployer.http_engine import HttpEngine, engine_peer
 from ratchet.errors import Rejected
+from ratchet.service.http_client import AsyncApiClient
 from tests.support.canary_traffic import SmallEngine
 from tests.support.canary_world import policy
 from tests.support.memory_engine import MemoryEngine
@@ -34,7 +35,7 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
         yield Subject(memory, lambda: memory.loads, lambda version: memory.broken.add(policy(version).digest))
         return
     served = SmallEngine()
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(served.app), base_url="http://engine") as client:
+    async with AsyncApiClient(engine_peer("http://engine", None), httpx.ASGITransport(served.app)) as client:
         engine = HttpEngine(client, load_timeout_s=5)
         yield Subject(engine, lambda: len(served.resident), lambda version: served.broken.add(policy(version).name))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from ratchet.canary_deployer.http_engine import HttpEngine
+from ratchet.canary_deployer.http_engine import HttpEngine, engine_peer
 from ratchet.errors import Rejected, Unavailable
+from ratchet.service.http_client import AsyncApiClient
 from tests.support.canary_world import policy
 
 NAME = policy(2).name
@@ -18,7 +19,7 @@ def engine(answers: dict[str, httpx.Response], sent: list[httpx.Request] | None 
             sent.append(request)
         return answers[request.url.path]
 
-    client = httpx.AsyncClient(base_url="http://engine", transport=httpx.MockTransport(handle))
+    client = AsyncApiClient(engine_peer("http://engine", None), httpx.MockTransport(handle))
     return HttpEngine(client, load_timeout_s=5)
 
 
@@ -61,13 +62,13 @@ async def test_a_refusal_is_one_line(answer: httpx.Response, line: str):
 
 
 async def test_an_outage_passes():
-    with pytest.raises(Unavailable, match="answers 503"):
+    with pytest.raises(Unavailable, match="answered 503"):
         await engine({"/v1/models": httpx.Response(503)}).load(policy(2))
 
     def gone(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
-    client = httpx.AsyncClient(base_url="http://engine", transport=httpx.MockTransport(gone))
+    client = AsyncApiClient(engine_peer("http://engine", None), httpx.MockTransport(gone))
     with pytest.raises(Unavailable, match="does not answer at http://engine"):
         await HttpEngine(client, 5).load(policy(2))
 

@@ -9,32 +9,13 @@ import psutil
 import pytest
 import typer
 
-from ratchet.cli.api import refusal
 from ratchet.cli.connections import settings_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.jobs import dataset_request, hyperparameters, read_request, request_body
 from ratchet.cli.status import ServiceStatus, StatusReport
-from ratchet.errors import NotFound, RatchetError, Rejected, Unavailable
+from ratchet.errors import NotFound, Rejected
 from ratchet.local_stack.state import StackRecord, write_record
-
-
-@pytest.mark.parametrize(
-    ("status", "content", "kind", "said"),
-    [
-        (404, b'{"error": {"message": "no such role: x", "type": "x"}}', NotFound, "no such role: x"),
-        (404, b'{"error": {"message": "no such job: 1", "type": "invalid_request_error"}}', NotFound, "no such job: 1"),
-        (422, b'{"error": {"message": "bad", "type": "x", "param": "role"}}', Rejected, "bad"),
-        (409, b"plain words", Rejected, "plain words"),
-        (500, b"", Unavailable, "the gateway answered 500"),
-        (400, b"", Rejected, "the gateway answered 400"),
-    ],
-)
-def test_a_refusal_says_what_the_service_said(status: int, content: bytes, kind: type[RatchetError], said: str):
-    error = refusal("gateway", status, content)
-    assert isinstance(error, kind)
-    assert said in str(error)
-    assert error.param == ("role" if b"param" in content else None)
 
 
 def test_hyperparameters_are_read_as_json_and_nest():

@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
 
+from msgspec import structs
 from rich.console import Console
 
+from ratchet.contract.http.rollouts import RolloutOut
 from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
 from ratchet.demo.clickhouse_facts import LedgerLine, RolloutDecision
 from ratchet.demo.exams import GREEDY, SAMPLED, Answer, Exam
@@ -20,6 +22,7 @@ from ratchet.demo.report import Findings, claims, draw_report, seconds_to_roll_b
 from ratchet.demo.report_document import report_document
 from ratchet.demo.scenario import Story
 from ratchet.demo.view import WIDTH, draw, evidence_share
+from tests.support.contract_files import http_example
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STORY = Story(bad_version=4, logged=1000, ended=500)
@@ -218,18 +221,8 @@ def test_the_table_shows_every_version_with_its_interval_and_verdicts() -> None:
 def test_the_picture_is_drawn_from_nothing_and_from_everything() -> None:
     progress = Progress(clock=lambda: 0.0)
     assert "no ticket yet" in printed(draw(Picture(), progress))
-    rollout = rollout_picture(
-        {
-            "candidate": {"version": 3},
-            "state": "running",
-            "weight": 0.25,
-            "arms": {"canary": {"trajectories": 12}, "stable": {"trajectories": 40}},
-            "e_values": {"rollback": {"combined": 0.5}, "promotion": {"combined": 6.0}},
-            "thresholds": {"rollback": 20, "promotion": 20},
-            "gates": [{"gate": "heldout_tasks", "outcome": "passed"}],
-            "reason": "every gate passed",
-        }
-    )
+    thresholds = {"rollback": 20.0, "promotion": 20.0}
+    rollout = rollout_picture(structs.replace(http_example("deployer", RolloutOut), thresholds=thresholds))
     picture = Picture(
         traffic=Traffic(900, 300, 299, Proportion(80, 100), 0.7),
         policies=FINDINGS.policies,

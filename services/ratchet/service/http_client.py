@@ -1,0 +1,263 @@
+"""HTTP requests to other programs of the system: typed answers, errors of the tree, a limit to every wait.
+
+    with ApiClient(Peer("the coordinator", "http://127.0.0.1:8081")) as coordinator:
+        jobs = coordinator.ask("GET", "/v1/jobs", JobsOut, query={"role": "support"})
+
+An `https://` peer is verified against the certificates of SSL_CERT_FILE or SSL_CERT_DIR, else against certifi's.
+Nothing else of the environment counts: no proxy, no .netrc. A redirect is not followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+import httpx
+import msgspec
+
+from ratchet.bus.message import decode
+from ratchet.bus.urls import shown
+from ratchet.contract.http.answers import ErrorOut
+from ratchet.errors import BadRequest, NotFound, RatchetError, Rejected, Unavailable, WrongState
+
+T = TypeVar("T")
+Query = Mapping[str, str | int | float | None]
+"""Members that are None are left out."""
+
+ANSWER_BYTES = 64 * 1024 * 1024
+"""Most bytes of an answer: the largest list of jobs or prompts has a few."""
+TIMEOUT = "timeout"
+"""Code of the error of a peer that took too long."""
+ERRORS: Mapping[int, type[RatchetError]] = {400: BadRequest, 404: NotFound, 409: WrongState}
+"""What a status means; of the others those from 500 on are `Unavailable`, and all below `Rejected`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Whom requests go to."""
+
+    name: str
+    """What errors call it, such as `the coordinator`."""
+    url: str
+    """In front of every path."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    timeout_s: float = 30.0
+    """Longest wait for a whole answer, where a request says nothing else."""
+    errors: Mapping[int, type[RatchetError]] = field(default_factory=lambda: ERRORS)
+    """What its statuses mean."""
+    refusal: str = "{reason}"
+    """How a refusal reads; it may name the `{status}`."""
+
+
+class Reply(NamedTuple):
+    """An answer as it came."""
+
+    status: int
+    content: bytes
+    headers: Mapping[str, str]
+
+
+class _Client:
+    """What both clients have in common."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._options: dict[str, Any] = {  # `Any`: httpx's parameters have their own types
+            "base_url": peer.url.rstrip("/"),
+            "headers": dict(peer.headers),
+            "timeout": peer.timeout_s,
+            # Reading the certificates takes a while: without need, a context that trusts nobody.
+            "verify": httpx.create_ssl_context() if peer.url.lower().startswith("https:") else _trusting_nobody(),
+            "trust_env": False,
+        }
+
+    def _request(self, body: object, query: Query | None, timeout_s: float | None) -> dict[str, Any]:
+        """The parameters of a request; `bytes` are a body as it is."""
+        request: dict[str, Any] = {"timeout": timeout_s} if timeout_s is not None else {}
+        if query is not None:
+            request["params"] = {name: value for name, value in query.items() if value is not None}
+        if body is not None:
+            request["content"] = body if isinstance(body, bytes) else msgspec.json.encode(body)
+            request["headers"] = {"content-type": "application/json"}
+        return request
+
+    def _taken(self, content: bytearray, chunk: bytes) -> None:
+        content += chunk
+        if len(content) > ANSWER_BYTES:
+            raise Unavailable(f"{self._peer.name} answers with more than {ANSWER_BYTES} bytes")
+
+    def good(self, reply: Reply) -> bytes:
+        """The content of an answer. Raises what it stands for where it is an error."""
+        if not 200 <= reply.status < 300:
+            raise error_of(self._peer, reply)
+        return reply.content
+
+    def _read(self, reply: Reply, kind: type[T]) -> T:
+        content = self.good(reply)
+        try:
+            return decode(content, kind)
+        except msgspec.DecodeError as error:
+            raise Unavailable(f"the answer of {self._peer.name} cannot be read: {error}") from error
+
+    def _away(self, error: Exception) -> Unavailable:
+        """What the library says is shown of a failed connection only: other words of its may quote an answer."""
+        why = str(error) if isinstance(error, httpx.ConnectError) and str(error) else type(error).__name__
+        code = TIMEOUT if isinstance(error, (httpx.TimeoutException, TimeoutError)) else None
+        return Unavailable(f"{self._peer.name} does not answer at {shown(self._peer.url)} ({why})", code=code)
+
+
+def _trusting_nobody() -> ssl.SSLContext:
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+class ApiClient(_Client):
+    """For programs that wait for each answer."""
+
+    def __init__(self, peer: Peer, transport: httpx.BaseTransport | None = None) -> None:
+        super().__init__(peer)
+        self._http = httpx.Client(transport=transport, **self._options)
+
+    def __enter__(self) -> ApiClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        *,
+        body: object = None,
+        query: Query | None = None,
+        timeout_s: float | None = None,
+    ) -> T:
+        """The answer as `kind`. Raises `Unavailable`, or what the answer's status means."""
+        content, until = bytearray(), time.monotonic() + (timeout_s or self._peer.timeout_s)
+        try:
+            with self._http.stream(method, path, **self._request(body, query, timeout_s)) as answer:
+                for chunk in answer.iter_bytes():
+                    self._taken(content, chunk)
+                    if time.monotonic() > until:
+                        raise httpx.ReadTimeout("the answer does not end")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise self._away(error) from error
+        return self._read(Reply(answer.status_code, bytes(content), answer.headers), kind)
+
+
+class AsyncApiClient(_Client):
+    """For services."""
+
+    def __init__(self, peer: Peer, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        super().__init__(peer)
+        self._http = httpx.AsyncClient(transport=transport, **self._options)
+
+    async def __aenter__(self) -> AsyncApiClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        *,
+        body: object = None,
+        query: Query | None = None,
+        timeout_s: float | None = None,
+    ) -> T:
+        """The answer as `kind`. Raises `Unavailable`, or what the answer's status means."""
+        return self._read(await self.exchange(method, path, body=body, query=query, timeout_s=timeout_s), kind)
+
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        query: Query | None = None,
+        timeout_s: float | None = None,
+    ) -> Reply:
+        """The answer as it comes, whatever its status. Raises `Unavailable` when there is none."""
+        content = bytearray()
+        try:
+            async with (
+                asyncio.timeout(timeout_s or self._peer.timeout_s),
+                self._http.stream(method, path, **self._request(body, query, timeout_s)) as answer,
+            ):
+                async for chunk in answer.aiter_bytes():
+                    self._taken(content, chunk)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            raise self._away(error) from error
+        return Reply(answer.status_code, bytes(content), answer.headers)
+
+
+def bearer(key: str | None) -> dict[str, str]:
+    """The headers that let us in with an API key."""
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
+class _Blame(msgspec.Struct):
+    """The error of a body. Servers that are not ours leave members out, or give a number as the code."""
+
+    message: str = ""
+    param: str | None = None
+    code: str | int | None = None
+
+
+class _ErrorBody(msgspec.Struct):
+    """The one shape of errors, and the ways in which other servers say one line."""
+
+    error: _Blame | str | None = None
+    detail: str | None = None
+    message: str | None = None
+
+
+def is_error(content: bytes) -> bool:
+    """Whether a body is an error in our shape."""
+    try:
+        decode(content, ErrorOut)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def error_of(peer: Peer, reply: Reply) -> RatchetError:
+    """What an answer with an error status stands for."""
+    told = _told(reply.content)
+    reason = told.message or f"{peer.name} answered {reply.status}"
+    kind = peer.errors.get(reply.status, Unavailable if not 400 <= reply.status < 500 else Rejected)
+    code = told.code if isinstance(told.code, str) else None
+    if issubclass(kind, Unavailable):
+        return kind(f"{peer.name} answered {reply.status}: {told.message or 'no reason given'}", code=code)
+    return kind(peer.refusal.format(status=reply.status, reason=reason), param=told.param, code=code)
+
+
+def _told(content: bytes) -> _Blame:
+    try:
+        body = decode(content, _ErrorBody)
+    except msgspec.DecodeError:
+        return _Blame(content.decode(errors="replace").strip()[:500])
+    if isinstance(body.error, _Blame):
+        return body.error
+    return _Blame(body.error or body.detail or body.message or "")

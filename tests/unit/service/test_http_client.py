@@ -1,0 +1,204 @@
+"""The one client: typed answers, errors of the tree, time limits, and certificates of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from ratchet.contract.http.gateway import FeedbackTaken
+from ratchet.errors import BadRequest, NotFound, RatchetError, Rejected, Unavailable, WrongState
+from ratchet.service import http_client
+from ratchet.service.http_client import TIMEOUT, ApiClient, AsyncApiClient, Peer, bearer
+
+PEER = Peer("the gateway", "http://user:secret@gateway/")
+TAKEN = {"feedback_id": "f", "trajectory_id": "t", "of_a_newer_version": 1}
+
+Handle = Callable[[httpx.Request], httpx.Response]
+
+
+async def both(handle: Handle, *args: Any, peer: Peer = PEER, **options: Any) -> list[Any]:
+    """What both clients make of it: an answer, or the error."""
+    results: list[Any] = []
+    transport = httpx.MockTransport(handle)
+    with ApiClient(peer, transport) as client:
+        results.append(_outcome(lambda: client.ask(*args, **options)))
+    async with AsyncApiClient(peer, transport) as other:
+        try:
+            results.append(await other.ask(*args, **options))
+        except RatchetError as error:
+            results.append(error)
+    return results
+
+
+def _outcome(ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except RatchetError as error:
+        return error
+
+
+async def test_an_answer_is_its_struct_whatever_a_newer_service_adds() -> None:
+    asked: list[httpx.Request] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(202, json=TAKEN)
+
+    peer = Peer("the gateway", "http://gateway/", bearer("key"))
+    query = {"role": "support", "algorithm": None}
+    answers = await both(handle, "POST", "/v1/feedback", FeedbackTaken, body={"value": 1}, query=query, peer=peer)
+    assert answers == [FeedbackTaken(feedback_id="f", trajectory_id="t")] * 2
+    for request in asked:
+        assert str(request.url) == "http://gateway/v1/feedback?role=support"
+        assert (request.read(), request.headers["content-type"]) == (b'{"value":1}', "application/json")
+        assert request.headers["authorization"] == "Bearer key"
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "kind", "said", "param"),
+    [
+        (404, {"error": {"message": "no such role: x", "type": "x"}}, NotFound, "no such role: x", None),
+        (422, {"error": {"message": "bad", "type": "x", "param": "role", "code": "c"}}, Rejected, "bad", "role"),
+        (400, {"error": {"message": "bad", "type": "x", "param": "a.b"}}, BadRequest, "bad", "a.b"),
+        (409, {"error": {"message": "it runs", "type": "x"}}, WrongState, "it runs", None),
+        (429, {"error": {"message": "slow down", "type": "x", "code": 429}}, Rejected, "slow down", None),
+        (400, {"detail": "no such base"}, BadRequest, "no such base", None),
+        (400, {"message": "too long", "type": "x", "code": 400}, BadRequest, "too long", None),
+        (400, {"error": "model not found"}, BadRequest, "model not found", None),
+        (409, b"plain words", WrongState, "plain words", None),
+        (409, b'{"error": 7}', WrongState, '{"error": 7}', None),
+        (500, b"", Unavailable, "the gateway answered 500: no reason given", None),
+        (
+            503,
+            {"error": {"message": "no broker", "type": "x"}},
+            Unavailable,
+            "the gateway answered 503: no broker",
+            None,
+        ),
+        (400, b"", BadRequest, "the gateway answered 400", None),
+        (307, b"", Unavailable, "the gateway answered 307: no reason given", None),
+    ],
+)
+async def test_an_error_is_one_of_the_tree_with_what_the_service_said(
+    status: int, content: object, kind: type[RatchetError], said: str, param: str | None
+) -> None:
+    body = content if isinstance(content, bytes) else msgspec.json.encode(content)
+    for error in await both(lambda _: httpx.Response(status, content=body), "GET", "/x", dict):
+        assert (type(error), str(error), error.param) == (kind, said, param)
+
+
+async def test_a_peer_says_what_its_statuses_mean_and_how_a_refusal_reads() -> None:
+    peer = Peer("the engine", "http://e", errors={500: Rejected, 429: Unavailable}, refusal="{status}: {reason}")
+    for status, kind, said in ((500, Rejected, "500: broken"), (429, Unavailable, "the engine answered 429: broken")):
+        for error in await both(
+            lambda _, code=status: httpx.Response(code, text="broken"), "GET", "/x", dict, peer=peer
+        ):
+            assert (type(error), str(error)) == (kind, said)
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>", b"[]", b'{"feedback_id": 7}', b'{"feedback_id": "\xff"}'])
+async def test_an_answer_that_is_no_answer_is_unavailable(content: bytes) -> None:
+    for error in await both(lambda _: httpx.Response(200, content=content), "GET", "/x", FeedbackTaken):
+        assert isinstance(error, Unavailable)
+        assert "the answer of the gateway cannot be read" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (httpx.ConnectError("refused"), "unavailable"),
+        (httpx.ReadTimeout("late"), TIMEOUT),
+        (httpx.PoolTimeout("full"), TIMEOUT),
+        (httpx.RemoteProtocolError("the answer of somebody"), "unavailable"),
+        (httpx.InvalidURL("no url"), "unavailable"),
+    ],
+)
+async def test_a_peer_that_does_not_answer_is_named_without_credentials(failure: Exception, code: str) -> None:
+    def handle(_: httpx.Request) -> httpx.Response:
+        raise failure
+
+    for error in await both(handle, "GET", "/x", dict):
+        assert (type(error), error.code) == (Unavailable, code)
+        assert str(error).startswith("the gateway does not answer at http://gateway/ (")
+        assert "secret" not in str(error)
+        assert "somebody" not in str(error)
+
+
+async def test_an_answer_without_end_is_not_kept() -> None:
+    class Endless(httpx.SyncByteStream, httpx.AsyncByteStream):
+        def __iter__(self) -> Any:
+            while True:
+                yield b"x" * 2**24
+
+        async def __aiter__(self) -> Any:
+            while True:
+                yield b"x" * 2**24
+
+    for error in await both(lambda _: httpx.Response(200, stream=Endless()), "GET", "/x", dict):
+        assert str(error) == f"the gateway answers with more than {http_client.ANSWER_BYTES} bytes"
+
+
+async def test_an_answer_that_only_trickles_is_given_up() -> None:
+    class Trickling(httpx.SyncByteStream, httpx.AsyncByteStream):
+        def __iter__(self) -> Any:
+            while True:
+                yield b" "
+
+        async def __aiter__(self) -> Any:
+            while True:
+                await asyncio.sleep(0)
+                yield b" "
+
+    peer = Peer("the gateway", "http://gateway", timeout_s=0.05)
+    for error in await both(lambda _: httpx.Response(200, stream=Trickling()), "GET", "/x", dict, peer=peer):
+        assert (type(error), error.code) == (Unavailable, TIMEOUT)
+
+
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[Peer]:
+    """A server at https whose certificate is signed by itself, in `folder/ca.pem`."""
+    pem, secret = folder / "ca.pem", folder / "key.pem"
+    made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    more = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(secret), "-out", str(pem)]
+    await asyncio.to_thread(subprocess.run, [*made.split(), *more], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem, secret)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = msgspec.json.encode(TAKEN)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context) as server:
+        yield Peer("the gateway", f"https://localhost:{server.sockets[0].getsockname()[1]}")
+
+
+async def asked(peer: Peer) -> Any:
+    async with AsyncApiClient(peer) as client:
+        return await client.ask("GET", "/x", FeedbackTaken)
+
+
+async def test_an_own_ca_is_trusted_where_the_environment_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    async with serving(tmp_path) as peer:
+        with pytest.raises(Unavailable, match="certificate"):
+            await asked(peer)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        assert (await asked(peer)).feedback_id == "f"
+        with ApiClient(peer) as client:
+            answer = await asyncio.to_thread(client.ask, "GET", "/x", FeedbackTaken)
+        assert answer.feedback_id == "f"
