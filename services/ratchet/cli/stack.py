@@ -9,29 +9,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Group
-from rich.live import Live
-from rich.text import Text
 
 from ratchet.cli.endpoints import locate
-from ratchet.cli.exit_codes import ExitCode, NoStack
+from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.options import AsJson, Directory, DryRun
-from ratchet.cli.output import console, follow_up, print_json, print_table, progress, table
+from ratchet.cli.output import console, follow_up, print_json, print_table, progress
 from ratchet.errors import ConfigError, RatchetError, Unavailable
-from ratchet.local_stack.member import Member, MemberState
 from ratchet.local_stack.orphans import end_orphans, is_running
-from ratchet.local_stack.preflight import planned
 from ratchet.local_stack.process import log_tail
 from ratchet.local_stack.program import Program
 from ratchet.local_stack.settings import StackSettings, ports_of_environment, ports_of_options
-from ratchet.local_stack.stack import Stack
 from ratchet.local_stack.state import StackRecord, already_running, read_record, remove_record
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
@@ -40,7 +32,6 @@ app = typer.Typer()
 POLL_S = 0.2
 SLACK_S = 10.0
 """What a stop may take beyond the members' own deadlines."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @app.command()
@@ -67,6 +58,8 @@ def up(
     elif detach:
         start_background(settings, as_json)
     else:
+        from ratchet.cli.foreground import Foreground  # noqa: PLC0415 - only what supervises needs the servers' libraries
+
         raise typer.Exit(asyncio.run(Foreground(settings, as_json).run()))
 
 
@@ -155,6 +148,8 @@ def _stop_supervisor(record: StackRecord) -> None:
 
 def _checked(settings: StackSettings) -> tuple[Program, ...]:
     """What will be started. Raises what the supervisor would refuse with, before anything is made."""
+    from ratchet.local_stack.preflight import planned  # noqa: PLC0415 - `down` and `env` plan nothing
+
     record = read_record(settings.directory)
     if record is not None and is_running(record.pid, record.started_at):
         raise already_running(settings.directory, record)
@@ -196,90 +191,3 @@ def _last_words(log: Path, begin: int) -> str:
     lines = log_tail(log, lines=30, begin=begin)
     first = next((place for place, line in enumerate(lines) if line.startswith("ratchet: ")), max(0, len(lines) - 1))
     return "\n".join(lines[first:]).removeprefix("ratchet: ") or f"the stack ended during start; see {log}"
-
-
-class Foreground:
-    """A stack and what is seen of it: a live picture on a terminal, plain lines elsewhere, an ordered stop on a signal.
-
-    With `as_json` it prints one document, once everything is ready.
-    """
-
-    def __init__(self, settings: StackSettings, as_json: bool) -> None:
-        self._began = time.monotonic()
-        self._as_json = as_json
-        self._live = console.is_terminal and not as_json
-        self._stack = Stack(settings, None if self._live or as_json else self._line)
-        self._stopping = asyncio.Event()
-        self._phase = "starting"
-
-    async def run(self) -> int:
-        """Run until a signal; returns the exit code."""
-        main = asyncio.current_task()
-        assert main is not None  # noqa: S101 - a coroutine run by asyncio.run is a task
-        loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, main)
-        async with self._picture():
-            with suppress(asyncio.CancelledError):
-                async with self._stack:
-                    self._say_orphans()
-                    self._enter("running; Ctrl-C stops")
-                    self._say_started()
-                    await self._stopping.wait()
-                    self._enter("stopping")
-        self._print("stopped")
-        return ExitCode.DONE if self._phase != "starting" else ExitCode.INTERRUPTED
-
-    def _on_signal(self, main: asyncio.Task[int]) -> None:
-        """The first signal asks for an orderly end, the second does not wait for it."""
-        if self._stopping.is_set():
-            self._stack.kill_all()
-        elif self._phase == "starting":
-            main.cancel()
-        self._stopping.set()
-
-    def _enter(self, phase: str) -> None:
-        self._phase = phase
-        self._print(phase)
-
-    def _say_orphans(self) -> None:
-        if self._stack.ended_orphans:
-            self._print(f"ended what an earlier stack had left: {', '.join(self._stack.ended_orphans)}")
-
-    def _say_started(self) -> None:
-        record = read_record(self._stack.settings.directory)
-        if self._as_json and record is not None:
-            print_json(started_document(self._stack.settings.directory, record))
-
-    def _line(self, member: Member) -> None:
-        if member.state is not MemberState.STARTING or member.reason:
-            where = f" on {member.program.url}" if member.state is MemberState.READY else ""
-            self._print(f"{member.name} {member.state}{where}{f': {member.reason}' if member.reason else ''}")
-
-    def _print(self, text: str) -> None:
-        if not self._live and not self._as_json:
-            console.print(f"{time.monotonic() - self._began:6.1f} s  {text}")
-
-    def _picture(self) -> AbstractAsyncContextManager[None]:
-        return self._drawing() if self._live else _nothing()
-
-    @asynccontextmanager
-    async def _drawing(self) -> AsyncGenerator[None]:
-        with Live(get_renderable=self._render, console=console, refresh_per_second=4):
-            yield
-
-    def _render(self) -> Group:
-        rows = [
-            (member.name, member.state, member.program.url, member.restarts or None, member.reason)
-            for member in self._stack.members.values()
-        ]
-        head = Text.assemble(
-            ("ratchet ", "bold"),
-            f"{self._phase}  {time.monotonic() - self._began:.0f} s  {self._stack.settings.directory}",
-        )
-        return Group(head, table(("", "state", "url", "restarts", "reason"), rows))
-
-
-@asynccontextmanager
-async def _nothing() -> AsyncGenerator[None]:
-    yield
