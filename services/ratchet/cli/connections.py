@@ -6,15 +6,19 @@ A server's library is imported with the first connection to it: `--help` and Tab
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ratchet.cli.endpoints import Endpoints
 from ratchet.errors import BusUnavailable
 
 if TYPE_CHECKING:
+    from nats.js.api import RawStreamMsg
+
     from ratchet.bus.connection import Bus
+    from ratchet.bus.ordered_reader import OrderedReader
     from ratchet.service.settings import SharedSettings
     from ratchet.stores.objects import Objects
     from ratchet.stores.warehouse import Warehouse
@@ -53,6 +57,23 @@ async def connected(settings: SharedSettings) -> AsyncGenerator[Bus]:
         raise BusUnavailable(str(error)) from error
     finally:
         await bus.close()
+
+
+def reader(bus: Bus, stream: str, subjects: Sequence[str] = (), *, start: int | datetime) -> OrderedReader:
+    """Reads the subjects of a stream, or all of them, in order from `start` on."""
+    from ratchet.bus.ordered_reader import OrderedReader
+
+    return OrderedReader(bus, stream, subjects, start=start)
+
+
+async def message_of(bus: Bus, stream: str, number: int) -> RawStreamMsg | None:
+    """The message of that number; None where there is none, also for numbers below 1."""
+    from nats.js.errors import BadRequestError, NotFoundError
+
+    try:
+        return await bus.nc.jetstream().get_msg(stream, number)
+    except (BadRequestError, NotFoundError):
+        return None
 
 
 @asynccontextmanager

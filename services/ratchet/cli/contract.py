@@ -8,21 +8,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from nats.aio.msg import Msg
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.compatibility import Break, breaks
-from ratchet.bus.connection import Bus
 from ratchet.bus.contracts import Breach, Contracts, Views, load_schema, parse, with_references
 from ratchet.bus.envelope import unseal
-from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.registry import Topic
 from ratchet.bus.releases import releases
 from ratchet.bus.stored import stored_values
-from ratchet.cli.connections import connected, settings_of
+from ratchet.cli.connections import connected, reader, settings_of
 from ratchet.cli.endpoints import locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import AsJson, Directory, json_file
@@ -32,14 +29,20 @@ from ratchet.errors import InvalidMessage, Rejected, UnknownSubject
 from ratchet.resources import resource_dir
 from ratchet.service.contracts import load_contracts
 from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.service.settings import SharedSettings
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+    from ratchet.bus.connection import Bus
+    from ratchet.bus.ordered_reader import OrderedReader
+    from ratchet.service.settings import SharedSettings
 
 app = typer.Typer(no_args_is_help=True)
 
 Json = Any
 """A JSON document."""
-Told = Callable[[int, int], None]
-"""Told how many messages of how many were looked at."""
+OnProgress = Callable[[int, int], None]
+"""Gets how many messages of how many were looked at."""
 
 
 @app.command("list")
@@ -71,9 +74,9 @@ def show(
         _show({"stored": stored}, topic, {"stored in": [one.where for one in stored]}, as_json)
         return
     name = topic if topic.startswith("agent.rl.") else f"agent.rl.{topic}"
-    found = contracts.topics.get(name) or contracts.topic_of(name)
-    facts = {name: getattr(found, name) for name in ("subjects", "stream", "producers", "consumers")}
-    _show({"topic": found}, found.schema, facts, as_json)
+    known = contracts.topics.get(name) or contracts.topic_of(name)
+    facts = {name: getattr(known, name) for name in ("subjects", "stream", "producers", "consumers")}
+    _show({"topic": known}, known.schema, facts, as_json)
 
 
 def _show(what: dict[str, Any], name: str, facts: dict[str, Any], as_json: bool) -> None:
@@ -152,7 +155,7 @@ class Compatibility:
 
 @dataclass(slots=True)
 class Findings:
-    """What a replay found; at most `most` failures are kept, all are counted."""
+    """What a replay known; at most `most` failures are kept, all are counted."""
 
     most: int
     messages: int = 0
@@ -175,7 +178,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A schema that somebody wants, and the topic it is for."""
+    """A proposed schema, and the topic it is for."""
 
     topic: Topic
     schema: Json
@@ -231,7 +234,9 @@ def _refused_by_readers(views: Views, document: Json) -> bool:
     return breach is not None and breach.view == "open"
 
 
-async def replay(settings: SharedSettings, proposal: Proposal, days: float, most: int, told: Told) -> Findings:
+async def replay(
+    settings: SharedSettings, proposal: Proposal, days: float, most: int, on_progress: OnProgress
+) -> Findings:
     """Hold the last `days` of the live stream against the proposal. Raises `BusUnavailable` or `Rejected`."""
     findings = Findings(most)
     async with connected(settings) as bus:
@@ -239,14 +244,14 @@ async def replay(settings: SharedSettings, proposal: Proposal, days: float, most
         async for batch in reading.to_end():
             for message in batch:
                 findings.add(failure_of(proposal, bus.contracts, message))
-            told(findings.messages, reading.total)
+            on_progress(findings.messages, reading.total)
     return findings
 
 
 def _reading(bus: Bus, topic: Topic, since: datetime) -> OrderedReader:
     if bus.contracts.streams[topic.stream].retention == "workqueue":
         raise Rejected(f"{topic.stream} is a work queue: its messages belong to the workers and cannot be read again")
-    return OrderedReader(bus, topic.stream, bus.contracts.subjects(topic.name), start=since)
+    return reader(bus, topic.stream, bus.contracts.subjects(topic.name), start=since)
 
 
 def failure_of(proposal: Proposal, contracts: Contracts, message: Msg) -> Failure | None:

@@ -8,17 +8,14 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from nats.js.errors import BadRequestError, NotFoundError
 
-from ratchet.bus.connection import Bus
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.envelope import Headers, Record, unseal
-from ratchet.bus.ordered_reader import OrderedReader
-from ratchet.cli.connections import connected, settings_of
+from ratchet.cli.connections import connected, message_of, reader, settings_of
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import AsJson, Directory, DryRun
 from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_facts, print_table
@@ -27,7 +24,10 @@ from ratchet.contract.operations import DeadLetter
 from ratchet.errors import ContractError, InvalidMessage, NotFound, Rejected
 from ratchet.service.contracts import load_contracts
 from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.service.settings import SharedSettings
+
+if TYPE_CHECKING:
+    from ratchet.bus.connection import Bus
+    from ratchet.service.settings import SharedSettings
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -52,21 +52,21 @@ def list_letters(
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """List the newest dead letters."""
-    found = asyncio.run(newest(settings_of(locate(directory)), last))
+    letters = asyncio.run(newest(settings_of(locate(directory)), last))
     columns = ("number", "at", "stream", "sequence", "consumer", "subject", "reason", "detail")
-    letters = [(one.number, one.letter) for one in found]
     rows = [
-        (number, x.at, x.stream, x.sequence, x.consumer, x.original_subject, x.reason, x.detail)
-        for number, x in letters
+        (one.number, x.at, x.stream, x.sequence, x.consumer, x.original_subject, x.reason, x.detail)
+        for one in letters
+        for x in (one.letter,)
     ]
-    print_answer({"deadletters": found}, as_json, lambda: print_table(columns, rows, "no dead letters"))
+    print_answer({"deadletters": letters}, as_json, lambda: print_table(columns, rows, "no dead letters"))
 
 
 @app.command()
 def show(number: Number, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Show one dead letter whole: reason, headers and body."""
-    found = asyncio.run(read(settings_of(locate(directory)), number))
-    print_answer(found, as_json, lambda: show_letter(found, directory))
+    letter = asyncio.run(read(settings_of(locate(directory)), number))
+    print_answer(letter, as_json, lambda: show_letter(letter, directory))
 
 
 @app.command()
@@ -132,7 +132,6 @@ def _alone(everything: bool, stream: str | None, reason: str | None, since: date
 def _which(everything: bool, stream: str | None, reason: str | None, since: datetime | None) -> Which:
     if everything == bool(stream or reason or since):
         raise typer.BadParameter("give a number, or --all, or at least one of --stream, --reason and --since")
-
     at = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
     return Which(stream=stream, reason=reason, since=at)
 
@@ -175,17 +174,17 @@ async def newest(settings: SharedSettings, count: int) -> list[StoredLetter]:
 
     Raises `BusUnavailable`.
     """
-    found: list[StoredLetter] = []
+    newest_first: list[StoredLetter] = []
     async with connected(settings) as bus:
         extent = await bus.extent(STREAM)
         last = extent.last
-        while last >= extent.first and len(found) < count:
+        while last >= extent.first and len(newest_first) < count:
             first = max(extent.first, last - AT_ONCE + 1)
             letters = [one async for one in _between(bus, first, last)]
             begun = [StoredLetter(number=n, letter=letter, numbers=(n,)) for n, letter in letters if _begins(letter)]
-            found += reversed(begun)
+            newest_first += reversed(begun)
             last = first - 1
-    return found[:count]
+    return newest_first[:count]
 
 
 async def read(settings: SharedSettings, number: int) -> StoredLetter:
@@ -284,10 +283,10 @@ async def _numbers(bus: Bus, number: int, first: DeadLetter) -> list[int]:
     last = min((await bus.extent(STREAM)).last, number + AT_ONCE)
     numbers = {1: number}
     async with aclosing(_between(bus, number + 1, last)) as following:
-        async for found, letter in following:
+        async for later, letter in following:
             same = (letter.stream, letter.sequence, letter.consumer) == (first.stream, first.sequence, first.consumer)
             if same and letter.part is not None and letter.part > 1:
-                numbers.setdefault(letter.part, found)
+                numbers.setdefault(letter.part, later)
             if len(numbers) == first.parts:
                 break
     return [numbers[part] for part in sorted(numbers)]
@@ -299,10 +298,12 @@ def _begins(letter: DeadLetter) -> bool:
 
 
 async def _required(bus: Bus, number: int) -> DeadLetter:
-    found = await _stored(bus, number)
-    if found is None:
+    """The dead letter of that number. Raises `NotFound`."""
+    message = await message_of(bus, STREAM, number)
+    letter = _letter(message.headers, message.data) if message is not None else None
+    if letter is None:
         raise _missing(number)
-    return found
+    return letter
 
 
 def _missing(number: int) -> NotFound:
@@ -335,22 +336,12 @@ async def _between(bus: Bus, first: int, last: int) -> AsyncGenerator[tuple[int,
     """The letters there are with numbers from `first` to `last`, read in batches. Raises `BusUnavailable`."""
     if last < first:
         return
-    async with aclosing(OrderedReader(bus, STREAM, start=max(first, 1)).to_end(last)) as batches:
+    async with aclosing(reader(bus, STREAM, start=max(first, 1)).to_end(last)) as batches:
         async for batch in batches:
             for message in batch:
                 letter = _letter(message.headers, message.data)
                 if letter is not None:
                     yield message.metadata.sequence.stream, letter
-
-
-async def _stored(bus: Bus, number: int) -> DeadLetter | None:
-    """The dead letter of that number; None where there is none, or something else, also for numbers below 1."""
-    jetstream: Any = bus.nc.jetstream()  # nats-py types its answers only in parts
-    try:
-        stored = await jetstream.get_msg(STREAM, number)
-    except (BadRequestError, NotFoundError):
-        return None
-    return _letter(stored.headers, stored.data)
 
 
 def _letter(headers: Headers | None, data: bytes | None) -> DeadLetter | None:
@@ -361,12 +352,12 @@ def _letter(headers: Headers | None, data: bytes | None) -> DeadLetter | None:
         return None
 
 
-def show_letter(found: StoredLetter, directory: Path) -> None:
+def show_letter(stored: StoredLetter, directory: Path) -> None:
     """What it was, why it died, and its body as far as it can be read."""
-    letter = found.letter
+    letter = stored.letter
     print_facts(
         {
-            "number": found.number,
+            "number": stored.number,
             "at": letter.at,
             "stream": letter.stream,
             "sequence": letter.sequence,
@@ -379,11 +370,11 @@ def show_letter(found: StoredLetter, directory: Path) -> None:
     )
     console.print(f"\n{readable(letter.headers, base64.b64decode(letter.body))}\n", markup=False)
     why = complaint(load_contracts(), letter.original_subject, letter.headers, base64.b64decode(letter.body))
-    again = follow_up("deadletters", "replay", str(found.number), directory=directory)
+    again = follow_up("deadletters", "replay", str(stored.number), directory=directory)
     if why is None:
         console.print(f"`{again}` sends it again", markup=False)
     else:
-        gone = follow_up("deadletters", "drop", str(found.number), directory=directory)
+        gone = follow_up("deadletters", "drop", str(stored.number), directory=directory)
         console.print(f"It cannot be replayed as it is ({why}); `{gone}` deletes it", markup=False)
 
 
