@@ -11,9 +11,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.contract.training import Checkpointing, Dataset, Hyperparameters, TrainingConfig
-from ratchet.trainer_worker.checkpoints import Checkpoint, CheckpointStore
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Step
+from ratchet.trainer_worker.training.checkpoints import Checkpoint, CheckpointStore
 from tests.support.snapshot_rows import call, label_row, pair_row, trajectory_row, write_rows
 
 JOB_ID = "6a3f0c1e-0000-4000-8000-000000000001"

@@ -28,11 +28,11 @@ from ratchet.engine_local.domain.answers import Completion
 from ratchet.engine_local.domain.requests import Sampling
 from ratchet.engine_local.torch_batch import Batch, Job
 from ratchet.engine_local.torch_policies import Served, load_weights, merge_adapter, serve
-from ratchet.trainer_worker.checkpoints import Checkpoint
 from ratchet.trainer_worker.errors import Diverged
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Step
+from ratchet.trainer_worker.training.checkpoints import Checkpoint
 from ratchet.trainer_worker.training.policy import load_policy, save_policy
 
 OFFLINE = "offline"

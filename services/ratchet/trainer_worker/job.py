@@ -1,4 +1,8 @@
-"""What the worker and its child process say to each other: a job file in, one JSON line per event out. No torch."""
+"""What the worker, the warm parent and a training process send each other. No torch.
+
+A training process gets a job file and writes one JSON line per event. The worker asks the warm parent for processes on
+a socket that keeps messages apart; each message is one JSON document.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,14 @@ import msgspec
 from ratchet.bus.message import Value, decode
 from ratchet.contract.policy_manifest import Probe
 from ratchet.contract.training import EvaluationResults, TrainingConfig
+from ratchet.rules.algorithms import ALGORITHMS
 
 JOB_FILE, METRICS_FILE, LOG_FILE = "job.json", "metrics.jsonl", "child.log"
 CHECKPOINTS, RESULT, DOCUMENTS = "checkpoints", "result", "documents"
+CHECKPOINT_MANIFEST = "checkpoint.json"
 """Names inside a job's directory."""
+MESSAGE_BYTES = 65_536
+"""Longest message between the worker and the warm parent."""
 
 
 class JobSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,6 +45,12 @@ class JobSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Version of the policy that is trained; tells how stale a call is."""
     holdout: float = 0.0
     """Fraction of the preference pairs that are held out to judge the result on."""
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of a train step: what the job asks for, else its algorithm's default."""
+        config = self.config
+        return config.hyperparameters.batch_size or ALGORITHMS[config.algorithm].default_batch_size
 
 
 class Started(Value, frozen=True, kw_only=True, omit_defaults=True, tag="started"):
@@ -100,6 +114,45 @@ class Failed(Value, frozen=True, kw_only=True, omit_defaults=True, tag="failed")
 
 
 Event = Started | Progressed | Saved | Finished | Stopped | Failed
+
+
+class Ready(Value, frozen=True, tag="ready"):
+    """Everything is imported. `unfit`: why no process can be forked here."""
+
+    unfit: str | None = None
+
+
+class Fork(Value, frozen=True, tag="fork"):
+    """Asks for a training process for the job in `directory`; its three streams come along."""
+
+    ticket: int
+    directory: str
+    environment: dict[str, str]
+    """The child's whole environment; what libraries read while they are imported they have from this process."""
+
+
+class Forked(Value, frozen=True, tag="forked"):
+    """The process that a fork request got; its pidfd comes along."""
+
+    ticket: int
+    pid: int
+
+
+class Refused(Value, frozen=True, tag="refused"):
+    """No process could be made."""
+
+    ticket: int
+    reason: str
+
+
+class Exited(Value, frozen=True, tag="exited"):
+    """A child has ended. `code` is negative for the signal that ended it."""
+
+    pid: int
+    code: int
+
+
+WarmAnswer = Ready | Forked | Refused | Exited
 
 
 def write_job(directory: Path, spec: JobSpec) -> None:

@@ -28,9 +28,8 @@ from ratchet.stores.policies import (
     tokenizer_digest,
     upload_files,
 )
-from ratchet.trainer_worker.checkpoints import MANIFEST
 from ratchet.trainer_worker.domain import version_of
-from ratchet.trainer_worker.job import DOCUMENTS, LOG_FILE, METRICS_FILE, Finished, JobSpec
+from ratchet.trainer_worker.job import CHECKPOINT_MANIFEST, DOCUMENTS, LOG_FILE, METRICS_FILE, Finished, JobSpec
 from ratchet.trainer_worker.model_card import model_card
 
 DATASET, RESUME = "dataset.parquet", "resume"
@@ -124,7 +123,7 @@ def store_checkpoint(objects: BlobStore, dispatch: TrainingDispatch, directory: 
         files = upload_files(objects, directory)
     except FileNotFoundError:
         return None
-    if MANIFEST not in {file.name for file in files}:
+    if CHECKPOINT_MANIFEST not in {file.name for file in files}:
         return None
     stored = StoredCheckpoint(
         training_job_id=dispatch.training_job_id, attempt=dispatch.attempt, step=step, files=files

@@ -19,21 +19,16 @@ import structlog
 from ratchet.bus.tasks import end
 from ratchet.service.logs import failure
 from ratchet.trainer_worker.child_process import THREAD_VARIABLES, Process, Streams, library_environment
-from ratchet.trainer_worker.training.warm_parent import (
-    MESSAGE_BYTES,
-    PRELOADED,
-    QUIET,
-    Answer,
-    Exited,
-    Fork,
-    Forked,
-    Ready,
-    Refused,
-)
+from ratchet.trainer_worker.job import MESSAGE_BYTES, Exited, Fork, Forked, Ready, Refused, WarmAnswer
 
 log = structlog.get_logger()
 
 LOG_FILE = "warm-parent.log"
+QUIET = {
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+"""Environment that keeps the parent's imports from starting threads and from initialising CUDA."""
 READY_S = 120.0
 """Longest wait of a training for the imports: a fresh process would begin them anew."""
 ANSWER_S = 5.0
@@ -86,7 +81,8 @@ class _Parent:
 class WarmLink:
     """A component. Prepares the parent `delay_s` after its start, or when the first training needs it."""
 
-    def __init__(self, directory: Path, delay_s: float, modules: Sequence[str] = PRELOADED) -> None:
+    def __init__(self, directory: Path, delay_s: float, modules: Sequence[str] = ()) -> None:
+        """`modules`: what the parent imports instead of what trainings need."""
         self._directory = directory
         self._modules = modules
         self._delay_s = delay_s
@@ -221,10 +217,10 @@ class WarmLink:
         if not body:
             asyncio.get_running_loop().remove_reader(parent.control)
             return False
-        self._on_answer(parent, msgspec.json.decode(body, type=Answer), descriptors)
+        self._on_answer(parent, msgspec.json.decode(body, type=WarmAnswer), descriptors)
         return True
 
-    def _on_answer(self, parent: _Parent, answer: Answer, descriptors: list[int]) -> None:
+    def _on_answer(self, parent: _Parent, answer: WarmAnswer, descriptors: list[int]) -> None:
         match answer:
             case Ready(unfit=reason):
                 self._unfit = reason

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.trainer_worker.checkpoints import MANIFEST, CheckpointStore, open_checkpoint
 from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.job import CHECKPOINT_MANIFEST
+from ratchet.trainer_worker.training.checkpoints import CheckpointStore, open_checkpoint
 from tests.support.hostile import DAMAGED_JSON
 
 
@@ -62,7 +63,7 @@ def test_a_damaged_checkpoint_is_not_resumed(tmp_path: Path) -> None:
 
 def test_a_checkpoint_without_its_manifest_is_not_resumed(tmp_path: Path) -> None:
     checkpoint = store(tmp_path).save(1, 0.0, write())
-    (checkpoint.directory / MANIFEST).unlink()
+    (checkpoint.directory / CHECKPOINT_MANIFEST).unlink()
     with pytest.raises(DataUnusable, match="not a complete checkpoint"):
         open_checkpoint(checkpoint.directory, "job", "sft")
 
@@ -76,6 +77,6 @@ def test_another_jobs_checkpoint_is_not_resumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", DAMAGED_JSON, ids=lambda body: repr(body[:20]))
 def test_a_checkpoint_whose_manifest_cannot_be_read_is_not_resumed(tmp_path: Path, body: bytes) -> None:
     checkpoint = store(tmp_path).save(1, 0.0, write())
-    (checkpoint.directory / MANIFEST).write_bytes(body)
+    (checkpoint.directory / CHECKPOINT_MANIFEST).write_bytes(body)
     with pytest.raises(DataUnusable, match="is not a complete checkpoint"):
         open_checkpoint(checkpoint.directory, "job", "sft")

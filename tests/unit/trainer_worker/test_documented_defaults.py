@@ -36,7 +36,7 @@ def default_of(name: str) -> str:
             f"others {rate(ADAPTER_LEARNING_RATE)}; with full_finetune sft {rate(sft.DEFAULTS.full_learning_rate)}, "
             f"others {rate(FULL_LEARNING_RATE)}",
         ),
-        ("batch_size", f"{sft.DEFAULTS.batch_size}; policy gradients {GRADIENT.batch_size}"),
+        ("batch_size", f"{ALGORITHMS['sft'].default_batch_size}; policy gradients {GRADIENT.batch_size}"),
         ("epochs", f"{sft.DEFAULTS.epochs}; policy gradients {GRADIENT.epochs}"),
         ("clip_epsilon", f"{LOSS.clip_low:g}"),
         ("clip_epsilon_high", f"{LOSS.clip_high:g}, or clip_epsilon when given"),
@@ -57,5 +57,6 @@ def test_a_documented_default_is_the_trainers(name: str, default: str):
 
 def test_dpo_and_kto_share_their_documented_defaults():
     assert dpo.DEFAULTS == kto.DEFAULTS
-    assert (sft.DEFAULTS.batch_size, sft.DEFAULTS.epochs) == (dpo.DEFAULTS.batch_size, dpo.DEFAULTS.epochs)
+    assert sft.DEFAULTS.epochs == dpo.DEFAULTS.epochs
+    assert len({ALGORITHMS[name].default_batch_size for name in ("sft", "dpo", "kto")}) == 1
     assert dpo.BETA == kto.BETA

@@ -13,12 +13,12 @@ from msgspec.structs import replace as changed
 
 from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import Hyperparameters, Lora
-from ratchet.trainer_worker.checkpoints import open_checkpoint
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Outcome
 from ratchet.trainer_worker.training.algorithms.dpo import Preference
 from ratchet.trainer_worker.training.chats import ChatRows
+from ratchet.trainer_worker.training.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.pairs import pair_rows
 from ratchet.trainer_worker.training.learner.sequences import score_all

@@ -11,12 +11,12 @@ from msgspec.structs import replace as changed
 
 from ratchet.contract.snapshot import LabelRow
 from ratchet.contract.training import Hyperparameters
-from ratchet.trainer_worker.checkpoints import open_checkpoint
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Outcome
 from ratchet.trainer_worker.training.algorithms.kto import labelled_rows, shuffled
 from ratchet.trainer_worker.training.chats import ChatRows
+from ratchet.trainer_worker.training.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy
 from ratchet.trainer_worker.training.snapshot import read_snapshot
 from tests.support.tiny_models import chat_texts, write_tiny_model

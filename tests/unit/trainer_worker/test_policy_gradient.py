@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from peft import LoraConfig, get_peft_model
 
 from ratchet.contract.training import Hyperparameters
-from ratchet.trainer_worker.checkpoints import open_checkpoint
 from ratchet.trainer_worker.errors import DataUnusable, Diverged
 from ratchet.trainer_worker.training.algorithms import load_train
+from ratchet.trainer_worker.training.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 from tests.support.snapshot_rows import call as logged_call
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, mean_reward, play, toy_model

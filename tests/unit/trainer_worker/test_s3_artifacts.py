@@ -15,7 +15,6 @@ from ratchet.contract.snapshot import ParquetFile
 from ratchet.contract.training import Evaluation, EvaluationResults, SnapshotRef
 from ratchet.errors import DigestMismatch, Rejected
 from ratchet.stores.policies import Policy, publish_policy, upload_files
-from ratchet.trainer_worker.checkpoints import CheckpointStore, open_checkpoint
 from ratchet.trainer_worker.job import Finished
 from ratchet.trainer_worker.s3_artifacts import (
     LOG_BYTES,
@@ -26,6 +25,7 @@ from ratchet.trainer_worker.s3_artifacts import (
     store_metrics,
     store_policy,
 )
+from ratchet.trainer_worker.training.checkpoints import CheckpointStore, open_checkpoint
 from tests.support.blobs import MemoryBlobs
 from tests.support.hostile import DAMAGED_JSON
 from tests.support.snapshot_rows import snapshot_manifest

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from ratchet.contract.training import Hyperparameters, Lora
-from ratchet.trainer_worker.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.algorithms import load_train
-from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, save_policy
-from ratchet.trainer_worker.training.probe import probe_policy
+from ratchet.trainer_worker.training.checkpoints import open_checkpoint
+from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, probe_policy, save_policy
 from tests.support.snapshot_rows import trajectory_row
 from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec

@@ -1,38 +1,98 @@
-"""The running training as an algorithm sees it, inside the child process: progress, checkpoints, stop requests."""
+"""A training inside its process: loads, trains, leaves the policy's files; and the `Run` that its algorithm sees."""
 
 from __future__ import annotations
 
 import json
 import math
+import resource
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
 import torch
 
+from ratchet.contract.snapshot import ROWS
 from ratchet.rules.algorithms import ALGORITHMS
-from ratchet.trainer_worker.checkpoints import CheckpointStore, open_checkpoint
-from ratchet.trainer_worker.errors import Diverged
+from ratchet.trainer_worker.errors import Diverged, StopRequested
 from ratchet.trainer_worker.job import (
     CHECKPOINTS,
+    DOCUMENTS,
     METRICS_FILE,
+    RESULT,
     Event,
+    Finished,
     JobSpec,
     Progressed,
     Saved,
     Started,
+    Stopped,
     encode_event,
 )
-from ratchet.trainer_worker.training.algorithms.base import Step
+from ratchet.trainer_worker.training.algorithms import load_train
+from ratchet.trainer_worker.training.algorithms.base import Outcome, Step
+from ratchet.trainer_worker.training.checkpoints import CheckpointStore, open_checkpoint
+from ratchet.trainer_worker.training.documents import write_documents
+from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, probe_policy, save_policy
+from ratchet.trainer_worker.training.snapshot import read_snapshot
 
 SAVE_INTERVAL = 50
 """Default number of train steps between checkpoints."""
 
 PROGRESS_S = 0.2
 """Least time between two progress events; every train step is in the metrics file."""
+
+
+def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Event) -> Event:
+    """Load, train, and leave the policy's files in the job's directory."""
+    torch.set_num_threads(spec.threads)
+    torch.manual_seed(spec.config.hyperparameters.seed or 0)
+    algorithm = spec.config.algorithm
+    learn = load_train(algorithm)
+    with closing(ChildRun(spec, directory, events, stop)) as run:
+        examples = read_snapshot(Path(spec.dataset), ROWS[ALGORITHMS[algorithm].learns_from])
+        if stop.is_set():
+            return Stopped(step=0)
+        policy = load_policy(spec)
+        try:
+            outcome = learn(spec, policy, examples, run)
+        except StopRequested:
+            return Stopped(step=run.reached)
+    if outcome.stopped_at is not None:
+        return Stopped(step=outcome.stopped_at)
+    return _leave(directory, spec, policy, outcome)
+
+
+def _leave(directory: Path, spec: JobSpec, policy: TrainedPolicy, outcome: Outcome) -> Finished:
+    """Write the policy's files and its documents."""
+    result = directory / RESULT
+    result.mkdir()
+    save_policy(policy, result, spec.base_name)
+    if outcome.extra_files is not None:
+        outcome.extra_files(result)
+    write_documents(directory / DOCUMENTS, spec, policy, outcome)
+    return Finished(
+        directory=str(result),
+        kind=policy.kind,
+        samples=outcome.samples,
+        metrics=outcome.metrics,
+        peak_memory_gb=_peak_memory_gb(),
+        gpus=1 if policy.device.type == "cuda" else 0,
+        final_reward=outcome.final_reward,
+        probe=probe_policy(policy, outcome.probe_prompt),
+        evaluation=outcome.evaluation,
+    )
+
+
+def _peak_memory_gb() -> float:
+    """Largest resident memory of this process, or memory of its GPU when it used one."""
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+    return max(resident, gpu) / 1e9
 
 
 class ChildRun:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.policy_manifest import ADAPTER, MODEL
+from ratchet.contract.policy_manifest import ADAPTER, MODEL, Probe
 from ratchet.contract.training import Lora
 from ratchet.errors import Rejected
 from ratchet.trainer_worker.job import JobSpec
 
+PROBE_PROMPT_TOKENS, PROBE_OUTPUT_TOKENS = 128, 16
 CHECKPOINTING_PARAMETERS = 1_000_000_000
 """From this size on, activations are recomputed in the backward pass."""
 
@@ -98,11 +100,28 @@ def save_policy(policy: TrainedPolicy, directory: Path, base_name: str) -> None:
     policy.tokenizer.save_pretrained(str(directory))
 
 
-def pad_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id to pad with; any will do, since padding is never attended to and never learns."""
-    pad = cast("int | None", tokenizer.pad_token_id)
-    end = cast("int | None", tokenizer.eos_token_id)
-    return pad if pad is not None else end or 0
+@torch.no_grad()
+def probe_policy(policy: TrainedPolicy, prompt: Sequence[int]) -> Probe:
+    """A short greedy continuation of `prompt` with its log-probabilities, for engines to check themselves against.
+
+    The log-probabilities are of the undivided distribution, in float32.
+    """
+    model: Any = policy.model
+    model.eval()
+    end = cast("int | None", policy.tokenizer.eos_token_id)
+    ids = list(prompt[-PROBE_PROMPT_TOKENS:]) or [end or 0]
+    shown = len(ids)
+    logprobs: list[float] = []
+    with torch.autocast(policy.device.type, torch.bfloat16, enabled=policy.bf16):
+        for _ in range(PROBE_OUTPUT_TOKENS):
+            logits: Tensor = model(input_ids=torch.tensor([ids], device=policy.device), use_cache=False).logits[0, -1]
+            all_logprobs = torch.log_softmax(logits.float(), -1)
+            best = int(all_logprobs.argmax())
+            ids.append(best)
+            logprobs.append(float(all_logprobs[best]))
+            if best == end:
+                break
+    return Probe(prompt_token_ids=ids[:shown], output_token_ids=ids[shown:], logprobs=logprobs)
 
 
 def _load_base(name: str, dtype: torch.dtype) -> Any:

@@ -23,7 +23,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.training import Hyperparameters
+from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Run, Step
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 
@@ -74,13 +74,12 @@ class Defaults:
 
     adapter_learning_rate: float
     full_learning_rate: float
-    batch_size: int
     epochs: int = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a training goes through."""
+class TrlTraining:
+    """What a job trains on, and how it goes through it."""
 
     objective: Objective
     examples: int
@@ -104,33 +103,34 @@ class Trained:
     """The hyperparameters as the trainer had them."""
 
 
-def run_trl(policy: TrainedPolicy, hyper: Hyperparameters, run: Run, work: Work) -> Trained:
+def run_trl(spec: JobSpec, policy: TrainedPolicy, run: Run, training: TrlTraining) -> Trained:
     """Train `policy` in place until it is complete or a stop was asked for and saved."""
     with tempfile.TemporaryDirectory(prefix="trl-") as folder:
-        progress = _Progress(run, work.keep)
-        args = _arguments(policy, hyper, work, Path(folder))
+        progress = _Progress(run, training.keep)
+        total = _total_steps(spec, training)
+        args = _arguments(spec, policy, training, total, folder)
         trainer = _Trainer(
-            objective=work.objective,
+            objective=training.objective,
             model=policy.model,
             args=args,
-            data_collator=_Collator(work.objective),
-            train_dataset=Dataset.from_dict({"example": list(range(work.examples))}),
+            data_collator=_Collator(training.objective),
+            train_dataset=Dataset.from_dict({"example": list(range(training.examples))}),
             processing_class=policy.tokenizer,
             callbacks=[progress],
         )
         trainer.remove_callback(PrinterCallback)
-        run.started(work.samples, total_steps(hyper, work.examples, work.defaults))
+        run.started(training.samples, total)
         resume = str(run.resume.directory) if run.resume else None
         trainer.train(resume_from_checkpoint=resume)
     return Trained(progress.stopped_at, progress.last, _effective(args, policy))
 
 
-def total_steps(hyper: Hyperparameters, examples: int, defaults: Defaults) -> int:
-    """Train steps of a whole training."""
+def _total_steps(spec: JobSpec, training: TrlTraining) -> int:
+    hyper = spec.config.hyperparameters
     if hyper.max_steps:
         return hyper.max_steps
-    passes = math.ceil(examples / (hyper.batch_size or defaults.batch_size))
-    return (hyper.epochs or defaults.epochs) * math.ceil(passes / (hyper.gradient_accumulation or 1))
+    passes = math.ceil(training.examples / spec.batch_size)
+    return (hyper.epochs or training.defaults.epochs) * math.ceil(passes / (hyper.gradient_accumulation or 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +165,12 @@ class _Trainer(SFTTrainer):  # pyright: ignore[reportUntypedBaseClass]
     ) -> Any:
         """Mean over the items of the whole (accumulated) batch."""
         assert not return_outputs, "there is no evaluation loop here"  # noqa: S101
-        found = self._objective.loss(inputs["example"].tolist())
+        loss = self._objective.loss(inputs["example"].tolist())
         logged: Any = self._metrics["train"]
-        for name, value in found.metrics.items():
+        for name, value in loss.metrics.items():
             logged[name].append(value)
         own = int((inputs["labels"][:, 1:] != IGNORED).sum())
-        return found.total / (own if num_items_in_batch is None else num_items_in_batch)
+        return loss.total / (own if num_items_in_batch is None else num_items_in_batch)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Without TRL's model card, which the checkpoint of a job has no use for."""
@@ -223,14 +223,13 @@ def _move_files(source: Path, target: Path) -> None:
         shutil.move(path, target / path.name)
 
 
-def _arguments(policy: TrainedPolicy, hyper: Hyperparameters, work: Work, folder: Path) -> SFTConfig:
-    defaults = work.defaults
-    total = total_steps(hyper, work.examples, defaults)
+def _arguments(spec: JobSpec, policy: TrainedPolicy, training: TrlTraining, total: int, folder: str) -> SFTConfig:
+    hyper, defaults = spec.config.hyperparameters, training.defaults
     rate = defaults.full_learning_rate if hyper.full_finetune else defaults.adapter_learning_rate
     model: Any = policy.model
     return SFTConfig(
-        output_dir=str(folder),
-        per_device_train_batch_size=hyper.batch_size or defaults.batch_size,
+        output_dir=folder,
+        per_device_train_batch_size=spec.batch_size,
         gradient_accumulation_steps=hyper.gradient_accumulation or 1,
         num_train_epochs=hyper.epochs or defaults.epochs,
         max_steps=hyper.max_steps or -1,
@@ -244,7 +243,7 @@ def _arguments(policy: TrainedPolicy, hyper: Hyperparameters, work: Work, folder
         max_grad_norm=1.0 if hyper.max_grad_norm is None else hyper.max_grad_norm,
         seed=hyper.seed or 0,
         data_seed=hyper.seed or 0,
-        train_sampling_strategy="sequential" if work.in_order else "random",
+        train_sampling_strategy="sequential" if training.in_order else "random",
         bf16=policy.bf16,
         use_cpu=policy.device.type == "cpu",
         activation_checkpointing=bool(model.is_activation_checkpointing),

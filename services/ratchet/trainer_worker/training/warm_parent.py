@@ -1,10 +1,10 @@
 """The warm parent: a process that imports what trainings need once, and forks a training process whenever it is asked.
 
-Run by `warm_link.WarmLink` as `python -m ratchet.trainer_worker.training.warm_parent <fd> <modules>`. It has one
-thread, never initialises a GPU, and does nothing but fork and report how its children ended: so its memory does not
-grow, and a child cannot inherit a lock that somebody holds. It ends with the worker: its control socket closes, and the
-kernel sends SIGKILL. Its children outlive it; each ends by itself when the worker does (see `child`). Linux only: it
-needs pidfds.
+Run by `warm_link.WarmLink` as `python -m ratchet.trainer_worker.training.warm_parent <fd> [<module> ...]`, where the
+modules are imported instead of `PRELOADED`. It has one thread, never initialises a GPU, and does nothing but fork and
+report how its children ended: so its memory does not grow, and a child cannot inherit a lock that another thread holds.
+It ends with the worker: its control socket closes, and the kernel sends SIGKILL. Its children outlive it; each ends by
+itself when the worker does (see `child`). Linux only: it needs pidfds.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from ratchet.rules.algorithms import BUILT_IN
+from ratchet.trainer_worker.job import MESSAGE_BYTES, Exited, Fork, Forked, Ready, Refused
+from ratchet.trainer_worker.training.child import main as train
+
 PRELOADED = (
     "torch",
     "transformers",
@@ -32,72 +36,14 @@ PRELOADED = (
     "transformers.models.llama.modeling_llama",
     "peft",
     "trl",
-    "ratchet.trainer_worker.training.child",
     "ratchet.trainer_worker.training.child_run",
-    "ratchet.trainer_worker.training.documents",
-    "ratchet.trainer_worker.training.policy",
-    "ratchet.trainer_worker.training.probe",
-    "ratchet.trainer_worker.training.snapshot",
-    "ratchet.trainer_worker.training.algorithms.dpo",
-    "ratchet.trainer_worker.training.algorithms.grpo",
-    "ratchet.trainer_worker.training.algorithms.kto",
-    "ratchet.trainer_worker.training.algorithms.ppo",
-    "ratchet.trainer_worker.training.algorithms.reinforce",
-    "ratchet.trainer_worker.training.algorithms.rloo",
-    "ratchet.trainer_worker.training.algorithms.sft",
+    *(algorithm.train.partition(":")[0] for algorithm in BUILT_IN),
 )
 """Modules that training processes import; a model class that is missing here is imported by the child."""
 
-QUIET = {
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-}
-"""Environment that keeps imports from starting threads and from initialising CUDA."""
-
 PR_SET_PDEATHSIG = 1
-MESSAGE_BYTES = 65_536
-"""Longest message on the control socket."""
 STREAMS = 3
 """File descriptors that come with a fork request: standard input, output and error of the child."""
-
-
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """Everything is imported. `unfit`: why no process can be forked here."""
-
-    unfit: str | None = None
-
-
-class Fork(msgspec.Struct, frozen=True, tag="fork"):
-    """Asks for a training process for the job in `directory`; its three streams come along."""
-
-    ticket: int
-    directory: str
-    environment: dict[str, str]
-    """The child's whole environment; what libraries read while they are imported they have from this process."""
-
-
-class Forked(msgspec.Struct, frozen=True, tag="forked"):
-    """The process that a fork request got; its pidfd comes along."""
-
-    ticket: int
-    pid: int
-
-
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """No process could be made."""
-
-    ticket: int
-    reason: str
-
-
-class Exited(msgspec.Struct, frozen=True, tag="exited"):
-    """A child has ended. `code` is negative for the signal that ended it."""
-
-    pid: int
-    code: int
-
-
-Answer = Ready | Forked | Refused | Exited
 
 
 def main(control: socket.socket, modules: Sequence[str]) -> int:
@@ -174,8 +120,6 @@ class _Forks:
                 os.close(stream)
             os.environ.clear()
             os.environ.update(request.environment)
-            from ratchet.trainer_worker.training.child import main as train  # noqa: PLC0415 - the worker imports this file too
-
             status = train(Path(request.directory))
         except BaseException:  # noqa: BLE001 - the boundary of the process
             traceback.print_exc()
@@ -221,4 +165,4 @@ def _closing(descriptors: list[int]) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]))
+    sys.exit(main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:] or PRELOADED))

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from ratchet.bus.message import JsonObject
 from ratchet.contract.training import EvaluationResults
-from ratchet.trainer_worker.checkpoints import Checkpoint
 from ratchet.trainer_worker.job import JobSpec
+from ratchet.trainer_worker.training.checkpoints import Checkpoint
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 
 

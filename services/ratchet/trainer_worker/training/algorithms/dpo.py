@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import EvaluationResults
-from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
@@ -25,11 +24,9 @@ from ratchet.trainer_worker.training.learner.preference_losses import PairLogpro
 from ratchet.trainer_worker.training.learner.reference import Reference, score_sides
 from ratchet.trainer_worker.training.learner.sequences import never, sequence_logprobs
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Trained, Work, run_trl
+from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Trained, TrlTraining, run_trl
 
-DEFAULTS = Defaults(
-    batch_size=ALGORITHMS["dpo"].default_batch_size, adapter_learning_rate=2e-5, full_learning_rate=1e-6
-)
+DEFAULTS = Defaults(adapter_learning_rate=2e-5, full_learning_rate=1e-6)
 BETA = 0.1
 
 
@@ -45,8 +42,8 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     beta = BETA if hyper.beta is None else hyper.beta
     smoothing = hyper.label_smoothing or 0.0
     objective = Preference(scorer, [made.pairs[index] for index in learn], reference.of(learn), beta, smoothing)
-    work = Work(objective, len(learn), len(learn), DEFAULTS, keep=reference.save)
-    trained = run_trl(policy, hyper, run, work)
+    training = TrlTraining(objective, len(learn), len(learn), DEFAULTS, keep=reference.save)
+    trained = run_trl(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=len(learn), stopped_at=trained.stopped_at)
     return Outcome(

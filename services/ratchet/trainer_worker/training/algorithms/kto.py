@@ -18,7 +18,6 @@ import msgspec
 import torch
 
 from ratchet.contract.snapshot import LabelRow
-from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
@@ -29,11 +28,9 @@ from ratchet.trainer_worker.training.learner.preference_losses import KtoWeights
 from ratchet.trainer_worker.training.learner.reference import Reference, other_data
 from ratchet.trainer_worker.training.learner.sequences import Rows, sequence_logprobs
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Trained, Work, run_trl
+from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Trained, TrlTraining, run_trl
 
-DEFAULTS = Defaults(
-    batch_size=ALGORITHMS["kto"].default_batch_size, adapter_learning_rate=2e-5, full_learning_rate=1e-6
-)
+DEFAULTS = Defaults(adapter_learning_rate=2e-5, full_learning_rate=1e-6)
 BETA = 0.1
 PARTNERS = "partners.json"
 """In a checkpoint: for each example the one whose answer is put in its place."""
@@ -46,7 +43,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
     chats = ChatRows(policy.tokenizer, max_length)
     order = shuffled(labels, hyper.seed or 0)
     kept = _kept_partners(run)
-    examples = labelled_rows(chats, order, hyper.batch_size or DEFAULTS.batch_size, kept)
+    examples = labelled_rows(chats, order, spec.batch_size, kept)
     scorer = Scorer(policy.model, bf16=policy.bf16)
     reference = Reference.open(scorer, [(example.rows, example.mismatched) for example in examples], run)
     weights = KtoWeights(
@@ -57,8 +54,8 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
     objective = Thumbs(scorer, examples, reference, weights)
     count = len(examples)
     keep = partial(_keep, reference, [example.partner for example in examples])
-    work = Work(objective, count, count, DEFAULTS, in_order=True, keep=keep)
-    trained = run_trl(policy, hyper, run, work)
+    training = TrlTraining(objective, count, count, DEFAULTS, in_order=True, keep=keep)
+    trained = run_trl(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=count, stopped_at=trained.stopped_at)
     return Outcome(

@@ -11,7 +11,6 @@ import torch
 from ratchet.bus.message import JsonObject
 from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.contract.training import Hyperparameters
-from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, Step
@@ -132,12 +131,12 @@ def update_options(learning: Learning) -> UpdateOptions:
     hyper = learning.hyper
     plain = UpdateOptions(
         learning_rate=FULL_LEARNING_RATE if hyper.full_finetune else ADAPTER_LEARNING_RATE,
-        batch_size=ALGORITHMS[learning.spec.config.algorithm].default_batch_size,
+        batch_size=learning.spec.batch_size,
     )
     longest = max(row.trained for row in learning.data.rows)
     return UpdateOptions(
         learning_rate=hyper.learning_rate or plain.learning_rate,
-        batch_size=(hyper.batch_size or plain.batch_size) * (hyper.gradient_accumulation or 1),
+        batch_size=plain.batch_size * (hyper.gradient_accumulation or 1),
         epochs=hyper.epochs or plain.epochs,
         max_steps=hyper.max_steps,
         accumulation=hyper.gradient_accumulation or plain.accumulation,

@@ -15,8 +15,7 @@ import msgspec
 
 from ratchet.bus.message import Value, decode
 from ratchet.trainer_worker.errors import DataUnusable
-
-MANIFEST = "checkpoint.json"
+from ratchet.trainer_worker.job import CHECKPOINT_MANIFEST
 
 
 class CheckpointManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,7 +66,7 @@ class CheckpointStore:
             score=score,
             files={path.name: _sha256(path) for path in sorted(partial.iterdir())},
         )
-        (partial / MANIFEST).write_bytes(msgspec.json.encode(manifest))
+        (partial / CHECKPOINT_MANIFEST).write_bytes(msgspec.json.encode(manifest))
         directory = self._root / f"step-{step:06d}"
         shutil.rmtree(directory, ignore_errors=True)
         partial.rename(directory)
@@ -76,7 +75,7 @@ class CheckpointStore:
 
     def all(self) -> list[Checkpoint]:
         """Complete checkpoints, oldest step first."""
-        found = sorted(path for path in self._root.glob("step-*") if (path / MANIFEST).is_file())
+        found = sorted(path for path in self._root.glob("step-*") if (path / CHECKPOINT_MANIFEST).is_file())
         return [Checkpoint(path, _read(path)) for path in found]
 
     def _prune(self) -> None:
@@ -84,7 +83,7 @@ class CheckpointStore:
         best = sorted(earlier, key=lambda checkpoint: checkpoint.manifest.score, reverse=True)
         for checkpoint in best[self._keep :]:
             # The manifest goes first, so that a half-removed directory is not taken for a checkpoint.
-            (checkpoint.directory / MANIFEST).unlink()
+            (checkpoint.directory / CHECKPOINT_MANIFEST).unlink()
             shutil.rmtree(checkpoint.directory)
 
 
@@ -103,7 +102,7 @@ def open_checkpoint(directory: Path, training_job_id: str, algorithm: str) -> Ch
 
 
 def _read(directory: Path) -> CheckpointManifest:
-    return decode((directory / MANIFEST).read_bytes(), CheckpointManifest)
+    return decode((directory / CHECKPOINT_MANIFEST).read_bytes(), CheckpointManifest)
 
 
 def _sha256(path: Path) -> str:
