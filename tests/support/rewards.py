@@ -65,7 +65,10 @@ class StoredFacts:
     def all_rewards(self) -> list[Reward]:
         return [message for message in self._rows["rewards"].values() if isinstance(message, Reward)]
 
-    async def wait_until_stored(self, table: str, event_ids: Iterable[str]) -> None:
+    def is_settled(self, stream: str, sequence: int) -> bool:
+        return True
+
+    async def wait_for(self, stream: str, sequences: Iterable[int], deadline_s: float) -> None:
         await self._pause()
 
     async def stored(self, table: str, event_ids: Iterable[str]) -> set[str]:

@@ -25,6 +25,7 @@ from ratchet.reward_computer.settings import Settings, spec_of
 from ratchet.rules.alerts import gap_alert
 from ratchet.service.contracts import load_contracts
 from ratchet.service.runtime import App
+from ratchet.stores.stored import StoredWatch
 from ratchet.stores.warehouse import Warehouse
 
 NAME = "reward_computer"
@@ -46,9 +47,11 @@ async def build(settings: Settings) -> AsyncIterator[App]:
 async def assembled(settings: Settings, bus: Bus, warehouse: Warehouse) -> App:
     """The reward computer on connections that are open."""
     histories, windows = projections(bus)
+    settled = StoredWatch(bus, ("RL_TRAJECTORIES", "RL_FEEDBACK"))
     computer = RewardComputer(
         spec=spec_of(settings),
         facts=Facts(warehouse),
+        settled=settled,
         histories=histories,
         windows=windows,
         windows_from=await last_reward(bus),
@@ -66,7 +69,7 @@ async def assembled(settings: Settings, bus: Bus, warehouse: Warehouse) -> App:
         "turn-history": histories.check,
         "score-windows": windows.check,
     }
-    return App(NAME, [histories, windows, *consumers], checks)
+    return App(NAME, [histories, windows, settled, *consumers], checks)
 
 
 def projections(bus: Bus) -> tuple[Projection[TurnHistory], Projection[ScoreWindows]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -12,8 +11,6 @@ from ratchet.contract import Feedback, Reward, Trajectory, decode
 from ratchet.stores.warehouse import Warehouse
 
 M = TypeVar("M", bound=Message)
-
-WAIT_S, POLL_S = 1.0, 0.05
 
 _DEAD = """
 SELECT DISTINCT sequence FROM ledger_entries
@@ -32,16 +29,6 @@ class Facts:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
-
-    async def wait_until_stored(self, table: str, events: Mapping[str, Key]) -> None:
-        """Return once all of these events are stored, or after `WAIT_S`: the collector is usually that fast.
-
-        `events`: the role and trajectory of each event, by which its row is found.
-        """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + WAIT_S
-        while len(await self.stored(table, events)) < len(events) and loop.time() < until:  # noqa: ASYNC110 - no event
-            await asyncio.sleep(POLL_S)
 
     async def stored(self, table: str, events: Mapping[str, Key]) -> set[str]:
         """Which of these events are stored in `table`. What is read does not grow with the table."""

@@ -9,7 +9,7 @@ trajectory and revises. (Of two opinions, the later sees both; see `domain.rewar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -36,6 +36,9 @@ from ratchet.reward_computer.domain.reward import (
 )
 from ratchet.reward_computer.domain.window import NOTHING_YET, Stats
 
+WAIT_S = 1.0
+"""Longest wait of a batch for the collector, which is usually faster; later, messages are delivered again."""
+
 
 class Histories(Protocol):
     """The projection of turn histories."""
@@ -61,6 +64,18 @@ class Windows(Protocol):
         ...
 
 
+class Settled(Protocol):
+    """What the collector has stored."""
+
+    def is_settled(self, stream: str, sequence: int) -> bool:
+        """Whether the collector has stored this message, or made it a dead letter."""
+        ...
+
+    async def wait_for(self, stream: str, sequences: Collection[int], deadline_s: float) -> None:
+        """Return once all of these messages are settled, or after the deadline."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What ClickHouse holds about the trajectories of a batch."""
@@ -76,6 +91,7 @@ class RewardComputer:
 
     spec: RewardSpec
     facts: Facts
+    settled: Settled
     histories: Histories
     windows: Windows
     windows_from: int
@@ -110,16 +126,22 @@ class RewardComputer:
     async def _stored(
         self, table: str, batch: Sequence[Received[Trajectory]] | Sequence[Received[Feedback]]
     ) -> set[str]:
-        """Which events of the batch are stored. New ones are waited for; one that came before holds up nobody."""
-        new = {received.event_id: _key(received.message) for received in batch if received.delivered == 1}
-        await self.facts.wait_until_stored(table, new)
-        return await self.facts.stored(table, {received.event_id: _key(received.message) for received in batch})
+        """Which events of the batch are stored. It waits for new ones; one that came before delays no other.
+
+        ClickHouse is asked only about messages that the collector has settled.
+        """
+        stream = batch[0].stream
+        await self.settled.wait_for(stream, {one.sequence for one in batch if one.delivered == 1}, WAIT_S)
+        settled = {one.event_id: _key(one.message) for one in batch if self.settled.is_settled(stream, one.sequence)}
+        return await self.facts.stored(table, settled) if settled else set()
 
     async def _without_dead(self, batch: Sequence[Received[Message]], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """What the collector could not store is waited for no longer; its dead letter tells of it already."""
         pairs = list(zip(batch, outcomes, strict=True))
-        waiting = {one.sequence for one, outcome in pairs if isinstance(outcome, Retry) and one.delivered > 1}
-        dead = await self.facts.dead(batch[0].stream, waiting) if waiting else set[int]()
+        stream = batch[0].stream
+        late = [one.sequence for one, outcome in pairs if isinstance(outcome, Retry) and one.delivered > 1]
+        waiting = {sequence for sequence in late if self.settled.is_settled(stream, sequence)}
+        dead = await self.facts.dead(stream, waiting) if waiting else set[int]()
         return [Done() if one.sequence in dead else outcome for one, outcome in pairs]
 
     def _first(self, received: Received[Trajectory], stored: set[str], known: _Known) -> Outcome:

@@ -59,6 +59,7 @@ from ratchet.service.health import Check
 from ratchet.service.http import HttpServer
 from ratchet.service.runtime import App, Component, Periodic
 from ratchet.stores.objects import Objects
+from ratchet.stores.stored import StoredWatch
 from ratchet.stores.warehouse import Warehouse
 
 NAME = "rl_coordinator"
@@ -124,10 +125,10 @@ async def assembled(settings: Settings, stores: Stores, house: House, recipes: R
     intake = Intake(bus, store, coordinator, _feasibility(settings, stores, policies, store))
     keeper = Keeper(bus, store, Pace(settings.tick_s, house.limits, settings.job_retention_s), bus.now)
     dispatcher = Dispatcher(store, policies, _exporter(settings, stores), keeper, house, bus.now)
-    counts = Counts(stores.warehouse)
+    counts, settled = Counts(stores.warehouse), StoredWatch(bus, (counter.stream, preferring.stream))
     triggers = [
-        ThresholdTrigger(store, intake, counts, Thresholds("rewarded", counter, recipes.rewarded), bus.now),
-        ThresholdTrigger(store, intake, counts, Thresholds("preferences", preferring, recipes.preferences), bus.now),
+        ThresholdTrigger(store, intake, settled, Thresholds("rewarded", counter, recipes.rewarded), bus.now),
+        ThresholdTrigger(store, intake, settled, Thresholds("preferences", preferring, recipes.preferences), bus.now),
     ]
     api = http_app(
         stores.checks(),
@@ -156,6 +157,7 @@ async def assembled(settings: Settings, stores: Stores, house: House, recipes: R
     components: list[Component] = [
         counter,
         preferring,
+        settled,
         bus.subscribe("coordinator-training", handlers),
         Periodic(settings.tick_s, keeper.tick, "keeper"),
         Periodic(settings.tick_s, dispatcher.tick, "dispatcher"),

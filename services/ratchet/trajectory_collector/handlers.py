@@ -10,9 +10,11 @@ from typing import Any
 
 from ratchet.bus.consumer import BatchHandler, Dead, Done, Outcome, Retry
 from ratchet.bus.received import Received
-from ratchet.contract import Message, Trajectory, TrajectoryEnd
+from ratchet.contract import Message, Stored, Trajectory, TrajectoryEnd
+from ratchet.contract.operations import SequenceRange
 from ratchet.errors import Unavailable
 from ratchet.rules.chat import ChatError
+from ratchet.stores.stored import AWAITED
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Place
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
@@ -69,7 +71,10 @@ class Collector:
         for received in fresh:
             if isinstance(received.message, Trajectory):
                 _count(received.message)
-        return [Done(late.get(received.sequence, ())) for received in batch]
+        outcomes = [Done(late.get(received.sequence, ())) for received in batch]
+        if batch[0].stream in AWAITED and not again:
+            outcomes[0] = Done([*outcomes[0].events, _announcement(incarnation, batch)])
+        return outcomes
 
     async def _retell(self, table: Table, batch: Batch, first: Mapping[str, Place]) -> Mapping[int, Sequence[Message]]:
         """Fuller tellings take the place of provisional ones; returns what follows from them, by sequence.
@@ -153,6 +158,17 @@ class Collector:
         await self.ledger.write(Account(stream, self.consumer, incarnation), entries, self.now())
         for entry in entries:
             metrics.STORED.labels(stream, entry.outcome).inc()
+
+
+def _announcement(incarnation: str, batch: Batch) -> Stored:
+    """That the messages of a batch are in the history; published before the first of them is acked."""
+    ranges: list[SequenceRange] = []
+    for sequence in sorted({received.sequence for received in batch}):
+        if ranges and sequence == ranges[-1].last + 1:
+            ranges[-1] = SequenceRange(first=ranges[-1].first, last=sequence)
+        else:
+            ranges.append(SequenceRange(first=sequence, last=sequence))
+    return Stored(stream=batch[0].stream, incarnation=incarnation, sequences=ranges)
 
 
 def _count(trajectory: Trajectory) -> None:

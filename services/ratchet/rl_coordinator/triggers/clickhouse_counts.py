@@ -32,14 +32,6 @@ _THUMBS = """
 SELECT uniqExactIf(event_id, JSONExtractBool(body, 'value')) AS up, uniqExact(event_id) - up AS down
 FROM feedback WHERE role = {role:String} AND kind = 'thumbs'
 """
-_SETTLED = """
-SELECT 1 FROM ledger_entries
-WHERE stream = {stream:String} AND sequence = {sequence:UInt64} AND incarnation = (
-    SELECT argMax(concat(created, '/', toString(life)), at) FROM stream_lives WHERE stream = {stream:String}
-)
-LIMIT 1
-"""
-"""In the present life of the stream: a broker that was restored gives sequences out again."""
 _LOWEST, _FIRST_MS, _LAST_MS = -1e300, -(2**62), 2**62
 """Stand for limits that were not given."""
 LONGEST = 2**31
@@ -63,11 +55,6 @@ class Counts:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
-
-    async def settled(self, stream: str, sequence: int) -> bool:
-        """Whether the collector has stored this message of a stream, or made it a dead letter."""
-        rows = await self._warehouse.rows(_SETTLED, {"stream": stream, "sequence": sequence})
-        return bool(rows)
 
     async def rewarded(self, role: str, chosen: DatasetFilter) -> Rewarded:
         """Stored trajectories with and without a reward, and how many the filter lets through."""

@@ -17,9 +17,9 @@ from ratchet.bus.projection import Projection
 from ratchet.errors import Conflict, Rejected
 from ratchet.rl_coordinator.jobs.intake import Intake
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
-from ratchet.rl_coordinator.triggers.clickhouse_counts import Counts
 from ratchet.rl_coordinator.triggers.domain import preferences_request, threshold_request
 from ratchet.rl_coordinator.triggers.recipes import Recipe, recipe_for
+from ratchet.stores.stored import StoredWatch
 
 log = structlog.get_logger()
 
@@ -42,11 +42,11 @@ class ThresholdTrigger:
     """One tick compares every role's counter with its recipe's threshold."""
 
     def __init__(
-        self, store: KvJobs, intake: Intake, counts: Counts, thresholds: Thresholds, now: Callable[[], datetime]
+        self, store: KvJobs, intake: Intake, settled: StoredWatch, thresholds: Thresholds, now: Callable[[], datetime]
     ) -> None:
         self._store = store
         self._intake = intake
-        self._counts = counts
+        self._settled = settled
         self._counter = thresholds.counter
         self._recipes = thresholds.recipes
         self._what = thresholds.what
@@ -74,7 +74,7 @@ class ThresholdTrigger:
             self._due.pop(role, None)
             return
         due = self._due.setdefault(role, self._counter.sequence(role))
-        if not await self._counts.settled(self._counter.stream, due):
+        if not self._settled.is_settled(self._counter.stream, due):
             return
         try:
             job, created = await self._intake.submit(replace(request, priority=recipe.priority))

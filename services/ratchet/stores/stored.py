@@ -1,0 +1,153 @@
+"""What the collector has stored, as it says itself: for those who must not read the history before it is there.
+
+The collector announces what it stored (`Stored`) before it acks it, and the broker knows up to where it has settled
+everything. Together they say of any message whether it is settled, without asking ClickHouse again and again. A settled
+message may still be missing there: it is a dead letter, or the broker was restored meanwhile and gives its sequence out
+again. So a reader looks into ClickHouse once, after this said that it is worth it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import msgspec
+import structlog
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.ordered_reader import OrderedReader
+from ratchet.contract import Stored
+from ratchet.errors import ContractError, Unavailable
+
+log = structlog.get_logger()
+
+AWAITED = frozenset({"RL_TRAJECTORIES", "RL_REWARDS", "RL_FEEDBACK"})
+"""Streams whose messages services wait for: the collector announces these only."""
+COLLECTOR = "trajectory_collector"
+LISTEN_S = 0.5
+"""Longest wait for the next announcement before looking whether to stop."""
+FLOOR_S = 2.0
+"""How often the broker is asked while a message is waited for: an announcement may have been lost with its sender."""
+REMEMBERED = 100_000
+"""Announced sequences of a stream above the last floor; more than that asks for the floor again."""
+PAUSE_S = 0.5
+
+
+class _AckFloor(msgspec.Struct, frozen=True):
+    stream_seq: int = 0
+
+
+class _Consumer(msgspec.Struct, frozen=True):
+    """What the broker says of a consumer: everything up to its floor is settled. There may be no consumer yet."""
+
+    ack_floor: _AckFloor = _AckFloor()
+
+
+@dataclass(slots=True)
+class _Settled:
+    """What is settled of one stream."""
+
+    incarnation: str = ""
+    floor: int = 0
+    beyond: set[int] = field(default_factory=set[int])
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence <= self.floor or sequence in self.beyond
+
+    def raise_to(self, floor: int) -> None:
+        """Everything up to `floor` is settled."""
+        self.floor = max(self.floor, floor)
+        self.beyond = {sequence for sequence in self.beyond if sequence > self.floor}
+
+
+class StoredWatch:
+    """Follows the announcements of the collector; run it beside whatever waits."""
+
+    def __init__(self, bus: Bus, streams: Collection[str]) -> None:
+        """`streams`: those whose messages will be waited for, all of `AWAITED`."""
+        self._bus = bus
+        self._durables = {
+            spec.stream: spec.name
+            for spec in bus.contracts.consumers.values()
+            if spec.service == COLLECTOR and spec.stream in streams
+        }
+        self._settled: Mapping[str, _Settled] = {stream: _Settled() for stream in self._durables}
+        self._changed = asyncio.Condition()
+        self._asks_for_floor = False
+        """Something is waited for that was not announced: it may be a dead letter, which the floor alone shows."""
+        self._asked_at = 0.0
+        self._stopping = False
+
+    def is_settled(self, stream: str, sequence: int) -> bool:
+        """Whether the collector has stored this message, or made it a dead letter."""
+        settled = sequence in self._settled[stream]
+        self._asks_for_floor = self._asks_for_floor or not settled
+        return settled
+
+    async def wait_for(self, stream: str, sequences: Collection[int], deadline_s: float) -> None:
+        """Return once all of these messages are settled, or after the deadline."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s), self._changed:
+                await self._changed.wait_for(lambda: all(self.is_settled(stream, sequence) for sequence in sequences))
+
+    async def run(self) -> None:
+        """Follow until stopped; whatever breaks, begin again."""
+        while not self._stopping:
+            try:
+                await self._follow()
+            except Unavailable as error:
+                log.warning("announcements of stored messages are read again", reason=str(error))
+                await asyncio.sleep(PAUSE_S)
+
+    async def stop(self) -> None:
+        """Return from `run`."""
+        self._stopping = True
+
+    async def _follow(self) -> None:
+        topic = self._bus.contracts.topics[Stored.TOPIC]
+        reader = OrderedReader(self._bus, topic.stream, [f"{Stored.TOPIC}.{stream}" for stream in self._durables])
+        await reader.open()
+        try:
+            for settled in self._settled.values():
+                settled.floor, settled.beyond = 0, set()  # of a broker that may be another one by now
+            await self._ask_for_floors()
+            while not self._stopping:
+                for message in await reader.next(LISTEN_S):
+                    try:
+                        received, _ = self._bus.read(message)
+                    except ContractError:
+                        continue
+                    if isinstance(received.message, Stored):
+                        self._note(received.message)
+                await self._announce()
+                if self._is_floor_due():
+                    await self._ask_for_floors()
+        finally:
+            await reader.close()
+
+    def _note(self, stored: Stored) -> None:
+        settled = self._settled[stored.stream]
+        if stored.incarnation != settled.incarnation:
+            if settled.incarnation:  # the stream was made anew: its sequences began again
+                settled.floor, settled.beyond, self._asks_for_floor = 0, set(), True
+            settled.incarnation = stored.incarnation
+        for part in stored.sequences:
+            settled.beyond.update(range(part.first, part.last + 1))
+
+    def _is_floor_due(self) -> bool:
+        many = any(len(settled.beyond) > REMEMBERED for settled in self._settled.values())
+        return many or (self._asks_for_floor and time.monotonic() - self._asked_at >= FLOOR_S)
+
+    async def _ask_for_floors(self) -> None:
+        for stream, durable in self._durables.items():
+            answer = await self._bus.ask(f"CONSUMER.INFO.{stream}.{durable}", _Consumer)
+            self._settled[stream].raise_to(answer.ack_floor.stream_seq)
+        self._asks_for_floor, self._asked_at = False, time.monotonic()
+        await self._announce()
+
+    async def _announce(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
