@@ -142,6 +142,7 @@ def computer(facts: StoredFacts, **changes: Any) -> RewardComputer:
     fields: dict[str, Any] = {
         "spec": RewardSpec(function=FUNCTION),
         "facts": facts,
+        "settled": facts,
         "histories": histories,
         "windows": score_windows(),
         "windows_from": 0,
