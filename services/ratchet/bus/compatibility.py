@@ -1,6 +1,6 @@
 """Whether one schema may follow another within a major version. Pure.
 
-The rule: every strict message of each must pass the open view of the other. What is found here breaks it, or may: for
+The rule: every strict message of each must pass the open view of the other. What is part here breaks it, or may: for
 the keywords that our schemas use, a schema with no finding keeps the rule.
 """
 
@@ -44,10 +44,10 @@ class _Node:
         if not isinstance(schema, dict) or "$ref" not in schema:
             return _Node(schema, self.root)
         name, _, pointer = schema["$ref"].rpartition(":")[2].partition("#")
-        found = root = self.root["$defs"][name] if name else self.root
+        part = root = self.root["$defs"][name] if name else self.root
         for key in pointer.split("/")[1:]:
-            found = found[key]
-        return _Node(found, root).child(found)
+            part = part[key]
+        return _Node(part, root).child(part)
 
     def types(self) -> set[str]:
         """The JSON types it names, every integer being a number; empty when it names none."""

@@ -107,7 +107,7 @@ class Patience:
     reconnect_s: float = 0.25
     """Pause between attempts to come back to a broker that went away; those never end."""
     quiet: bool = False
-    """Warn of the first attempt that fails only: a library in somebody else's program does not fill its log."""
+    """Warn of the first attempt that fails only: a library inside another program does not fill that program's log."""
 
     def log_absence(self, url: str, error: Exception, *, first: bool) -> None:
         """An attempt failed."""
@@ -231,15 +231,15 @@ class Bus:
             raise InvalidMessage(f"headers and body of {size} bytes are larger than the broker takes ({limit})")
         return record
 
-    def read(self, message: Msg, wanted: Collection[str] = ()) -> tuple[Received[Message], int]:
+    def read(self, message: Msg, topics: Collection[str] = ()) -> tuple[Received[Message], int]:
         """A delivery as a typed message, and how many members its schema does not know.
 
-        One of an older version is upgraded to the topic that is among the `wanted` ones; by default it stays as it is.
+        One of an older version is upgraded to the topic that is one of `topics`; by default it stays as it is.
 
         Raises `UnknownSubject` or `InvalidMessage`.
         """
         headers: Headers = dict(message.headers or {})
-        reading = self.contracts.read_as(message.subject, unseal(headers, message.data), wanted)
+        reading = self.contracts.read_as(message.subject, unseal(headers, message.data), topics)
         event_id = event_id_of(headers, reading.message)
         meta = message.metadata
         received = Received(

@@ -127,11 +127,11 @@ class Contracts:
 
     def check_strict_json(self, topic: str, body: bytes) -> Message:
         """Read a body at an edge, by the strict view. Raises `UnknownSubject` or `InvalidMessage`."""
-        found = self._named(topic)
+        spec = self._named(topic)
         with _bounded():
             parsed = parse(body)
-            _refuse(self._strict[found.schema], parsed)
-            return _typed(parsed, self.types[found.name])
+            _refuse(self._strict[spec.schema], parsed)
+            return _typed(parsed, self.types[spec.name])
 
     def read(self, subject: str, body: bytes) -> tuple[Message, int]:
         """Read a body from the bus as it is; returns the message and how many members it does not know.
@@ -141,8 +141,8 @@ class Contracts:
         reading = self.read_as(subject, body, ())
         return reading.message, reading.unknown
 
-    def read_as(self, subject: str, body: bytes, wanted: Collection[str]) -> Reading:
-        """Read a body from the bus, by the open view, and upgrade it to the version that is among the `wanted` topics.
+    def read_as(self, subject: str, body: bytes, topics: Collection[str]) -> Reading:
+        """Read a body from the bus, by the open view, and upgrade it to the version that is one of `topics`.
 
         A message on a subject that is not its own is refused: permissions are given by subject.
         Raises `UnknownSubject` or `InvalidMessage`.
@@ -151,7 +151,7 @@ class Contracts:
         with _bounded():
             parsed = parse(body)
             unknown = self._check_open(topic, parsed)
-            for upgrade in upgrade_path(self._upgrades, topic.name, wanted):
+            for upgrade in upgrade_path(self._upgrades, topic.name, topics):
                 subject = subject.replace(topic.name, upgrade.to, 1)
                 topic, parsed = self._named(upgrade.to), _upgraded(upgrade, parsed)
                 body, unknown = msgspec.json.encode(parsed), self._check_open(topic, parsed)

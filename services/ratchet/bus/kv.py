@@ -87,7 +87,7 @@ class Bucket(Generic[V]):
             await (await self._open()).delete(key)
 
     async def change(self, key: str, fn: Callable[[V | None], V]) -> V:
-        """Read, apply `fn`, write; again from the start whenever somebody else was faster."""
+        """Read, apply `fn`, write; again from the start whenever another writer was faster."""
         while True:
             entry = await self.get(key)
             value = fn(entry.value if entry else None)
@@ -107,14 +107,14 @@ class Bucket(Generic[V]):
 
     async def below(self, prefix: str) -> dict[str, Entry[V] | Unreadable]:
         """Entries whose keys are `prefix`, a dot and more, by key, read at once; an unreadable one is its error."""
-        found: dict[str, Entry[V] | Unreadable] = {}
+        entries: dict[str, Entry[V] | Unreadable] = {}
         for one in await self._newest(f"{prefix}.>"):
             key = self._key(one)
             try:
-                found[key] = entry_of(f"{self._name}/{key}", one.data, one.metadata.sequence.stream, self._kind)
+                entries[key] = entry_of(f"{self._name}/{key}", one.data, one.metadata.sequence.stream, self._kind)
             except Unreadable as error:
-                found[key] = error
-        return dict(sorted(found.items()))
+                entries[key] = error
+        return dict(sorted(entries.items()))
 
     async def items(self, select: Callable[[str], bool] = lambda _: True) -> dict[str, Entry[V]]:
         """All entries whose key is selected, by key."""
@@ -244,6 +244,6 @@ def _classified(what: str) -> Iterator[None]:
     try:
         yield
     except js_errors.KeyWrongLastSequenceError as error:
-        raise Conflict(f"{what} was changed by somebody else") from error
+        raise Conflict(f"{what} was changed by another writer") from error
     except (nats.errors.Error, TimeoutError, OSError) as error:
         raise BusUnavailable(f"broker does not answer for {what}: {error or type(error).__name__}") from error

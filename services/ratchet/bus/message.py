@@ -35,7 +35,7 @@ class Message(Value, frozen=True, kw_only=True, omit_defaults=True):
     def repetition_id(self) -> str:
         """The broker's deduplication key: within its window it drops a second message of the same one.
 
-        The event's id, but where an event may be told again with more in it.
+        The event's id, but where an event may be published again with more in it.
         """
         return self.event_id
 

@@ -2,6 +2,18 @@
 
 While the broker answers, messages go straight out in batches. While it does not, they go to the spool, and so does
 everything newer until the spool is drained: nothing overtakes, and nothing waits in memory for a drain.
+
+A message passes these stages, and waits nowhere else:
+
+| stage | where it waits | bound |
+|---|---|---|
+| `put` | checked and sealed by the caller's thread; then the queue | `queue_limit` messages and `queue_bytes` bytes |
+| `_pump` | one batch in flight, in the `Publisher`s of its streams | `BATCH` messages and `BATCH_BYTES` bytes |
+| `_keep` | the spool, where that batch could not be published | the spool's bytes |
+| `_drain` | one batch of the spool in flight | as above |
+
+What is lost is counted in `OutboxStats`. Work on a message that takes longer than sealing
+(redacting it, for example) belongs before `put`, on a thread or in a process of its own, with a bound of its own.
 """
 
 from __future__ import annotations

@@ -91,11 +91,11 @@ class Position:
 
 async def positions(bus: Bus) -> list[Position]:
     """Where every projection of the contracts stands. Raises `BusUnavailable`."""
-    found: list[Position] = []
+    places: list[Position] = []
     for spec in bus.contracts.projections.values():
         cursor = await _stored_cursor(_cursors(bus, spec.bucket), spec.name)
-        found.append(Position(spec.name, spec.stream, cursor.sequence, cursor.made, cursor.lost))
-    return found
+        places.append(Position(spec.name, spec.stream, cursor.sequence, cursor.made, cursor.lost))
+    return places
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Gap:
     reason: str
     """One clear line."""
     identity: tuple[object, ...]
-    """The same for the same gap, whoever notices it and how often."""
+    """The same for the same gap, whichever process notices it and however often."""
     at: datetime
 
 
@@ -119,7 +119,7 @@ OnGap = Callable[[Gap], Message]
 class Projection(Generic[S]):
     """Keeps states in its bucket, under `<name>.<key>`. Made by `Bus.project`.
 
-    One process owns a projection. A second one is harmless: the fold is deterministic, and whoever loses a
+    One process owns a projection. A second one is harmless: the fold is deterministic, and the one that loses a
     compare-and-set reads the state again and goes on from there.
     """
 

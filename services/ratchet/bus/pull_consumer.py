@@ -178,10 +178,10 @@ class PullConsumer:
         most = max(REQUEST_BYTES, self._nc.max_payload + OVERHEAD)
         if len(self._buffer) > self._batch or self.waiting_bytes > most or self._credit > self._batch // 2:
             return
-        wanted = {"batch": self._batch, "max_bytes": most, "expires": int(PULL_EXPIRES_S * 1e9)}
+        request = {"batch": self._batch, "max_bytes": most, "expires": int(PULL_EXPIRES_S * 1e9)}
         await self._nc.publish(
             f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._name}",
-            json.dumps(wanted).encode(),
+            json.dumps(request).encode(),
             reply=self._subscription.subject,
         )
         self._credit += self._batch

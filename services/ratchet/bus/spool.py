@@ -201,11 +201,11 @@ class Spool:
             frames.append((record, position))
         return frames
 
-    def _frames(self, tell: Callable[[], object] = bool) -> Iterator[tuple[Record, tuple[int, int]]]:
-        """Records behind the cursor, each with the position after it (segment, offset); `tell` is called at damage."""
+    def _frames(self, on_damage: Callable[[], object] = bool) -> Iterator[tuple[Record, tuple[int, int]]]:
+        """Records behind the cursor, each with the position after it (segment, offset)."""
         first, start = self._cursor
         for number in sorted(n for n in self._sizes if n >= first):
-            for record, end in _read_segment(self._path(number), start if number == first else 0, tell):
+            for record, end in _read_segment(self._path(number), start if number == first else 0, on_damage):
                 yield record, (number, end)
 
     def _count_damage(self) -> None:
@@ -288,19 +288,19 @@ class NoSpool(Spool):
         """Nothing is open."""
 
 
-def _read_segment(path: Path, start: int, tell: Callable[[], object]) -> Iterator[tuple[Record, int]]:
+def _read_segment(path: Path, start: int, on_damage: Callable[[], object]) -> Iterator[tuple[Record, int]]:
     """Records of whole, undamaged frames from offset `start`, each with the offset after it. Damage is passed over."""
     with path.open("rb") as segment:
         segment.seek(start)
         content = segment.read()
     offset = 0
     while offset < len(content):
-        found = _frame_at(content, offset)
-        if found is None:
-            tell()
+        frame = _frame_at(content, offset)
+        if frame is None:
+            on_damage()
             offset = _next_frame(content, offset + 1)
             continue
-        record, offset = found
+        record, offset = frame
         yield record, start + offset
 
 
@@ -330,12 +330,12 @@ def _next_frame(content: bytes, start: int) -> int:
 def _make_private(directory: Path) -> None:
     """Make `directory`, or take one that is ours, for its owner alone. Raises `ConfigError` for another user's."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = directory.lstat()
+    state = directory.lstat()
     if sys.platform == "win32":
         return
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid():
         raise ConfigError(f"spool directory {directory} belongs to another user")
-    if stat.S_IMODE(found.st_mode) & 0o077:
+    if stat.S_IMODE(state.st_mode) & 0o077:
         directory.chmod(0o700)
 
 

@@ -25,7 +25,7 @@ class Stored:
     readers: tuple[str, ...]
     """None: its writers alone."""
     private: bool
-    """Nobody but its writers may rely on it: it is compatible with their own earlier versions only."""
+    """Only its writers may rely on it: it is compatible with their own earlier versions only."""
 
 
 def stored_values(directory: Path) -> list[Stored]:

@@ -32,10 +32,10 @@ NO_UPGRADES: Upgrades = {}
 """Every topic still has its first version."""
 
 
-def upgrade_path(upgrades: Upgrades, topic: str, wanted: Collection[str]) -> list[Upgrade]:
-    """The upgrades from `topic` to the first version that is wanted; none when no later one is."""
+def upgrade_path(upgrades: Upgrades, topic: str, topics: Collection[str]) -> list[Upgrade]:
+    """The upgrades from `topic` to the first version that is one of `topics`; none when no later one is."""
     steps: list[Upgrade] = []
-    while topic not in wanted:
+    while topic not in topics:
         if topic not in upgrades:
             return []
         steps.append(upgrades[topic])

@@ -94,5 +94,5 @@ def test_optional_members_enum_values_and_words_may_be_added(edit: Change):
     ],
 )
 def test_every_other_change_is_named_with_its_place(edit: Change, path: str, what: str):
-    found = changed(edit)
-    assert (found[0].path, found[0].what[: len(what)]) == (path, what)
+    first = changed(edit)[0]
+    assert (first.path, first.what[: len(what)]) == (path, what)

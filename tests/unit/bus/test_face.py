@@ -39,14 +39,14 @@ def test_sealing_needs_no_client_of_nats() -> None:
 
 
 def test_no_word_of_the_product_is_in_the_library() -> None:
-    found = [
+    lines = [
         f"{source.name}:{number}: {line.strip()}"
         for source in SOURCES
         for number, line in enumerate(source.read_text().splitlines(), 1)
         if OF_THE_PRODUCT.search(OF_NATS.sub("", line).replace("ratchet", "").lower())
     ]
-    assert found == []
+    assert lines == []
 
 
-def test_the_package_says_that_it_is_typed() -> None:
+def test_the_package_is_marked_as_typed() -> None:
     assert (FOLDER.parent / "py.typed").is_file()

@@ -48,7 +48,7 @@ async def test_who_ends_a_task_and_is_cancelled_meanwhile_leaves_once_it_has_end
     assert (ending.cancelled(), task.cancelled()) == (True, True)
 
 
-async def test_what_a_task_failed_with_is_its_own_to_tell() -> None:
+async def test_what_a_task_failed_with_stays_with_it() -> None:
     async def fail() -> None:
         raise ValueError("its own")
 

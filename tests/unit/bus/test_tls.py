@@ -25,7 +25,7 @@ HANDSHAKE = b"\x16\x03"
 
 @dataclass
 class Listener:
-    """Somebody who says `greeting`, writes down what comes first, and hangs up."""
+    """A server that sends `greeting`, writes down what comes first, and hangs up."""
 
     greeting: bytes = b""
     port: int = 0
@@ -90,8 +90,8 @@ async def test_a_broker_at_tls_hears_no_credentials_in_clear_text(greeting: byte
             await connecting
         assert isinstance(error, nats.errors.SecureConnRequiredError) is (heard == b"")
 
-        async def told() -> bool:
+        async def heard_it() -> bool:
             return bool(listener.heard)
 
-        await eventually(told)
+        await eventually(heard_it)
         assert set(listener.heard) == {heard}

@@ -59,4 +59,5 @@ def test_beside_the_code_the_wheel_holds_schemas_registry_and_sql_only(tmp_path:
     shipped = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".py"}
     others = {path for path in shipped if path.suffix not in (".sql", ".json")}
     assert {path.name for path in others} <= {"embedded.conf", "py.typed"}
+    assert Path("ratchet/py.typed") in shipped
     assert all(path.parts[:2] == ("ratchet", "_resources") for path in shipped if path.name != "py.typed")

@@ -23,7 +23,7 @@ class FakeClock:
         return self.set_by(seconds)
 
     def set_by(self, seconds: float) -> datetime:
-        """Somebody sets the wall clock forward, or back; no time passes."""
+        """The wall clock is set forward, or back; no time passes."""
         self._at += timedelta(seconds=seconds)
         return self._at
 

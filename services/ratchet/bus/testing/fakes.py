@@ -139,14 +139,14 @@ class FakeBucket(Bucket[V]):
     async def create(self, key: str, value: V) -> int:
         """See `Bucket`."""
         if key in self._store.entries:
-            raise Conflict(f"{key} was changed by somebody else")
+            raise Conflict(f"{key} was changed by another writer")
         return self._write(key, value)
 
     async def update(self, key: str, value: V, revision: int) -> int:
         """See `Bucket`."""
         stored = self._store.entries.get(key)
         if stored is None or stored[1] != revision:
-            raise Conflict(f"{key} was changed by somebody else")
+            raise Conflict(f"{key} was changed by another writer")
         return self._write(key, value)
 
     async def put(self, key: str, value: V) -> int:
