@@ -47,7 +47,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
 async def assembled(settings: Settings, bus: Bus, warehouse: Warehouse) -> App:
     """The reward computer on connections that are open."""
     histories, windows = projections(bus)
-    settled = StoredWatch(bus, ("RL_TRAJECTORIES", "RL_FEEDBACK"))
+    settled = StoredWatch(bus, [bus.contracts.topics[kind.TOPIC].stream for kind in (Trajectory, Feedback)])
     computer = RewardComputer(
         spec=spec_of(settings),
         facts=Facts(warehouse),
