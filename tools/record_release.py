@@ -1,19 +1,24 @@
 """Records the contracts in force as a release: what later ones are held against (`ratchet contract check`, the tests).
 
-python tools/record_release.py 0.2   write contracts/released/0.2.json; refuses when there is one
+python tools/record_release.py 0.2   write contracts/released/0.2.json and contracts/http/released/0.2.json; refuses
+                                     when there is one
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from ratchet.bus.compatibility import LOOKED_INTO, WORDS
 from ratchet.bus.contracts import load_schema
 from ratchet.bus.stored import stored_values
 
+VERBS = ("get", "put", "post", "patch", "delete")
 CONTRACTS = Path(__file__).resolve().parents[1] / "contracts"
 
 
@@ -32,6 +37,88 @@ def recorded(root: Path) -> str:
         "examples": _lines(examples, 2),
     }
     return "{\n" + ",\n".join(f'"{name}": {text}' for name, text in parts.items()) + "\n}\n"
+
+
+def recorded_http(folder: Path) -> str:
+    """The HTTP interfaces of the OpenAPI documents in `folder`, as the file of a release."""
+    schema = without_words(interfaces(folder))
+    parts = {name: _lines(schema[name], 2 if name == "properties" else 1) for name in ("properties", "$defs")}
+    return "{\n" + ",\n".join(f'"{name}": {text}' for name, text in parts.items()) + "\n}\n"
+
+
+def interfaces(folder: Path) -> Any:
+    """The HTTP interfaces as one JSON Schema: a member for each service, in it one for each operation and its bodies.
+
+    Two of them are compared as two versions of a message are: an operation, an answer or a member that is gone, or is
+    asked for and was not, breaks somebody who keeps to the older one.
+    """
+    documents = {path.name: yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.openapi.*"))}
+    parts = {
+        f"{file.partition('.')[0]}.{name}": _closed(_local(schema, file))
+        for file, document in documents.items()
+        for name, schema in document.get("components", {}).get("schemas", {}).items()
+    }
+    services = {file.partition(".")[0]: dict(_operations(document, file)) for file, document in documents.items()}
+    return {**_object({name: _object(operations) for name, operations in services.items()}), "$defs": parts}
+
+
+def _operations(document: Any, file: str) -> Iterator[tuple[str, Any]]:
+    for path, members in document["paths"].items():
+        for verb in (verb for verb in VERBS if verb in members):
+            operation = members[verb]
+            sent = [_resolved(one, document) for one in operation.get("parameters", ())]
+            asked = {f"{one['in']} {one['name']}": one for one in sent if one["in"] != "path"}
+            needed = [name for name, one in asked.items() if one.get("required")]
+            taken = {name: _closed(_local(one["schema"], file)) for name, one in asked.items()}
+            body = _content(_resolved(operation.get("requestBody", {}), document), file)
+            answers = {
+                f"answer {status}": _content(_resolved(answer, document), file)
+                for status, answer in operation["responses"].items()
+            }
+            request = _object({**taken, "body": body}, [*needed, *(["body"] if body else [])])
+            yield f"{verb.upper()} {path}", _object({"request": request, **answers})
+
+
+def _object(members: Any, required: list[str] | None = None) -> Any:
+    return {"type": "object", "additionalProperties": False, "required": required or [], "properties": members}
+
+
+def _content(holder: Any, file: str) -> Any:
+    """The schema of a body; empty where there is no JSON."""
+    content = holder.get("content", {}).get("application/json", {"schema": {}})
+    return _closed(_local(content["schema"], file))
+
+
+def _local(schema: Any, file: str) -> Any:
+    """A schema whose references lead into one set of parts, named by service."""
+    if isinstance(schema, list):
+        return [_local(part, file) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        document, _, place = schema["$ref"].partition("#")
+        return {"$ref": f"#/$defs/{(document or file).partition('.')[0]}.{place.rsplit('/', 1)[1]}"}
+    return {name: _local(part, file) for name, part in schema.items()}
+
+
+def _closed(schema: Any) -> Any:
+    """A schema whose objects have the members that it names: what else a reader ignores has no meaning yet."""
+    if isinstance(schema, list):
+        return [_closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {name: _closed(part) for name, part in schema.items()}
+    return {"additionalProperties": False, **closed} if "properties" in closed and "allOf" not in closed else closed
+
+
+def _resolved(part: Any, document: Any) -> Any:
+    """A part of a document, or the part that it refers to."""
+    if "$ref" not in part:
+        return part
+    found: Any = document
+    for word in part["$ref"].removeprefix("#/").split("/"):
+        found = found[word]
+    return found
 
 
 def without_words(schema: Any) -> Any:
@@ -67,8 +154,10 @@ def main() -> None:
     """Write the file of a new release."""
     parser = argparse.ArgumentParser(description="Records the contracts in force as a release.")
     parser.add_argument("version", help="such as 0.2")
-    with (CONTRACTS / "released" / f"{parser.parse_args().version}.json").open("x") as file:
-        file.write(recorded(CONTRACTS))
+    name = f"{parser.parse_args().version}.json"
+    for folder, text in ((CONTRACTS, recorded(CONTRACTS)), (CONTRACTS / "http", recorded_http(CONTRACTS / "http"))):
+        with (folder / "released" / name).open("x") as file:
+            file.write(text)
 
 
 if __name__ == "__main__":

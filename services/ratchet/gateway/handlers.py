@@ -18,6 +18,7 @@ import structlog
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.tasks import end
 from ratchet.contract import Feedback, JsonObject, Message, TrajectoryEnd
+from ratchet.contract.http.gateway import Ended, FeedbackTaken, Model, Models
 from ratchet.contract.state import PolicyVersion
 from ratchet.errors import BadRequest, NotFound
 from ratchet.gateway import metrics
@@ -73,7 +74,7 @@ class Gateway:
             served = [route.stable, route.canary.policy if route.canary else None] if route else []
             listed += [role, *(f"{role}@{policy.version}" for policy in served if policy)]
         listed += [role for role in self.answering.upstream_roles if role not in listed]
-        return json_response({"object": "list", "data": [_model_object(name) for name in listed]})
+        return json_response(Models(data=[Model(id=name) for name in listed]))
 
     async def model(self, name: str, _: Request, __: str | None) -> Response:
         """GET /v1/models/{name}: any name that a call may ask for. Raises `NotFound`."""
@@ -81,7 +82,7 @@ class Gateway:
             await self._checked(self._resolved(parse_model(name)))
         except (ValueError, NotFound) as error:
             raise _not_found(error, "model") from error
-        return json_response(_model_object(name))
+        return json_response(Model(id=name))
 
     async def end(self, request: Request, trajectory: str | None) -> Response:
         """POST /v1/trajectories/{id}/end: in the role that it names, else in every role that the trajectory met.
@@ -105,8 +106,8 @@ class Gateway:
             self.recorder.end(ended, arm)
             if arm is not None:
                 arm.ended, arm.has_outcome = True, arm.has_outcome or ended.outcome is not None
-        answer = {"trajectory_id": trajectory_id, "status": "ended", "roles": roles}
-        return json_response(answer | {"ended_before": [arm.role for arm in before], "note": note}, 202)
+        ended_before = [arm.role for arm in before]
+        return json_response(Ended(trajectory_id=trajectory_id, roles=roles, ended_before=ended_before, note=note), 202)
 
     async def feedback(self, request: Request, trajectory: str | None) -> Response:
         """POST /v1/feedback"""
@@ -122,7 +123,7 @@ class Gateway:
         }
         feedback = cast("Feedback", self._checked_message(Feedback.TOPIC, said))
         self.recorder.feedback(feedback)
-        return json_response({"feedback_id": feedback.event_id, "trajectory_id": trajectory_id}, 202)
+        return json_response(FeedbackTaken(feedback_id=feedback.event_id, trajectory_id=trajectory_id), 202)
 
     def _only_role(self, trajectory_id: str) -> str:
         """The role in which the trajectory's calls were. Raises `BadRequest` unless it is known to be just one."""
@@ -301,10 +302,6 @@ def _unserved(role: str) -> NotFound:
 
 def _not_found(error: Exception, param: str) -> NotFound:
     return NotFound(str(error), param=param, code="model_not_found")
-
-
-def _model_object(name: str) -> JsonObject:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "ratchet"}
 
 
 def _headers(call: Call) -> list[tuple[bytes, bytes]]:

@@ -1,0 +1,123 @@
+"""The HTTP interfaces: examples of every body, types that mirror them, and nothing taken away from a released one."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+import pytest
+import yaml
+
+from ratchet.bus.compatibility import breaks
+from ratchet.contract.http import answers, gateway, jobs, models, rollouts, status
+from ratchet.contract.http.answers import Answer
+from tests.support.contract_files import ROOT
+from tools.record_release import interfaces, recorded_http
+
+HTTP = ROOT / "http"
+DOCUMENTS = {path.name.partition(".")[0]: path for path in sorted(HTTP.glob("*.openapi.*"))}
+EXAMPLES = sorted((HTTP / "examples").glob("*/*.json"))
+RELEASED = {path.stem: path for path in sorted((HTTP / "released").glob("*.json"))}
+KINDS = {
+    name: kind
+    for module in (answers, gateway, jobs, models, rollouts, status)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+}
+TODAY = interfaces(HTTP)
+
+
+def document(service: str) -> Any:
+    return yaml.safe_load(DOCUMENTS[service].read_text())
+
+
+def bodies(service: str) -> Iterator[tuple[str, Any]]:
+    """Where a JSON body goes or comes, and its schema; what is named once for several answers is looked up."""
+    whole = document(service)
+    for path, verbs in whole["paths"].items():
+        for verb, operation in verbs.items():
+            holders = {"body": operation.get("requestBody"), **operation["responses"]}
+            for name, holder in holders.items():
+                if holder is not None and "$ref" in holder:
+                    holder = whole["components"]["responses"][holder["$ref"].rsplit("/", 1)[1]]  # noqa: PLW2901
+                if holder is not None:
+                    schema = holder.get("content", {}).get("application/json", {}).get("schema", {})
+                    yield f"{verb.upper()} {path} {name}", schema
+
+
+@pytest.mark.parametrize("service", sorted(DOCUMENTS))
+def test_every_body_and_every_error_has_a_schema_of_its_own(service: str):
+    listed = list(bodies(service))
+    assert listed
+    assert [place for place, schema in listed if "$ref" not in schema] == []
+
+
+@pytest.mark.parametrize("service", ["coordinator", "deployer"])
+def test_every_body_of_a_control_api_has_an_example(service: str):
+    named = {schema["$ref"].rsplit("/", 1)[1] for _, schema in bodies(service)}
+    assert named == {path.stem for path in EXAMPLES if path.parent.name == service}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_an_example_keeps_its_schema_and_is_what_its_type_reads_and_writes(path: Path):
+    service, name = path.parent.name, path.stem
+    schemas = document(service)["components"]["schemas"]
+    kind = KINDS[name]
+    schema = {"$ref": f"#/components/schemas/{name}", "components": {"schemas": schemas}}
+    example = json.loads(path.read_text())
+    assert list(jsonschema_rs.Draft202012Validator(schema, validate_formats=True).iter_errors(example)) == []
+    read = msgspec.json.decode(path.read_bytes(), type=kind)
+    assert json.loads(msgspec.json.encode(read)) == example
+
+
+@pytest.mark.parametrize("name", [name for name, kind in vars(gateway).items() if name in KINDS and kind is not Answer])
+def test_a_written_schema_has_the_members_of_its_type(name: str):
+    schema = document("gateway")["components"]["schemas"][name]
+    assert set(schema["properties"]) == set(KINDS[name].__struct_fields__) == set(schema["required"])
+
+
+def test_the_error_of_gateway_and_engine_is_the_one_of_the_control_apis():
+    schema = document("gateway")["components"]["schemas"]["ErrorOut"]
+    made = document("coordinator")["components"]["schemas"]["ErrorPart"]
+    part = schema["properties"]["error"]
+    assert (set(part["properties"]), part["required"]) == (set(made["properties"]), made["required"])
+
+
+@pytest.mark.parametrize("version", RELEASED)
+def test_nothing_that_was_released_is_gone_or_asks_for_more(version: str):
+    assert breaks(json.loads(RELEASED[version].read_text()), json.loads(recorded_http(HTTP))) == []
+
+
+def test_a_recorded_interface_holds_every_rule():
+    kept = json.loads(recorded_http(HTTP))
+    assert breaks(TODAY, {"type": "object", "additionalProperties": False, "required": [], **kept}) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "change", "broken"),
+    [
+        (["$defs", "coordinator.JobOut", "properties"], {"eta_s": {"type": "number"}}, False),
+        (["$defs", "coordinator.JobOut", "properties"], {"role": None}, True),
+        (["$defs", "coordinator.JobOut", "properties"], {"attempt": {"type": "string"}}, True),
+        (["$defs", "coordinator.JobOut"], {"required": ["role"]}, True),
+        (["$defs", "coordinator.HyperparametersIn", "properties"], {"rank": {"type": "integer"}}, False),
+        (["$defs", "coordinator.HyperparametersIn"], {"required": ["epochs"]}, True),
+        (["$defs", "deployer.StartIn", "properties"], {"override": None}, True),
+        (["properties", "deployer", "properties"], {"GET /v1/rollouts": None}, True),
+        (["properties", "deployer", "properties"], {"GET /v1/more": {"type": "object"}}, False),
+    ],
+)
+def test_an_interface_may_gain_what_is_optional_and_lose_nothing(where: list[str], change: Any, broken: bool):
+    changed = copy.deepcopy(TODAY)
+    part = changed
+    for name in where:
+        part = part[name]
+    part |= change
+    for name in [name for name, value in change.items() if value is None]:
+        del part[name]
+    assert bool(breaks(TODAY, changed)) is broken
