@@ -63,43 +63,25 @@ def start(
     _act(directory, f"{role}/start", _order(actor, reason, **chosen), dry_run, as_json)
 
 
-@app.command()
-def approve(
-    role: RoleArgument,
-    reason: Reason = "approved by hand",
-    actor: Actor = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
-) -> None:
-    """Start the canary of the candidate that waits for approval."""
-    _act(directory, f"{role}/approve", _order(actor, reason), dry_run, as_json)
+def _steered_by(name: str, reason_by_default: str, about: str, *, verb: str | None = None) -> None:
+    """Add a command that gives an order about a role's rollout; they have the same options."""
+
+    def steer(
+        role: RoleArgument,
+        reason: Reason = reason_by_default,
+        actor: Actor = None,
+        dry_run: DryRun = False,
+        as_json: AsJson = False,
+        directory: Directory = DEFAULT_DIRECTORY,
+    ) -> None:
+        _act(directory, f"{role}/{verb or name}", _order(actor, reason), dry_run, as_json)
+
+    app.command(name, help=about)(steer)
 
 
-@app.command()
-def pause(
-    role: RoleArgument,
-    reason: Reason = "paused by hand",
-    actor: Actor = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
-) -> None:
-    """Hold the rollout at its present weight."""
-    _act(directory, f"{role}/pause", _order(actor, reason), dry_run, as_json)
-
-
-@app.command()
-def resume(
-    role: RoleArgument,
-    reason: Reason = "resumed by hand",
-    actor: Actor = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
-) -> None:
-    """Let a paused or held rollout go on, or a queue that a revert has parked."""
-    _act(directory, f"{role}/resume", _order(actor, reason), dry_run, as_json)
+_steered_by("approve", "approved by hand", "Start the canary of the candidate that waits for approval.")
+_steered_by("pause", "paused by hand", "Hold the rollout at its present weight.")
+_steered_by("resume", "resumed by hand", "Let a paused or held rollout go on, or a queue that a revert has parked.")
 
 
 @app.command()
@@ -122,43 +104,11 @@ def promote(
     )
 
 
-@app.command()
-def rollback(
-    role: RoleArgument,
-    reason: Reason = "rolled back by hand",
-    actor: Actor = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
-) -> None:
-    """End a canary at once, or withdraw a candidate that waits."""
-    _act(directory, f"{role}/rollback", _order(actor, reason), dry_run, as_json)
-
-
-@app.command()
-def revert(
-    role: RoleArgument,
-    reason: Reason = "reverted by hand",
-    actor: Actor = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
-) -> None:
-    """Undo the last promotion at once, whatever runs; candidates wait until `resume`."""
-    _act(directory, f"{role}/revert", _order(actor, reason), dry_run, as_json)
-
-
-@app.command()
-def abort(
-    role: RoleArgument,
-    reason: Reason = "rolled back by hand",
-    actor: Actor = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
-) -> None:
-    """The older name of `rollback`."""
-    _act(directory, f"{role}/rollback", _order(actor, reason), dry_run, as_json)
+_steered_by("rollback", "rolled back by hand", "End a canary at once, or withdraw a candidate that waits.")
+_steered_by(
+    "revert", "reverted by hand", "Undo the last promotion at once, whatever runs; candidates wait until `resume`."
+)
+_steered_by("abort", "rolled back by hand", "The older name of `rollback`.", verb="rollback")
 
 
 @app.command()
