@@ -10,7 +10,6 @@ from typing import Annotated, Literal, TypeVar
 import typer
 from typer.completion import get_completion_script  # pyright: ignore[reportPrivateImportUsage] - no other name
 
-from ratchet.cli.api import get
 from ratchet.cli.endpoints import locate
 from ratchet.contract.http.jobs import JobsOut
 from ratchet.contract.http.models import ModelsOut
@@ -58,6 +57,8 @@ def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
 
 def _ask(context: typer.Context, path: str, kind: type[T], names: Callable[[T], Iterable[str]]) -> Iterable[str]:
     """The names in a coordinator's answer; none when there is no answer: an error has no place on a half-typed line."""
+    from ratchet.cli.api import get  # noqa: PLC0415 - many commands have names to complete, and speak no HTTP
+
     directory = context.params.get("directory") or os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY
     try:
         return names(get(locate(Path(directory)), "coordinator", path, kind, timeout_s=TIMEOUT_S))
