@@ -26,7 +26,7 @@ from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.nats_traffic import NatsTraffic
 from ratchet.canary_deployer.settings import Settings
 from ratchet.contract import ModelDeployed, ModelRollout, PolicyClaim, Start, decode, named_id
-from ratchet.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
+from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route
 from ratchet.errors import Unavailable
 from ratchet.local_stack.ports import free_ports
 from ratchet.service.http import HttpServer
@@ -37,6 +37,7 @@ from tests.support.canary_world import ROLE
 from tests.support.http import http_client
 from tests.support.running import connected, prepared_objects, running, running_app
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
+from tests.support.stored_values import check_buckets
 
 UNDECIDED = {
     "share_evidence": 1e-9,
@@ -156,7 +157,10 @@ def settings_of(
 async def stage(
     nats: RunningServer, s3: RunningServer, tmp_path: Path, heldout: Sequence[float] = (), **changes: Any
 ) -> AsyncIterator[Stage]:
-    """Servers and an engine; `heldout` is the held-out success of versions 1, 2, ..."""
+    """Servers and an engine; `heldout` is the held-out success of versions 1, 2, ...
+
+    At the end all that the deployer stored keeps its contract.
+    """
     rates = {f"{ROLE}@{version}": rate for version, rate in enumerate(heldout, 1)}
     await asyncio.to_thread((tmp_path / "success.json").write_text, json.dumps(rates))
     engine = SmallEngine()
@@ -165,6 +169,7 @@ async def stage(
     objects = await asyncio.to_thread(prepared_objects, settings.shared)
     async with running(server), connected(settings.shared) as bus:
         yield Stage(settings, bus, objects, engine)
+        await check_buckets(bus, POLICIES, ROLLOUTS, ROLLOUT_CHUNKS)
 
 
 @pytest.mark.timeout(180)

@@ -36,6 +36,7 @@ from tests.support.consuming import consuming
 from tests.support.coordinator import ROLE, coordinating, played, stored, tid
 from tests.support.running import connected, migrated, prepared_objects, running
 from tests.support.servers import running_s3
+from tests.support.stored_values import check_buckets, check_objects
 from tests.support.training import after, changed, config, conversation, job, request, reward, trajectory
 
 
@@ -74,6 +75,9 @@ async def test_rows_become_a_snapshot_and_a_dispatch(shared_settings: SharedSett
         _, prompts = conversation(tid("first"), [3, 3])
         assert [call["prompt_token_ids"] for call in json.loads(rows[0]["calls"])] == prompts
         assert json.loads(rows[0]["messages"])[-1]["content"] == "answer 1"
+        assert await check_buckets(bus, "jobs", "coordinator") == {"job.v1", "count.v1", "cursor.v1"}
+        stored_objects = await asyncio.to_thread(check_objects, workshop.objects, "snapshots")
+        assert stored_objects == {"snapshot.manifest.v1", "trajectory.row.v1"}
 
 
 async def test_a_job_continues_from_stable_and_does_not_see_its_lineages_data_again(

@@ -21,6 +21,7 @@ from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.messages import trajectory
 from tests.support.rewards import feedback
 from tests.support.running import connected, migrated, running, running_app
+from tests.support.stored_values import check_buckets
 from tests.unit.reward_computer.test_reward_components import turns
 
 
@@ -34,10 +35,11 @@ def collector_of(shared: SharedSettings) -> CollectorSettings:
 
 @asynccontextmanager
 async def loop(shared: SharedSettings) -> AsyncIterator[tuple[Bus, Warehouse]]:
-    """Broker and warehouse made ready, and a collector that stores."""
+    """Broker and warehouse made ready, and a collector that stores; at the end the baselines keep their contract."""
     collector = build_collector(collector_of(shared))
     async with connected(shared) as bus, migrated(shared) as warehouse, running_app(collector):
         yield bus, warehouse
+        assert await check_buckets(bus, BASELINES) == {"cursor.v1", "turn.history.v1", "score.windows.v1"}
 
 
 async def rewards(warehouse: Warehouse, name: str | None = None) -> list[Reward]:

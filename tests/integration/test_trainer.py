@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from ratchet.contract import TrainingStatus
 from ratchet.contract.training import Checkpointing
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.policies import fetch_policy, read_policy
+from tests.support.stored_values import check_objects
 from tests.support.trainer_world import CHATS, CHILD_S, World, child_of, trainer_world, working
 
 
@@ -109,6 +111,8 @@ async def test_a_cancelled_job_stops_by_itself_and_can_be_resumed(world: World) 
     assert done.artifacts is not None
     lines = world.objects.get(str(done.artifacts.training_curves)).decode().splitlines()
     assert json.loads(lines[0])["step"] == reached + 1
+    stored = await asyncio.to_thread(check_objects, world.objects, "policies", "checkpoints")
+    assert stored == {"policy.manifest.v1", "checkpoint.manifest.v1"}
 
 
 async def test_a_killed_training_process_is_an_infrastructure_failure(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -18,6 +19,7 @@ from ratchet.bus.message import Cause, named_id
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
 from ratchet.contract import Message, TrainingDispatch, TrainingStatus
+from ratchet.contract.state import JOBS
 from ratchet.contract.training import StatusMetadata
 from ratchet.contract.trajectory import PolicyClaim, TaskContext
 from ratchet.rl_coordinator.app import build
@@ -29,6 +31,7 @@ from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.consuming import consuming
 from tests.support.running import migrated, running, running_app
+from tests.support.stored_values import check_buckets, check_objects
 from tests.support.training import after, conversation, reward, trajectory
 
 ROLE = "support"
@@ -91,7 +94,7 @@ class Workshop:
 
 @asynccontextmanager
 async def coordinating(shared: SharedSettings, bus: Bus, **chosen: Any) -> AsyncIterator[Workshop]:
-    """The coordinator and a listener that takes what it dispatches."""
+    """The coordinator and a listener that takes what it dispatches; in the end what they stored keeps its contract."""
     dispatches: list[TrainingDispatch] = []
     causes: dict[str, Cause] = {}
 
@@ -106,6 +109,8 @@ async def coordinating(shared: SharedSettings, bus: Bus, **chosen: Any) -> Async
         server = next(part for part in app.components if isinstance(part, HttpServer))
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as api:
             yield Workshop(bus, api, Objects(shared), dispatches, causes)
+    await check_buckets(bus, JOBS, "coordinator")
+    await asyncio.to_thread(check_objects, Objects(shared), "snapshots")
 
 
 @asynccontextmanager
