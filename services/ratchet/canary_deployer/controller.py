@@ -20,14 +20,13 @@ from ratchet.canary_deployer.domain.forecast import Forecast, forecast
 from ratchet.canary_deployer.domain.horizon import Horizon, by_setting, measured
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, GateResult, IllegalMove, Rollout, State, Verdict
-from ratchet.canary_deployer.domain.serving import REGISTERED
 from ratchet.canary_deployer.domain.strategies import immediate
 from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, decide, in_soak
 from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.canary_deployer.gates.base import Gate
 from ratchet.canary_deployer.nats_events import Events, Places, PlacesLost, Read
 from ratchet.canary_deployer.rollout_store import Office, RolloutKeeper
-from ratchet.contract.state import PolicyVersion
+from ratchet.contract.state import PolicyStage, PolicyVersion
 from ratchet.errors import BadRequest, Conflict, NotFound, RatchetError, Rejected, Unavailable
 
 log = structlog.get_logger()
@@ -262,7 +261,7 @@ class RoleDriver:
         rollout = self._keeper.rollout
         if rollout is not None and rollout.parked:
             return []
-        return [one for one in await self._office.policies.versions(self.role) if one.stage == REGISTERED]
+        return [one for one in await self._office.policies.versions(self.role) if one.stage == PolicyStage.REGISTERED]
 
     async def _superseded(self, rollout: Rollout) -> bool:
         """End a rollout in whose place a newer candidate may step; looked at when called, and now and then."""

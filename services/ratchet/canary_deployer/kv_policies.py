@@ -14,7 +14,7 @@ import structlog
 from ratchet.bus.kv import Bucket
 from ratchet.canary_deployer.domain.announcements import UNKNOWN
 from ratchet.canary_deployer.leadership import Lead
-from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
+from ratchet.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
 from ratchet.errors import Conflict, NotFound, Unreadable
 
 log = structlog.get_logger()
@@ -68,7 +68,7 @@ class KvPolicies:
                 kind=UNKNOWN,
                 base_model=UNKNOWN,
                 created_at=known_since,
-                stage=UNKNOWN,
+                stage=PolicyStage(UNKNOWN),
             )
 
     async def versions(self, role: str) -> list[PolicyVersion]:

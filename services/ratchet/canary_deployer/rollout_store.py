@@ -39,7 +39,7 @@ from ratchet.canary_deployer.domain import decisions
 from ratchet.canary_deployer.domain.announcements import Facts, e_values, registered, superseded
 from ratchet.canary_deployer.domain.rollout import TERMINAL, WITH_TRAFFIC, Rollout, Verdict, without_statistics
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.serving import SUPERSEDED, renewed, restaged, settled
+from ratchet.canary_deployer.domain.serving import renewed, restaged, settled
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.domain.verdicts import Decision
 from ratchet.canary_deployer.domain.watch import Watching
@@ -47,7 +47,7 @@ from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Lead
 from ratchet.canary_deployer.nats_events import Read
 from ratchet.contract import MESSAGES, Message, ModelDeployed
-from ratchet.contract.state import PolicyVersion
+from ratchet.contract.state import PolicyStage, PolicyVersion
 from ratchet.errors import BusUnavailable, Conflict, NotFound, Unavailable, Unreadable
 
 log = structlog.get_logger()
@@ -166,7 +166,7 @@ class RolloutKeeper:
         await office.policies.change_version(
             self._role,
             older.version,
-            lambda policy: msgspec.structs.replace(policy, stage=SUPERSEDED, reason=reason),
+            lambda policy: msgspec.structs.replace(policy, stage=PolicyStage.SUPERSEDED, reason=reason),
         )
         log.info("superseded", role=self._role, policy=older.name, by=newer.name)
 

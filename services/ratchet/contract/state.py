@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 from ratchet.bus.message import Cause, JsonObject, Value
 from ratchet.contract.training import (
@@ -23,16 +24,59 @@ STAGING, PRODUCTION, ARCHIVED = "staging", "production", "archived"
 PENDING, TRAINING, READY, FAILED = "pending", "training", "ready", "failed"
 """Whether a policy can be used. A job that has made none yet is pending or training."""
 
+
+class OpenEnum(StrEnum):
+    """Values that one service writes. One that a newer version added is kept as it is, as a member without a name."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> OpenEnum | None:
+        if not isinstance(value, str):
+            return None
+        unknown = str.__new__(cls, value)
+        unknown._name_ = unknown._value_ = value
+        return unknown
+
+
+class PolicyStage(OpenEnum):
+    """Where a policy is: what became of it in its rollout. The coordinator releases the data of `refused`,
+    `rolled_back` and `superseded` ones."""
+
+    REGISTERED = "registered"
+    REFUSED = "refused"
+    CANARY = "canary"
+    STABLE = "stable"
+    ARCHIVED = "archived"
+    ROLLED_BACK = "rolled_back"
+    SUPERSEDED = "superseded"
+
+
+class JobState(OpenEnum):
+    """Where a training job is."""
+
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
 _STATUS = {
-    "registered": PENDING,
-    "canary": READY,
-    "stable": READY,
-    "archived": READY,
-    "refused": FAILED,
-    "rolled_back": FAILED,
-    "superseded": FAILED,
+    PolicyStage.REGISTERED: PENDING,
+    PolicyStage.CANARY: READY,
+    PolicyStage.STABLE: READY,
+    PolicyStage.ARCHIVED: READY,
+    PolicyStage.REFUSED: FAILED,
+    PolicyStage.ROLLED_BACK: FAILED,
+    PolicyStage.SUPERSEDED: FAILED,
 }
-_JOB_STATUS = {"queued": PENDING, "dispatched": TRAINING, "running": TRAINING, "failed": FAILED, "cancelled": FAILED}
+_JOB_STATUS = {
+    JobState.QUEUED: PENDING,
+    JobState.DISPATCHED: TRAINING,
+    JobState.RUNNING: TRAINING,
+    JobState.FAILED: FAILED,
+    JobState.CANCELLED: FAILED,
+}
 
 
 class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,8 +94,7 @@ class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
     """`adapter` or `model`."""
     base_model: str
     created_at: datetime
-    stage: str
-    """`registered`, `refused`, `canary`, `stable`, `archived`, `rolled_back` or `superseded`."""
+    stage: PolicyStage
     parent: int | None = None
     training_job_id: str | None = None
     dataset_digest: str | None = None
@@ -118,7 +161,7 @@ def registry_stage(policy: PolicyVersion, route: Route | None) -> str:
     """`production` for what the route serves, `staging` for what may come to serve, `archived` for all others."""
     if route is not None and route.stable is not None and route.stable.version == policy.version:
         return PRODUCTION
-    return STAGING if policy.stage in ("registered", "canary") else ARCHIVED
+    return STAGING if policy.stage in (PolicyStage.REGISTERED, PolicyStage.CANARY) else ARCHIVED
 
 
 class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -127,8 +170,7 @@ class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     training_job_id: str
     role: str
     algorithm: str
-    state: str
-    """`queued`, `dispatched`, `running`, `completed`, `failed` or `cancelled`."""
+    state: JobState
     priority: str
     created_at: datetime
     updated_at: datetime

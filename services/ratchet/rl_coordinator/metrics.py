@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from ratchet.contract.state import Job
-from ratchet.rl_coordinator.jobs.domain.jobs import State
+from ratchet.contract.state import Job, JobState
 
 JOBS = Gauge("ratchet_jobs", "Training jobs by state.", ["state"])
 QUEUE_WAIT = Histogram(
@@ -28,5 +27,5 @@ SNAPSHOT_SECONDS = Histogram(
 def count_jobs(jobs: Iterable[Job]) -> None:
     """Set the gauge of every state, also of those without a job."""
     tally = Tally(job.state for job in jobs)
-    for state in State:
-        JOBS.labels(state.value).set(tally[state.value])
+    for state in JobState:
+        JOBS.labels(state.value).set(tally[state])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.bus.message import Cause
-from ratchet.contract.state import Job
+from ratchet.contract.state import Job, JobState
 from ratchet.contract.training import (
     Artifacts,
     Hyperparameters,
@@ -18,7 +18,7 @@ from ratchet.contract.training import (
 )
 from ratchet.errors import Rejected
 from ratchet.rl_coordinator.jobs.domain import jobs
-from ratchet.rl_coordinator.jobs.domain.jobs import RANK, TERMINAL, Limits, State
+from ratchet.rl_coordinator.jobs.domain.jobs import RANK, TERMINAL, Limits
 from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES
 from tests.support.training import NOON, after, changed, config, job, request
 
@@ -100,14 +100,14 @@ def test_the_newest_checkpoint_is_remembered_beside_later_artifacts() -> None:
 
 
 def test_cancelling_a_queued_job_ends_it_at_once() -> None:
-    assert jobs.cancel(job(), after(1)).state == State.CANCELLED
+    assert jobs.cancel(job(), after(1)).state == JobState.CANCELLED
 
 
 def test_cancelling_a_running_job_asks_its_worker_and_waits_for_the_answer() -> None:
     asked = jobs.cancel(running(), after(1))
     assert (asked.state, asked.cancel_requested) == ("running", True)
     assert jobs.cancel(asked, after(2)) == asked
-    assert jobs.fold(asked, status(asked, "cancelled"), after(3), LIMITS).state == State.CANCELLED
+    assert jobs.fold(asked, status(asked, "cancelled"), after(3), LIMITS).state == JobState.CANCELLED
 
 
 def test_an_ended_job_cannot_be_cancelled() -> None:
@@ -149,7 +149,7 @@ def test_a_dispatched_job_waits_for_a_worker_without_a_lease() -> None:
 def test_a_cancelled_dispatch_that_no_worker_took_ends_after_the_lease() -> None:
     asked = jobs.cancel(job(state="dispatched"), after(1))
     assert jobs.expire(asked, listening_since=NOON, now=after(20), limits=LIMITS) == asked
-    assert jobs.expire(asked, listening_since=NOON, now=after(32), limits=LIMITS).state == State.CANCELLED
+    assert jobs.expire(asked, listening_since=NOON, now=after(32), limits=LIMITS).state == JobState.CANCELLED
 
 
 def test_out_of_memory_is_tried_again_with_half_the_batch_until_it_cannot_be_halved() -> None:
@@ -159,7 +159,7 @@ def test_out_of_memory_is_tried_again_with_half_the_batch_until_it_cannot_be_hal
     chosen = again.request.training_config.hyperparameters
     assert (again.state, again.attempt, chosen.batch_size, chosen.gradient_accumulation) == ("queued", 2, 1, 2)
     second = changed(again, state="running")
-    assert jobs.fold(second, status(second, "failed", error=error), after(9), LIMITS).state == State.FAILED
+    assert jobs.fold(second, status(second, "failed", error=error), after(9), LIMITS).state == JobState.FAILED
 
 
 def test_a_diverged_job_starts_over_with_half_the_learning_rate() -> None:
@@ -186,7 +186,7 @@ def test_bad_data_is_not_tried_again() -> None:
 def test_a_failure_after_a_cancel_is_a_cancelled_job() -> None:
     asked = running(cancel_requested=True)
     failed = jobs.fold(asked, status(asked, "failed", error=TrainingError(code="INFRA", message="x")), NOON, LIMITS)
-    assert failed.state == State.CANCELLED
+    assert failed.state == JobState.CANCELLED
 
 
 def test_a_job_past_its_deadline_leaves_the_queue() -> None:
@@ -230,8 +230,8 @@ def test_whatever_is_said_a_job_never_goes_back_and_never_leaves_its_end(story: 
     current = jobs.accept(request(), pool="default", rewarded=0, now=NOON)
     for second, event in enumerate(story):
         following = happen(current, event, second)
-        before = (current.attempt, RANK[State(current.state)])
-        assert (following.attempt, RANK[State(following.state)]) >= before
+        before = (current.attempt, RANK[JobState(current.state)])
+        assert (following.attempt, RANK[JobState(following.state)]) >= before
         assert following.attempt <= max(LIMITS.max_attempts, current.attempt + 1)
         if current.state in TERMINAL:
             assert following == current

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ratchet.bus.message import Cause
-from ratchet.canary_deployer.domain.serving import REGISTERED
 from ratchet.contract import TrainingStatus
-from ratchet.contract.state import Job, PolicyVersion
+from ratchet.contract.state import Job, PolicyStage, PolicyVersion
 from ratchet.rules.arms import parse_model, policy_name
 
 DEPLOYABLE = frozenset({"adapter", "model"})
@@ -67,7 +66,7 @@ def new_version(announced: Announced, version: int, origin: Origin | None, now: 
         kind=artifacts.kind or "",
         base_model=origin.base_model if origin else _requested_base(job),
         created_at=origin.created_at if origin else now,
-        stage=REGISTERED,
+        stage=PolicyStage.REGISTERED,
         parent=_parent_version(job, status.role),
         training_job_id=status.training_job_id,
         dataset_digest=status.dataset_digest or (origin.dataset_digest if origin else None),

@@ -9,32 +9,21 @@ from __future__ import annotations
 import msgspec
 
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, State
-from ratchet.contract.state import CanaryRoute, PolicyVersion, Route
+from ratchet.contract.state import CanaryRoute, PolicyStage, PolicyVersion, Route
 
-REGISTERED, REFUSED, CANARY, STABLE, ARCHIVED, ROLLED_BACK, SUPERSEDED = (
-    "registered",
-    "refused",
-    "canary",
-    "stable",
-    "archived",
-    "rolled_back",
-    "superseded",
-)
-"""Stages of a policy. The coordinator releases the data of `refused`, `rolled_back` and `superseded` ones."""
-
-CANDIDATE_STAGE: dict[State, str] = {
-    State.GATING: REGISTERED,
-    State.AWAITING_APPROVAL: REGISTERED,
-    State.RUNNING: CANARY,
-    State.PAUSED: CANARY,
-    State.HELD: CANARY,
-    State.SOAKING: CANARY,
-    State.PROMOTED: STABLE,
-    State.ROLLED_BACK: ROLLED_BACK,
-    State.REFUSED: REFUSED,
-    State.ABORTED: ROLLED_BACK,
-    State.SUPERSEDED: SUPERSEDED,
-    State.REVERTED: STABLE,
+CANDIDATE_STAGE: dict[State, PolicyStage] = {
+    State.GATING: PolicyStage.REGISTERED,
+    State.AWAITING_APPROVAL: PolicyStage.REGISTERED,
+    State.RUNNING: PolicyStage.CANARY,
+    State.PAUSED: PolicyStage.CANARY,
+    State.HELD: PolicyStage.CANARY,
+    State.SOAKING: PolicyStage.CANARY,
+    State.PROMOTED: PolicyStage.STABLE,
+    State.ROLLED_BACK: PolicyStage.ROLLED_BACK,
+    State.REFUSED: PolicyStage.REFUSED,
+    State.ABORTED: PolicyStage.ROLLED_BACK,
+    State.SUPERSEDED: PolicyStage.SUPERSEDED,
+    State.REVERTED: PolicyStage.STABLE,
 }
 
 
@@ -73,11 +62,11 @@ def _restaged(policy: PolicyVersion, rollout: Rollout) -> PolicyVersion:
         gate = {**(policy.gate or {}), **{result.gate: msgspec.to_builtins(result) for result in rollout.gates}}
         return msgspec.structs.replace(policy, stage=stage, reason=rollout.reason, gate=gate or None)
     if rollout.ended is not None and policy.version == rollout.ended.candidate.version:
-        stage = ROLLED_BACK if rollout.ended.had_traffic else REGISTERED
+        stage = PolicyStage.ROLLED_BACK if rollout.ended.had_traffic else PolicyStage.REGISTERED
         return msgspec.structs.replace(policy, stage=stage, reason=rollout.reason)
     if rollout.state is State.REVERTED:
-        return msgspec.structs.replace(policy, stage=ROLLED_BACK, reason=rollout.reason)
-    stage = ARCHIVED if rollout.state is State.PROMOTED else STABLE
+        return msgspec.structs.replace(policy, stage=PolicyStage.ROLLED_BACK, reason=rollout.reason)
+    stage = PolicyStage.ARCHIVED if rollout.state is State.PROMOTED else PolicyStage.STABLE
     return msgspec.structs.replace(policy, stage=stage)
 
 

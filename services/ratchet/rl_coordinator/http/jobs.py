@@ -8,14 +8,14 @@ from typing import Annotated
 
 import uuid_utils
 from fastapi import Query
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from ratchet.contract.http.jobs import JobIn, JobOut, JobsOut, PreviewOut
+from ratchet.contract.state import JobState
 from ratchet.errors import WrongState
 from ratchet.rl_coordinator.http.job_request import training_request
 from ratchet.rl_coordinator.http.shown import job_out
 from ratchet.rl_coordinator.jobs.dispatcher import Dispatcher
-from ratchet.rl_coordinator.jobs.domain.jobs import State
 from ratchet.rl_coordinator.jobs.handlers import Coordinator
 from ratchet.rl_coordinator.jobs.intake import Intake
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
@@ -35,6 +35,13 @@ REFUSED: Mapping[int, str] = {
     " it.",
     422: "The request cannot be run as it is.",
 }
+
+
+def _known(state: JobState | None) -> JobState | None:
+    """A state that a job can have: as a filter one of a later version is a mistake."""
+    if state is not None and state not in [*JobState]:
+        raise ValueError(f"no job is ever {state}: it is one of {', '.join(JobState)}")
+    return state
 
 
 class AskIn(BaseModel):
@@ -96,7 +103,7 @@ class JobRoutes:
 
     async def list_jobs(
         self,
-        state: Annotated[State | None, Query()] = None,
+        state: Annotated[JobState | None, AfterValidator(_known), Query()] = None,
         role: RoleFilter = None,
         algorithm: Annotated[str | None, Query()] = None,
         since: Annotated[AwareDatetime | None, Query(description="Created then or later.")] = None,

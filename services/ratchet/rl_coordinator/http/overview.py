@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from ratchet.contract.http.status import RoleOut, SlotsOut, StatusOut, TrainingStatusOut
-from ratchet.contract.state import Job
+from ratchet.contract.state import Job, JobState
 from ratchet.rl_coordinator.http.shown import brief
-from ratchet.rl_coordinator.jobs.domain.jobs import ACTIVE, TERMINAL, State
+from ratchet.rl_coordinator.jobs.domain.jobs import ACTIVE, TERMINAL
 from ratchet.rl_coordinator.jobs.domain.schedule import in_order, slots_used
 from ratchet.rl_coordinator.jobs.handlers import House
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
@@ -43,14 +43,14 @@ class Overview:
         """Everything at this moment."""
         jobs = self._store.all()
         used = slots_used(jobs)
-        waits = [(now - job.created_at).total_seconds() for job in jobs if job.state == State.QUEUED]
+        waits = [(now - job.created_at).total_seconds() for job in jobs if job.state == JobState.QUEUED]
         tally = Counter(job.state for job in jobs)
         roles = sorted({*self._counts(), *(job.role for job in jobs), *await self._policies.roles()})
         found = await asyncio.gather(*(self._role(role, jobs) for role in roles))
         return StatusOut(
             training_enabled=self._house.abilities.training_enabled,
             algorithms=sorted(self._house.abilities.algorithms),
-            jobs={state.value: tally[state.value] for state in State},
+            jobs={state.value: tally[state] for state in JobState},
             slots={pool: SlotsOut(used=used[pool], total=total) for pool, total in self._house.slots.items()},
             longest_wait_s=max(waits, default=0.0),
             roles=dict(zip(roles, found, strict=True)),
@@ -61,12 +61,12 @@ class Overview:
         everything = self._store.all()
         jobs = [job for job in everything if role is None or job.role == role]
         used, tally = slots_used(everything), Counter(job.state for job in jobs)
-        queued = in_order((job for job in jobs if job.state == State.QUEUED), self._house.ageing_s)
+        queued = in_order((job for job in jobs if job.state == JobState.QUEUED), self._house.ageing_s)
         return TrainingStatusOut(
             training_enabled=self._house.abilities.training_enabled,
             algorithms=sorted(self._house.abilities.algorithms),
             slots={pool: SlotsOut(used=used[pool], total=total) for pool, total in self._house.slots.items()},
-            jobs={state.value: tally[state.value] for state in State},
+            jobs={state.value: tally[state] for state in JobState},
             active=[brief(job) for job in jobs if job.state in ACTIVE],
             waiting=[brief(job) for job in queued[:WAITING]],
             longest_wait_s=max(((now - job.created_at).total_seconds() for job in queued), default=0.0),

@@ -9,12 +9,11 @@ import structlog
 from msgspec.structs import replace
 
 from ratchet.contract.http.jobs import PreviewOut
-from ratchet.contract.state import Job
+from ratchet.contract.state import Job, JobState
 from ratchet.contract.training import TrainingError, TrainingRequest
 from ratchet.errors import DigestMismatch, NotFound, Rejected, Unavailable
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.domain import jobs
-from ratchet.rl_coordinator.jobs.domain.jobs import State
 from ratchet.rl_coordinator.jobs.domain.schedule import next_up
 from ratchet.rl_coordinator.jobs.exporter import Export, Exporter
 from ratchet.rl_coordinator.jobs.handlers import House
@@ -76,7 +75,7 @@ class Dispatcher:
         resolved = _resolved(job.request, start.base_model, export)
 
         def prepare(current: Job) -> Job:
-            if current.state != State.QUEUED:
+            if current.state != JobState.QUEUED:
                 return current
             return jobs.prepare(
                 current,
@@ -94,9 +93,9 @@ class Dispatcher:
         now = self._now()
         taken = await self._store.change(
             job.training_job_id,
-            lambda current: jobs.dispatch(current, now) if current.state == State.QUEUED else current,
+            lambda current: jobs.dispatch(current, now) if current.state == JobState.QUEUED else current,
         )
-        if taken.state != State.DISPATCHED:
+        if taken.state != JobState.DISPATCHED:
             return
         if taken.attempt == 1:
             metrics.QUEUE_WAIT.observe((now - taken.created_at).total_seconds())
@@ -108,7 +107,7 @@ class Dispatcher:
         log.warning("job failed before it was dispatched", job=job.training_job_id, reason=error.message)
         failed = await self._store.change(
             job.training_job_id,
-            lambda current: jobs.fail(current, error, self._now()) if current.state == State.QUEUED else current,
+            lambda current: jobs.fail(current, error, self._now()) if current.state == JobState.QUEUED else current,
         )
         await self._keeper.tell(failed)
 

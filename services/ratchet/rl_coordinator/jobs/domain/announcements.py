@@ -7,8 +7,8 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from ratchet.contract import Message, TrainingDispatch, TrainingStatus
-from ratchet.contract.state import Job
-from ratchet.rl_coordinator.jobs.domain.jobs import State, announcement, try_again
+from ratchet.contract.state import Job, JobState
+from ratchet.rl_coordinator.jobs.domain.jobs import announcement, try_again
 
 REPEATABLE_S = 90.0
 """A dispatch may be published again within this time: the broker's window of known ids is two minutes."""
@@ -22,9 +22,9 @@ def due(job: Job) -> Message | None:
     if job.announced == announcement(job):
         return None
     match job.state:
-        case State.DISPATCHED:
+        case JobState.DISPATCHED:
             return _dispatch(job)
-        case State.QUEUED | State.FAILED | State.CANCELLED:
+        case JobState.QUEUED | JobState.FAILED | JobState.CANCELLED:
             return _status(job)
         case _:
             return None
@@ -41,7 +41,7 @@ def renumbered(job: Job, now: datetime) -> Job:
     Such a job goes back to the queue as the next attempt, which fences off the first message if there is one.
     """
     age_s = (now - job.updated_at).total_seconds()
-    if job.state == State.DISPATCHED and due(job) is not None and age_s > REPEATABLE_S:
+    if job.state == JobState.DISPATCHED and due(job) is not None and age_s > REPEATABLE_S:
         return try_again(job, now)
     return job
 

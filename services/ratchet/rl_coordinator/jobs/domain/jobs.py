@@ -9,44 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from msgspec.structs import replace
 
 from ratchet.bus.message import Cause
-from ratchet.contract.state import Job
+from ratchet.contract.state import Job, JobState
 from ratchet.contract.training import Progress, SnapshotRef, TrainingError, TrainingRequest, TrainingStatus
 from ratchet.errors import WrongState
 from ratchet.rl_coordinator.jobs.domain.retries import RetryRule, eased
 
-
-class State(StrEnum):
-    """Where a job is."""
-
-    QUEUED = "queued"
-    DISPATCHED = "dispatched"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-_ENDS = {State.COMPLETED, State.FAILED, State.CANCELLED}
-NEXT: Mapping[State, frozenset[State]] = {
-    State.QUEUED: frozenset({State.DISPATCHED, State.FAILED, State.CANCELLED}),
-    State.DISPATCHED: frozenset({State.RUNNING, State.QUEUED, *_ENDS}),
-    State.RUNNING: frozenset({State.RUNNING, State.QUEUED, *_ENDS}),
-    State.COMPLETED: frozenset(),
-    State.FAILED: frozenset(),
-    State.CANCELLED: frozenset(),
+_ENDS = {JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED}
+NEXT: Mapping[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset({JobState.DISPATCHED, JobState.FAILED, JobState.CANCELLED}),
+    JobState.DISPATCHED: frozenset({JobState.RUNNING, JobState.QUEUED, *_ENDS}),
+    JobState.RUNNING: frozenset({JobState.RUNNING, JobState.QUEUED, *_ENDS}),
+    JobState.COMPLETED: frozenset(),
+    JobState.FAILED: frozenset(),
+    JobState.CANCELLED: frozenset(),
 }
 """From each state, where a job may go. `queued` is re-entered by the next attempt only."""
 
 TERMINAL = frozenset(state for state, following in NEXT.items() if not following)
-ACTIVE = frozenset({State.DISPATCHED, State.RUNNING})
+ACTIVE = frozenset({JobState.DISPATCHED, JobState.RUNNING})
 """States that hold a slot."""
-RANK: Mapping[State, int] = {state: min(rank, 3) for rank, state in enumerate(State)}
+RANK: Mapping[JobState, int] = {state: min(rank, 3) for rank, state in enumerate(JobState)}
 """Order within one attempt; the three ends are equal."""
 
 
@@ -68,7 +55,7 @@ def accept(request: TrainingRequest, *, pool: str, rewarded: int, now: datetime,
         training_job_id=request.training_job_id,
         role=request.role,
         algorithm=request.training_config.algorithm,
-        state=State.QUEUED,
+        state=JobState.QUEUED,
         priority=request.priority,
         created_at=now,
         updated_at=now,
@@ -96,30 +83,30 @@ def prepare(
 
 def dispatch(job: Job, now: datetime) -> Job:
     """The job takes a slot; its dispatch is announced next."""
-    return _move(job, State.DISPATCHED, now, retry_at=None)
+    return _move(job, JobState.DISPATCHED, now, retry_at=None)
 
 
 def cancel(job: Job, now: datetime) -> Job:
     """A queued job is cancelled at once; a worker is asked to stop. Raises `WrongState` for a job that has ended."""
-    if job.cancel_requested or job.state == State.CANCELLED:
+    if job.cancel_requested or job.state == JobState.CANCELLED:
         return job
     if job.state in TERMINAL:
         raise WrongState(f"job {job.training_job_id} is already {job.state}")
-    if job.state == State.QUEUED:
-        return _move(job, State.CANCELLED, now, cancel_requested=True, finished_at=now)
+    if job.state == JobState.QUEUED:
+        return _move(job, JobState.CANCELLED, now, cancel_requested=True, finished_at=now)
     return replace(job, cancel_requested=True, updated_at=now)
 
 
 def fail(job: Job, error: TrainingError, now: datetime) -> Job:
     """The job ends without a policy."""
-    return _move(job, State.FAILED, now, error=error, finished_at=now)
+    return _move(job, JobState.FAILED, now, error=error, finished_at=now)
 
 
 def try_again(job: Job, now: datetime, *, delay_s: float = 0.0, error: TrainingError | None = None) -> Job:
     """The next attempt waits in the queue and will resume from the newest checkpoint."""
     return _move(
         job,
-        State.QUEUED,
+        JobState.QUEUED,
         now,
         attempt=job.attempt + 1,
         retry_at=now + timedelta(seconds=delay_s) if delay_s else None,
@@ -152,8 +139,8 @@ def expire(job: Job, *, listening_since: datetime, now: datetime, limits: Limits
     if not lapsed or job.state not in ACTIVE:
         return job
     if job.cancel_requested:
-        return _move(job, State.CANCELLED, now, finished_at=now)
-    if job.state == State.DISPATCHED:
+        return _move(job, JobState.CANCELLED, now, finished_at=now)
+    if job.state == JobState.DISPATCHED:
         return job
     silence = TrainingError(code="INFRA", message=f"worker {job.worker or '?'} was silent for {limits.lease_s:g} s")
     if job.attempt >= limits.max_attempts:
@@ -164,7 +151,7 @@ def expire(job: Job, *, listening_since: datetime, now: datetime, limits: Limits
 def overdue(job: Job, now: datetime) -> Job:
     """The job failed with TIMEOUT if its deadline passed while it waited, else unchanged."""
     deadline = job.request.deadline
-    if job.state != State.QUEUED or deadline is None or now <= deadline:
+    if job.state != JobState.QUEUED or deadline is None or now <= deadline:
         return job
     message = f"the deadline {deadline.isoformat()} passed while the job was queued"
     return fail(job, TrainingError(code="TIMEOUT", message=message), now)
@@ -175,20 +162,20 @@ def _running(job: Job, _now: datetime, _limits: Limits) -> Job:
 
 
 def _completed(job: Job, now: datetime, _: Limits) -> Job:
-    return _told(_move(job, State.COMPLETED, now, finished_at=now))
+    return _told(_move(job, JobState.COMPLETED, now, finished_at=now))
 
 
 def _stopped(job: Job, now: datetime, _: Limits) -> Job:
     """The worker stopped: because it was asked to, or because its machine goes away."""
     if job.cancel_requested:
-        return _told(_move(job, State.CANCELLED, now, finished_at=now))
+        return _told(_move(job, JobState.CANCELLED, now, finished_at=now))
     return try_again(job, now)
 
 
 def _failed(job: Job, now: datetime, limits: Limits) -> Job:
     error = job.error or TrainingError(code="UNKNOWN", message="the worker gave no reason")
     if job.cancel_requested:
-        return _told(_move(job, State.CANCELLED, now, finished_at=now))
+        return _told(_move(job, JobState.CANCELLED, now, finished_at=now))
     rule = limits.retries.get(error.code)
     request = eased(job.request, rule) if rule and job.attempt < rule.attempts else None
     if rule is None or request is None:
@@ -204,7 +191,7 @@ def _heard(job: Job, status: TrainingStatus, now: datetime) -> Job:
         artifacts = replace(artifacts, checkpoint=job.artifacts.checkpoint)
     return replace(
         job,
-        state=State.RUNNING,
+        state=JobState.RUNNING,
         updated_at=now,
         heartbeat_at=now,
         started_at=job.started_at or now,
@@ -232,10 +219,10 @@ def announcement(job: Job) -> str:
     return f"{job.attempt}:{job.state}"
 
 
-def _move(job: Job, state: State, now: datetime, **changes: Any) -> Job:
+def _move(job: Job, state: JobState, now: datetime, **changes: Any) -> Job:
     """The only way to another state. `Any`: the changes are checked by the struct's own fields."""
     following = replace(job, state=state, updated_at=now, **changes)
-    before, after = State(job.state), State(state)
+    before, after = job.state, state
     forward = (following.attempt, RANK[after]) >= (job.attempt, RANK[before])
     if after not in NEXT[before] or not forward:
         raise WrongState(f"job {job.training_job_id} cannot go from {before} to {after}")
@@ -243,9 +230,9 @@ def _move(job: Job, state: State, now: datetime, **changes: Any) -> Job:
 
 
 _FOLLOW: Mapping[str, Callable[[Job, datetime, Limits], Job]] = {
-    State.RUNNING: _running,
-    State.COMPLETED: _completed,
-    State.FAILED: _failed,
-    State.CANCELLED: _stopped,
+    JobState.RUNNING: _running,
+    JobState.COMPLETED: _completed,
+    JobState.FAILED: _failed,
+    JobState.CANCELLED: _stopped,
 }
 """By a worker's status: what follows for the job that has just been heard of."""

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from ratchet.contract.state import Job
+from ratchet.contract.state import Job, JobState
 from ratchet.contract.training import TrainingRequest
-from ratchet.rl_coordinator.jobs.domain.jobs import ACTIVE, State, announcement
+from ratchet.rl_coordinator.jobs.domain.jobs import ACTIVE, announcement
 
 PRIORITIES: Mapping[str, int] = {"urgent": 0, "high": 1, "normal": 2, "low": 3}
 DEFAULT_POOL, GPU_POOL = "default", "gpu"
@@ -57,4 +57,4 @@ def pool_of(request: TrainingRequest, slots: Mapping[str, int]) -> str:
 def _is_waiting(job: Job, now: datetime) -> bool:
     """Queued, announced as such (so that the bus hears of states in order), and not in a pause before a retry."""
     announced = job.announced == announcement(job)
-    return job.state == State.QUEUED and announced and (job.retry_at is None or job.retry_at <= now)
+    return job.state == JobState.QUEUED and announced and (job.retry_at is None or job.retry_at <= now)
