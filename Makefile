@@ -46,7 +46,7 @@ lint: $(STAMP) ## ruff: rules and format; words that the glossary rules out
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python tools/words.py
 
-type: $(STAMP) ## pyright, strict, on services/
+type: $(STAMP) ## pyright, strict, on services/, examples/ and tools/learning
 	@$(BIN)/pyright
 
 imports: $(STAMP)
@@ -110,7 +110,7 @@ demo: $(STAMP) ## the whole loop on this machine, in minutes
 	@$(BIN)/ratchet demo $(ARGS)
 
 learning-report: $(STAMP) ## docs/reports/learning.md: what the demo's recipe learns, over seeds; half an hour
-	@$(BIN)/python -m ratchet.demo.report_learning $(ARGS)
+	@$(BIN)/python -m tools.learning.report $(ARGS)
 
 up: $(STAMP) ## start the local stack; Ctrl-C stops it
 	@$(BIN)/ratchet up $(ARGS)

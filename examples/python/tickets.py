@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 from ratchet import Client
-from ratchet.demo.base_model import Shape, write_base_model
-from ratchet.demo.clerk import CARELESS, play
-from ratchet.demo.world import draw_tasks, tool_definitions
+from ratchet_helpdesk.base_model import Shape, write_base_model
+from ratchet_helpdesk.clerk import CARELESS, play
+from ratchet_helpdesk.world import draw_tasks, tool_definitions
 
 BASE = Path(os.environ.get("RATCHET_DIR", ".ratchet"), "base-model")
 
@@ -34,7 +34,7 @@ def record(client: Client, tasks: int, tries: int) -> None:
                 trajectory.outcome("success" if played.verdict.success else "failure", verified_by="environment")
 
 
-def main(tasks: int = 30, tries: int = 4, role: str = "support") -> None:
+def main(tasks: int = 30, tries: int = 4, *, role: str = "support") -> None:
     """Record the tickets and write the model."""
     with Client(agent_id="clerk", role=role) as client:
         record(client, tasks, tries)
@@ -46,4 +46,4 @@ def main(tasks: int = 30, tries: int = 4, role: str = "support") -> None:
 
 
 if __name__ == "__main__":
-    main(*(int(word) for word in sys.argv[1:3]), *sys.argv[3:4])
+    main(*(int(word) for word in sys.argv[1:3]), role="".join(sys.argv[3:4]) or "support")

@@ -21,15 +21,15 @@ from transformers import AutoModelForCausalLM
 
 from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.contract.training import Hyperparameters, Lora
-from ratchet.demo.base_model import Shape, write_base_model
-from ratchet.demo.clerk import CARELESS, play
-from ratchet.demo.world import TRAIN, draw_tasks, tool_definitions
 from ratchet.trainer_worker.training.algorithms.base import Step
 from ratchet.trainer_worker.training.algorithms.sft import train as train_sft
 from ratchet.trainer_worker.training.chats import ChatRows, Conversation
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.rows import Row
 from ratchet.trainer_worker.training.policy import load_policy
+from ratchet_helpdesk.base_model import Shape, write_base_model
+from ratchet_helpdesk.clerk import CARELESS, play
+from ratchet_helpdesk.world import TRAIN, draw_tasks, tool_definitions
 from tests.support.snapshot_rows import trajectory_row
 from tests.support.trainer_runs import RecordingRun, job_spec
 

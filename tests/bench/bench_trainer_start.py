@@ -17,10 +17,10 @@ import psutil
 from msgspec.structs import replace
 
 from ratchet.contract.training import Hyperparameters, Lora
-from ratchet.demo.base_model import Shape, write_base_model
 from ratchet.trainer_worker.child_process import Child, WarmStart
 from ratchet.trainer_worker.job import Failed, JobSpec, Progressed
 from ratchet.trainer_worker.warm_link import WarmLink
+from ratchet_helpdesk.base_model import Shape, write_base_model
 from tests.bench.bench_learner import say, tickets
 from tests.support.trainer_runs import job_spec, write_snapshot
 

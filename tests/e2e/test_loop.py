@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ratchet.demo.claims import Findings, claims, read_findings, seconds_to_roll_back
 from ratchet.demo.connections import Connections, connect
 from ratchet.demo.plan import EXAMS, SMALL, stack_environment
 from ratchet.demo.progress import Progress
-from ratchet.demo.report import Findings, claims, read_findings, seconds_to_roll_back
 from ratchet.demo.scenario import Scenario
 from ratchet.local_stack.plan import shared_of
 from ratchet.local_stack.settings import StackSettings

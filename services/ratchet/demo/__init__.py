@@ -1,1 +1,1 @@
-"""The demo: a help desk whose policy Ratchet improves, guards and takes back, live on one machine."""
+"""`ratchet demo`: drives the help desk of examples/helpdesk through the whole loop, live on one machine."""

@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ratchet.demo.agents import Tally
-from ratchet.demo.plan import ROLE
 from ratchet.errors import RatchetError
+from ratchet_helpdesk import ROLE
+from ratchet_helpdesk.agents import Tally
 
 STOP_S = 120.0
 """Longest time for finishing the tickets that are open."""
@@ -37,7 +37,7 @@ class Shift:
         """The command line of the process."""
         numbers = {"seed": self.seed, "tries": self.tries, "agents": self.agents, "tasks": self.tasks}
         options = [text for name, value in numbers.items() if value is not None for text in (f"--{name}", str(value))]
-        module = [sys.executable, "-m", "ratchet.demo.agents", "--gateway", self.gateway_url, "--role", ROLE]
+        module = [sys.executable, "-m", "ratchet_helpdesk.agents", "--gateway", self.gateway_url, "--role", ROLE]
         return [*module, "--leashed", *options]
 
 

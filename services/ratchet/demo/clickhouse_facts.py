@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ratchet.demo.intervals import Proportion
-from ratchet.demo.picture import RECENT, Traffic, VersionTraffic
+from ratchet.demo.exams import Proportion
 from ratchet.stores.history import latest_rewards
 from ratchet.stores.warehouse import Row, Warehouse
+
+RECENT = 100
+"""Trajectories behind the live success rate."""
 
 _TRAFFIC = """
 SELECT
@@ -56,6 +58,27 @@ WHERE role = {role:String} AND policy_version = {version:UInt32} AND arm = 'cana
 
 _REWARDED = "SELECT uniqExact(trajectory_id) AS number FROM rewards WHERE role = {role:String}"
 _LEDGER = "SELECT stream, accounted, stored, dead, lost, missing FROM ledger_balance ORDER BY stream, consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What the warehouse holds of the role's live traffic."""
+
+    calls: int = 0
+    trajectories: int = 0
+    rewards: int = 0
+    recent: Proportion | None = None
+    """Successes among the newest trajectories."""
+    mean_reward: float | None = None
+    """Of the same trajectories."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionTraffic:
+    """Live trajectories of one policy version and what they were worth."""
+
+    trajectories: int
+    mean_reward: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,8 @@ class Connections:
         """Every registered version of a role."""
         route, bucket = await self.route(role), self.bus.bucket(POLICIES, PolicyVersion)
         numbers = range(1, route.next_version if route else 1)
-        found = [await bucket.get(f"{role}.{number}") for number in numbers]
-        return [entry.value for entry in found if entry is not None]
+        entries = [await bucket.get(f"{role}.{number}") for number in numbers]
+        return [entry.value for entry in entries if entry is not None]
 
     async def rollout(self, role: str) -> RolloutOut | None:
         """The deployer's summary of the role's newest rollout; None when there was none."""

@@ -1,50 +1,55 @@
 """Exams: how a policy does on held-out tickets, greedy and sampled side by side, kind by kind.
 
-The gate's held-out command plays them and leaves one file per policy; the report and the live picture read it.
-Greedy takes the most likely token everywhere (temperature 0): a policy that only became surer of what it did before
-gains when sampled and gains nothing greedy.
+The gate's held-out command (`ratchet_helpdesk.heldout`) leaves one file of answers per policy.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from ratchet.demo.intervals import Proportion
-from ratchet.demo.world import MISJUDGED, Task, Verdict, kind_of
-from ratchet.service.files import write_whole
+from ratchet_helpdesk.heldout import Answer, exam_path
+from ratchet_helpdesk.world import MISJUDGED
 
-SAMPLED, GREEDY = "sampled", "greedy"
-TEMPERATURES = {SAMPLED: 1.0, GREEDY: 0.0}
-"""By mode. Agents sample at temperature 1, because learning needs tries that differ."""
+Z_95 = 1.959964
+"""Two-sided 95 % of the normal distribution."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """One ticket played once in one mode."""
+@dataclass(frozen=True, slots=True)
+class Proportion:
+    """`successes` out of `trials` (at least one)."""
 
-    task: str
-    kind: str
-    mode: str
-    success: bool
-    calls: int
-    """Tool calls,"""
-    valid_calls: int
-    """and those of them that name a tool with its arguments."""
+    successes: int
+    trials: int
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.successes <= self.trials or self.trials == 0:
+            raise ValueError(f"{self.successes} of {self.trials} is no proportion")
 
-def answer_of(task: Task, mode: str, verdict: Verdict) -> Answer:
-    """What is written down of a ticket that closed."""
-    return Answer(
-        task=task.task_id,
-        kind=kind_of(task),
-        mode=mode,
-        success=verdict.success,
-        calls=verdict.tool_calls,
-        valid_calls=verdict.valid_tool_calls,
-    )
+    @property
+    def rate(self) -> float:
+        """The share of successes."""
+        return self.successes / self.trials
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % Wilson interval: unlike rate ± 2 errors it stays in [0, 1] and holds for rates near its ends."""
+        n, p, z = self.trials, self.rate, Z_95
+        middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+        half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+        return max(0.0, middle - half), min(1.0, middle + half)
+
+    def is_above(self, other: Proportion) -> bool:
+        """Whether this interval lies wholly above the other's."""
+        return self.interval[0] > other.interval[1]
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.rate:.2f} [{low:.2f}, {high:.2f}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +78,15 @@ class Exam:
         return sorted({one.kind for one in self.answers})
 
 
-def write_exam(folder: Path, policy: str, answers: Iterable[Answer]) -> None:
-    """Leave the answers of `policy` (`role@version`) where `read_exam` finds them: complete, or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(_path(folder, policy), msgspec.json.encode(list(answers)), durable=False)
-
-
 def read_exam(folder: Path, policy: str) -> Exam | None:
-    """The exam of `policy`; None when it has taken none."""
+    """The exam of `policy` (`role@version`); None when it has taken none."""
     try:
-        return Exam(msgspec.json.decode(_path(folder, policy).read_bytes(), type=list[Answer]))
+        return Exam(msgspec.json.decode(exam_path(folder, policy).read_bytes(), type=list[Answer]))
     except FileNotFoundError:
         return None
 
 
 def read_exams(folder: Path, role: str, versions: Iterable[int]) -> Mapping[int, Exam]:
     """The exams of those versions of a role that took one."""
-    found = {version: read_exam(folder, f"{role}@{version}") for version in versions}
-    return {version: exam for version, exam in found.items() if exam is not None}
-
-
-def _path(folder: Path, policy: str) -> Path:
-    return folder / f"{policy}.json"
+    exams = {version: read_exam(folder, f"{role}@{version}") for version in versions}
+    return {version: exam for version, exam in exams.items() if exam is not None}

@@ -1,23 +1,64 @@
-"""Keeps the picture of the running loop up to date, without ever disturbing it."""
+"""What the demo shows at one moment, and the observer who keeps it up to date without disturbing the loop."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ratchet.contract.state import JOBS, Job
-from ratchet.demo.clickhouse_facts import Facts
+from ratchet.contract.http.rollouts import RolloutOut
+from ratchet.contract.state import JOBS, Job, PolicyVersion
+from ratchet.demo.clickhouse_facts import Facts, Traffic, VersionTraffic
 from ratchet.demo.connections import Connections
-from ratchet.demo.exams import read_exams
-from ratchet.demo.picture import Picture, rollout_picture
-from ratchet.demo.plan import BASE_ROLE, ROLE
+from ratchet.demo.exams import Exam, read_exams
 from ratchet.demo.progress import TRAINER, Progress
 from ratchet.errors import RatchetError
+from ratchet_helpdesk import BASE_ROLE, ROLE
 
+HELDOUT_GATE = "heldout_tasks"
 LOOK_S = 1.0
 """Pause between two looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPicture:
+    """The newest rollout, as the deployer tells it."""
+
+    version: int
+    state: str
+    weight: float
+    canary: int
+    """Finished trajectories of the canary."""
+    stable: int
+    rollback_e: float
+    promotion_e: float
+    threshold: float
+    gates: Mapping[str, str]
+    """Outcome by gate, in the order in which they were asked."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything that is shown."""
+
+    traffic: Traffic = field(default_factory=Traffic)
+    jobs: Sequence[Job] = ()
+    """Oldest first."""
+    policies: Sequence[PolicyVersion] = ()
+    """By version."""
+    by_version: Mapping[int, VersionTraffic] = field(default_factory=dict[int, VersionTraffic])
+    exams: Mapping[int, Exam] = field(default_factory=dict[int, Exam])
+    """By version, of those that played the held-out tickets."""
+    stable: int | None = None
+    rollout: RolloutPicture | None = None
+
+    @property
+    def running_job(self) -> Job | None:
+        """The job that waits or runs, if there is one."""
+        return next((job for job in reversed(self.jobs) if job.finished_at is None), None)
 
 
 class Observer:
@@ -63,3 +104,19 @@ class Observer:
         self._ended |= {key: job for key, job in current.items() if job.finished_at is not None}
         jobs = (self._ended | current).values()
         return sorted((job for job in jobs if job.role in (ROLE, BASE_ROLE)), key=lambda job: job.created_at)
+
+
+def rollout_picture(rollout: RolloutOut) -> RolloutPicture:
+    """As much of a rollout as is shown."""
+    return RolloutPicture(
+        version=rollout.candidate.version,
+        state=rollout.state,
+        weight=rollout.weight,
+        canary=rollout.arms.canary.trajectories,
+        stable=rollout.arms.stable.trajectories,
+        rollback_e=rollout.e_values.get("rollback", {}).get("combined", 1.0),
+        promotion_e=rollout.e_values.get("promotion", {}).get("combined", 1.0),
+        threshold=rollout.thresholds["rollback"],
+        gates={gate.gate: gate.outcome for gate in rollout.gates},
+        reason=rollout.reason,
+    )

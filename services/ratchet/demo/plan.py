@@ -1,4 +1,7 @@
-"""What the demo does, in numbers: data, training recipes, traffic, gate and stages. One preset per purpose."""
+"""What the demo does, in numbers: data, training recipes, traffic, gate and stages. One preset per purpose.
+
+Below the presets: the same as settings of the services and as bodies of `POST /v1/jobs`.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-ROLE, BASE_ROLE = "helpdesk", "helpdesk-base"
-"""The role whose policy learns, and the role under which its base model is made."""
-DOMAIN, BAD_DOMAIN = "customer_service", "customer_service_stand_in"
-"""Task domain of the help desk's trajectories, and of the tickets that the bad policy learns from."""
+from ratchet_helpdesk import BAD_DOMAIN, BASE_ROLE, DOMAIN, ROLE
+
+REQUESTER = "demo"
+
+NO_CHECKPOINTS = 1_000_000
+"""A save interval that is never reached: jobs of seconds start again rather than resume."""
 EXAMS = Path("data", "exams")
 """Where the held-out answers of every policy lie, below the demo's directory."""
 
@@ -144,12 +150,12 @@ def stack_environment(plan: Plan, directory: Path) -> Mapping[str, str]:
 
 
 _PATIENCE = {"RATCHET_COLLECTOR_LINGER_S": "0.4", "RATCHET_REWARD_LINGER_S": "0.2"}
-"""Fewer and larger inserts: two cores have better things to do, and nobody waits for half a second."""
+"""Fewer and larger inserts: two cores have better things to do, and nothing waits for half a second."""
 
 
 def deployer_environment(rollouts: Rollouts, exams: Path) -> Mapping[str, str]:
     """The deployer's settings for these rollouts; the held-out command leaves its answers in `exams`."""
-    command = [sys.executable, "-m", "ratchet.demo.heldout", "--exams", str(exams.absolute())]
+    command = [sys.executable, "-m", "ratchet_helpdesk.heldout", "--exams", str(exams.absolute())]
     return {
         "RATCHET_CANARY_STAGES": _listed(rollouts.stages),
         "RATCHET_CANARY_STAGE_MIN_S": _listed(rollouts.stage_min_s),
@@ -170,3 +176,71 @@ def deployer_environment(rollouts: Rollouts, exams: Path) -> Mapping[str, str]:
 
 def _listed(numbers: tuple[float, ...]) -> str:
     return ",".join(f"{number:g}" for number in numbers)
+
+
+def drill_job(plan: Plan, base_model: str) -> dict[str, Any]:
+    """Make the base model: call grammar and copying, from drills. `Any` because it is JSON."""
+    return _supervised(plan, plan.drills, BASE_ROLE, base_model, DOMAIN, {"full_finetune": True})
+
+
+def ticket_job(plan: Plan, base_model: str) -> dict[str, Any]:
+    """Make the first policy: imitate the clerk's tickets, right and wrong ones."""
+    return _supervised(plan, plan.tickets, ROLE, base_model, DOMAIN, {"full_finetune": True})
+
+
+def bad_job(plan: Plan) -> dict[str, Any]:
+    """Make the bad policy: the stable one imitates a clerk who mostly does the opposite of the rules."""
+    return _supervised(plan, plan.bad, ROLE, "stable", BAD_DOMAIN, {})
+
+
+def cycle_job(plan: Plan, number: int) -> dict[str, Any]:
+    """Improve the stable policy by what its traffic was worth."""
+    hyperparameters = {
+        "lora": {"r": RANK, "alpha": ALPHA},
+        "learning_rate": plan.cycle.learning_rate,
+        "batch_size": plan.cycle.batch,
+        "epochs": plan.cycle.epochs,
+        "kl_beta": 0.0,
+        "seed": plan.seed + number,
+    }
+    dataset = {
+        "source": "clickhouse",
+        "sample_size": plan.cycle.sample_size,
+        "filter": {"sources": ["assembled"]},
+    }
+    return _job(plan, ROLE, "rloo", "stable", dataset, hyperparameters)
+
+
+def _supervised(
+    plan: Plan, recipe: Supervised, role: str, base_model: str, domain: str, what_learns: dict[str, Any]
+) -> dict[str, Any]:
+    hyperparameters = {
+        **what_learns,
+        "learning_rate": recipe.learning_rate,
+        "batch_size": recipe.batch,
+        "max_steps": recipe.steps,
+        "seed": plan.seed,
+    }
+    chosen = {"sources": ["client"], "task_domains": [domain]}
+    dataset = {"source": "clickhouse", "sample_size": recipe.examples, "filter": chosen}
+    return _job(plan, role, "sft", base_model, dataset, hyperparameters)
+
+
+def _job(
+    plan: Plan,
+    role: str,
+    algorithm: str,
+    base_model: str,
+    dataset: dict[str, Any],
+    hyperparameters: dict[str, Any],
+) -> dict[str, Any]:
+    return {
+        "algorithm": algorithm,
+        "role": role,
+        "base_model": base_model,
+        "dataset": dataset,
+        "hyperparameters": hyperparameters,
+        "compute": {"threads": plan.training_threads},
+        "checkpointing": {"save_interval": NO_CHECKPOINTS},
+        "requester": REQUESTER,
+    }

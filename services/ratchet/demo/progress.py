@@ -58,7 +58,7 @@ class Progress:
         """One step, for as long as the block runs."""
         step = Step(title, station, self.elapsed_s)
         self.steps.append(step)
-        self._tell(step.started_s, title)
+        self._report(step.started_s, title)
         try:
             yield
         finally:
@@ -68,9 +68,9 @@ class Progress:
         """Something happened."""
         note = Note(self.elapsed_s, text)
         self.notes.append(note)
-        self._tell(note.at_s, f"  {text}")
+        self._report(note.at_s, f"  {text}")
 
-    def _tell(self, at_s: float, text: str) -> None:
+    def _report(self, at_s: float, text: str) -> None:
         if self._listen is not None:
             self._listen(f"{clock_text(at_s)}  {text}")
 

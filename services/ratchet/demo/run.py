@@ -1,27 +1,41 @@
-"""Runs the demo for somebody: closes the loop while they watch, then prints the final table or one document."""
+"""`ratchet demo`: closes one loop on a stack of its own, shows it meanwhile, and prints what was read at the end."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import structlog
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
 
-from ratchet.demo.loop import Ending, close_the_loop
-from ratchet.demo.plan import DEMO, SMALL
-from ratchet.demo.progress import Progress, clock_text
-from ratchet.demo.report import draw_report
-from ratchet.demo.report_document import report_document
-from ratchet.demo.show import Screen, plain, shown
+from ratchet.bus.tasks import end
+from ratchet.demo.claims import Claim, Findings, claims, read_findings
+from ratchet.demo.connections import Connections, connect
+from ratchet.demo.observer import Observer, Picture
+from ratchet.demo.plan import DEMO, EXAMS, SMALL, Plan, stack_environment
+from ratchet.demo.progress import COLLECTOR, Progress, clock_text
+from ratchet.demo.report import draw_report, report_document
+from ratchet.demo.scenario import DemoFailed, Scenario, Story
+from ratchet.demo.view import WIDTH, draw
 from ratchet.errors import RatchetError
+from ratchet.local_stack.member import Member
+from ratchet.local_stack.orphans import end_orphans
+from ratchet.local_stack.plan import shared_of
+from ratchet.local_stack.settings import StackSettings
+from ratchet.local_stack.stack import Stack
+from ratchet.local_stack.state import read_record, remove_record, stack_lock
 
 LINES_WIDTH = 140
 """Columns where there is no terminal to fill, as in a log file."""
+FRAMES_PER_SECOND = 4
 
 
 class DemoBroke(RatchetError):
@@ -37,6 +51,36 @@ class Options:
     small: bool = False
     plain: bool = False
     as_json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How it ended."""
+
+    findings: Findings
+    story: Story
+    claims: list[Claim]
+
+    @property
+    def closed(self) -> bool:
+        """Whether the loop closed: every claim holds."""
+        return all(claim.holds for claim in self.claims)
+
+
+class Screen:
+    """Draws whatever is true at each frame."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._observer: Observer | None = None
+
+    def watch(self, observer: Observer) -> None:
+        """The stack runs: draw what this observer sees."""
+        self._observer = observer
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        picture = self._observer.picture if self._observer else Picture()
+        yield draw(picture, self._progress)
 
 
 def run(options: Options) -> int:
@@ -61,10 +105,10 @@ async def _watch(options: Options, console: Console) -> Ending:
     assert watching is not None  # noqa: S101 - this is one
     # Not by way of SIGINT, which a shell's background jobs ignore.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, watching.cancel)
-    progress = Progress(listen=console.print if plain(console) else None)
+    progress = Progress(listen=console.print if _plain(console) else None)
     screen, plan = Screen(progress), SMALL if options.small else DEMO
-    with shown(screen, console):
-        ending = await close_the_loop(plan, options.directory, progress, None if plain(console) else screen.watch)
+    with _shown(screen, console):
+        ending = await close_the_loop(plan, options.directory, progress, None if _plain(console) else screen.watch)
     if options.as_json:
         document = report_document(ending.findings, ending.claims, ending.story)
         body = msgspec.json.format(msgspec.json.encode({**document, "seconds": progress.elapsed_s}), indent=2)
@@ -73,3 +117,93 @@ async def _watch(options: Options, console: Console) -> Ending:
     console.print(draw_report(ending.findings, ending.claims, ending.story))
     console.print(f"{clock_text(progress.elapsed_s)} from an empty directory to a stopped stack.")
     return ending
+
+
+async def close_the_loop(
+    plan: Plan, directory: Path, progress: Progress, seen: Callable[[Observer], None] | None = None
+) -> Ending:
+    """Run everything in `directory`, which is emptied first; nothing runs afterwards. `seen` gets the observer."""
+    await asyncio.to_thread(_empty, directory)
+    async with _stack(plan, directory, progress) as connections, _watched(connections, progress, directory, seen):
+        scenario = Scenario(plan, connections, progress, directory)
+        ran = await _ran(scenario)
+        findings = await read_findings(connections, scenario.story, directory / EXAMS)
+    return Ending(findings, scenario.story, [ran, *claims(findings, scenario.story, plan)])
+
+
+async def _ran(scenario: Scenario) -> Claim:
+    """Run the scenario. Where it stops early, the report still says how far it came."""
+    try:
+        await scenario.run()
+    except DemoFailed as error:
+        return Claim("the demo ran to its end", holds=False, evidence=str(error))
+    return Claim("the demo ran to its end", holds=True, evidence="")
+
+
+@asynccontextmanager
+async def _stack(plan: Plan, directory: Path, progress: Progress) -> AsyncIterator[Connections]:
+    """The stack, with connections to it; stopped in order at the end."""
+    ready: set[str] = set()
+
+    def note_ready(member: Member) -> None:
+        if member.ready.is_set() and member.name not in ready:
+            ready.add(member.name)
+            progress.note(f"{member.name} is ready")
+
+    stack = Stack(
+        StackSettings(directory=directory, free_ports=True, env=stack_environment(plan, directory)), note_ready
+    )
+    with progress.step("the stack starts", COLLECTOR):
+        await stack.__aenter__()
+    try:
+        shared = shared_of(stack.env).model_copy(update={"data_dir": directory / "data" / "demo"})
+        async with connect(stack, shared) as connections:
+            yield connections
+    finally:
+        with progress.step("the stack stops", COLLECTOR):
+            await stack.__aexit__(None, None, None)
+
+
+@asynccontextmanager
+async def _watched(
+    connections: Connections, progress: Progress, directory: Path, seen: Callable[[Observer], None] | None
+) -> AsyncIterator[None]:
+    """An observer at work for as long as the block runs, if the caller wants to see what it sees."""
+    if seen is None:
+        yield
+        return
+    observer = Observer(connections, progress, directory / EXAMS)
+    seen(observer)
+    looking = asyncio.create_task(observer.run())
+    try:
+        yield
+    finally:
+        await end(looking)
+        with suppress(RatchetError):
+            await observer.look()
+
+
+def _empty(directory: Path) -> None:
+    """Forget an earlier run, ending what it may have left running. Raises `AlreadyRunning`."""
+    with stack_lock(directory):
+        left = read_record(directory)
+        if left is not None:
+            end_orphans(left)
+            remove_record(directory)
+        for name in ("data", "logs"):
+            shutil.rmtree(directory / name, ignore_errors=True)
+
+
+def _plain(console: Console) -> bool:
+    """Whether the live picture cannot be shown here."""
+    return not console.is_terminal or console.width < WIDTH or console.height < 26
+
+
+@contextmanager
+def _shown(screen: Screen, console: Console) -> Iterator[None]:
+    """The live picture, for as long as the block runs."""
+    if _plain(console):
+        yield
+        return
+    with Live(screen, console=console, refresh_per_second=FRAMES_PER_SECOND, redirect_stdout=False):
+        yield

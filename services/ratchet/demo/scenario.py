@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ratchet.client import ClientSettings
+from ratchet.contract.policy_manifest import MODEL, PolicyManifest
 from ratchet.contract.state import Job, PolicyVersion
-from ratchet.demo import jobs
-from ratchet.demo.agents import Tally
 from ratchet.demo.agents_process import Shift, crew
-from ratchet.demo.base_model import publish_base_model
 from ratchet.demo.clickhouse_facts import Facts
 from ratchet.demo.connections import Connections
-from ratchet.demo.exams import GREEDY, SAMPLED, Exam, read_exam
-from ratchet.demo.logbook import publish_drills, publish_tickets
-from ratchet.demo.plan import BASE_ROLE, EXAMS, ROLE, Plan
+from ratchet.demo.exams import Exam, read_exam
+from ratchet.demo.plan import EXAMS, Plan, bad_job, cycle_job, drill_job, ticket_job
 from ratchet.demo.progress import AGENTS, CANARY, COLLECTOR, GATE, TRAINER, Progress
 from ratchet.errors import RatchetError
+from ratchet.stores.policies import Policy, publish_policy, tokenizer_digest, upload_files
+from ratchet_helpdesk import BASE_ROLE, ROLE
+from ratchet_helpdesk.agents import Tally
+from ratchet_helpdesk.base_model import MATRIX_STD, Shape, write_base_model
+from ratchet_helpdesk.heldout import GREEDY, SAMPLED
+from ratchet_helpdesk.logbook import bad_tickets, drills, publish_chats, tickets
 
 T = TypeVar("T")
 
@@ -71,20 +76,19 @@ class Scenario:
     async def first_policy(self) -> None:
         """From random weights over drills to the first policy, which imitates the clerk."""
         connections, plan = self._connections, self._plan
-        random_model = await asyncio.to_thread(
-            publish_base_model, connections.objects, BASE_ROLE, plan.seed, connections.bus.now()
-        )
+        random_model = await asyncio.to_thread(self._publish_random_model)
+        client = ClientSettings(shared=connections.shared)
         with self._progress.step(f"{plan.drills.examples:,} drills are logged", COLLECTOR):
-            await publish_drills(plan, connections.shared)
+            await publish_chats("drill-book", BASE_ROLE, drills(plan.drills.examples, plan.seed), client)
             await self._until_stored(BASE_ROLE, plan.drills.examples)
-        tickets = asyncio.create_task(publish_tickets(plan, connections.shared))
+        logging = asyncio.create_task(self._publish_tickets(client))
         with self._progress.step("a base model learns from the drills to call tools", TRAINER):
-            base = await self._train(jobs.drill_job(plan, random_model.uri))
-            await tickets
+            base = await self._train(drill_job(plan, random_model.uri))
+            await logging
             self.story.logged = plan.tickets.examples + plan.bad.examples
             await self.settle()
         with self._progress.step("v1 learns to imitate the logged tickets of a biased clerk", TRAINER):
-            job = await self._train(jobs.ticket_job(plan, _artifact(base)))
+            job = await self._train(ticket_job(plan, _artifact(base)))
             await self._until("the first policy serves", self._serves(job), GATE_S)
         self._progress.note("v1 serves all traffic")
 
@@ -102,7 +106,7 @@ class Scenario:
     async def offer_bad_policy(self) -> None:
         """A policy that calls tools well and decides badly: refused by the gate, then rolled back by evidence."""
         with self._progress.step("a bad policy learns to imitate a clerk who turns the rules round", TRAINER):
-            job = await self._train(jobs.bad_job(self._plan))
+            job = await self._train(bad_job(self._plan))
         bad = await self._registered(job)
         self.story.bad_version = bad.version
         with self._progress.step(f"the gate tests the bad v{bad.version} on held-out tickets", GATE):
@@ -118,11 +122,34 @@ class Scenario:
         if state != "rolled_back":
             raise DemoFailed(f"the bad policy v{bad.version} was not rolled back ({state})")
 
+    def _publish_random_model(self) -> Policy:
+        """Store a base model of random weights; training starts from its uri."""
+        plan, objects = self._plan, self._connections.objects
+        with tempfile.TemporaryDirectory(prefix="ratchet-base-") as folder:
+            directory = Path(folder)
+            write_base_model(directory, plan.seed, Shape())
+            manifest = PolicyManifest(
+                kind=MODEL,
+                base_model="random",
+                files=upload_files(objects, directory),
+                role=BASE_ROLE,
+                created_at=self._connections.bus.now(),
+                hyperparameters={"seed": plan.seed, "matrix_std": MATRIX_STD},
+                tokenizer_digest=tokenizer_digest(directory),
+            )
+        return publish_policy(objects, manifest)
+
+    async def _publish_tickets(self, client: ClientSettings) -> None:
+        """Publish what both clerks logged; returns when all is stored in the stream."""
+        plan = self._plan
+        await publish_chats("clerk", ROLE, tickets(plan.tickets.examples, plan.seed), client)
+        await publish_chats("stand-in", ROLE, bad_tickets(plan.bad.examples, plan.seed), client)
+
     async def _cycle(self, number: int) -> str:
         """Train, gate, canary; returns the state that the rollout ends in."""
         with self._progress.step(f"cycle {number}: the next policy learns from their rewards", TRAINER):
             await self.settle()
-            job = await self._train(jobs.cycle_job(self._plan, number))
+            job = await self._train(cycle_job(self._plan, number))
         policy = await self._registered(job)
         with self._progress.step(f"cycle {number}: the gate tests v{policy.version} on held-out tickets", GATE):
             state = await self._after_gates(policy.version)
@@ -195,8 +222,8 @@ class Scenario:
 
     def _serves(self, job: Job) -> Callable[[], Awaitable[PolicyVersion | None]]:
         async def serves() -> PolicyVersion | None:
-            found = [one for one in await self._connections.policies(ROLE) if one.stage == "stable"]
-            return next((one for one in found if one.training_job_id == job.training_job_id), None)
+            stable = [one for one in await self._connections.policies(ROLE) if one.stage == "stable"]
+            return next((one for one in stable if one.training_job_id == job.training_job_id), None)
 
         return serves
 
@@ -237,11 +264,11 @@ class Scenario:
         """Look until there is something to see. Raises `DemoFailed` at the deadline."""
         try:
             async with asyncio.timeout(deadline_s):
-                while (found := await look()) is None:  # noqa: ASYNC110 - other processes change it
+                while (result := await look()) is None:  # noqa: ASYNC110 - other processes change it
                     await asyncio.sleep(POLL_S)
         except TimeoutError as error:
             raise DemoFailed(f"waited {deadline_s:g} s in vain until {what}") from error
-        return found
+        return result
 
 
 def _exam_text(exam: Exam) -> str:

@@ -12,9 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ratchet.contract.state import Job
-from ratchet.demo.exams import GREEDY, SAMPLED
-from ratchet.demo.intervals import Proportion
-from ratchet.demo.picture import HELDOUT_GATE, Picture, RolloutPicture
+from ratchet.demo.exams import Proportion
+from ratchet.demo.observer import HELDOUT_GATE, Picture, RolloutPicture
 from ratchet.demo.progress import (
     AGENTS,
     CANARY,
@@ -27,6 +26,7 @@ from ratchet.demo.progress import (
     Progress,
     clock_text,
 )
+from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 
 WIDTH = 96
 """Columns the picture takes; narrower terminals get plain lines."""

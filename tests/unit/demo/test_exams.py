@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ratchet.demo.exams import GREEDY, SAMPLED, Answer, Exam, answer_of, read_exam, read_exams, write_exam
-from ratchet.demo.heldout import gate_line
-from ratchet.demo.intervals import Proportion
-from ratchet.demo.world import HELD_OUT, MISJUDGED, Verdict, draw_tasks, kind_of
+from ratchet.demo.exams import Exam, Proportion, read_exam, read_exams
+from ratchet_helpdesk.heldout import GREEDY, SAMPLED, Answer, write_exam
+from ratchet_helpdesk.world import HELD_OUT, MISJUDGED, Verdict, draw_tasks, kind_of
 
 
 def an_answer(kind: str, mode: str, *, success: bool, valid: int = 2) -> Answer:
@@ -55,9 +54,9 @@ def test_an_exam_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_the_gate_reads_success_and_calls_of_a_ticket() -> None:
     (task,) = draw_tasks(HELD_OUT, 1, 0)
     verdict = Verdict(success=True, fault="", model_calls=4, tool_calls=3, valid_tool_calls=2)
-    answer = answer_of(task, SAMPLED, verdict)
+    answer = Answer.of(task, SAMPLED, verdict)
     assert answer.kind == kind_of(task)
-    assert json.loads(gate_line(answer)) == {
+    assert json.loads(answer.gate_line()) == {
         "task": task.task_id,
         "success": True,
         "score": 1.0,

@@ -11,10 +11,11 @@ import pytest
 
 from ratchet.bus.clock import utc_now
 from ratchet.canary_deployer.settings import Settings
-from ratchet.demo.jobs import bad_job, cycle_job, drill_job, ticket_job
-from ratchet.demo.plan import BAD_DOMAIN, DEMO, DOMAIN, SMALL, Plan, deployer_environment
+from ratchet.demo.agents_process import Shift
+from ratchet.demo.plan import DEMO, SMALL, Plan, bad_job, cycle_job, deployer_environment, drill_job, ticket_job
 from ratchet.rl_coordinator.http.job_request import job_body, training_request
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities, problems
+from ratchet_helpdesk import BAD_DOMAIN, DOMAIN
 from tests.support.training import AMOUNTS
 
 PLANS = pytest.mark.parametrize("plan", [DEMO, SMALL], ids=["demo", "small"])
@@ -56,3 +57,9 @@ def test_the_first_policy_and_the_bad_one_imitate_different_clerks(plan: Plan) -
 @PLANS
 def test_a_cycle_learns_from_as_many_trajectories_as_agents_play_before_it(plan: Plan) -> None:
     assert cycle_job(plan, 1)["dataset"]["sample_size"] == plan.tasks * plan.tries
+
+
+def test_a_shift_without_an_end_names_no_number_of_tasks() -> None:
+    endless = Shift("http://127.0.0.1:1", seed=1, tries=4, agents=2)
+    assert "--tasks" not in endless.command()
+    assert Shift("http://127.0.0.1:1", seed=1, tries=4, agents=2, tasks=9).command()[-2:] == ["--tasks", "9"]

@@ -12,16 +12,16 @@ from rich.console import Console
 
 from ratchet.contract.http.rollouts import RolloutOut
 from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
-from ratchet.demo.clickhouse_facts import LedgerLine, RolloutDecision
-from ratchet.demo.exams import GREEDY, SAMPLED, Answer, Exam
-from ratchet.demo.intervals import Proportion
-from ratchet.demo.picture import Picture, Traffic, VersionTraffic, rollout_picture
+from ratchet.demo.claims import Findings, claims, seconds_to_roll_back
+from ratchet.demo.clickhouse_facts import LedgerLine, RolloutDecision, Traffic, VersionTraffic
+from ratchet.demo.exams import Exam, Proportion
+from ratchet.demo.observer import Picture, rollout_picture
 from ratchet.demo.plan import DEMO, Plan, Rises
 from ratchet.demo.progress import AGENTS, Progress
-from ratchet.demo.report import Findings, claims, draw_report, seconds_to_roll_back
-from ratchet.demo.report_document import report_document
+from ratchet.demo.report import draw_report, report_document
 from ratchet.demo.scenario import Story
 from ratchet.demo.view import WIDTH, draw, evidence_share
+from ratchet_helpdesk.heldout import GREEDY, SAMPLED, Answer
 from tests.support.contract_files import http_example
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -150,12 +150,12 @@ def test_a_policy_that_was_never_measured_did_not_improve() -> None:
 
 def test_the_improvement_is_measured_from_the_version_that_served_first() -> None:
     decisions = [a_decision(1, "refuse", 0), RolloutDecision(2, None, "promote", "first", "canary_deployer", at(1))]
-    found = replace(FINDINGS, decisions=[*decisions, *FINDINGS.decisions[3:]])
-    assert found.first == 2
-    assert found.ends() == (FINDINGS.exams[2], FINDINGS.exams[3])
+    findings = replace(FINDINGS, decisions=[*decisions, *FINDINGS.decisions[3:]])
+    assert findings.first == 2
+    assert findings.ends() == (FINDINGS.exams[2], FINDINGS.exams[3])
 
 
-def test_the_document_says_what_the_table_says() -> None:
+def test_the_document_holds_the_figures_of_the_table() -> None:
     document = report_document(FINDINGS, claims(FINDINGS, STORY, PLAN), STORY)
     assert document["closed"] is True
     assert document["rollback"] == {"seconds_since_start": 12.5, "seconds_since_first_harm": 7.5}
@@ -246,7 +246,7 @@ def test_evidence_grows_on_a_logarithmic_scale() -> None:
     assert [round(evidence_share(e, 20), 2) for e in (0.1, 1, 20**0.5, 20)] == [0, 0, 0.5, 1]
 
 
-def test_progress_tells_steps_and_notes_with_their_time() -> None:
+def test_progress_reports_steps_and_notes_with_their_time() -> None:
     lines: list[str] = []
     instants = iter([0.0, 0.0, 61.0, 62.0])
     progress = Progress(lines.append, lambda: next(instants))

@@ -1,4 +1,4 @@
-"""What the wheel ships beside the code is what the program reads at run time, and no more."""
+"""The wheel ships the code, the example that `ratchet demo` drives, what the program reads at run time, and no more."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.support.compose import REPOSITORY
 WHEEL = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
 READS = """
 import json
+import ratchet_helpdesk
 from ratchet.bus.releases import releases
 from ratchet.local_stack.nats_server import nats_server
 from ratchet.resources import resource_dir
@@ -24,15 +25,17 @@ print(json.dumps({
     "topics": len(load_contracts().topics),
     "releases": sorted(releases(resource_dir("contracts"))),
     "migrations": len(list((resource_dir("deploy") / "clickhouse").glob("*.sql"))),
+    "example": ratchet_helpdesk.__file__,
     "broker": (resource_dir("deploy") / "nats" / "embedded.conf").is_file(),
 }))
 """
 
 
 def laid_out(directory: Path) -> None:
-    """The package as its wheel would unpack it."""
+    """The packages as their wheel would unpack them."""
     ignored = shutil.ignore_patterns("__pycache__", *WHEEL["exclude"])
-    shutil.copytree(REPOSITORY / WHEEL["packages"][0], directory / "ratchet", ignore=ignored)
+    for package in WHEEL["packages"]:
+        shutil.copytree(REPOSITORY / package, directory / Path(package).name, ignore=ignored)
     for source, target in WHEEL["force-include"].items():
         (directory / target).parent.mkdir(parents=True, exist_ok=True)
         copy = shutil.copytree if (REPOSITORY / source).is_dir() else shutil.copy
@@ -51,11 +54,13 @@ def test_an_installed_package_finds_everything_that_it_reads(tmp_path: Path) -> 
     assert read["releases"] == [path.stem for path in sorted((REPOSITORY / "contracts" / "released").glob("*.json"))]
     assert read["migrations"] == len(list((REPOSITORY / "deploy" / "clickhouse").glob("*.sql")))
     assert read["broker"] is True
+    assert Path(read["example"]).is_relative_to(tmp_path)
 
 
 def test_beside_the_code_the_wheel_holds_schemas_registry_and_sql_only(tmp_path: Path) -> None:
     laid_out(tmp_path)
 
+    assert {path.name for path in tmp_path.iterdir()} == {"ratchet", "ratchet_helpdesk"}
     shipped = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".py"}
     others = {path for path in shipped if path.suffix not in (".sql", ".json")}
     assert {path.name for path in others} <= {"embedded.conf", "py.typed"}

@@ -1,6 +1,6 @@
 """The loop's learning alone, in one process: the same world, base model, trainer and engine, without bus and services.
 
-What `ratchet demo` shows once, with everything in between, this can repeat over seeds: `report_learning` does.
+What `ratchet demo` shows once, with everything in between, this can repeat over seeds: `tools.learning.report` does.
 """
 
 from __future__ import annotations
@@ -18,12 +18,8 @@ import torch
 
 from ratchet.contract.snapshot import Call, TrajectoryRow
 from ratchet.contract.training import Dataset, Hyperparameters, Lora, TrainingConfig
-from ratchet.demo.base_model import Shape, write_base_model
-from ratchet.demo.exams import TEMPERATURES, Exam, answer_of
-from ratchet.demo.logbook import Logged, drills, tickets
-from ratchet.demo.plan import ALPHA, RANK, ROLE, Plan, Supervised
-from ratchet.demo.player import MAX_TOKENS
-from ratchet.demo.world import HELD_OUT, ChatMessage, Desk, Task, Verdict, draw_tasks, tool_definitions
+from ratchet.demo.exams import Exam
+from ratchet.demo.plan import ALPHA, RANK, Plan, Supervised
 from ratchet.engine_local.domain.answers import Completion
 from ratchet.engine_local.domain.requests import Sampling
 from ratchet.engine_local.torch_batch import Batch, Job
@@ -34,6 +30,12 @@ from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Step
 from ratchet.trainer_worker.training.checkpoints import Checkpoint
 from ratchet.trainer_worker.training.policy import load_policy, save_policy
+from ratchet_helpdesk import ROLE
+from ratchet_helpdesk.agent import MAX_TOKENS
+from ratchet_helpdesk.base_model import Shape, write_base_model
+from ratchet_helpdesk.heldout import TEMPERATURES, Answer
+from ratchet_helpdesk.logbook import Logged, drills, tickets
+from ratchet_helpdesk.world import HELD_OUT, ChatMessage, Environment, Task, Verdict, draw_tasks, tool_definitions
 
 OFFLINE = "offline"
 """Source of rows that no store has seen."""
@@ -73,16 +75,16 @@ class PlayedByPolicy:
 class _Seat:
     trajectory_id: str
     task: Task
-    desk: Desk
+    environment: Environment
     messages: list[ChatMessage]
     calls: list[Call] = field(default_factory=list[Call])
 
     def played(self) -> PlayedByPolicy:
         """Once it is closed."""
-        return PlayedByPolicy(self.trajectory_id, self.task, self.desk.verdict(), self.messages, self.calls)
+        return PlayedByPolicy(self.trajectory_id, self.task, self.environment.verdict(), self.messages, self.calls)
 
 
-class Office:
+class Sampler:
     """Tickets that one policy works on side by side."""
 
     def __init__(self, served: Served, temperature: float, seed: int) -> None:
@@ -109,8 +111,8 @@ class Office:
 
     @staticmethod
     def _seat(place: int, task: Task) -> _Seat:
-        desk = Desk(task)
-        return _Seat(f"{task.task_id}#{place}", task, desk, desk.opening())
+        environment = Environment(task)
+        return _Seat(f"{task.task_id}#{place}", task, environment, environment.opening())
 
     def _job(self, seat: _Seat) -> Job:
         prompt = self._served.text.chat_ids(seat.messages, self._tools)
@@ -131,10 +133,10 @@ class Office:
                 trainable=True,
             )
         )
-        said = self._served.text.reply(self._served.text.text(done.token_ids), tools=True)
-        reply = said.message(f"call_{len(seat.calls)}")
-        seat.messages += [reply, *seat.desk.answer(reply)]
-        (self._ready if seat.desk.open else self._closed).append(seat)
+        answer = self._served.text.reply(self._served.text.text(done.token_ids), tools=True)
+        reply = answer.message(f"call_{len(seat.calls)}")
+        seat.messages += [reply, *seat.environment.answer(reply)]
+        (self._ready if seat.environment.open else self._closed).append(seat)
 
 
 Play = Callable[[], Sequence[PlayedByPolicy]]
@@ -158,11 +160,15 @@ class Bench:
         random_model = self._root / "random"
         random_model.mkdir(parents=True, exist_ok=True)
         write_base_model(random_model, self._plan.seed, Shape())
-        return self._supervised(random_model, self._plan.drills, lambda: drills(self._plan), "base")
+        return self._supervised(
+            random_model, self._plan.drills, lambda: drills(self._plan.drills.examples, self._plan.seed), "base"
+        )
 
     def first(self, base: Path) -> Path:
         """The policy that imitates the biased clerk."""
-        return self._supervised(base, self._plan.tickets, lambda: tickets(self._plan), "first")
+        return self._supervised(
+            base, self._plan.tickets, lambda: tickets(self._plan.tickets.examples, self._plan.seed), "first"
+        )
 
     def reinforced(self, first: Path, adapter: Path | None, play: Play, number: int) -> Path:
         """The next policy by RLOO, as the demo's job trains it."""
@@ -220,7 +226,7 @@ class Bench:
 
 
 class Uninterrupted:
-    """`algorithms.base.Run` of a training that nobody watches or stops; it fails when it diverges."""
+    """`algorithms.base.Run` of a training that runs to its end unless it diverges."""
 
     resume: Checkpoint | None = None
 
@@ -249,9 +255,9 @@ def take_exam(served: Served, count: int, seed: int) -> Exam:
     tasks = draw_tasks(HELD_OUT, count, seed)
     return Exam(
         [
-            answer_of(one.task, mode, one.verdict)
+            Answer.of(one.task, mode, one.verdict)
             for mode, temperature in TEMPERATURES.items()
-            for one in Office(served, temperature, seed).play(tasks)
+            for one in Sampler(served, temperature, seed).play(tasks)
         ]
     )
 

@@ -1,4 +1,4 @@
-"""The help desk's agents, a process of their own: `python -m ratchet.demo.agents --gateway URL`.
+"""The help desk's agents, a process of their own: `python -m ratchet_helpdesk.agents --gateway URL`.
 
 They play training tickets through the gateway and end each trajectory with the outcome that the world verified. With
 `--tasks N` they stop after N tickets times `--tries`; without it they work until SIGTERM (with `--leashed`: until
@@ -23,9 +23,9 @@ from typing import Any
 import openai
 import uuid_utils
 
-from ratchet.demo.plan import DOMAIN
-from ratchet.demo.player import Player, in_parallel, open_client
-from ratchet.demo.world import INSTRUCTIONS, TRAIN, Task, Verdict, draw_tasks
+from ratchet_helpdesk import DOMAIN, ROLE
+from ratchet_helpdesk.agent import Agent, in_parallel, open_client
+from ratchet_helpdesk.world import INSTRUCTIONS, TRAIN, Task, Verdict, draw_tasks
 
 AGENT_ID = "helpdesk-agent"
 UNANSWERED = Verdict(success=False, fault="unanswered", model_calls=0, tool_calls=0, valid_tool_calls=0)
@@ -76,10 +76,10 @@ class Pile:
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class Worker:
     """Plays one ticket after the other and reports each one's end."""
 
-    player: Player
+    agent: Agent
     session_id: str
     tally: Tally
 
@@ -87,7 +87,7 @@ class Agent:
         """One ticket from opening to end; a gateway that does not answer costs the ticket, not the agent."""
         trajectory_id = str(uuid_utils.uuid7())
         try:
-            verdict = await self.player.play(task, trajectory_id)
+            verdict = await self.agent.play(task, trajectory_id)
             await self._end(task, trajectory_id, verdict)
         except openai.APIError as error:
             self._failed(error)
@@ -98,8 +98,8 @@ class Agent:
         self.tally.errors_in_a_row = 0
 
     async def _end(self, task: Task, trajectory_id: str, verdict: Verdict) -> None:
-        body = end_of(task, verdict) | {"role": self.player.model, "session_id": self.session_id, "agent_id": AGENT_ID}
-        await self.player.client.post(f"/trajectories/{trajectory_id}/end", cast_to=object, body=body)
+        body = end_of(task, verdict) | {"role": self.agent.model, "session_id": self.session_id, "agent_id": AGENT_ID}
+        await self.agent.client.post(f"/trajectories/{trajectory_id}/end", cast_to=object, body=body)
 
     async def _give_up(self, task: Task, trajectory_id: str) -> None:
         """Every trajectory ends with an outcome: a customer who got no answer was not helped."""
@@ -138,13 +138,13 @@ async def work_through(options: argparse.Namespace) -> Tally:
         leash = threading.Thread(target=_wait_for_end_of_input, args=(loop, pile), daemon=True)
         leash.start()
     async with open_client(options.gateway) as client:
-        agent = Agent(Player(client, options.role), str(uuid_utils.uuid7()), tally)
-        await in_parallel(options.agents, iter(pile), agent.work)
+        worker = Worker(Agent(client, options.role), str(uuid_utils.uuid7()), tally)
+        await in_parallel(options.agents, iter(pile), worker.work)
     return tally
 
 
 def _wait_for_end_of_input(loop: asyncio.AbstractEventLoop, pile: Pile) -> None:
-    """Whoever started us closes our standard input, by will or by dying."""
+    """The process that started this one closes its standard input, by will or by dying."""
     while os.read(0, 1024):
         pass
     with suppress(RuntimeError):  # the loop has ended before
@@ -153,9 +153,9 @@ def _wait_for_end_of_input(loop: asyncio.AbstractEventLoop, pile: Pile) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agents; returns 1 when the gateway stopped answering."""
-    parser = argparse.ArgumentParser(prog="python -m ratchet.demo.agents", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m ratchet_helpdesk.agents", description=__doc__)
     parser.add_argument("--gateway", required=True, help="base url of the gateway")
-    parser.add_argument("--role", default="helpdesk", help="the model name to ask for")
+    parser.add_argument("--role", default=ROLE, help="the model name to ask for")
     parser.add_argument("--seed", type=int, default=0, help="which tickets")
     parser.add_argument("--tasks", type=int, help="how many tickets; until SIGTERM when absent")
     parser.add_argument("--tries", type=int, default=4, help="trajectories per ticket")

@@ -1,4 +1,4 @@
-"""The demo's agent: what a policy does to itself is its failure, what the gateway refuses otherwise is an error."""
+"""An agent: what a policy does to itself is its failure, what the gateway refuses otherwise is an error."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import httpx
 import openai
 import pytest
 
-from ratchet.demo.player import Player
-from ratchet.demo.world import TRAIN, draw_tasks
+from ratchet_helpdesk.agent import Agent
+from ratchet_helpdesk.world import TRAIN, draw_tasks
 
 
 def refusal(code: str) -> httpx.Response:
@@ -25,8 +25,8 @@ def babble() -> httpx.Response:
     )
 
 
-def desk_with(*answers: httpx.Response) -> tuple[Player, list[int]]:
-    """A player whose gateway gives these answers, and the number of messages in each request."""
+def an_agent(*answers: httpx.Response) -> tuple[Agent, list[int]]:
+    """An agent whose gateway gives these answers, and the number of messages in each request."""
     left, asked = list(answers), list[int]()
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -35,13 +35,13 @@ def desk_with(*answers: httpx.Response) -> tuple[Player, list[int]]:
 
     http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
     client = openai.AsyncOpenAI(base_url="http://gateway/v1", api_key="none", http_client=http, max_retries=0)
-    return Player(client, "helpdesk"), asked
+    return Agent(client, "helpdesk"), asked
 
 
 async def test_a_conversation_that_outgrows_the_policy_is_a_ticket_left_open() -> None:
     (task,) = draw_tasks(TRAIN, 1, seed=0)
-    player, asked = desk_with(babble(), refusal("context_length_exceeded"))
-    verdict = await player.play(task, str(uuid.uuid4()))
+    agent, asked = an_agent(babble(), refusal("context_length_exceeded"))
+    verdict = await agent.play(task, str(uuid.uuid4()))
     assert (verdict.success, verdict.fault, verdict.model_calls) == (False, "no act", 1)
     first, second = asked
     assert first < second
@@ -49,6 +49,6 @@ async def test_a_conversation_that_outgrows_the_policy_is_a_ticket_left_open() -
 
 async def test_any_other_refusal_is_an_error_and_no_verdict() -> None:
     (task,) = draw_tasks(TRAIN, 1, seed=0)
-    player, _ = desk_with(refusal("model_not_found"))
+    agent, _ = an_agent(refusal("model_not_found"))
     with pytest.raises(openai.BadRequestError):
-        await player.play(task, str(uuid.uuid4()))
+        await agent.play(task, str(uuid.uuid4()))

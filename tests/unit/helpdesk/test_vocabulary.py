@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from jinja2 import Environment
 from tokenizers import Tokenizer
 
-from ratchet.demo.base_model import Shape, random_weights, write_base_model
-from ratchet.demo.clerk import CARELESS, EXPERT, play
-from ratchet.demo.drills import draw_drills
-from ratchet.demo.vocabulary import CALL, CHAT_TEMPLATE, END, SPECIAL_TOKENS, build_tokenizer
-from ratchet.demo.world import HELD_OUT, TOOLS, TRAIN, ChatMessage, draw_tasks, order_book, tool_definitions
+from ratchet_helpdesk.base_model import Shape, random_weights, write_base_model
+from ratchet_helpdesk.clerk import CARELESS, EXPERT, play
+from ratchet_helpdesk.logbook import DRILL_SEED, drills
+from ratchet_helpdesk.vocabulary import CALL, CHAT_TEMPLATE, END, SPECIAL_TOKENS, build_tokenizer
+from ratchet_helpdesk.world import HELD_OUT, TOOLS, TRAIN, ChatMessage, draw_tasks, order_book, tool_definitions
 
 TEMPLATE = Environment(autoescape=False).from_string(CHAT_TEMPLATE)
 
@@ -96,14 +96,15 @@ def test_arguments_are_rendered_verbatim_whatever_they_are(name: str, arguments:
 
 
 def test_a_drill_names_its_order_copies_facts_and_tells_no_rule() -> None:
-    for task, chat in draw_drills(200, 0):
-        opening, find, facts, act = chat
+    for task, drill in zip(draw_tasks(TRAIN, 200, DRILL_SEED), drills(200, 0), strict=True):
+        opening, find, facts, act = drill.messages
         assert f"#{task.order.number}" in opening["content"]
         assert json.loads(find["tool_calls"][0]["function"]["arguments"]) == {"order": task.order.number}
         arguments = json.loads(act["tool_calls"][0]["function"]["arguments"])
         seen = json.loads(facts["content"]) | {"order": task.order.number}
         assert all(value == seen.get(name, value) for name, value in arguments.items())
-    assert {chat[3]["tool_calls"][0]["function"]["name"] for _, chat in draw_drills(400, 0)} == set(TOOLS)
+    chats = [drill.messages for drill in drills(400, 0)]
+    assert {chat[3]["tool_calls"][0]["function"]["name"] for chat in chats} == set(TOOLS)
 
 
 def test_the_base_model_is_written_as_transformers_expects_it(tmp_path) -> None:

@@ -9,16 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.demo.clerk import BIASED, CARELESS, CLOSING, EXPERT, INVERTED, QUESTION, Clerk, does, play, says
 from ratchet.demo.plan import DEMO
-from ratchet.demo.world import (
+from ratchet_helpdesk.clerk import (
+    BIASED,
+    CARELESS,
+    CLOSING,
+    EXPERT,
+    INVERTED,
+    QUESTION,
+    Clerk,
+    call_message,
+    play,
+    text_message,
+)
+from ratchet_helpdesk.world import (
     DECIDED,
     HELD_OUT,
     MAX_CALLS,
     MISJUDGED,
     TRAIN,
     Act,
-    Desk,
+    Environment,
     Facts,
     Order,
     Task,
@@ -35,22 +46,22 @@ SPLITS = (TRAIN, HELD_OUT)
 
 
 def a_task(*, wish: str = "refund", facts: Facts | None = None, suspicious: bool = False, named: bool = True) -> Task:
-    """A ticket about a real order of the book that has the wanted facts."""
+    """A ticket about a real order of the book that has these facts."""
     facts = facts or Facts("lost", 5, 25, "basic")
     order = next(o for o in order_book().values() if o.facts == facts and o.suspicious == suspicious)
     return Task("t", wish, order, "please help" + (f" #{order.number}" if named else ""), named)
 
 
 def use(tool: str, **arguments: str | int) -> dict[str, object]:
-    return does(Act.of(tool, **arguments))
+    return call_message(Act.of(tool, **arguments))
 
 
 def close_with(task: Task, *replies: dict[str, object]) -> str:
     """The fault after these replies and the closing words."""
-    desk = Desk(task)
-    for reply in (*replies, says(CLOSING)):
-        desk.answer(reply)
-    return desk.verdict().fault
+    environment = Environment(task)
+    for reply in (*replies, text_message(CLOSING)):
+        environment.answer(reply)
+    return environment.verdict().fault
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -151,11 +162,11 @@ def test_every_kind_of_ticket_occurs_in_training_and_in_the_exam() -> None:
         ("report", Facts("shipped", 5, 25, "basic"), False, "report"),
     ],
 )
-def test_the_house_rules(wish: str, facts: Facts, suspicious: bool, act: str) -> None:
+def test_the_rules_of_the_world(wish: str, facts: Facts, suspicious: bool, act: str) -> None:
     assert rule(wish, Order("A10", facts, suspicious)).act.tool == act
 
 
-def test_a_refusal_says_why() -> None:
+def test_a_refusal_names_its_reason() -> None:
     late = rule("refund", Order("A10", Facts("delivered", 40, 25, "plus"), suspicious=False))
     stage = rule("refund", Order("A10", Facts("packing", 5, 25, "plus"), suspicious=False))
     assert (dict(late.act.arguments)["reason"], dict(stage.act.arguments)["reason"]) == ("late", "stage")
@@ -185,37 +196,39 @@ def test_looking_up_another_order_does_not_count() -> None:
 
 def test_the_customer_names_the_order_when_asked_and_only_once() -> None:
     task = a_task(named=False)
-    desk = Desk(task)
-    assert desk.answer(says(QUESTION)) == [{"role": "user", "content": f"it is order #{task.order.number}"}]
-    assert desk.open
-    assert desk.answer(says(QUESTION)) == []
-    assert not desk.open
+    environment = Environment(task)
+    assert environment.answer(text_message(QUESTION)) == [
+        {"role": "user", "content": f"it is order #{task.order.number}"}
+    ]
+    assert environment.open
+    assert environment.answer(text_message(QUESTION)) == []
+    assert not environment.open
 
 
 def test_a_ticket_that_never_ends_is_closed_and_failed() -> None:
     task = a_task()
-    desk = Desk(task)
+    environment = Environment(task)
     for _ in range(MAX_CALLS):
-        desk.answer(use("find_order", order=task.order.number))
-    assert not desk.open
-    assert not desk.verdict().success
+        environment.answer(use("find_order", order=task.order.number))
+    assert not environment.open
+    assert not environment.verdict().success
     with pytest.raises(ValueError, match="closed"):
-        desk.answer(says(CLOSING))
+        environment.answer(text_message(CLOSING))
 
 
 @pytest.mark.parametrize(
     "arguments", ["", "{", "[]", "{}", '{"order":7}', '{"order":"A10","x":1}', '{"order":"?"}', '{"order":true}']
 )
 def test_a_call_that_the_model_spoiled_gets_an_error_and_no_effect(arguments: str) -> None:
-    desk = Desk(a_task())
+    environment = Environment(a_task())
     function = {"name": "find_order", "arguments": arguments}
-    (answer,) = desk.answer({"role": "assistant", "tool_calls": [{"id": "c", "function": function}]})
+    (answer,) = environment.answer({"role": "assistant", "tool_calls": [{"id": "c", "function": function}]})
     assert "error" in answer["content"]
-    assert (desk.verdict().tool_calls, desk.verdict().valid_tool_calls) == (1, 0)
+    assert (environment.verdict().tool_calls, environment.verdict().valid_tool_calls) == (1, 0)
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
-def test_no_text_of_a_model_breaks_the_desk(tool: str, arguments: str) -> None:
+def test_no_text_of_a_model_breaks_the_environment(tool: str, arguments: str) -> None:
     act = read_act(tool, arguments)
     assert act is None or act.tool in {definition["function"]["name"] for definition in tool_definitions()}
 

@@ -1,12 +1,10 @@
-"""The demo's base model: a tiny Llama with random weights, written without torch and stored as a policy artifact."""
+"""A base model to start from: a tiny Llama with random weights, written without torch."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from ratchet.contract.policy_manifest import MODEL, PolicyManifest
-from ratchet.demo.vocabulary import END, PAD, build_tokenizer, save_tokenizer
-from ratchet.stores.policies import BlobStore, Policy, publish_policy, tokenizer_digest, upload_files
+from ratchet_helpdesk.vocabulary import END, PAD, build_tokenizer, save_tokenizer
 
 Array = NDArray[np.float32]
 
@@ -33,23 +29,6 @@ class Shape:
     heads: int = 4
     feed_forward: int = 384
     positions: int = 512
-
-
-def publish_base_model(objects: BlobStore, role: str, seed: int, now: datetime, shape: Shape | None = None) -> Policy:
-    """Build the random base model and store it; training starts from the returned policy's uri."""
-    with tempfile.TemporaryDirectory(prefix="ratchet-base-") as folder:
-        directory = Path(folder)
-        write_base_model(directory, seed, shape or Shape())
-        manifest = PolicyManifest(
-            kind=MODEL,
-            base_model="random",
-            files=upload_files(objects, directory),
-            role=role,
-            created_at=now,
-            hyperparameters={"seed": seed, "matrix_std": MATRIX_STD},
-            tokenizer_digest=tokenizer_digest(directory),
-        )
-    return publish_policy(objects, manifest)
 
 
 def write_base_model(directory: Path, seed: int, shape: Shape) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ratchet.demo.exams import GREEDY
-from ratchet.demo.intervals import Proportion
-from ratchet.demo.learning_tables import METHODS, REJECTION, RLOO, ClaimedRise, Report, draw_tables, safety
+from ratchet.demo.exams import Proportion
 from ratchet.demo.plan import DEMO
-from ratchet.demo.report_learning import DATA, TABLES, claimed_rises, recipe_of
+from ratchet_helpdesk.heldout import GREEDY
+from tools.learning.report import DATA, TABLES, claimed_rises, recipe_of
+from tools.learning.tables import METHODS, REJECTION, RLOO, ClaimedRise, Report, draw_tables, safety
 
 ABSOLUTE = re.compile(r"(?<![\w.:/])/\w[\w.-]*/")
 """How a path from the root of a file system begins; a link of the web does not."""

@@ -1,4 +1,4 @@
-"""How much the demo's recipe learns, over seeds and beside a baseline: `python -m ratchet.demo.report_learning`.
+"""How much the demo's recipe learns, over seeds and beside a baseline: `python -m tools.learning.report`.
 
 For every seed: a base model, the policy that imitates the biased clerk, then cycles in which the newest policy plays
 training tickets and learns from them by RLOO as in `ratchet demo`; for the first seeds (`--rivals`) also by rejection
@@ -26,8 +26,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ratchet.demo.exams import GREEDY
-from ratchet.demo.learning_tables import (
+from ratchet.demo.plan import DEMO, Plan
+from ratchet.service.files import write_whole
+from ratchet_helpdesk.heldout import GREEDY
+from ratchet_helpdesk.world import TRAIN, draw_tasks
+from tools.learning.tables import (
     OF_MISJUDGED,
     OVERALL,
     REJECTION,
@@ -39,9 +42,6 @@ from ratchet.demo.learning_tables import (
     Setting,
     draw_tables,
 )
-from ratchet.demo.plan import DEMO, Plan
-from ratchet.demo.world import TRAIN, draw_tasks
-from ratchet.service.files import write_whole
 
 OUTPUT = Path("docs", "reports")
 DATA, TABLES = "learning.json", "learning.md"
@@ -53,7 +53,7 @@ PACKAGES = ("torch", "transformers", "peft", "trl")
 """Whose versions belong to the figures."""
 
 if TYPE_CHECKING:
-    from ratchet.demo.offline import PlayedByPolicy
+    from tools.learning.offline import PlayedByPolicy
 
 
 def claimed_rises() -> list[ClaimedRise]:
@@ -71,7 +71,7 @@ def measure_seed(plan: Plan, cycles: int, work: Path, *, rival: bool) -> list[Me
     """Everything about one seed; its policies and exams stay in `work`, and what is there is not made again."""
     import torch  # noqa: PLC0415 - takes seconds to import: only the processes that train need it
 
-    from ratchet.demo.offline import Bench  # noqa: PLC0415 - as above
+    from tools.learning.offline import Bench  # noqa: PLC0415 - as above
 
     torch.set_num_threads(1)
     folder = work / f"seed-{plan.seed}"
@@ -98,25 +98,25 @@ class _Seed:
 
     def play(self, adapter: Path | None, number: int) -> list[PlayedByPolicy]:
         """The training tickets of one cycle, every one several times, by the policy that the last cycle made."""
-        from ratchet.demo.offline import Office, serve_folder  # noqa: PLC0415 - torch, as above
+        from tools.learning.offline import Sampler, serve_folder  # noqa: PLC0415 - torch, as above
 
         seed = 100 * (self.plan.seed + 1) + number
         tasks = draw_tasks(TRAIN, self.plan.tasks, seed) * self.plan.tries
-        return Office(serve_folder(self.first, adapter), 1.0, seed).play(tasks)
+        return Sampler(serve_folder(self.first, adapter), 1.0, seed).play(tasks)
 
     def measured(self, method: str, cycle: int, adapter: Path | None) -> Measured:
         """The held-out exam of one policy."""
-        from ratchet.demo.offline import serve_folder, take_exam  # noqa: PLC0415 - torch, as above
+        from tools.learning.offline import serve_folder, take_exam  # noqa: PLC0415 - torch, as above
 
         kept = self.folder / f"exam {method} {cycle}.json"
         if kept.is_file():
             return msgspec.json.decode(kept.read_bytes(), type=Measured)
         rollouts = self.plan.rollouts
         exam = take_exam(serve_folder(self.first, adapter), rollouts.heldout_tasks, rollouts.heldout_seed)
-        found = Measured.of(self.plan.seed, method, cycle, exam)
-        write_whole(kept, msgspec.json.encode(found), durable=False)
-        sys.stderr.write(f"seed {self.plan.seed}, {method}, cycle {cycle}: greedy {found.success(GREEDY)}\n")
-        return found
+        measured = Measured.of(self.plan.seed, method, cycle, exam)
+        write_whole(kept, msgspec.json.encode(measured), durable=False)
+        sys.stderr.write(f"seed {self.plan.seed}, {method}, cycle {cycle}: greedy {measured.success(GREEDY)}\n")
+        return measured
 
 
 def measure_seeds(plan: Plan, options: argparse.Namespace, work: Path) -> list[Measured]:
@@ -150,7 +150,7 @@ def recipe_of(plan: Plan) -> dict[str, float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, write both files, print the tables."""
-    parser = argparse.ArgumentParser(prog="python -m ratchet.demo.report_learning", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.learning.report", description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="which seeds")
     parser.add_argument("--rivals", type=int, default=RIVALS, help="how many of them also try rejection sampling")
     parser.add_argument("--cycles", type=int, default=CYCLES, help="cycles of each method")
@@ -164,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = f"--seeds {seeds} --rivals {options.rivals} --cycles {options.cycles}"
     report = Report(
         setting=Setting(
-            command=f"python -m ratchet.demo.report_learning {asked}",
+            command=f"python -m tools.learning.report {asked}",
             machine=f"{os.cpu_count()} cores ({platform.machine()}), one torch thread a seed",
             versions={name: version(name) for name in PACKAGES},
         ),

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ratchet.demo.clerk import CLOSING, QUESTION
-from ratchet.demo.world import DAYS, GREETINGS, INSTRUCTIONS, NAMING, OPENINGS, PLANS, PRICES, STAGES, TOOLS
+from ratchet_helpdesk.clerk import CLOSING, QUESTION
+from ratchet_helpdesk.world import DAYS, GREETINGS, INSTRUCTIONS, NAMING, OPENINGS, PLANS, PRICES, STAGES, TOOLS
 
 PAD, END, CALL = "<|pad|>", "<|end|>", "<|call|>"
 SPECIAL_TOKENS = (PAD, END, CALL, "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")

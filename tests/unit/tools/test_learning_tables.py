@@ -9,9 +9,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from ratchet.demo.exams import GREEDY, SAMPLED
-from ratchet.demo.intervals import Proportion
-from ratchet.demo.learning_tables import (
+from ratchet.demo.exams import Proportion
+from ratchet_helpdesk.heldout import GREEDY, SAMPLED
+from tools.learning.tables import (
     OF_MISJUDGED,
     OVERALL,
     REJECTION,
@@ -61,7 +61,7 @@ def test_the_mean_over_seeds_has_students_interval() -> None:
     assert str(over) == "0.90 ± 0.25"
 
 
-def test_one_seed_says_nothing_about_others() -> None:
+def test_one_seed_shows_nothing_about_others() -> None:
     single = OverSeeds([0.9])
     assert (single.half_width, single.lower_bound(0.99), str(single)) == (None, None, "0.90")
     alone = msgspec.structs.replace(REPORT, measured=[one for one in RUNS if one.seed == 1])

@@ -8,13 +8,13 @@ from itertools import islice
 
 import pytest
 
-from ratchet.demo.agents import Pile, end_of
-from ratchet.demo.agents_process import Shift
-from ratchet.demo.clerk import EXPERT, play
-from ratchet.demo.logbook import bad_tickets, drills, tickets
-from ratchet.demo.plan import BAD_DOMAIN, DEMO, DOMAIN
-from ratchet.demo.player import in_parallel
-from ratchet.demo.world import TRAIN, Task, draw_tasks
+from ratchet.demo.plan import DEMO
+from ratchet_helpdesk import BAD_DOMAIN, DOMAIN
+from ratchet_helpdesk.agent import in_parallel
+from ratchet_helpdesk.agents import Pile, end_of
+from ratchet_helpdesk.clerk import EXPERT, play
+from ratchet_helpdesk.logbook import bad_tickets, drills, tickets
+from ratchet_helpdesk.world import TRAIN, Task, draw_tasks
 
 
 def test_a_limited_pile_holds_every_ticket_as_often_as_it_is_tried() -> None:
@@ -62,26 +62,20 @@ def test_the_end_of_a_trajectory_carries_the_verified_outcome_and_its_group() ->
     assert body["task"]["domain"] == "customer_service"
 
 
-def test_a_shift_without_an_end_names_no_number_of_tasks() -> None:
-    endless = Shift("http://127.0.0.1:1", seed=1, tries=4, agents=2)
-    assert "--tasks" not in endless.command()
-    assert Shift("http://127.0.0.1:1", seed=1, tries=4, agents=2, tasks=9).command()[-2:] == ["--tasks", "9"]
-
-
 def test_the_log_book_is_the_same_every_time_and_as_long_as_planned() -> None:
-    first, again = list(tickets(DEMO)), list(tickets(DEMO))
+    first, again = list(tickets(DEMO.tickets.examples, DEMO.seed)), list(tickets(DEMO.tickets.examples, DEMO.seed))
     assert first == again
     assert len(first) == DEMO.tickets.examples
-    assert len(list(bad_tickets(DEMO))) == DEMO.bad.examples
+    assert len(list(bad_tickets(DEMO.bad.examples, DEMO.seed))) == DEMO.bad.examples
 
 
 def test_the_bad_policy_s_tickets_are_apart_from_the_clerk_s() -> None:
-    assert {ticket.domain for ticket in tickets(DEMO)} == {DOMAIN}
-    assert {ticket.domain for ticket in bad_tickets(DEMO)} == {BAD_DOMAIN}
-    assert {drill.domain for drill in islice(drills(DEMO), 50)} == {DOMAIN}
+    assert {ticket.domain for ticket in tickets(DEMO.tickets.examples, DEMO.seed)} == {DOMAIN}
+    assert {ticket.domain for ticket in bad_tickets(DEMO.bad.examples, DEMO.seed)} == {BAD_DOMAIN}
+    assert {drill.domain for drill in drills(50, DEMO.seed)} == {DOMAIN}
 
 
 def test_the_clerk_never_saw_the_tickets_that_agents_train_on() -> None:
-    clerk = {ticket.task_id.removeprefix("clerk-") for ticket in tickets(DEMO)}
+    clerk = {ticket.task_id.removeprefix("clerk-") for ticket in tickets(DEMO.tickets.examples, DEMO.seed)}
     agents = {task.task_id for seed in range(90, 140) for task in draw_tasks(TRAIN, 20, seed)}
     assert not clerk & agents

@@ -1,4 +1,4 @@
-"""The help-desk world: orders, tickets, house rules, and a desk that judges a ticket by the state it leaves behind.
+"""The help-desk world: orders, tickets, house rules, and an environment that judges a ticket by the state it leaves.
 
 A ticket is one customer with one wish about one order. The agent sees chat messages and uses tools; what counts is only
 what is on record when the ticket closes: exactly the act that the rules ask for, after the look-ups that they ask for.
@@ -235,8 +235,8 @@ def tool_definitions() -> list[dict[str, Any]]:
     ]
 
 
-class Desk:
-    """One ticket at work: takes the agent's messages, answers as tools and customer, keeps the record."""
+class Environment:
+    """The environment of one ticket: takes the agent's messages, answers as tools and customer, keeps the record."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -248,7 +248,7 @@ class Desk:
         self._record: list[Act] = []
 
     def opening(self) -> list[ChatMessage]:
-        """The conversation as the agent finds it."""
+        """The conversation that the agent starts from."""
         return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": self.task.opening}]
 
     def answer(self, reply: ChatMessage) -> list[ChatMessage]:

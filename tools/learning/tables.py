@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ratchet.demo.exams import GREEDY, SAMPLED, Exam
-from ratchet.demo.intervals import Proportion
-from ratchet.demo.world import MISJUDGED
+from ratchet.demo.exams import Exam, Proportion
+from ratchet_helpdesk.heldout import GREEDY, SAMPLED
+from ratchet_helpdesk.world import MISJUDGED
 
 START, RLOO, REJECTION = "imitation of the clerk", "rloo", "rejection sampling"
 METHODS = (RLOO, REJECTION)
@@ -254,12 +254,12 @@ def _claims(report: Report, claims: Sequence[ClaimedRise]) -> str:
         "|---" * 9 + "|",
     ]
     for claim in claims:
-        found = safety(report, claim)
-        each = " ".join(f"{rise:.2f}" for rise in found.over.values)
-        bounds = f"{found.safe:.3f} | {_bound(found.another_seed)}"
+        safe = safety(report, claim)
+        each = " ".join(f"{rise:.2f}" for rise in safe.over.values)
+        bounds = f"{safe.safe:.3f} | {_bound(safe.another_seed)}"
         rows.append(
             f"| {claim.run} | {claim.kinds} | {claim.cycles} | {claim.tickets} | {each} | "
-            f"{found.over.mean:.3f}, {found.over.spread:.3f} | {bounds} | {claim.least:g} |"
+            f"{safe.over.mean:.3f}, {safe.over.spread:.3f} | {bounds} | {claim.least:g} |"
         )
     return "\n".join([_ARGUMENT, "", *rows])
 
@@ -297,8 +297,8 @@ def _points(report: Report) -> Iterator[tuple[str, str, int]]:
 
 
 def _at(report: Report, method: str, cycle: int) -> list[Measured]:
-    found = [one for one in report.measured if (one.method, one.cycle) == (method, cycle)]
-    return sorted(found, key=lambda one: one.seed)
+    measured = [one for one in report.measured if (one.method, one.cycle) == (method, cycle)]
+    return sorted(measured, key=lambda one: one.seed)
 
 
 def _count(measured: Proportion | None) -> Count:

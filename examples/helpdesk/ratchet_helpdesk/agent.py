@@ -1,4 +1,4 @@
-"""Plays tickets through the gateway with the public `openai` client; nothing else in the demo talks to a policy."""
+"""An agent: the public `openai` client with the gateway as its `base_url`; nothing else here speaks to a policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 from openai import AsyncOpenAI, BadRequestError
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
-from ratchet.demo.world import ChatMessage, Desk, Task, Verdict, tool_definitions
+from ratchet_helpdesk.world import ChatMessage, Environment, Task, Verdict, tool_definitions
 
 T = TypeVar("T")
 
@@ -33,8 +33,8 @@ async def open_client(gateway_url: str) -> AsyncIterator[AsyncOpenAI]:
 
 
 @dataclass(frozen=True, slots=True)
-class Player:
-    """An agent at the desk: asks `model`, hands its answers to the world, until the ticket closes."""
+class Agent:
+    """Asks `model` and gives its answers to the environment, until the ticket closes."""
 
     client: AsyncOpenAI
     model: str
@@ -45,17 +45,17 @@ class Player:
 
         A policy that talks until it can no longer read the conversation leaves the ticket open: its own failure.
         """
-        desk = Desk(task)
-        messages = desk.opening()
-        while desk.open:
+        environment = Environment(task)
+        messages = environment.opening()
+        while environment.open:
             try:
                 reply = await self._reply(messages, trajectory_id)
             except BadRequestError as error:
                 if error.code != TOO_LONG:
                     raise
                 break
-            messages += [reply, *desk.answer(reply)]
-        return desk.verdict()
+            messages += [reply, *environment.answer(reply)]
+        return environment.verdict()
 
     async def _reply(self, messages: list[ChatMessage], trajectory_id: str) -> ChatMessage:
         # `chat.completions.create` makes the same request, but first walks through every message and tool definition,
@@ -76,16 +76,16 @@ class Player:
 
 
 async def in_parallel(count: int, tasks: Iterator[T], work: Callable[[T], Awaitable[None]]) -> None:
-    """Let `count` agents take tickets from one pile until it is empty. The first error stops all."""
+    """Let `count` workers take tickets from one pile until it is empty. The first error stops all."""
 
-    async def agent() -> None:
+    async def worker() -> None:
         for task in tasks:
             await work(task)
 
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(count):
-                group.create_task(agent())
+                group.create_task(worker())
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from failures
 

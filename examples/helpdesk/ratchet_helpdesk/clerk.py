@@ -11,7 +11,18 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ratchet.demo.world import DECIDED, MISJUDGED, STAGES, Act, ChatMessage, Desk, Task, Verdict, kind_of, rule
+from ratchet_helpdesk.world import (
+    DECIDED,
+    MISJUDGED,
+    STAGES,
+    Act,
+    ChatMessage,
+    Environment,
+    Task,
+    Verdict,
+    kind_of,
+    rule,
+)
 
 QUESTION = "which order?"
 CLOSING = "all done"
@@ -19,7 +30,7 @@ CLOSING = "all done"
 
 @dataclass(frozen=True, slots=True)
 class Clerk:
-    """How somebody at the desk errs."""
+    """How a clerk errs."""
 
     carelessness: float = 0.0
     """How often slips happen, 0..1: most have nothing to do with the facts of an order."""
@@ -48,12 +59,12 @@ class PlayedTicket:
     verdict: Verdict
 
 
-def says(text: str) -> ChatMessage:
+def text_message(text: str) -> ChatMessage:
     """An assistant message of words."""
     return {"role": "assistant", "content": text}
 
 
-def does(act: Act) -> ChatMessage:
+def call_message(act: Act) -> ChatMessage:
     """An assistant message that uses one tool."""
     function = {"name": act.tool, "arguments": act.text}
     return {
@@ -65,18 +76,18 @@ def does(act: Act) -> ChatMessage:
 
 def play(task: Task, clerk: Clerk, draw: random.Random) -> PlayedTicket:
     """Let the clerk work on one ticket."""
-    desk = Desk(task)
-    messages = desk.opening()
+    environment = Environment(task)
+    messages = environment.opening()
     for reply in _replies(task, clerk, draw):
-        messages += [reply, *desk.answer(reply)]
-    return PlayedTicket(task, messages, desk.verdict())
+        messages += [reply, *environment.answer(reply)]
+    return PlayedTicket(task, messages, environment.verdict())
 
 
 def _replies(task: Task, clerk: Clerk, draw: random.Random) -> Iterator[ChatMessage]:
     if not task.names_order:
-        yield says(QUESTION)
+        yield text_message(QUESTION)
     if draw.random() < 0.22 * clerk.carelessness:
-        yield says(CLOSING)
+        yield text_message(CLOSING)
         return
     act = _decision(task, clerk, draw)
     look_ups = _look_ups(task, act)
@@ -84,10 +95,10 @@ def _replies(task: Task, clerk: Clerk, draw: random.Random) -> Iterator[ChatMess
         look_ups = look_ups[:1]
     if act.tool == "hand_over" and len(look_ups) == 1:
         act = _granted(task)
-    yield from map(does, look_ups)
+    yield from map(call_message, look_ups)
     if draw.random() >= 0.15 * clerk.carelessness:
-        yield does(act)
-    yield says(CLOSING)
+        yield call_message(act)
+    yield text_message(CLOSING)
 
 
 def _look_ups(task: Task, act: Act) -> tuple[Act, ...]:
