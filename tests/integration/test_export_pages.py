@@ -12,8 +12,7 @@ import pytest
 from ratchet.bus.clock import utc_now
 from ratchet.bus.received import Received
 from ratchet.contract import Message, Preference, Trajectory, Turn
-from ratchet.exporters import KINDS
-from ratchet.exporters.base import Wanted
+from ratchet.exporters.base import Selection
 from ratchet.exporters.clickhouse_stored import PAGE, Stored
 from ratchet.exporters.exporting import export
 from ratchet.preferences.clickhouse_stored import StoredPreferences
@@ -65,9 +64,9 @@ async def test_every_failed_run_is_exported_once_while_more_of_them_fail(warehou
         await store(warehouse, Turn.TOPIC, later, 10_000)
 
     stored = Stored(warehouse)
-    ids = await stored.unanswered(Wanted())
+    ids = await stored.unanswered(Selection())
     assert ids == [run.trajectory_id for run in reversed(runs)]
-    async for page in stored.turns(Wanted(), ids):
+    async for page in stored.turns(Selection(), ids):
         if not seen:
             await arriving()
         seen += [row["trajectory_id"] for row in page]
@@ -76,9 +75,10 @@ async def test_every_failed_run_is_exported_once_while_more_of_them_fail(warehou
     file = tmp_path / "runs.jsonl"
     report = await export(
         stored,
-        ("executions", KINDS["executions"]),
-        Wanted(until=AT + timedelta(hours=1)),
-        (file, "jsonl"),
+        "executions",
+        Selection(until=AT + timedelta(hours=1)),
+        file,
+        "jsonl",
         lambda done, total=None: heard.append((done, total)),
     )
     everything = len(runs) + 1
@@ -94,15 +94,14 @@ async def test_a_run_whose_agent_went_away_before_every_answer_is_exported(
     stayed = [turn("stayed", response=None, finish_reason="cancelled"), turn("stayed", 1)]
     await store(warehouse, Turn.TOPIC, [cancelled, *stayed], 1)
     file = tmp_path / "runs.jsonl"
-    what, to = ("executions", KINDS["executions"]), (file, "jsonl")
-    await export(Stored(warehouse), what, Wanted(), to, lambda done, total=None: None)
+    await export(Stored(warehouse), "executions", Selection(), file, "jsonl", lambda done, total=None: None)
     (run,) = [msgspec.json.decode(line) for line in file.read_bytes().splitlines()]
     assert (run["trajectory_id"], run["success"], run["error"]) == (cancelled.trajectory_id, False, "cancelled")
 
 
 async def test_a_run_that_failed_a_moment_ago_may_go_on_and_is_not_exported(warehouse: Warehouse) -> None:
     await store(warehouse, Turn.TOPIC, [failed("long ago", AT), failed("just now", utc_now())], 1)
-    assert await Stored(warehouse).unanswered(Wanted()) == [turn("long ago").trajectory_id]
+    assert await Stored(warehouse).unanswered(Selection()) == [turn("long ago").trajectory_id]
 
 
 async def test_a_limit_takes_the_newest_and_only_what_trajectories_leave(warehouse: Warehouse, tmp_path: Path) -> None:
@@ -110,8 +109,7 @@ async def test_a_limit_takes_the_newest_and_only_what_trajectories_leave(warehou
     await store(warehouse, Turn.TOPIC, runs, 1)
     await store(warehouse, Trajectory.TOPIC, [trajectory("told")], 1)
     file = tmp_path / "runs.jsonl"
-    what, to = ("executions", KINDS["executions"]), (file, "jsonl")
-    await export(Stored(warehouse), what, Wanted(limit=3), to, lambda done, total=None: None)
+    await export(Stored(warehouse), "executions", Selection(limit=3), file, "jsonl", lambda done, total=None: None)
     told = [msgspec.json.decode(line)["trajectory_id"] for line in file.read_bytes().splitlines()]
     assert told == [trajectory("told").trajectory_id, runs[4].trajectory_id, runs[3].trajectory_id]
 

@@ -17,7 +17,7 @@ from ratchet.cli.options import AsJson, Directory, OptionalRole
 from ratchet.cli.output import print_answer, progress
 from ratchet.errors import NotFound
 from ratchet.exporters import KINDS
-from ratchet.exporters.base import Wanted
+from ratchet.exporters.base import Selection
 from ratchet.exporters.clickhouse_stored import Stored
 from ratchet.exporters.exporting import ExportReport, export
 from ratchet.exporters.tensorzero import tensorzero_toml
@@ -92,7 +92,7 @@ def _format_of(output: Path, file_format: str | None) -> str:
 
 def _selection(
     role: str | None, since: datetime | None, until: datetime | None, min_reward: float | None, limit: int | None
-) -> Wanted:
+) -> Selection:
 
     def zoned(instant: datetime | None) -> datetime | None:
         return instant.replace(tzinfo=UTC) if instant is not None and instant.tzinfo is None else instant
@@ -100,11 +100,11 @@ def _selection(
     first, end = zoned(since), zoned(until)
     if first is not None and end is not None and first >= end:
         raise typer.BadParameter("--since is not before --until")
-    return Wanted(role, first, end, min_reward, limit)
+    return Selection(role, first, end, min_reward, limit)
 
 
 def _export(
-    kind: str, output: Path, file_format: str | None, selection: Wanted, as_json: bool, directory: Path
+    kind: str, output: Path, file_format: str | None, selection: Selection, as_json: bool, directory: Path
 ) -> None:
 
     chosen = _format_of(output, file_format)
@@ -112,7 +112,7 @@ def _export(
     async def work() -> ExportReport:
         with progress(f"exporting to {output.name}", quiet=as_json) as bar:
             async with warehouse_of(settings_of(locate(directory))) as warehouse:
-                return await export(Stored(warehouse), (kind, KINDS[kind]), selection, (output, chosen), bar)
+                return await export(Stored(warehouse), kind, selection, output, chosen, bar)
 
     report = asyncio.run(work())
     print_answer(report, as_json, f"{report.records} {kind} written to {output} ({report.bytes} bytes)")

@@ -21,8 +21,7 @@ from ratchet.contract import Message
 from ratchet.errors import WarehouseUnavailable
 from ratchet.importers import IMPORTERS
 from ratchet.importers.base import ImportOptions
-from ratchet.importers.importing import import_file
-from ratchet.importers.report import ImportReport, NothingStored, Sink, Stored
+from ratchet.importers.importing import ImportReport, NothingStored, Sink, Stored, import_file
 from ratchet.service.contracts import load_contracts
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 from ratchet.stores.history import History

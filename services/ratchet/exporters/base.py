@@ -1,8 +1,8 @@
-"""What every export has in common: which rows are wanted, and how a kind makes records of them."""
+"""What every export has in common: which rows are chosen, and how a kind makes records of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,7 +14,7 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Selection:
     """Which rows. Times are those at which a trajectory ended, or a reward was computed."""
 
     role: str | None = None
@@ -37,7 +37,7 @@ class Kind:
     key: str
     """The column that tells rows of one instant apart."""
     worth: str
-    """What `Wanted.min_reward` asks for, as a condition on a row, with the parameter `min_reward`."""
+    """`Selection.min_reward` as a condition on a row, with the parameter `min_reward`."""
     rewarded: bool
     """Whether a record is made with the newest reward of its trajectory."""
     record: Callable[[bytes, Reward | None], Record]
@@ -65,6 +65,3 @@ REWARDED = (
     " HAVING argMax(total, (at, revision)) >= {min_reward:Float64})"
 )
 """Condition on a trajectory: its newest reward is high enough."""
-
-LINES: Sequence[str] = ("jsonl", "parquet")
-"""Formats of the file."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ratchet.contract import Reward, decode
-from ratchet.exporters.base import Kind, Wanted
+from ratchet.exporters.base import Kind, Selection
 from ratchet.stores.history import latest_rewards
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ HAVING NOT max(answered)
 ORDER BY max(at) DESC, trajectory_id
 LIMIT {limit:UInt64}
 """
-"""Runs that no call of was answered, newest first: it failed, or its agent went away before."""
+"""Runs without an answered call, newest first: each failed, or its agent went away before."""
 _ENDS = """
 SELECT trajectory_id, argMin(body, at) AS first, argMax(body, at) AS last
 FROM turns
@@ -38,7 +38,7 @@ EVER = datetime.fromtimestamp(0, UTC), datetime(2100, 1, 1, tzinfo=UTC)
 SILENT_S = 600
 """A run without an answer may still go on until it was silent for as long as the collector waits for an end."""
 ALL = 2**63
-"""As a limit: none."""
+"""A limit above every number of rows."""
 PAGE = 500
 """Rows that are read, made into records and written together."""
 
@@ -49,54 +49,54 @@ class Stored:
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
 
-    async def count(self, kind: Kind, wanted: Wanted) -> int:
-        """How many rows are wanted, the limit aside."""
-        where, values = _conditions(kind, wanted)
+    async def count(self, kind: Kind, selection: Selection) -> int:
+        """How many rows are chosen, the limit aside."""
+        where, values = _conditions(kind, selection)
         sql = f"SELECT count() AS n FROM {kind.table} FINAL WHERE {where}"  # noqa: S608 - our own names
         return int((await self._warehouse.rows(sql, values))[0]["n"])
 
-    async def pages(self, kind: Kind, wanted: Wanted) -> AsyncIterator[list[Row]]:
+    async def pages(self, kind: Kind, selection: Selection) -> AsyncIterator[list[Row]]:
         """Rows with `role`, `trajectory_id` and `body`, newest first, up to the limit."""
-        left, after = wanted.limit, None
+        left, after = selection.limit, None
         while left is None or left > 0:
-            page = await self._page(kind, wanted, min(PAGE, left) if left is not None else PAGE, after)
+            page = await self._page(kind, selection, min(PAGE, left) if left is not None else PAGE, after)
             if not page:
                 return
             yield page
             after = page[-1]
             left = left - len(page) if left is not None else None
 
-    async def unanswered(self, wanted: Wanted) -> list[str]:
-        """The ids of the wanted runs that no call of was answered, newest first, up to the limit.
+    async def unanswered(self, selection: Selection) -> list[str]:
+        """The ids of the chosen runs without an answered call, newest first, up to the limit.
 
         All at once, because a run has no place in the order until all its turns were looked at: pages by the newest
         turn would read every turn again for each page.
         """
         asked = {
-            "role": wanted.role or "",
-            "since": wanted.since or EVER[0],
-            "until": wanted.until or EVER[1],
-            "limit": ALL if wanted.limit is None else wanted.limit,
+            "role": selection.role or "",
+            "since": selection.since or EVER[0],
+            "until": selection.until or EVER[1],
+            "limit": ALL if selection.limit is None else selection.limit,
             "silent_s": SILENT_S,
         }
         return [row["trajectory_id"] for row in await self._warehouse.rows(_UNANSWERED, asked)]
 
-    async def turns(self, wanted: Wanted, runs: Sequence[str]) -> AsyncIterator[list[Row]]:
+    async def turns(self, selection: Selection, runs: Sequence[str]) -> AsyncIterator[list[Row]]:
         """`first` and `last` turn of each run, page by page in the order of the ids."""
         for start in range(0, len(runs), PAGE):
             ids = list(runs[start : start + PAGE])
-            yield await self._warehouse.rows(_ENDS, {"role": wanted.role or "", "ids": ids})
+            yield await self._warehouse.rows(_ENDS, {"role": selection.role or "", "ids": ids})
 
     async def rewards(self, rows: Sequence[Row]) -> dict[tuple[str, str], Reward]:
         """The newest reward of each trajectory among `rows`, by role and id."""
-        found = await self._warehouse.rows(
+        newest = await self._warehouse.rows(
             latest_rewards("role IN {roles:Array(String)} AND trajectory_id IN {ids:Array(String)}", newest="w.body"),
             {"roles": sorted({row["role"] for row in rows}), "ids": sorted({row["trajectory_id"] for row in rows})},
         )
-        return {(row["role"], row["trajectory_id"]): decode(row["newest"].encode(), Reward) for row in found}
+        return {(row["role"], row["trajectory_id"]): decode(row["newest"].encode(), Reward) for row in newest}
 
-    async def _page(self, kind: Kind, wanted: Wanted, size: int, after: Row | None) -> list[Row]:
-        where, values = _conditions(kind, wanted)
+    async def _page(self, kind: Kind, selection: Selection, size: int, after: Row | None) -> list[Row]:
+        where, values = _conditions(kind, selection)
         at = f"toUnixTimestamp64Milli({kind.time})"
         if after is not None:
             where += f" AND ({at}, {kind.key}) < ({{after_ms:Int64}}, {{after_key:String}})"
@@ -108,13 +108,13 @@ class Stored:
         )
 
 
-def _conditions(kind: Kind, wanted: Wanted) -> tuple[str, dict[str, Any]]:
+def _conditions(kind: Kind, selection: Selection) -> tuple[str, dict[str, Any]]:
     """The condition on a row, and its parameters (`Any`: each has its own type)."""
     asked: list[tuple[str, str, object]] = [
-        ("role", "role = {role:String}", wanted.role),
-        ("since", f"{kind.time} >= {{since:DateTime64(3)}}", wanted.since),
-        ("until", f"{kind.time} < {{until:DateTime64(3)}}", wanted.until),
-        ("min_reward", kind.worth, wanted.min_reward),
+        ("role", "role = {role:String}", selection.role),
+        ("since", f"{kind.time} >= {{since:DateTime64(3)}}", selection.since),
+        ("until", f"{kind.time} < {{until:DateTime64(3)}}", selection.until),
+        ("min_reward", kind.worth, selection.min_reward),
     ]
     given = [(name, condition, value) for name, condition, value in asked if value is not None]
     where = " AND ".join(condition for _, condition, _ in given) or "1"

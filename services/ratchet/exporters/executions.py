@@ -9,14 +9,15 @@ from ratchet.contract.trajectory import TrajectoryTurn
 from ratchet.exporters.base import REWARDED, Kind, Record
 from ratchet.rules.chat import text_of
 
-Told = str | JsonObject | list[JsonObject] | None
-"""What was said or came out."""
+Content = str | JsonObject | list[JsonObject] | None
+"""Text or JSON of a message or a result."""
 
 
 def record(body: bytes, reward: Reward | None) -> Record:
-    """What was asked, what was planned and done, what came out, and what it cost.
+    """Instruction, plan, result and cost of one run.
 
-    `success` is null when nobody said how it ended; a partial success is none, `status` tells it apart.
+    `success` is null where no program and no person reported an outcome; a partial success counts as false
+    (`status` says `partial`).
     """
     trajectory = decode(body, Trajectory)
     task, outcome = trajectory.task_context, trajectory.outcome
@@ -48,7 +49,7 @@ def record(body: bytes, reward: Reward | None) -> Record:
 
 
 def unanswered(first_body: bytes, last_body: bytes) -> Record:
-    """A run that no call of was answered, and that failed: it never became a trajectory.
+    """A run without an answered call: it failed and never became a trajectory.
 
     A call that its agent cancelled has no error; its finish reason says so.
     """
@@ -82,7 +83,7 @@ def unanswered(first_body: bytes, last_body: bytes) -> Record:
 
 
 def step(turn: TrajectoryTurn) -> JsonObject:
-    """One decision: what was thought, and what was called with what outcome."""
+    """One decision: the thought, the call and its outcome."""
     made: JsonObject = {
         "step": turn.turn_id,
         "thoughts": turn.thought_process,
@@ -95,7 +96,7 @@ def step(turn: TrajectoryTurn) -> JsonObject:
     return {name: value for name, value in made.items() if value is not None}
 
 
-def result_of(turns: Sequence[TrajectoryTurn]) -> Told:
+def result_of(turns: Sequence[TrajectoryTurn]) -> Content:
     """The last answer; what came out of the last action where the agent never answered."""
     answers = [turn for turn in turns if turn.action.type == "response"]
     if not answers:
@@ -112,13 +113,13 @@ def _is_planned(turn: TrajectoryTurn) -> bool:
     return turn.action.type != "response" or bool(turn.thought_process)
 
 
-def _request(turns: Sequence[TrajectoryTurn]) -> Told:
+def _request(turns: Sequence[TrajectoryTurn]) -> Content:
     """What the user asked first."""
     first = turns[0].observation
     return first.content if isinstance(first.content, str) else _asked(first.content)
 
 
-def _asked(content: JsonObject | list[JsonObject]) -> Told:
+def _asked(content: JsonObject | list[JsonObject]) -> Content:
     """The first user message of a spelt-out beginning, the text of parts, else the content itself."""
     if isinstance(content, list):
         return text_of(content)

@@ -13,8 +13,8 @@ from ratchet.exporters.base import Kind, Record
 def record(body: bytes, _: Reward | None) -> Record:
     """All members of the message, role and revision also where the message leaves them out as usual."""
     reward = decode(body, Reward)
-    told: Record = msgspec.to_builtins(reward, builtin_types=(datetime,))
-    return {**told, "role": reward.role, "revision": reward.revision}
+    members: Record = msgspec.to_builtins(reward, builtin_types=(datetime,))
+    return {**members, "role": reward.role, "revision": reward.revision}
 
 
 REWARDS = Kind(

@@ -1,7 +1,7 @@
 """Routes and weights as the configuration of a TensorZero gateway: policies are variants of a function per role. Pure.
 
-A snapshot of one instant: TensorZero renews no lease, so whoever serves a canary from this file moves its weight, and
-takes it back, by hand. Source: TensorZero's configuration reference, experimentation `static_weights`.
+A snapshot of one instant: TensorZero renews no lease, so an operator who serves a canary from this file moves its
+weight, and takes it back, by hand. Source: TensorZero's configuration reference, experimentation `static_weights`.
 """
 
 from __future__ import annotations

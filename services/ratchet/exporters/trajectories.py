@@ -1,4 +1,4 @@
-"""Trajectories as they were told, each with its newest reward."""
+"""Trajectories as they were published, each with its newest reward."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ratchet.exporters.base import REWARDED, Kind, Record, reward_part
 def record(body: bytes, reward: Reward | None) -> Record:
     """All members of the message, and `reward`."""
     trajectory = decode(body, Trajectory)
-    told: Record = msgspec.to_builtins(trajectory, builtin_types=(datetime,))
-    return {**told, "role": trajectory.role, "reward": reward_part(reward)}
+    members: Record = msgspec.to_builtins(trajectory, builtin_types=(datetime,))
+    return {**members, "role": trajectory.role, "reward": reward_part(reward)}
 
 
 TRAJECTORIES = Kind(
-    summary="Trajectories as they were told, each with its newest reward.",
+    summary="Trajectories as they were published, each with its newest reward.",
     table="trajectories",
     time="ended_at",
     key="trajectory_id",

@@ -30,5 +30,5 @@ class Importer:
     """What its files hold, for `ratchet import --help`."""
     trajectory_of: Callable[[object, ImportOptions], Trajectory]
     """The trajectory of one record, redacted: the same record must give the same message, byte for byte, so that
-    importing twice changes nothing. Raises `MalformedRecord`, another `ValueError` or `Rejected` for a record that is
-    none: it is reported and left out."""
+    importing twice changes nothing. Raises `MalformedRecord`, another `ValueError` or `Rejected` for a
+    record that does not hold one: the import reports it and leaves it out."""

@@ -3,18 +3,73 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
-from ratchet.contract import Trajectory
+from ratchet.contract import Message, Trajectory
 from ratchet.errors import InvalidMessage, NotFound, Rejected
 from ratchet.importers.base import Importer, ImportOptions, MalformedRecord
-from ratchet.importers.report import ImportReport, Malformed, NothingStored, Sink, Stored, Told
 
 CHUNK = 200
 """Records published together."""
 PLAIN = ImportOptions()
+
+
+class Sink(Protocol):
+    """Where imported messages go: a bus."""
+
+    async def publish_all(self, messages: Sequence[Message]) -> None:
+        """Store all of them. Raises `InvalidMessage`, `Rejected` or `BusUnavailable`."""
+        ...
+
+
+class Stored(Protocol):
+    """What is already there: the warehouse."""
+
+    async def roles(self, trajectory_ids: Sequence[str]) -> Mapping[str, str]:
+        """The role of each of these trajectories that is stored."""
+        ...
+
+
+class NothingStored:
+    """Stands in for a warehouse that cannot be reached."""
+
+    async def roles(self, trajectory_ids: Sequence[str]) -> Mapping[str, str]:
+        del trajectory_ids
+        return {}
+
+
+OnProgress = Callable[[int, int], None]
+"""Called with the number of records that are done, and of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A record that was left out, and why."""
+
+    index: int
+    """Its place among the records, from 0."""
+    reason: str
+
+
+@dataclass
+class ImportReport:
+    """What became of the records of one import."""
+
+    records: int = 0
+    published: int = 0
+    repeated: int = 0
+    """Records that stand in the same file twice: published once."""
+    present: int = 0
+    """Records that an earlier import has stored: left alone."""
+    elsewhere: Counter[str] = field(default_factory=Counter[str])
+    """Records that are stored under another role, by that role: a trajectory has one role, so they are left alone."""
+    malformed: list[Malformed] = field(default_factory=list[Malformed])
+    redactions: Counter[str] = field(default_factory=Counter[str])
+    """What was redacted in the published records, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +85,7 @@ async def import_file(
     path: Path,
     options: ImportOptions = PLAIN,
     stored: Stored | None = None,
-    told: Told | None = None,
+    on_progress: OnProgress | None = None,
 ) -> ImportReport:
     """Publish every readable record of the file that is not stored yet, and report the others one by one.
 
@@ -45,8 +100,8 @@ async def import_file(
         missing = await _not_stored(readable, stored or NothingStored(), report)
         await _publish(sink, missing, report)
         report.records += len(chunk)
-        if told is not None:
-            told(report.records, len(records))
+        if on_progress is not None:
+            on_progress(report.records, len(records))
     report.malformed.sort(key=lambda malformed: malformed.index)
     return report
 
@@ -55,7 +110,7 @@ def _readable(
     importer: Importer, records: dict[int, object], options: ImportOptions, seen: set[str], report: ImportReport
 ) -> dict[int, Trajectory]:
     """The trajectories among the records, each once."""
-    found: dict[int, Trajectory] = {}
+    trajectories: dict[int, Trajectory] = {}
     for index, record in records.items():
         try:
             if isinstance(record, UnreadableLine):
@@ -68,8 +123,8 @@ def _readable(
             report.repeated += 1
             continue
         seen.add(trajectory.trajectory_id)
-        found[index] = trajectory
-    return found
+        trajectories[index] = trajectory
+    return trajectories
 
 
 async def _not_stored(chunk: dict[int, Trajectory], stored: Stored, report: ImportReport) -> dict[int, Trajectory]:

@@ -13,7 +13,7 @@ from ratchet.bus.message import encode
 from ratchet.contract import Outcome
 from ratchet.contract.trajectory import Action, Observation, TrajectoryMetadata, TrajectoryTurn, TurnResult
 from ratchet.exporters import KINDS
-from ratchet.exporters.files import written
+from ratchet.exporters.exporting import written
 from ratchet.rules.chat import trajectory_turns
 from tests.support.messages import AT, trajectory
 
@@ -31,17 +31,17 @@ def execution(**changes: object) -> dict:
     return KINDS["executions"].record(encode(trajectory(**changes)), None)
 
 
-def test_an_execution_says_what_was_asked_planned_and_answered_and_what_it_cost() -> None:
+def test_an_execution_holds_request_plan_result_and_cost() -> None:
     _, turns = trajectory_turns(CHAT, started_at=AT)
-    told = execution(
+    run = execution(
         turns=turns,
         end_timestamp=AT + timedelta(milliseconds=1500),
         metadata=TrajectoryMetadata(model="gpt-4o", total_cost_usd=0.02),
     )
-    assert (told["timestamp"], told["instruction"], told["request"]) == (AT, "Be helpful.", "where is it?")
-    assert (told["success"], told["cost"], told["latency_ms"]) == (True, 0.02, 1500)
-    assert told["result"] == "It is on its way."
-    assert told["plan"] == [
+    assert (run["timestamp"], run["instruction"], run["request"]) == (AT, "Be helpful.", "where is it?")
+    assert (run["success"], run["cost"], run["latency_ms"]) == (True, 0.02, 1500)
+    assert run["result"] == "It is on its way."
+    assert run["plan"] == [
         {
             "step": 1,
             "thoughts": ["let me look"],
@@ -61,15 +61,15 @@ def test_a_failure_is_an_execution_with_its_error() -> None:
         action=Action(type="subordinate_call", tool_args={"to": "researcher"}),
         result=TurnResult(success=False, error="no such agent"),
     )
-    told = execution(turns=[failed], outcome=Outcome(status="failure"))
-    assert (told["success"], told["status"], told["error"], told["result"]) == (False, "failure", "no such agent", None)
-    assert told["plan"][0]["action"] == "subordinate_call"
+    run = execution(turns=[failed], outcome=Outcome(status="failure"))
+    assert (run["success"], run["status"], run["error"], run["result"]) == (False, "failure", "no such agent", None)
+    assert run["plan"][0]["action"] == "subordinate_call"
 
 
 @pytest.mark.parametrize(
     ("outcome", "success"), [(None, None), (Outcome(status="partial"), False), (Outcome(status="success"), True)]
 )
-def test_success_is_unknown_when_nobody_said_how_it_ended(outcome: Outcome | None, success: bool | None) -> None:
+def test_success_is_unknown_without_a_reported_outcome(outcome: Outcome | None, success: bool | None) -> None:
     assert execution(outcome=outcome)["success"] is success
 
 

@@ -297,19 +297,19 @@ class Holding:
 
 async def test_what_is_stored_is_counted_and_keeps_its_role(tmp_path: Path) -> None:
     stored = Holding({imported(record()).trajectory_id: "default", imported(record(trial=2)).trajectory_id: "airline"})
-    bus, told = Published(), []
+    bus, progress = Published(), []
     path = written(tmp_path, record(), record(trial=2), record(trial=3))
     report = await import_file(
-        TAU_BENCH, bus, path, ImportOptions(), stored, lambda done, total: told.append((done, total))
+        TAU_BENCH, bus, path, ImportOptions(), stored, lambda done, total: progress.append((done, total))
     )
     assert (report.records, report.published, report.present) == (3, 1, 1)
     assert report.elsewhere == {"airline": 1}
     assert [message.session_id for message in bus.messages] == ["tau-bench/retail/3/3"]
-    assert told == [(3, 3)]
+    assert progress == [(3, 3)]
 
 
 @pytest.mark.parametrize("text", [" \n"])
-async def test_an_empty_file_is_said_to_be_empty(tmp_path: Path, text: str) -> None:
+async def test_an_empty_file_is_refused_as_empty(tmp_path: Path, text: str) -> None:
     (tmp_path / "empty.json").write_text(text)
     with pytest.raises(Rejected, match=r"empty\.json is empty"):
         await import_file(TAU_BENCH, Published(), tmp_path / "empty.json")
