@@ -15,8 +15,8 @@ from ratchet.contract import Message, Preference, Trajectory, Turn
 from ratchet.exporters.base import Selection
 from ratchet.exporters.clickhouse_stored import PAGE, Stored
 from ratchet.exporters.exporting import export
+from ratchet.preferences.clickhouse_stored import Selection as PreferenceSelection
 from ratchet.preferences.clickhouse_stored import StoredPreferences
-from ratchet.preferences.clickhouse_stored import Wanted as WantedPreferences
 from ratchet.preferences.records import preference_of
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.warehouse import Warehouse
@@ -121,10 +121,10 @@ async def test_preferences_are_read_once_each_while_more_of_them_arrive(warehous
     at_first = preferences("first")
     await store(warehouse, Preference.TOPIC, at_first, 1)
     stored = StoredPreferences(warehouse)
-    page = await stored.newest(WantedPreferences(), 3)
+    page = await stored.newest(PreferenceSelection(), 3)
     await store(warehouse, Preference.TOPIC, preferences("meanwhile"), 100)
     read = list(page)
     while page:
-        page = await stored.newest(WantedPreferences(), 3, before=page[-1])
+        page = await stored.newest(PreferenceSelection(), 3, before=page[-1])
         read += page
     assert [one.preference for one in read] == at_first[::-1]

@@ -24,7 +24,7 @@ from ratchet.datasets.parquet import arrow_schema
 from ratchet.importers.base import ImportOptions
 from ratchet.importers.importing import import_file, read_records
 from ratchet.importers.tau_bench import TAU_BENCH
-from ratchet.preferences.clickhouse_stored import StoredPreferences, Wanted
+from ratchet.preferences.clickhouse_stored import Selection, StoredPreferences
 from ratchet.preferences.clickhouse_tries import Tries
 from ratchet.preferences.deriving import DerivationReport, Deriver
 from ratchet.preferences.publishing import Published, publish
@@ -79,7 +79,7 @@ async def there(warehouse: Warehouse, number: int) -> None:
     """Wait until so many preferences are stored."""
 
     async def all_there() -> bool:
-        counts = await StoredPreferences(warehouse).counts(Wanted())
+        counts = await StoredPreferences(warehouse).counts(Selection())
         return sum(count.number for count in counts) >= number
 
     await eventually(all_there)
@@ -113,15 +113,15 @@ async def test_tries_that_differ_become_pairs_and_deriving_twice_changes_nothing
         assert (report.done.published, report.done.present) == (7, 0)
         again = await derived(shared_settings, bus)
         assert (again.pairs, again.done.published, again.done.present) == (7, 0, 7)
-        kept = await StoredPreferences(warehouse).newest(Wanted(role=ROLE), 100)
+        kept = await StoredPreferences(warehouse).newest(Selection(role=ROLE), 100)
         assert len(kept) == 7
         one = next(each.preference for each in kept if each.preference.group_key == "group-task 3")
         assert one.prompt == [{"role": "system", "content": "Help."}, {"role": "user", "content": "Where is task 3?"}]
         assert one.chosen == [{"role": "assistant", "content": "It is at 3."}]
         assert one.rejected == [{"role": "assistant", "content": "I do not know."}]
-        (count,) = await StoredPreferences(warehouse).counts(Wanted(source="derived"))
+        (count,) = await StoredPreferences(warehouse).counts(Selection(source="derived"))
         assert (count.role, count.rater, count.number) == (ROLE, "verified-outcome", 7)
-        assert not await StoredPreferences(warehouse).newest(Wanted(source="human"), 100)
+        assert not await StoredPreferences(warehouse).newest(Selection(source="human"), 100)
 
 
 async def test_tries_with_and_without_retrieval_are_compared_by_their_labels(
@@ -136,7 +136,7 @@ async def test_tries_with_and_without_retrieval_are_compared_by_their_labels(
         report = await derived(shared_settings, bus, rule=Retrieval())
         assert dict(report.by_rater) == {"rag-verified-outcome": 1}
         assert dict(report.skipped) == {"no_rag_label": 2}
-        (kept,) = await StoredPreferences(warehouse).newest(Wanted(source="rag"), 10)
+        (kept,) = await StoredPreferences(warehouse).newest(Selection(source="rag"), 10)
         assert kept.preference.chosen == [{"role": "assistant", "content": "with retrieval."}]
 
 

@@ -19,7 +19,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
 from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.preferences.clickhouse_stored import StoredPreferences, Wanted
+from ratchet.preferences.clickhouse_stored import Selection, StoredPreferences
 from ratchet.service.settings import SharedSettings
 from tests.support.coordinator import ROLE, coordinating, stored
 from tests.support.preferences import tries
@@ -69,7 +69,7 @@ async def there(shared: SharedSettings, number: int) -> None:
     async with migrated(shared) as warehouse:
 
         async def all_there() -> bool:
-            counts = await StoredPreferences(warehouse).counts(Wanted())
+            counts = await StoredPreferences(warehouse).counts(Selection())
             return sum(count.number for count in counts) >= number
 
         await eventually(all_there)

@@ -22,7 +22,7 @@ from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRole, json_in
 from ratchet.cli.output import Bar, console, print_answer, print_table, progress
 from ratchet.contract import Preference
 from ratchet.errors import Rejected
-from ratchet.preferences.clickhouse_stored import Count, Kept, StoredPreferences, Wanted
+from ratchet.preferences.clickhouse_stored import Count, Kept, Selection, StoredPreferences
 from ratchet.preferences.clickhouse_tries import Tries
 from ratchet.preferences.derivation import MAX_PER_TASK
 from ratchet.preferences.deriving import DerivationReport, Deriver
@@ -108,7 +108,7 @@ def list_(
 ) -> None:
     """The newest preferences, and how many there are by source and rater."""
     endpoints = locate(directory)
-    kept, counts = asyncio.run(newest(endpoints, Wanted(role, source), limit))
+    kept, counts = asyncio.run(newest(endpoints, Selection(role, source), limit))
     if not counts and role is not None:
         require_role(endpoints, role)
     print_answer(document(kept, counts), as_json, lambda: show_newest(kept, counts))
@@ -123,7 +123,7 @@ def export(
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Append preferences to a file as {prompt, chosen, rejected, metadata}, which `add --file` reads back."""
-    selection = Wanted(role, source)
+    selection = Selection(role, source)
     with progress(f"exporting to {file.name}", quiet=as_json) as bar:
         added, present = asyncio.run(append_new(locate(directory), selection, file, bar))
     sentence = f"{added} preferences added to {file}, {present} were there already"
@@ -230,14 +230,14 @@ def record_of_input() -> object:
     return json_in(sys.stdin.buffer.read(), "standard input")
 
 
-async def newest(endpoints: Endpoints, selection: Wanted, limit: int) -> tuple[list[Kept], list[Count]]:
+async def newest(endpoints: Endpoints, selection: Selection, limit: int) -> tuple[list[Kept], list[Count]]:
     """The newest preferences, and how many there are from whom."""
     async with warehouse_of(settings_of(endpoints)) as warehouse:
         stored = StoredPreferences(warehouse)
         return await stored.newest(selection, limit), await stored.counts(selection)
 
 
-async def append_new(endpoints: Endpoints, selection: Wanted, file: Path, bar: Bar) -> tuple[int, int]:
+async def append_new(endpoints: Endpoints, selection: Selection, file: Path, bar: Bar) -> tuple[int, int]:
     """Append what the file does not hold yet; returns how many were added, and how many it held."""
     known = _ids_in(file)
     added = present = 0

@@ -48,7 +48,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Selection:
     """Which ones; None means all."""
 
     role: str | None = None
@@ -71,14 +71,14 @@ class StoredPreferences:
         rows = await self._warehouse.rows(_KNOWN, {"ids": list(ids)})
         return frozenset(row["preference_id"] for row in rows)
 
-    async def newest(self, wanted: Wanted, limit: int, before: Kept | None = None) -> list[Kept]:
+    async def newest(self, selection: Selection, limit: int, before: Kept | None = None) -> list[Kept]:
         """The newest ones first; `before`: those that come after this one, the last of the page before."""
         sequence, name = (before.sequence, before.preference.preference_id) if before else END
-        asked = {**wanted.parameters, "limit": limit, "sequence": sequence, "id": name}
+        asked = {**selection.parameters, "limit": limit, "sequence": sequence, "id": name}
         rows = await self._warehouse.rows(_NEWEST, asked)
         return [Kept(decode(row["body"].encode(), Preference), row["ingested_at"], row["sequence"]) for row in rows]
 
-    async def counts(self, wanted: Wanted) -> list[Count]:
+    async def counts(self, selection: Selection) -> list[Count]:
         """By role, source and rater."""
-        rows = await self._warehouse.rows(_COUNTS, wanted.parameters)
+        rows = await self._warehouse.rows(_COUNTS, selection.parameters)
         return [Count(row["role"], row["source"], row["rater"] or None, row["number"]) for row in rows]

@@ -88,16 +88,16 @@ class Tries:
     async def with_texts(self, role: str, tries: Sequence[Try]) -> tuple[list[Try], int]:
         """The tries with their chats and tools, and how many cannot be read (their turns are not stored yet)."""
         ids = [tried.trajectory_id for tried in tries]
-        found = {one.trajectory_id: one for one in await self._history.messages("trajectories", Trajectory, role, ids)}
+        stored = {one.trajectory_id: one for one in await self._history.messages("trajectories", Trajectory, role, ids)}
         turns: dict[str, list[Turn]] = {key: [] for key in ids}
         for turn in await self._history.messages("turns", Turn, role, ids):
             turns[turn.trajectory_id].append(turn)
-        told = [
-            _told(tried, found[tried.trajectory_id], turns[tried.trajectory_id])
+        whole = [
+            _with_text(tried, stored[tried.trajectory_id], turns[tried.trajectory_id])
             for tried in tries
-            if tried.trajectory_id in found
+            if tried.trajectory_id in stored
         ]
-        readable = [tried for tried in told if tried is not None]
+        readable = [tried for tried in whole if tried is not None]
         return readable, len(tries) - len(readable)
 
 
@@ -115,11 +115,11 @@ def _try(row: Row, role: str) -> Try:
 
 
 def _verified(outcome: str | None, verified_by: str | None) -> bool | None:
-    """What is known of the outcome; an agent's word about itself is none."""
+    """Whether a try succeeded; None where only its agent claims so."""
     return {"success": True, "failure": False}.get(outcome or "") if verified_by else None
 
 
-def _told(tried: Try, trajectory: Trajectory, turns: Sequence[Turn]) -> Try | None:
+def _with_text(tried: Try, trajectory: Trajectory, turns: Sequence[Turn]) -> Try | None:
     if lacks_turns(trajectory, turns):
         return None
     try:

@@ -47,7 +47,7 @@ class Pair:
         return named_id("preference", self.verdict.rater, self.chosen.trajectory_id, self.rejected.trajectory_id)
 
     def preference(self) -> Preference:
-        """The message that tells it."""
+        """The message that publishes it."""
         return Preference(
             preference_id=self.preference_id,
             role=self.chosen.role,
@@ -68,7 +68,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """The pairs, ordered by role, task and strength, and what became of every comparison that is no pair."""
+    """The pairs, ordered by role, task and strength, and why every other comparison gave no pair."""
 
     pairs: Sequence[Pair]
     skipped: Mapping[str, int]
@@ -85,8 +85,8 @@ def derive_pairs(tries: Iterable[Try], rule: Rule, max_per_task: int = MAX_PER_T
     tasks = _tasks(tries)
     comparisons = 0
     for tried in tasks:
-        found = _compare(tried, rule, skipped)
-        pairs += _bounded(_consistent(found, skipped), max_per_task, skipped)
+        allowed = _compare(tried, rule, skipped)
+        pairs += _bounded(_consistent(allowed, skipped), max_per_task, skipped)
         comparisons += len(tried) * (len(tried) - 1) // 2
     return Derivation(pairs, dict(+skipped), len(tasks), comparisons)
 
@@ -125,8 +125,8 @@ def _pair(one: Try, other: Try, rule: Rule) -> Pair | str:
         return verdict
     chosen, rejected = (one, other) if verdict.first else (other, one)
     start = common_prompt(chosen.messages, rejected.messages)
-    answers = [_said(tried.messages[start:]) for tried in (chosen, rejected)]
-    if not all(map(_says_something, answers)):
+    answers = [_answers(tried.messages[start:]) for tried in (chosen, rejected)]
+    if not all(map(_has_content, answers)):
         return EMPTY
     if [*map(_canonical, answers[0])] == [*map(_canonical, answers[1])]:
         return IDENTICAL
@@ -134,7 +134,7 @@ def _pair(one: Try, other: Try, rule: Rule) -> Pair | str:
 
 
 def _consistent(pairs: Sequence[Pair], skipped: Counter[str]) -> list[Pair]:
-    """Strongest first, each text once; two texts preferred over each other say nothing."""
+    """Strongest first, each text once; two texts preferred over each other cancel out."""
     kept: dict[tuple[str, str, str], Pair] = {}
     for pair in sorted(pairs, key=_strongest_first):
         if kept.setdefault(_texts(pair), pair) is not pair:
@@ -175,10 +175,10 @@ def _speaks(message: JsonObject) -> bool:
     return message.get("role") == "assistant"
 
 
-def _said(messages: Chat) -> Chat:
-    """What the policy wrote: nobody learns from the rest."""
+def _answers(messages: Chat) -> Chat:
+    """The messages that the policy wrote: a job learns from no other."""
     return [message for message in messages if _speaks(message)]
 
 
-def _says_something(said: Chat) -> bool:
-    return any(text_of(message.get("content")).strip() or message.get("tool_calls") for message in said)
+def _has_content(answer: Chat) -> bool:
+    return any(text_of(message.get("content")).strip() or message.get("tool_calls") for message in answer)

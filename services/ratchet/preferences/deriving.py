@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ratchet.preferences.clickhouse_tries import Listing, Tries
+from ratchet.preferences.clickhouse_tries import Tries
 from ratchet.preferences.derivation import MAX_PER_TASK, derive_pairs
 from ratchet.preferences.publishing import Known, Published, Sink, publish
 from ratchet.preferences.rules.base import Rule, Try
@@ -32,13 +32,13 @@ class DerivationReport:
     by_task: Counter[str] = field(default_factory=Counter[str])
     """Pairs by role and task; tasks without a pair are not in it."""
     skipped: Counter[str] = field(default_factory=Counter[str])
-    """Comparisons that are no pair, by reason."""
+    """Comparisons that gave no pair, by reason."""
     done: Published = field(default_factory=Published)
 
 
 @dataclass(frozen=True, slots=True)
 class Deriver:
-    """Everything that deriving works with."""
+    """Derives the pairs of a role's tries by one rule, and publishes them."""
 
     tries: Tries
     stored: Known
@@ -46,36 +46,32 @@ class Deriver:
     rule: Rule
     max_per_task: int = MAX_PER_TASK
 
-    async def derive(self, roles: Sequence[str], tell: Callable[[float, float], None]) -> DerivationReport:
-        """Go through the tasks of the roles; `tell` hears how many tries of how many were compared."""
+    async def derive(self, roles: Sequence[str], on_progress: Callable[[float, float], None]) -> DerivationReport:
+        """Go through the tasks of the roles; `on_progress` is called with the tries compared, and all tries."""
         report = DerivationReport(source=self.rule.source, roles=list(roles))
         listings = {role: await self.tries.listing(role) for role in roles}
         total = sum(len(task) for listing in listings.values() for task in listing.tasks)
         compared = 0
         for role, listing in listings.items():
-            _note(report, listing)
+            report.tries += listing.tries
+            report.left_out += listing.left_out
+            report.tasks += len(listing.tasks)
             for chunk in _chunks(listing.tasks):
                 await self._derive(role, chunk, report)
                 compared += len(chunk)
-                tell(compared, total)
+                on_progress(compared, total)
         return report
 
     async def _derive(self, role: str, tries: Sequence[Try], report: DerivationReport) -> None:
-        told, unreadable = await self.tries.with_texts(role, tries)
-        found = derive_pairs(told, self.rule, self.max_per_task)
+        readable, unreadable = await self.tries.with_texts(role, tries)
+        derivation = derive_pairs(readable, self.rule, self.max_per_task)
         report.left_out += unreadable
-        report.comparisons += found.comparisons
-        report.pairs += len(found.pairs)
-        report.by_rater.update(pair.verdict.rater for pair in found.pairs)
-        report.by_task.update(f"{role}/{pair.chosen.task_key}" for pair in found.pairs)
-        report.skipped.update(found.skipped)
-        await publish(self.sink, self.stored, [pair.preference() for pair in found.pairs], report.done)
-
-
-def _note(report: DerivationReport, listing: Listing) -> None:
-    report.tries += listing.tries
-    report.left_out += listing.left_out
-    report.tasks += len(listing.tasks)
+        report.comparisons += derivation.comparisons
+        report.pairs += len(derivation.pairs)
+        report.by_rater.update(pair.verdict.rater for pair in derivation.pairs)
+        report.by_task.update(f"{role}/{pair.chosen.task_key}" for pair in derivation.pairs)
+        report.skipped.update(derivation.skipped)
+        await publish(self.sink, self.stored, [pair.preference() for pair in derivation.pairs], report.done)
 
 
 def _chunks(tasks: Sequence[Sequence[Try]]) -> Iterator[list[Try]]:

@@ -1,4 +1,4 @@
-"""A file of JSON lines that many processes append to at once, and none of them loses a line."""
+"""A file of JSON lines that many processes append to at once without losing a line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ratchet.bus.message import JsonObject
 from ratchet.errors import NotFound, Rejected
 
 PRIVATE = 0o600
-"""What people wrote to an agent is nobody else's business."""
+"""Only this user reads what people wrote to an agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,9 @@ def append(path: Path, records: Sequence[JsonObject]) -> None:
     with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as descriptor:
         size = os.fstat(descriptor).st_size
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        _write_all(descriptor, b"\n" + lines if torn else lines)
+        rest = b"\n" + lines if torn else lines
+        while rest:  # one call is enough but on a full disk or an interrupted network file system
+            rest = rest[os.write(descriptor, rest) :]
         os.fsync(descriptor)
 
 
@@ -53,14 +55,10 @@ def read_lines(path: Path) -> Iterator[Line]:
         raise Rejected(f"cannot read {path}: {error}") from error
     for number, line in enumerate(text.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if line.strip():
-            yield _line(number, line)
-
-
-def _line(number: int, line: bytes) -> Line:
-    try:
-        return Line(number, msgspec.json.decode(line))
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        return Line(number, problem=f"not JSON: {error}")
+            try:
+                yield Line(number, msgspec.json.decode(line))
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+                yield Line(number, problem=f"not JSON: {error}")
 
 
 @contextmanager
@@ -71,9 +69,3 @@ def _locked(path: Path, flags: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _write_all(descriptor: int, blob: bytes) -> None:
-    """One call is enough but on a full disk or an interrupted network file system."""
-    while blob:
-        blob = blob[os.write(descriptor, blob) :]

@@ -1,6 +1,6 @@
 """A preference as a record of a file, `{prompt, chosen, rejected, metadata}`, and back. Pure.
 
-A person's choice may also be told as it was made: `{prompt, a, b, choice, metadata}` with the choice `a` or `b`.
+A person's choice may also stand as it was made: `{prompt, a, b, choice, metadata}` with the choice `a` or `b`.
 Members of `metadata` that a preference has are taken as such (`rater`, `confidence`, `domain`, `source`, ...), others
 become labels.
 """
@@ -23,19 +23,25 @@ FIELDS = tuple(name for name in Preference.__struct_fields__ if name not in (*AN
 
 
 def preference_of(record: object, role: str | None) -> Preference:
-    """The preference that a record tells; the same record always has the same id.
+    """The preference of a record; the same record always has the same id.
 
-    `role`: whose it is; by default what the metadata say. Raises `Rejected` with what is wrong.
+    `role`: its role; by default the one in the metadata. Raises `Rejected` with what is wrong.
     """
     fields = _object(record, "the record")
     texts = _chosen(fields) if "choice" in fields or "a" in fields or "b" in fields else _plain(fields)
     metadata = _object(fields.get("metadata") or {}, "metadata")
-    said = {name: value for name, value in metadata.items() if name in FIELDS and value is not None}
+    fields_given = {name: value for name, value in metadata.items() if name in FIELDS and value is not None}
     labels = _object(metadata.get("labels") or {}, "metadata.labels")
     more = {name: value for name, value in metadata.items() if name not in (*FIELDS, "labels")}
-    if role is not None and said.get("role", role) != role:
-        raise Rejected(f"belongs to the role {said['role']!r}, not to {role!r}")
-    values = {"source": "human", "role": role or DEFAULT_ROLE, **said, **texts, "labels": {**labels, **more} or None}
+    if role is not None and fields_given.get("role", role) != role:
+        raise Rejected(f"belongs to the role {fields_given['role']!r}, not to {role!r}")
+    values = {
+        "source": "human",
+        "role": role or DEFAULT_ROLE,
+        **fields_given,
+        **texts,
+        "labels": {**labels, **more} or None,
+    }
     if values["source"] not in SOURCES:
         raise Rejected(f"source must be one of {', '.join(SOURCES)}, not {values['source']!r}")
     values.setdefault("preference_id", _id(values))
@@ -61,7 +67,7 @@ def _plain(fields: JsonObject) -> JsonObject:
 
 
 def _chosen(fields: JsonObject) -> JsonObject:
-    """A choice between `a` and `b`. A tie, or any other word, tells no preference."""
+    """A choice between `a` and `b`. A tie, or any other word, is no preference."""
     _only(fields, ("prompt", "a", "b", "choice", "metadata"))
     choice = fields["choice"]
     if choice not in CHOICES:
@@ -76,7 +82,7 @@ def _only(fields: JsonObject, names: tuple[str, ...]) -> None:
         raise Rejected(f"has no {', '.join(missing)}")
     unknown = sorted(set(fields) - set(names))
     if unknown:
-        raise Rejected(f"has {', '.join(unknown)}, which nothing is known about; more about a pair goes into metadata")
+        raise Rejected(f"has the unknown members {', '.join(unknown)}: more about a pair goes into metadata")
 
 
 def _object(value: object, what: str) -> dict[str, Any]:
@@ -87,5 +93,4 @@ def _object(value: object, what: str) -> dict[str, Any]:
 
 def _id(values: JsonObject) -> str:
     """The same words of the same rater are the same preference."""
-    said = [values.get(name) for name in ("role", "source", "rater", *ANSWERS)]
-    return preference_id(said)
+    return preference_id([values.get(name) for name in ("role", "source", "rater", *ANSWERS)])

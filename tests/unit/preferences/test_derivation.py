@@ -19,7 +19,7 @@ from ratchet.preferences.rules.reward_margin import RewardMargin
 ASKED: list[JsonObject] = [{"role": "system", "content": "Help."}, {"role": "user", "content": "Where is it?"}]
 
 
-def says(text: str | None, **more: Any) -> JsonObject:
+def answer(text: str | None, **more: Any) -> JsonObject:
     return {"role": "assistant", "content": text, **more}
 
 
@@ -33,143 +33,152 @@ def ids(derivation: Derivation) -> list[tuple[str, str]]:
 
 
 def test_a_verified_success_is_preferred_over_a_verified_failure_whatever_the_rewards() -> None:
-    good = tried("good", says("It is here."), success=True, reward=0.5)
-    bad = tried("bad", says("No idea."), success=False, reward=0.5)
-    found = derive_pairs([bad, good], RewardMargin())
-    (pair,) = found.pairs
-    told = pair.preference()
-    assert (told.prompt, told.chosen, told.rejected) == (ASKED, [says("It is here.")], [says("No idea.")])
-    assert (told.source, told.rater, told.confidence) == ("derived", "verified-outcome", 1.0)
-    assert told.preference_id == named_id("preference", "verified-outcome", good.trajectory_id, bad.trajectory_id)
-    assert (told.chosen_trajectory_id, told.rejected_trajectory_id) == (good.trajectory_id, bad.trajectory_id)
+    good = tried("good", answer("It is here."), success=True, reward=0.5)
+    bad = tried("bad", answer("No idea."), success=False, reward=0.5)
+    derivation = derive_pairs([bad, good], RewardMargin())
+    (pair,) = derivation.pairs
+    preference = pair.preference()
+    assert (preference.prompt, preference.chosen, preference.rejected) == (
+        ASKED,
+        [answer("It is here.")],
+        [answer("No idea.")],
+    )
+    assert (preference.source, preference.rater, preference.confidence) == ("derived", "verified-outcome", 1.0)
+    assert preference.preference_id == named_id("preference", "verified-outcome", good.trajectory_id, bad.trajectory_id)
+    assert (preference.chosen_trajectory_id, preference.rejected_trajectory_id) == (
+        good.trajectory_id,
+        bad.trajectory_id,
+    )
 
 
 def test_a_pair_names_its_task_also_where_the_tries_have_no_group_key() -> None:
-    tries = [tried("a", says("x"), success=True), tried("b", says("y"), success=False)]
+    tries = [tried("a", answer("x"), success=True), tried("b", answer("y"), success=False)]
     (pair,) = derive_pairs(tries, RewardMargin()).pairs
     assert pair.preference().group_key == "task"
 
 
 def test_rewards_that_differ_by_the_margin_make_a_pair_and_others_do_not() -> None:
-    tries = [tried(str(reward), says(f"answer {reward}"), reward=reward) for reward in (0.1, 0.3, 0.45)]
-    found = derive_pairs(tries, RewardMargin(margin=0.2))
-    assert ids(found) == [
+    tries = [tried(str(reward), answer(f"answer {reward}"), reward=reward) for reward in (0.1, 0.3, 0.45)]
+    derivation = derive_pairs(tries, RewardMargin(margin=0.2))
+    assert ids(derivation) == [
         (tries[2].trajectory_id, tries[0].trajectory_id),
         (tries[1].trajectory_id, tries[0].trajectory_id),
     ]
-    assert found.skipped == {"no_difference": 1}
-    assert found.pairs[0].preference().rater == "reward-margin"
+    assert derivation.skipped == {"no_difference": 1}
+    assert derivation.pairs[0].preference().rater == "reward-margin"
 
 
 def test_tasks_and_roles_are_never_mixed() -> None:
     tries = [
-        tried("one", says("a"), success=True),
-        tried("other task", says("b"), success=False, task_key="else"),
-        tried("other role", says("c"), success=False, role="sales"),
+        tried("one", answer("a"), success=True),
+        tried("other task", answer("b"), success=False, task_key="else"),
+        tried("other role", answer("c"), success=False, role="sales"),
     ]
-    found = derive_pairs(tries, RewardMargin())
-    assert (found.pairs, found.tasks, found.comparisons) == ([], 3, 0)
+    derivation = derive_pairs(tries, RewardMargin())
+    assert (derivation.pairs, derivation.tasks, derivation.comparisons) == ([], 3, 0)
 
 
 def test_what_cannot_be_a_pair_is_counted_by_reason() -> None:
     def skipped(*tries: Try) -> dict[str, int]:
-        found = derive_pairs(tries, RewardMargin())
-        assert not found.pairs
-        return dict(found.skipped)
+        derivation = derive_pairs(tries, RewardMargin())
+        assert not derivation.pairs
+        return dict(derivation.skipped)
 
     good, bad = {"success": True}, {"success": False}
-    assert skipped(tried("a", says("x"), **good), tried("b", says("x"), **bad)) == {"identical": 1}
-    assert skipped(tried("a", says(" "), **good), tried("b", says("x"), **bad)) == {"empty": 1}
-    assert skipped(tried("a", **good), tried("b", says("x"), **bad)) == {"empty": 1}
-    assert skipped(tried("a", says("x"), reward=0.5), tried("b", says("y"))) == {"no_reward": 1}
+    assert skipped(tried("a", answer("x"), **good), tried("b", answer("x"), **bad)) == {"identical": 1}
+    assert skipped(tried("a", answer(" "), **good), tried("b", answer("x"), **bad)) == {"empty": 1}
+    assert skipped(tried("a", **good), tried("b", answer("x"), **bad)) == {"empty": 1}
+    assert skipped(tried("a", answer("x"), reward=0.5), tried("b", answer("y"))) == {"no_reward": 1}
     other = [{"role": "system", "content": "Be brief."}, *ASKED[1:]]
-    assert skipped(tried("a", says("x"), **good), tried("b", says("y"), asked=other, **bad)) == {"no_common_prompt": 1}
+    assert skipped(tried("a", answer("x"), **good), tried("b", answer("y"), asked=other, **bad)) == {
+        "no_common_prompt": 1
+    }
 
 
 def test_only_what_the_policy_wrote_makes_answers_differ() -> None:
-    good = tried("a", says("x"), {"role": "user", "content": "thanks"}, says("bye"), success=True)
-    bad = tried("b", says("x"), {"role": "user", "content": "no"}, says("bye"), success=False)
+    good = tried("a", answer("x"), {"role": "user", "content": "thanks"}, answer("bye"), success=True)
+    bad = tried("b", answer("x"), {"role": "user", "content": "no"}, answer("bye"), success=False)
     assert derive_pairs([good, bad], RewardMargin()).skipped == {"identical": 1}
 
 
-def test_two_texts_preferred_over_each_other_say_nothing_and_a_repeated_pair_counts_once() -> None:
+def test_two_texts_preferred_over_each_other_cancel_out_and_a_repeated_pair_counts_once() -> None:
     opposite = [
-        tried("a", says("x"), success=True),
-        tried("b", says("y"), success=False),
-        tried("c", says("y"), success=True),
-        tried("d", says("x"), success=False),
+        tried("a", answer("x"), success=True),
+        tried("b", answer("y"), success=False),
+        tried("c", answer("y"), success=True),
+        tried("d", answer("x"), success=False),
     ]
-    found = derive_pairs(opposite, RewardMargin())
-    assert not found.pairs
-    assert found.skipped == {"identical": 2, "opposite_order": 2, "no_reward": 2}
-    repeated = [opposite[0], opposite[1], tried("e", says("y"), success=False)]
-    found = derive_pairs(repeated, RewardMargin())
-    assert (len(found.pairs), found.skipped) == (1, {"duplicate": 1, "no_reward": 1})
+    derivation = derive_pairs(opposite, RewardMargin())
+    assert not derivation.pairs
+    assert derivation.skipped == {"identical": 2, "opposite_order": 2, "no_reward": 2}
+    repeated = [opposite[0], opposite[1], tried("e", answer("y"), success=False)]
+    derivation = derive_pairs(repeated, RewardMargin())
+    assert (len(derivation.pairs), derivation.skipped) == (1, {"duplicate": 1, "no_reward": 1})
 
 
 def test_the_pairs_of_a_task_are_bounded_and_spread_over_its_tries() -> None:
-    tries = [tried(f"good {n}", says(f"good {n}"), success=True) for n in range(3)]
-    tries += [tried(f"bad {n}", says(f"bad {n}"), success=False) for n in range(3)]
-    found = derive_pairs(tries, RewardMargin(), max_per_task=3)
-    assert len({trajectory for pair in ids(found) for trajectory in pair}) == 6
-    assert found.skipped == {"beyond_max_per_task": 6, "no_reward": 6}
+    tries = [tried(f"good {n}", answer(f"good {n}"), success=True) for n in range(3)]
+    tries += [tried(f"bad {n}", answer(f"bad {n}"), success=False) for n in range(3)]
+    derivation = derive_pairs(tries, RewardMargin(), max_per_task=3)
+    assert len({trajectory for pair in ids(derivation) for trajectory in pair}) == 6
+    assert derivation.skipped == {"beyond_max_per_task": 6, "no_reward": 6}
 
 
 def test_the_prompt_is_the_longest_shared_beginning_before_both_answer() -> None:
-    call = says(None, tool_calls=[{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}])
+    call = answer(None, tool_calls=[{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}])
     result = {"role": "tool", "tool_call_id": "call_1", "content": "42"}
-    assert common_prompt([*ASKED, call, result, says("42")], [*ASKED, call, result, says("41")]) == 4
+    assert common_prompt([*ASKED, call, result, answer("42")], [*ASKED, call, result, answer("41")]) == 4
     other = {**result, "content": "43"}
-    assert common_prompt([*ASKED, call, result, says("42")], [*ASKED, call, other, says("42")]) == 2
-    assert common_prompt([*ASKED, says("a")], [*ASKED, says("a"), ASKED[1], says("b")]) == 2
-    assert common_prompt([says("a")], [says("b")]) == 0
+    assert common_prompt([*ASKED, call, result, answer("42")], [*ASKED, call, other, answer("42")]) == 2
+    assert common_prompt([*ASKED, answer("a")], [*ASKED, answer("a"), ASKED[1], answer("b")]) == 2
+    assert common_prompt([answer("a")], [answer("b")]) == 0
     rephrased = [ASKED[0], {"role": "user", "content": "Where has it gone?"}]
-    assert common_prompt([*ASKED, says("a")], [*rephrased, says("b")]) == 1
-    assert common_prompt([{"content": "Where?", "role": "user"}, says("a")], [ASKED[1], says("b")]) == 0
-    assert common_prompt([{"content": "Where is it?", "role": "user"}, says("a")], [ASKED[1], says("b")]) == 1
+    assert common_prompt([*ASKED, answer("a")], [*rephrased, answer("b")]) == 1
+    assert common_prompt([{"content": "Where?", "role": "user"}, answer("a")], [ASKED[1], answer("b")]) == 0
+    assert common_prompt([{"content": "Where is it?", "role": "user"}, answer("a")], [ASKED[1], answer("b")]) == 1
 
 
-def test_a_reasonable_length_is_preferred_and_nothing_is_said_when_both_or_neither_have_it() -> None:
+def test_a_reasonable_length_is_preferred_and_decides_nothing_when_both_or_neither_have_it() -> None:
     rule = AnswerLength(shortest=5, longest=10)
-    fits, short, long = (tried(name, says(name)) for name in ("just so", "no", "far too long an answer"))
-    found = derive_pairs([fits, short, long], rule)
-    assert {pair.preference().source for pair in found.pairs} == {"heuristic"}
-    assert sorted(ids(found)) == sorted(
+    fits, short, long = (tried(name, answer(name)) for name in ("just so", "no", "far too long an answer"))
+    derivation = derive_pairs([fits, short, long], rule)
+    assert {pair.preference().source for pair in derivation.pairs} == {"heuristic"}
+    assert sorted(ids(derivation)) == sorted(
         [(fits.trajectory_id, short.trajectory_id), (fits.trajectory_id, long.trajectory_id)]
     )
-    assert found.skipped == {"inconclusive": 1}
-    assert {pair.preference().confidence for pair in found.pairs} == {None}
+    assert derivation.skipped == {"inconclusive": 1}
+    assert {pair.preference().confidence for pair in derivation.pairs} == {None}
 
 
 def test_no_rule_of_thumb_prefers_what_is_known_to_be_worse() -> None:
     rule = AnswerLength(shortest=5, longest=10)
-    worse = tried("just so", says("just so"), reward=0.4)
-    better = tried("no", says("no"), reward=0.5)
+    worse = tried("just so", answer("just so"), reward=0.4)
+    better = tried("no", answer("no"), reward=0.5)
     assert derive_pairs([worse, better], rule).skipped == {"contradicted_by_reward": 1}
-    failed = tried("just so", says("just so"), success=False)
-    worked = tried("no", says("no"), success=True)
+    failed = tried("just so", answer("just so"), success=False)
+    worked = tried("no", answer("no"), success=True)
     assert derive_pairs([failed, worked], rule).skipped == {"contradicted_by_reward": 1}
 
 
 def test_retrieval_is_compared_with_none_and_with_nothing_else() -> None:
-    with_rag = tried("with", says("It is in the annex."), rag=True, reward=0.9)
-    plain = tried("plain", says("I do not know."), rag=False, reward=0.2)
-    second = tried("second", says("It is lost."), rag=False, reward=0.9)
-    silent = tried("silent", says("Hm."), reward=0.0)
-    found = derive_pairs([with_rag, plain, second, silent], Retrieval())
-    assert ids(found) == [(with_rag.trajectory_id, plain.trajectory_id)]
-    assert (found.pairs[0].source, found.pairs[0].preference().rater) == ("rag", "rag-reward-margin")
-    assert found.skipped == {"no_difference": 1, "not_rag_against_plain": 1, "no_rag_label": 3}
+    with_rag = tried("with", answer("It is in the annex."), rag=True, reward=0.9)
+    plain = tried("plain", answer("I do not know."), rag=False, reward=0.2)
+    second = tried("second", answer("It is lost."), rag=False, reward=0.9)
+    silent = tried("silent", answer("Hm."), reward=0.0)
+    derivation = derive_pairs([with_rag, plain, second, silent], Retrieval())
+    assert ids(derivation) == [(with_rag.trajectory_id, plain.trajectory_id)]
+    assert (derivation.pairs[0].source, derivation.pairs[0].preference().rater) == ("rag", "rag-reward-margin")
+    assert derivation.skipped == {"no_difference": 1, "not_rag_against_plain": 1, "no_rag_label": 3}
 
 
 TRIES = st.lists(
     st.builds(
-        lambda number, task, answer, reward, success, rag: tried(
-            str(number), says(answer), task_key=task, reward=reward, success=success, rag=rag
+        lambda number, task, text, reward, success, rag: tried(
+            str(number), answer(text), task_key=task, reward=reward, success=success, rag=rag
         ),
         number=st.integers(0, 999),
         task=st.sampled_from(["a", "b"]),
-        answer=st.sampled_from(["", "x", "y", "a long answer of more than twenty characters"]),
+        text=st.sampled_from(["", "x", "y", "a long answer of more than twenty characters"]),
         reward=st.none() | st.sampled_from([0.0, 0.1, 0.3, 0.5, 1.0]),
         success=st.none() | st.booleans(),
         rag=st.none() | st.booleans(),
@@ -184,25 +193,25 @@ RULES = st.sampled_from([RewardMargin(), RewardMargin(0.5), AnswerLength(), Retr
 def test_any_order_of_tries_gives_the_same_pairs(
     tries: list[Try], rule: Any, limit: int, shuffling: random.Random
 ) -> None:
-    found = derive_pairs(tries, rule, limit)
+    derivation = derive_pairs(tries, rule, limit)
     shuffled = list(tries)
     shuffling.shuffle(shuffled)
-    assert derive_pairs(shuffled, rule, limit) == found
+    assert derive_pairs(shuffled, rule, limit) == derivation
 
 
 @given(TRIES, RULES, st.integers(0, 5))
-def test_every_comparison_is_a_pair_or_counted_and_every_pair_tells_two_answers_apart(
+def test_every_comparison_is_a_pair_or_counted_and_every_pair_holds_two_answers(
     tries: list[Try], rule: Any, limit: int
 ) -> None:
-    found = derive_pairs(tries, rule, limit)
-    assert len(found.pairs) + sum(found.skipped.values()) == found.comparisons
-    assert len({pair.preference_id for pair in found.pairs}) == len(found.pairs)
-    for pair in found.pairs:
-        told = pair.preference()
-        assert told.prompt
-        assert told.chosen != told.rejected
+    derivation = derive_pairs(tries, rule, limit)
+    assert len(derivation.pairs) + sum(derivation.skipped.values()) == derivation.comparisons
+    assert len({pair.preference_id for pair in derivation.pairs}) == len(derivation.pairs)
+    for pair in derivation.pairs:
+        preference = pair.preference()
+        assert preference.prompt
+        assert preference.chosen != preference.rejected
         assert pair.chosen.task_key == pair.rejected.task_key
-    tasks = [pair.chosen.task_key for pair in found.pairs]
+    tasks = [pair.chosen.task_key for pair in derivation.pairs]
     assert all(tasks.count(task) <= limit for task in tasks)
 
 

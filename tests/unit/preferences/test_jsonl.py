@@ -34,11 +34,11 @@ def test_a_hundred_writers_in_four_processes_lose_nothing(tmp_path: Path) -> Non
     assert [writer.wait(60) for writer in writers] == [0, 0, 0, 0]
     lines = list(read_lines(path))
     assert not [line for line in lines if line.problem]
-    found = [line.record for line in lines if isinstance(line.record, dict)]
+    records = [line.record for line in lines if isinstance(line.record, dict)]
     expected = {(f"{process}-{thread}", line) for process in range(4) for thread in range(25) for line in range(4)}
-    assert {(record["writer"], record["line"]) for record in found} == expected
-    assert len(found) == len(expected)
-    by_writer = [record["line"] for record in found if record["writer"] == "2-7"]
+    assert {(record["writer"], record["line"]) for record in records} == expected
+    assert len(records) == len(expected)
+    by_writer = [record["line"] for record in records if record["writer"] == "2-7"]
     assert by_writer == [0, 1, 2, 3]
 
 

@@ -16,10 +16,15 @@ PLAIN = {"prompt": "Where is it?", "chosen": "In the annex.", "rejected": "No id
 def test_a_persons_choice_names_the_better_answer_the_rater_and_how_sure_they_were() -> None:
     metadata = {"rater": "reviewer-7", "confidence": 0.8, "domain": "support", "shift": "night"}
     choice = {"prompt": "Where is it?", "a": "No idea.", "b": "In the annex.", "choice": "b", "metadata": metadata}
-    found = preference_of(choice, "helpdesk")
-    assert (found.chosen, found.rejected) == ("In the annex.", "No idea.")
-    assert (found.source, found.rater, found.confidence, found.domain) == ("human", "reviewer-7", 0.8, "support")
-    assert (found.role, found.labels) == ("helpdesk", {"shift": "night"})
+    preference = preference_of(choice, "helpdesk")
+    assert (preference.chosen, preference.rejected) == ("In the annex.", "No idea.")
+    assert (preference.source, preference.rater, preference.confidence, preference.domain) == (
+        "human",
+        "reviewer-7",
+        0.8,
+        "support",
+    )
+    assert (preference.role, preference.labels) == ("helpdesk", {"shift": "night"})
 
 
 @pytest.mark.parametrize("choice", ["tie", "A", "", None, 1, "both"])
@@ -35,7 +40,7 @@ def test_any_other_label_than_a_or_b_is_rejected(choice: object) -> None:
         ({"prompt": "p", "chosen": "x"}, "has no rejected"),
         ({**PLAIN, "chosen": None}, "has no chosen"),
         ({**PLAIN, "rejected": PLAIN["chosen"]}, "chosen and rejected are the same"),
-        ({**PLAIN, "rater": "me"}, "has rater, which nothing is known about"),
+        ({**PLAIN, "rater": "me"}, "has the unknown members rater"),
         ({**PLAIN, "metadata": ["rater"]}, "metadata is not an object"),
         ({**PLAIN, "metadata": {"source": "guess"}}, "source must be one of human, teacher"),
         ({**PLAIN, "metadata": {"role": "sales"}}, "belongs to the role 'sales', not to 'support'"),
@@ -43,7 +48,7 @@ def test_any_other_label_than_a_or_b_is_rejected(choice: object) -> None:
         ({**PLAIN, "prompt": 7}, "prompt"),
     ],
 )
-def test_what_is_wrong_with_a_record_is_said(record: Any, problem: str) -> None:
+def test_a_refusal_names_what_is_wrong_with_a_record(record: Any, problem: str) -> None:
     with pytest.raises(Rejected, match=problem):
         preference_of(record, "support")
 

@@ -38,8 +38,8 @@ class AnswerLength:
 
 def last_answer(messages: Chat) -> str:
     """Text of the last message that the policy wrote."""
-    said = [message for message in messages if message.get("role") == "assistant"]
-    return text_of(said[-1].get("content")) if said else ""
+    answers = [message for message in messages if message.get("role") == "assistant"]
+    return text_of(answers[-1].get("content")) if answers else ""
 
 
 def _is_known_to_be_worse(better: Try, worse: Try) -> bool:

@@ -1,4 +1,4 @@
-"""What a rule is: it looks at two tries of a task and says which one is better, or why it cannot say."""
+"""A rule looks at two tries of a task and decides which one is better, or gives the reason why it cannot decide."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One trajectory as far as preferring needs to know it."""
+    """One trajectory, as far as rules look at it."""
 
     trajectory_id: str
     role: str
@@ -27,9 +27,9 @@ class Try:
     messages: Chat = field(default_factory=Chat)
     tools: Chat = field(default_factory=Chat)
     reward: float | None = None
-    """The total; None when it was not rewarded, or nothing was known to reward."""
+    """The total; None without a reward, or with one of confidence 0."""
     success: bool | None = None
-    """None unless somebody other than the agent checked that it was a success, or that it was a failure."""
+    """Whether a check other than the agent's own found success or failure; None without one."""
     rag: bool | None = None
     """Its label `rag`: whether it was played with retrieval."""
     group_key: str | None = None
@@ -42,11 +42,11 @@ class Verdict:
 
     first: bool
     rater: str
-    """Which test told them apart."""
+    """The test that decided."""
     strength: float
     """0..1; stronger pairs of a task are taken first."""
     confidence: float | None = None
-    """0..1, as the preference will say; None when the rule cannot say."""
+    """0..1, a member of the preference; None where the rule does not measure it."""
 
 
 class Rule(Protocol):
@@ -54,9 +54,9 @@ class Rule(Protocol):
 
     @property
     def source(self) -> str:
-        """What the preferences say where they come from."""
+        """`source` of the preferences."""
         ...
 
     def judge(self, one: Try, other: Try) -> Verdict | str:
-        """The verdict, or a token for why there is none."""
+        """The verdict, or a token for the reason why the rule cannot decide."""
         ...
