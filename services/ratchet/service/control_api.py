@@ -45,12 +45,12 @@ Handler = Callable[..., Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """How a request's body is read, and the schemas that describe it."""
+    """How a request's body is read whose struct does not say all, and the schemas that describe it."""
 
-    kind: type[msgspec.Struct]
-    schemas: Mapping[str, Schema]
     read: Callable[[bytes], Any]
-    """Gives a `kind`; raises an error of the tree."""
+    """Gives the struct; raises an error of the tree."""
+    schemas: Callable[[], Mapping[str, Schema]]
+    """For the document."""
 
 
 class ControlApi:
@@ -63,20 +63,28 @@ class ControlApi:
         errors: Mapping[int, str],
         bodies: Mapping[type[msgspec.Struct], Body] | None = None,
     ) -> None:
-        """`errors`: what every route may answer, by status. `bodies`: how some are read."""
+        """`errors`: what every route may answer, by status. `bodies`: those that are read in a way of their own."""
         self.app = FastAPI(title=title, version="1", description=description)
         self._errors = errors
         self._bodies = bodies or {}
-        self._schemas: dict[str, Schema] = components([ErrorOut])
+        self._kinds: dict[type[msgspec.Struct], None] = {ErrorOut: None}
+        self._document: dict[str, Any] | None = None
         self._described = self.app.openapi
         self.app.openapi = self.document
         for kind, answer in _ERRORS.items():
             self.app.add_exception_handler(kind, answer)
 
     def document(self) -> dict[str, Any]:
-        """The OpenAPI document."""
+        """The OpenAPI document, made when it is asked for first."""
+        if self._document is None:
+            self._document = self._made()
+        return self._document
+
+    def _made(self) -> dict[str, Any]:
         document = self._described()
-        schemas = {**document.get("components", {}).get("schemas", {}), **self._schemas}
+        schemas = document.get("components", {}).get("schemas", {}) | components([*self._kinds])
+        for body in self._bodies.values():
+            schemas |= body.schemas()
         for operation in (one for members in document["paths"].values() for one in members.values()):
             if operation["responses"].get("422", {}).get("description") == _FASTAPIS:
                 del operation["responses"]["422"]
@@ -103,13 +111,13 @@ class ControlApi:
         signature = inspect.signature(handler, eval_str=True)
         returned = signature.return_annotation
         kind: type[msgspec.Struct] = get_args(returned)[1] if get_origin(returned) is tuple else returned
-        body = next((self._body(one.annotation) for one in signature.parameters.values() if _is_struct(one)), None)
-        self._schemas |= components([kind]) | (dict(body.schemas) if body else {})
+        body = next((one.annotation for one in signature.parameters.values() if _is_struct(one)), None)
+        self._kinds |= dict.fromkeys([kind, body] if body and body not in self._bodies else [kind])
         good = answers or {200: inspect.cleandoc(kind.__doc__ or "")}
         refused = {**self._errors, **(CHANGING if verb == "POST" else {}), **(errors or {})}
         self.app.add_api_route(
             path,
-            _answering(handler, _with_body(signature, body), next(iter(good))),
+            _answering(handler, _with_body(signature, self._reader(body)), next(iter(good))),
             methods=[verb],
             status_code=next(iter(good)),
             tags=[tag],
@@ -118,11 +126,13 @@ class ControlApi:
                 **{code: _response(text, ErrorOut) for code, text in sorted(refused.items())},
                 **{code: _response(text, kind) for code, text in good.items()},
             },
-            openapi_extra=_request_body(body.kind) if body else None,
+            openapi_extra=_request_body(body) if body else None,
         )
 
-    def _body(self, kind: type[msgspec.Struct]) -> Body:
-        return self._bodies.get(kind) or Body(kind, components([kind]), _reader(kind))
+    def _reader(self, kind: type[msgspec.Struct] | None) -> Callable[[bytes], Any] | None:
+        if kind is None:
+            return None
+        return self._bodies[kind].read if kind in self._bodies else _reader(kind)
 
 
 def _is_struct(parameter: inspect.Parameter) -> bool:
@@ -130,11 +140,11 @@ def _is_struct(parameter: inspect.Parameter) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
-def _with_body(signature: inspect.Signature, body: Body | None) -> inspect.Signature:
+def _with_body(signature: inspect.Signature, reader: Callable[[bytes], Any] | None) -> inspect.Signature:
     """The signature as FastAPI takes it: what it has no model for is read by a dependency."""
-    if body is None:
+    if reader is None:
         return signature.replace(return_annotation=Any)
-    read = Annotated[Any, Depends(_dependency(body))]
+    read = Annotated[Any, Depends(_dependency(reader))]
     parameters = [one.replace(annotation=read) if _is_struct(one) else one for one in signature.parameters.values()]
     return signature.replace(parameters=parameters, return_annotation=Any)
 
@@ -157,9 +167,9 @@ def _place(reason: str) -> str | None:
     return ".".join(found[1] for found in (within, member) if found) or None
 
 
-def _dependency(body: Body) -> Callable[[Request], Awaitable[Any]]:
+def _dependency(reader: Callable[[bytes], Any]) -> Callable[[Request], Awaitable[Any]]:
     async def read(request: Request) -> Any:
-        return body.read(await request.body())
+        return reader(await request.body())
 
     return read
 

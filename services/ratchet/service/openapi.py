@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -30,11 +31,15 @@ def reference(kind: type[msgspec.Struct]) -> Schema:
     return {"$ref": REFERENCE.format(name=kind.__name__)}
 
 
-def components(kinds: Iterable[type[msgspec.Struct]]) -> dict[str, Schema]:
-    """The schemas of structs and of everything in them, by name."""
-    wanted = list(dict.fromkeys(kinds))
-    _, schemas = msgspec.json.schema_components(wanted, ref_template=REFERENCE)
-    for kind in {found for info in multi_type_info(wanted) for found in _structs(info)}:
+def plain_components(kinds: Iterable[type[msgspec.Struct]]) -> dict[str, Schema]:
+    """The schemas of structs and of everything in them, by name; their members without words."""
+    return msgspec.json.schema_components(kinds, ref_template=REFERENCE)[1]
+
+
+def components(kinds: Sequence[type[msgspec.Struct]]) -> dict[str, Schema]:
+    """The same with the words below each member, which are read from the source: for documents."""
+    schemas = plain_components(kinds)
+    for kind in {part for info in multi_type_info(kinds) for part in _structs(info)}:
         schema = schemas[kind.__name__]
         words = member_words(kind)
         for name, member in schema.get("properties", {}).items():
@@ -45,6 +50,7 @@ def components(kinds: Iterable[type[msgspec.Struct]]) -> dict[str, Schema]:
     return schemas
 
 
+@cache
 def member_words(kind: type) -> Mapping[str, str]:
     """What the text below each member of a class says; a class may say more of an inherited member."""
     words: dict[str, str] = {}

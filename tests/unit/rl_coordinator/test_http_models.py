@@ -130,7 +130,7 @@ def test_every_setting_reaches_the_request() -> None:
     ],
 )
 def test_the_api_knows_every_member_of_the_message(model: str, kind: Any) -> None:
-    assert set(BODY.schemas[model]["properties"]) == set(kind.__struct_fields__)
+    assert set(BODY.schemas()[model]["properties"]) == set(kind.__struct_fields__)
 
 
 def test_a_job_is_shown_with_all_that_is_known_of_it() -> None:

@@ -24,7 +24,7 @@ from ratchet.contract.training import Dataset, RequestMetadata, TrainingConfig
 from ratchet.errors import Rejected
 from ratchet.resources import resource_dir
 from ratchet.service.control_api import Body
-from ratchet.service.openapi import Schema, components, reference
+from ratchet.service.openapi import Schema, components, plain_components, reference
 
 PROBLEMS = 10
 """Most problems of one body that are named."""
@@ -56,14 +56,14 @@ def training_request(job: JobIn, job_id: str, now: datetime) -> TrainingRequest:
 
 def job_body() -> Body:
     """How the body is read, by schemas that follow from the contract's."""
-    schemas = job_schemas(load_schema(resource_dir("contracts"), "training.request.v1"))
-    document = {**reference(JobIn), "components": {"schemas": schemas}}
+    strict, kinds = load_schema(resource_dir("contracts"), "training.request.v1"), (JobIn, DatasetIn)
+    document = {**reference(JobIn), "components": {"schemas": job_schemas(strict, plain_components(kinds))}}
     validator = jsonschema_rs.Draft202012Validator(document, validate_formats=True, offline=True)
-    return Body(JobIn, schemas, partial(_read, validator))
+    return Body(partial(_read, validator), lambda: job_schemas(strict, components(kinds)))
 
 
-def job_schemas(strict: Schema) -> dict[str, Schema]:
-    """`JobIn` and its parts, each under its name, from the strict schema of the message."""
+def job_schemas(strict: Schema, stated_by_types: Mapping[str, Schema]) -> dict[str, Schema]:
+    """`JobIn` and its parts, each under its name, from the strict schema of the message and what our types add."""
     schemas: dict[str, Schema] = {}
     top = strict["properties"]
     stated = {**top["metadata"]["properties"], **top, **top["training_config"]["properties"]}
@@ -72,9 +72,8 @@ def job_schemas(strict: Schema) -> dict[str, Schema]:
     members["base_model"] = {**members["base_model"], "minLength": 1}
     whole = {"type": "object", "additionalProperties": False, "required": ["algorithm"], "properties": members}
     _named(JobIn.__name__, whole, strict["$defs"], schemas)
-    for name, own in components([JobIn, DatasetIn]).items():
-        if name in (JobIn.__name__, DatasetIn.__name__):
-            _overlay(schemas[name], own)
+    for name in (JobIn.__name__, DatasetIn.__name__):
+        _overlay(schemas[name], stated_by_types[name])
     return schemas
 
 

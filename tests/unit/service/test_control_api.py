@@ -1,0 +1,111 @@
+"""A control API: a handler's signature says what is read, answered and documented; every error has one shape."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import httpx
+import jsonschema_rs
+import pytest
+import pytest_asyncio
+from fastapi import Query
+
+from ratchet.contract.http.gateway import FeedbackTaken
+from ratchet.contract.http.rollouts import StartIn
+from ratchet.errors import NotFound
+from ratchet.service.control_api import ControlApi
+from ratchet.service.openapi import member_words
+
+
+async def find(name: str, limit: Annotated[int, Query(ge=1)] = 5) -> FeedbackTaken:
+    """Look for one."""
+    if name == "broken":
+        raise ZeroDivisionError("a bug")
+    if name != "known":
+        raise NotFound(f"no such thing: {name}", code="no_thing")
+    return FeedbackTaken(feedback_id=name, trajectory_id=str(limit))
+
+
+async def make(name: str, body: StartIn) -> tuple[int, FeedbackTaken]:
+    """Make one, unless it is there."""
+    return 200 if name == "known" else 201, FeedbackTaken(feedback_id=name, trajectory_id=str(body.version))
+
+
+def served() -> ControlApi:
+    api = ControlApi("Things", "All there is.", errors={503: "Away."})
+    api.route("GET", "/v1/things/{name}", find, tag="things", errors={404: "No such thing.", 422: "A wrong limit."})
+    answers = {201: "A new one.", 200: "It was there."}
+    api.route("POST", "/v1/things/{name}", make, tag="things", answers=answers, errors={400: "A bad body."})
+    return api
+
+
+@pytest_asyncio.fixture
+async def things() -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(served().app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://things") as client:
+        yield client
+
+
+START = {"version": 3, "actor": "ann", "reason": "because"}
+
+
+async def test_an_answer_is_the_struct_with_the_status_that_its_handler_says(things: httpx.AsyncClient) -> None:
+    found = await things.get("/v1/things/known", params={"limit": 7})
+    assert (found.status_code, found.json()) == (200, {"feedback_id": "known", "trajectory_id": "7"})
+    assert found.headers["content-type"] == "application/json"
+    assert [(await things.post(f"/v1/things/{name}", json=START)).status_code for name in ("known", "new")] == [
+        200,
+        201,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "param", "code"),
+    [
+        ("GET", "/v1/things/other", None, 404, None, "no_thing"),
+        ("GET", "/v1/things/known?limit=0", None, 422, "limit", None),
+        ("GET", "/v1/things/known?limit=x", None, 422, "limit", None),
+        ("GET", "/v1/nowhere", None, 404, None, None),
+        ("DELETE", "/v1/things/known", None, 405, None, None),
+        ("GET", "/v1/things/broken", None, 500, None, None),
+        ("POST", "/v1/things/known", b"{", 400, None, "invalid_json"),
+        ("POST", "/v1/things/known", b'{"actor": "\xff"}', 400, None, "invalid_json"),
+        ("POST", "/v1/things/known", b"[" * 5000, 400, None, None),
+        ("POST", "/v1/things/known", b'{"version": 3, "actor": "ann"}', 400, "reason", None),
+        ("POST", "/v1/things/known", b'{"version": 0, "actor": "ann", "reason": "x"}', 400, "version", None),
+        ("POST", "/v1/things/known", b'{"version": 3, "actor": "ann", "reason": "x", "force": 1}', 400, "force", None),
+    ],
+)
+async def test_every_error_has_the_one_shape_and_names_what_is_wrong(
+    things: httpx.AsyncClient, method: str, path: str, body: bytes | None, status: int, param: str | None, code: str
+) -> None:
+    answer = await things.request(method, path, content=body)
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == (param, code)
+    assert error["type"] == ("server_error" if status == 500 else "invalid_request_error")
+    assert error["message"]
+    assert "a bug" not in error["message"]
+
+
+async def test_a_wrong_method_is_told_the_right_ones(things: httpx.AsyncClient) -> None:
+    assert "GET" in (await things.delete("/v1/things/known")).headers["allow"]
+
+
+def test_the_document_names_every_body_and_every_error_and_nothing_that_cannot_come() -> None:
+    document: Any = served().document()
+    operations = document["paths"]["/v1/things/{name}"]
+    assert set(operations["get"]["responses"]) == {"200", "404", "422", "503"}
+    assert set(operations["post"]["responses"]) == {"200", "201", "400", "403", "415", "503"}
+    bodies = [one["content"]["application/json"]["schema"]["$ref"] for one in operations["post"]["responses"].values()]
+    assert {ref.rsplit("/", 1)[1] for ref in bodies} == {"FeedbackTaken", "ErrorOut"}
+    assert set(document["components"]["schemas"]) == {"ErrorOut", "ErrorPart", "FeedbackTaken", "StartIn"}
+    start = document["components"]["schemas"]["StartIn"]
+    assert start["properties"]["override"]["description"] == member_words(StartIn)["override"]
+    assert jsonschema_rs.Draft202012Validator(start).is_valid(START)
+    assert not jsonschema_rs.Draft202012Validator(start).is_valid({**START, "force": True})
+
+
+def test_a_class_keeps_the_words_of_its_base() -> None:
+    assert member_words(StartIn)["dry_run"].startswith("Answer with the rollout as the act would leave it")
