@@ -69,7 +69,7 @@ def _operations(document: Any, file: str) -> Iterator[tuple[str, Any]]:
             sent = [_resolved(one, document) for one in operation.get("parameters", ())]
             asked = {f"{one['in']} {one['name']}": one for one in sent if one["in"] != "path"}
             needed = [name for name, one in asked.items() if one.get("required")]
-            taken = {name: _closed(_local(one["schema"], file)) for name, one in asked.items()}
+            taken = {name: _alternatives(_closed(_local(one["schema"], file))) for name, one in asked.items()}
             body = _content(_resolved(operation.get("requestBody", {}), document), file)
             answers = {
                 f"answer {status}": _content(_resolved(answer, document), file)
@@ -81,6 +81,11 @@ def _operations(document: Any, file: str) -> Iterator[tuple[str, Any]]:
 
 def _object(members: Any, required: list[str] | None = None) -> Any:
     return {"type": "object", "additionalProperties": False, "required": required or [], "properties": members}
+
+
+def _alternatives(schema: Any) -> Any:
+    """A parameter's schema in the keyword whose parts are compared one by one."""
+    return {"oneOf" if name == "anyOf" else name: part for name, part in schema.items()}
 
 
 def _content(holder: Any, file: str) -> Any:

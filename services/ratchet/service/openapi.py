@@ -33,7 +33,13 @@ def reference(kind: type[msgspec.Struct]) -> Schema:
 
 def plain_components(kinds: Iterable[type[msgspec.Struct]]) -> dict[str, Schema]:
     """The schemas of structs and of everything in them, by name; their members without words."""
-    return msgspec.json.schema_components(kinds, ref_template=REFERENCE)[1]
+    schemas = msgspec.json.schema_components(kinds, ref_template=REFERENCE)[1]
+    for schema in schemas.values():
+        if "enum" in schema:
+            schema["type"] = "string"
+        if "description" in schema:
+            schema["description"] = inspect.cleandoc(schema["description"])
+    return schemas
 
 
 def components(kinds: Sequence[type[msgspec.Struct]]) -> dict[str, Schema]:
