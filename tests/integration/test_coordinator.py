@@ -608,6 +608,7 @@ async def test_odd_values_are_refused_and_nothing_breaks(shared_settings: Shared
             "/v1/status/training?role=",
             "/v1/jobs?role=a b",
             "/v1/jobs?since=0001-01-01T00:00:00",
+            "/v1/jobs?state=mothballed",
         ):
             assert (await workshop.api.get(path)).status_code == 422, path
         plain = {"algorithm": "rloo", "role": ROLE}
