@@ -58,7 +58,7 @@ def test_a_dead_broker_is_one_clear_line(tmp_path: Path):
 def test_an_unknown_service_or_port_is_one_clear_line(tmp_path: Path):
     assert_one_clear_line(ratchet("up", "--dir", str(tmp_path), "--only", "nope"), "'nope'", code=2)
     assert_one_clear_line(ratchet("up", "--dir", str(tmp_path), "--port", "nope=1"), "'nope'", code=2)
-    assert_one_clear_line(ratchet("up", "--dir", str(tmp_path), RATCHET_PORT_S3="x"), "'x' is no port number")
+    assert_one_clear_line(ratchet("up", "--dir", str(tmp_path), RATCHET_PORT_S3="x"), "'x' is not a port number")
 
 
 def test_a_wrong_setting_is_one_clear_line(tmp_path: Path):

@@ -20,12 +20,10 @@ from typing import Any, Protocol
 
 import pytest
 
-from ratchet.local_stack.clickhouse_server import clickhouse_server, clickhouse_url
-from ratchet.local_stack.nats_server import nats_server
 from ratchet.local_stack.ports import free_ports
 from ratchet.local_stack.process import Process
 from ratchet.local_stack.program import Program
-from ratchet.local_stack.seaweed_s3 import seaweed_s3
+from ratchet.local_stack.servers import clickhouse_server, clickhouse_url, nats_server, seaweed_s3
 from ratchet.service.settings import PREFIX, SharedSettings
 from tests.support.containers import clickhouse_container, nats_container, running_container, s3_container
 

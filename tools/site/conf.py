@@ -14,7 +14,14 @@ project = "Ratchet"
 version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 extensions = ["myst_parser"]
 root_doc = "README"
-include_patterns = ["*.md", *(f"{part}/**/README.md" for part in ("contracts", "examples", "services")), "docs/**/*.md"]
+include_patterns = [
+    "*.md",
+    "contracts/README.md",
+    "docs/*.md",
+    "docs/**/*.md",
+    "examples/**/README.md",
+    "services/**/README.md",
+]
 exclude_patterns = [".*", "site", "**/node_modules"]
 myst_heading_anchors = 4
 # The tables in contracts/README.md stand two levels below its title; a diagram (mermaid) is shown as its text.

@@ -43,7 +43,7 @@ COMPRESS_FROM_BYTES = 16 * 1024
 """Below this, compressing an answer costs more than it saves."""
 
 
-class ClickHouseFront:
+class WarehouseFront:
     """The HTTP handlers around one engine."""
 
     def __init__(self, engine: ChdbEngine, port: int, password: str) -> None:
@@ -149,7 +149,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     config = uvicorn.Config(
-        ClickHouseFront(engine, options.port, password).app(),
+        WarehouseFront(engine, options.port, password).app(),
         host=LOOPBACK,
         port=options.port,
         log_level="warning",

@@ -175,11 +175,11 @@ def statement(
 
 def form_parameters(content_type: str, body: bytes) -> dict[str, str]:
     """The plain fields of a `multipart/form-data` body. Files (external data) are refused."""
-    found = re.search(r'boundary="?([^";]+)"?', content_type)
-    if found is None:
+    boundary = re.search(r'boundary="?([^";]+)"?', content_type)
+    if boundary is None:
         raise ProtocolError(36, "BAD_ARGUMENTS", "multipart body without a boundary")
     fields: dict[str, str] = {}
-    for part in (b"\r\n" + body).split(b"\r\n--" + found[1].encode())[1:]:
+    for part in (b"\r\n" + body).split(b"\r\n--" + boundary[1].encode())[1:]:
         head, separator, value = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
         if not separator:
             continue
@@ -242,10 +242,10 @@ def encoded(body: bytes, accepted: str) -> tuple[bytes, str | None]:
 
 def engine_error(text: str) -> tuple[int, str, str]:
     """HTTP status, ClickHouse's exception code and the message of an engine's error."""
-    found = _CODE.search(text)
-    if found is None:
+    code = _CODE.search(text)
+    if code is None:
         return 500, "1002", f"Code: 1002. DB::Exception: {text}. (UNKNOWN_EXCEPTION)"
-    return _STATUS.get(int(found[1]), 500), found[1], text[found.start() :]
+    return _STATUS.get(int(code[1]), 500), code[1], text[code.start() :]
 
 
 def _output_format(text: str, parameters: Mapping[str, str], default_format: str | None) -> str:

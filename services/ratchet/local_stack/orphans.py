@@ -32,14 +32,14 @@ def is_running(pid: int, started_at: float) -> bool:
 
 def living(record: StackRecord) -> dict[str, list[int]]:
     """The members of the recorded stack that still run, with the pids of their groups."""
-    found = _groups(record)
-    return {name: [process.pid for process in group] for name, group in found.items() if group}
+    groups = _groups(record)
+    return {name: [process.pid for process in group] for name, group in groups.items() if group}
 
 
 def end_orphans(record: StackRecord) -> list[str]:
     """End every process of the recorded stack that still runs, with its group; returns the names of the members."""
-    found = _groups(record)
-    processes = [process for group in found.values() for process in group]
+    groups = _groups(record)
+    processes = [process for group in groups.values() for process in group]
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGTERM)
@@ -48,7 +48,7 @@ def end_orphans(record: StackRecord) -> list[str]:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(left, timeout=GRACE_S)
-    return [name for name, group in found.items() if group]
+    return [name for name, group in groups.items() if group]
 
 
 def _groups(record: StackRecord) -> dict[str, list[psutil.Process]]:

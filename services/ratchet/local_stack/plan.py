@@ -14,12 +14,10 @@ from pydantic import ValidationError
 
 from ratchet.errors import ConfigError, MissingExtra
 from ratchet.local_stack.catalog import SERVERS, SERVICES, ServiceSpec, default_ports, owner_of
-from ratchet.local_stack.clickhouse_server import clickhouse_server, clickhouse_url
-from ratchet.local_stack.nats_server import nats_server
 from ratchet.local_stack.ports import LOOPBACK, free_ports, is_taken
 from ratchet.local_stack.program import STOP_S, Program
-from ratchet.local_stack.seaweed_s3 import seaweed_s3
 from ratchet.local_stack.secrets import StackSecrets
+from ratchet.local_stack.servers import clickhouse_server, clickhouse_url, nats_server, seaweed_s3
 from ratchet.local_stack.settings import StackSettings
 from ratchet.service.settings import PREFIX, SharedSettings, faults
 
@@ -139,22 +137,22 @@ def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[st
 def _drain_s(spec: ServiceSpec, env: Mapping[str, str]) -> float:
     """How long a service drains: as the stack's environment says, else this process's own, else the catalog.
 
-    Raises `ConfigError` for what is no time: a stop waits for so long.
+    Raises `ConfigError` for anything but a time: a stop waits for so long.
     """
-    said = env.get(spec.drain_variable, os.environ.get(spec.drain_variable))
-    if said is None:
+    text = env.get(spec.drain_variable, os.environ.get(spec.drain_variable))
+    if text is None:
         return spec.drain_s or 0.0
     try:
-        drain_s = float(said)
+        drain_s = float(text)
     except ValueError as error:
-        raise ConfigError(f"wrong setting {spec.drain_variable}: {said!r} is no number") from error
+        raise ConfigError(f"wrong setting {spec.drain_variable}: {text!r} is not a number") from error
     if not 0 <= drain_s < math.inf:
-        raise ConfigError(f"wrong setting {spec.drain_variable}: {said!r} is no number of seconds, 0 or more")
+        raise ConfigError(f"wrong setting {spec.drain_variable}: {text!r} is not a number of seconds, 0 or more")
     return drain_s
 
 
 def shared_of(env: Mapping[str, str]) -> SharedSettings:
-    """Kernel settings from a stack's environment; what it leaves open, this process's own environment says.
+    """Shared settings from a stack's environment, and from this process's own where the stack's has no value.
 
     Raises `ConfigError` for a value of the wrong type.
     """

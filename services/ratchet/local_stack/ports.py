@@ -31,23 +31,23 @@ _reserved: deque[int] = deque()
 
 
 def free_ports(count: int, excluded: Collection[int] = ()) -> list[int]:
-    """Different ports that nobody listens on now, reserved: no other process that asks here is offered them.
+    """Different ports without a listener, reserved: no other process that asks here is offered them.
 
     On Linux a server that sets SO_REUSEADDR, as servers do, can listen on them all the same.
     Raises `OSError` when there are none.
     """
-    found: list[int] = []
+    ports: list[int] = []
     for _ in range(LAST - FIRST):
-        if len(found) == count:
-            return found
+        if len(ports) == count:
+            return ports
         port = next(_next_candidate)
         if port not in excluded and _reserve(port):
-            found.append(port)
+            ports.append(port)
     raise OSError(f"there are no {count} free ports between {FIRST} and {LAST}")
 
 
 def free_port() -> int:
-    """One port that nobody listens on now."""
+    """One port without a listener, reserved."""
     return free_ports(1)[0]
 
 
@@ -63,7 +63,7 @@ def is_taken(port: int) -> bool:
 
 
 def _reserve(port: int) -> bool:
-    """Bind it, which fails where somebody else has, and only then let a server bind it beside us."""
+    """Bind it, which fails where another process has, and only then let a server bind it beside us."""
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         held.bind((LOOPBACK, port))

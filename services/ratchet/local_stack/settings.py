@@ -61,7 +61,7 @@ class StackSettings:
 
 
 def ports_of_environment(environment: Mapping[str, str]) -> dict[str, int]:
-    """Ports chosen by `RATCHET_PORT_<NAME>`. Raises `ConfigError` for a value that is no number."""
+    """Ports chosen by `RATCHET_PORT_<NAME>`. Raises `ConfigError` for a value that is not a number."""
     given = {key: value for key, value in environment.items() if key.startswith(PORT_VARIABLE)}
     return {key.removeprefix(PORT_VARIABLE).lower(): port_number(key, value) for key, value in given.items()}
 
@@ -82,4 +82,4 @@ def port_number(where: str, value: str) -> int:
     try:
         return int(value)
     except ValueError as error:
-        raise ConfigError(f"{where}: {value!r} is no port number") from error
+        raise ConfigError(f"{where}: {value!r} is not a port number") from error

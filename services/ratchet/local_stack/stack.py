@@ -46,7 +46,7 @@ class Stack:
         """Members of an earlier stack that were found running, and ended."""
         self.trouble: str | None = None
         """What the supervisor itself could not do last, in one line."""
-        self._tell = changed
+        self._report = changed
         self._id = uuid.uuid4().hex
         self._held = ExitStack()
         self._plan: StackPlan | None = None
@@ -186,9 +186,9 @@ class Stack:
 
     def _on_change(self, member: Member) -> None:
         self._record()
-        if self._tell is not None:
+        if self._report is not None:
             try:
-                self._tell(member)
+                self._report(member)
             except OSError as error:  # what is said may go to the same full disk
                 self._complain(f"the state cannot be shown: {error}")
 

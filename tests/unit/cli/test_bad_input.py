@@ -61,7 +61,7 @@ def test_a_role_that_can_be_none_and_a_missing_stack_are_one_line(command: str, 
     [
         ("--port=nope=1", "there is no port 'nope'"),
         ("--port=gateway", "--port takes NAME=PORT"),
-        ("--port=gateway=x", "'x' is no port number"),
+        ("--port=gateway=x", "'x' is not a port number"),
         ("--port=gateway=70000", "not between 1 and 65535"),
         ("--only=nope", "there is no service 'nope'"),
     ],

@@ -17,7 +17,7 @@ READS = """
 import json
 import ratchet_helpdesk
 from ratchet.bus.releases import releases
-from ratchet.local_stack.nats_server import nats_server
+from ratchet.local_stack.servers import nats_server
 from ratchet.resources import resource_dir
 from ratchet.service.contracts import load_contracts
 

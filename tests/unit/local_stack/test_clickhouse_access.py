@@ -29,12 +29,12 @@ def basic(user: str, password: str) -> dict[str, str]:
         HOST | {"x-clickhouse-user": "ratchet", "x-clickhouse-key": PASSWORD},
     ],
 )
-def test_the_password_opens(headers: dict[str, str]):
+def test_the_password_opens(headers: dict[str, str]) -> None:
     assert refusal(headers, PORT, PASSWORD) is None
 
 
 @pytest.mark.parametrize(
-    ("headers", "said"),
+    ("headers", "reason"),
     [
         (HOST, "password"),
         (HOST | basic("ratchet", "wrong"), "password"),
@@ -53,8 +53,8 @@ def test_the_password_opens(headers: dict[str, str]):
         (HOST | {"origin": "null"} | basic("ratchet", PASSWORD), "browser"),
     ],
 )
-def test_everything_else_is_refused(headers: dict[str, str], said: str):
-    assert said in str(refusal(headers, PORT, PASSWORD))
+def test_everything_else_is_refused(headers: dict[str, str], reason: str) -> None:
+    assert reason in str(refusal(headers, PORT, PASSWORD))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_everything_else_is_refused(headers: dict[str, str], said: str):
         "INSERT INTO t FORMAT Values (file('/etc/passwd'))",
     ],
 )
-def test_words_that_reach_files_are_refused(sql: str):
+def test_words_that_reach_files_are_refused(sql: str) -> None:
     with pytest.raises(ProtocolError, match=r"Code: 497\."):
         statement({}, sql.encode())
 
@@ -91,11 +91,11 @@ def test_words_that_reach_files_are_refused(sql: str):
         'INSERT INTO t FORMAT JSONEachRow\n{"x": "file(\'a\')"}',
     ],
 )
-def test_texts_and_longer_names_may_speak_of_files(sql: str):
+def test_texts_and_longer_names_may_speak_of_files(sql: str) -> None:
     assert not reads_files(statement({}, sql.encode()).sql)
 
 
-def test_a_stack_s_secrets_are_random_private_and_stay(tmp_path: Path):
+def test_a_stack_s_secrets_are_random_private_and_stay(tmp_path: Path) -> None:
     assert read_secrets(tmp_path) != read_secrets(tmp_path)
     first = keep_secrets(tmp_path)
     assert read_secrets(tmp_path) == keep_secrets(tmp_path) == first
@@ -109,7 +109,7 @@ def keep_secrets_of(directory: Path) -> tuple[str, str]:
     return other.clickhouse_password, other.s3_secret_key
 
 
-def test_broken_secrets_are_one_clear_line(tmp_path: Path):
+def test_broken_secrets_are_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "secrets.json").write_text("{")
     with pytest.raises(ConfigError, match=r"secrets\.json cannot be read"):
         read_secrets(tmp_path)

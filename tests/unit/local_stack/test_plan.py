@@ -16,63 +16,63 @@ from ratchet.local_stack.settings import StackSettings, ports_of_environment, po
 from ratchet.service.settings import SharedSettings
 
 
-def nobody_listens(port: int) -> bool:
+def never_taken(port: int) -> bool:
     return False
 
 
-def test_no_two_default_ports_are_the_same():
+def test_no_two_default_ports_are_the_same() -> None:
     assert [port for port, count in Counter(default_ports().values()).items() if count > 1] == []
 
 
-def test_every_port_belongs_to_a_member():
+def test_every_port_belongs_to_a_member() -> None:
     assert {owner_of(name) for name in default_ports()} == set(NAMES)
 
 
-def test_services_need_only_services_that_stand_before_them():
+def test_services_need_only_services_that_stand_before_them() -> None:
     for place, spec in enumerate(SERVICES):
         assert set(spec.needs) <= {before.name for before in SERVICES[:place]}
 
 
-def test_a_service_brings_all_servers_and_a_server_comes_alone():
+def test_a_service_brings_all_servers_and_a_server_comes_alone() -> None:
     servers, services = chosen(("gateway",))
     assert (servers, [spec.name for spec in services]) == (list(SERVERS), ["gateway"])
     assert chosen(("s3",)) == (["s3"], [])
     assert len(chosen(())[1]) == len(SERVICES)
 
 
-def test_options_win_over_the_environment_and_both_over_the_defaults():
+def test_options_win_over_the_environment_and_both_over_the_defaults() -> None:
     ports = ports_of_environment({"RATCHET_PORT_GATEWAY": "9000", "RATCHET_PORT_NATS": "9001", "HOME": "/"})
     ports |= ports_of_options(["gateway=9100"])
-    found = choose_ports(StackSettings(ports=ports), ["gateway", "nats", "s3"], nobody_listens)
-    assert (found["gateway"], found["nats"], found["s3"]) == (9100, 9001, 8333)
+    chosen_ports = choose_ports(StackSettings(ports=ports), ["gateway", "nats", "s3"], never_taken)
+    assert (chosen_ports["gateway"], chosen_ports["nats"], chosen_ports["s3"]) == (9100, 9001, 8333)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
-    [(["gateway"], "NAME=PORT"), (["gateway=x"], "no port number"), (["nope=1"], "'nope'"), (["s3=70000"], "65535")],
+    ("options", "message"),
+    [(["gateway"], "NAME=PORT"), (["gateway=x"], "not a port number"), (["nope=1"], "'nope'"), (["s3=70000"], "65535")],
 )
-def test_a_wrong_port_option_is_one_clear_line(options: list[str], said: str):
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_a_wrong_port_option_is_one_clear_line(options: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         StackSettings(ports=ports_of_options(options))
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_service_is_refused_with_the_names_that_exist():
+def test_an_unknown_service_is_refused_with_the_names_that_exist() -> None:
     with pytest.raises(ConfigError, match=r"'engin'.*engine_local"):
         StackSettings(only=("engin",))
 
 
-def test_a_taken_port_names_the_port_and_the_service():
+def test_a_taken_port_names_the_port_and_the_service() -> None:
     with pytest.raises(ConfigError, match="port 8081 for rl_coordinator is taken"):
         choose_ports(StackSettings(), ["nats", "coordinator"], lambda port: port == 8081)
 
 
-def test_a_port_given_twice_names_both():
+def test_a_port_given_twice_names_both() -> None:
     with pytest.raises(ConfigError, match="port 8080 is given to both gateway and nats"):
-        choose_ports(StackSettings(ports={"nats": 8080}), ["gateway", "nats"], nobody_listens)
+        choose_ports(StackSettings(ports={"nats": 8080}), ["gateway", "nats"], never_taken)
 
 
-def test_services_find_everything_through_the_environment(tmp_path: Path):
+def test_services_find_everything_through_the_environment(tmp_path: Path) -> None:
     env = stack_environment(
         default_ports(), SharedSettings(s3_access_key="key", s3_secret_key="secret"), StackSecrets()
     )
@@ -90,32 +90,34 @@ def test_services_find_everything_through_the_environment(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("env", "drain_s"), [({}, 120), ({"RATCHET_GATEWAY_DRAIN_S": "300"}, 300)])
-def test_the_gateway_may_drain_before_it_is_killed(tmp_path: Path, env: dict[str, str], drain_s: float):
+def test_the_gateway_may_drain_before_it_is_killed(tmp_path: Path, env: dict[str, str], drain_s: float) -> None:
     spec = next(spec for spec in SERVICES if spec.short == "gateway")
     program = service_program(spec, default_ports(), env, tmp_path)
     assert (program.env["RATCHET_GATEWAY_DRAIN_S"], program.stop_s) == (str(drain_s), STOP_S + drain_s)
 
 
-def test_a_drain_that_is_no_number_is_one_clear_line(tmp_path: Path):
+def test_a_drain_that_is_no_number_is_one_clear_line(tmp_path: Path) -> None:
     spec = next(spec for spec in SERVICES if spec.short == "gateway")
-    with pytest.raises(ConfigError, match="RATCHET_GATEWAY_DRAIN_S: 'long' is no number"):
+    with pytest.raises(ConfigError, match="RATCHET_GATEWAY_DRAIN_S: 'long' is not a number"):
         service_program(spec, default_ports(), {"RATCHET_GATEWAY_DRAIN_S": "long"}, tmp_path)
 
 
-@pytest.mark.parametrize("said", ["inf", "nan", "-1", "1e999"])
-def test_a_drain_that_is_no_time_is_refused(tmp_path: Path, said: str):
+@pytest.mark.parametrize("text", ["inf", "nan", "-1", "1e999"])
+def test_a_drain_other_than_a_time_is_refused(tmp_path: Path, text: str) -> None:
     spec = next(spec for spec in SERVICES if spec.short == "gateway")
-    with pytest.raises(ConfigError, match=f"^wrong setting RATCHET_GATEWAY_DRAIN_S: '{said}' is no number of seconds"):
-        service_program(spec, default_ports(), {"RATCHET_GATEWAY_DRAIN_S": said}, tmp_path)
+    with pytest.raises(
+        ConfigError, match=f"^wrong setting RATCHET_GATEWAY_DRAIN_S: '{text}' is not a number of seconds"
+    ):
+        service_program(spec, default_ports(), {"RATCHET_GATEWAY_DRAIN_S": text}, tmp_path)
 
 
-def test_a_stacks_environment_may_hold_json():
+def test_a_stacks_environment_may_hold_json() -> None:
     shared = shared_of({"RATCHET_STREAM_MAX_BYTES": '{"RL_TURNS": 5}', "RATCHET_ALLOWED_HOSTS": '["a.example"]'})
     assert (shared.stream_max_bytes, shared.allowed_hosts) == ({"RL_TURNS": 5}, ["a.example"])
     with pytest.raises(ConfigError, match=r"^wrong setting RATCHET_ALLOWED_HOSTS: it is no JSON"):
         shared_of({"RATCHET_ALLOWED_HOSTS": "a.example"})
 
 
-def test_torch_gets_one_thread(tmp_path: Path):
+def test_torch_gets_one_thread(tmp_path: Path) -> None:
     spec = next(spec for spec in SERVICES if spec.short == "engine")
     assert service_program(spec, default_ports(), {}, tmp_path).env["OMP_NUM_THREADS"] == "1"

@@ -12,7 +12,7 @@ from ratchet.local_stack.preflight import planned
 from ratchet.local_stack.settings import StackSettings
 
 
-def test_a_wrong_setting_names_the_service_and_the_variable(tmp_path: Path):
+def test_a_wrong_setting_names_the_service_and_the_variable(tmp_path: Path) -> None:
     settings = StackSettings(
         directory=tmp_path / "state",
         free_ports=True,
@@ -26,13 +26,13 @@ def test_a_wrong_setting_names_the_service_and_the_variable(tmp_path: Path):
     assert not (tmp_path / "state").exists()
 
 
-def test_a_directory_that_cannot_be_is_refused(tmp_path: Path):
+def test_a_directory_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="no stack can be kept in"):
         planned(StackSettings(directory=tmp_path / "file" / "state", free_ports=True, only=("s3",)))
 
 
-def test_a_good_plan_is_given_as_it_is(tmp_path: Path):
+def test_a_good_plan_is_given_as_it_is(tmp_path: Path) -> None:
     plan = planned(StackSettings(directory=tmp_path, free_ports=True, only=("trajectory_collector",)))
     assert [program.name for program in plan.programs] == ["nats", "s3", "clickhouse", "trajectory_collector"]
     assert list(tmp_path.iterdir()) == []

@@ -10,10 +10,9 @@ import psutil
 import pytest
 
 from ratchet.errors import ConfigError
-from ratchet.local_stack.nats_server import nats_config
 from ratchet.local_stack.orphans import is_running
 from ratchet.local_stack.process import ended, log_tail
-from ratchet.local_stack.seaweed_s3 import s3_credentials
+from ratchet.local_stack.servers import nats_config, s3_credentials
 from ratchet.local_stack.state import (
     AlreadyRunning,
     MemberRecord,
@@ -39,7 +38,7 @@ RECORD = StackRecord(
 )
 
 
-def test_a_record_comes_back_as_it_was_written_and_is_private(tmp_path: Path):
+def test_a_record_comes_back_as_it_was_written_and_is_private(tmp_path: Path) -> None:
     write_record(tmp_path, RECORD)
     assert read_record(tmp_path) == RECORD
     assert stat.S_IMODE((tmp_path / "stack.json").stat().st_mode) == 0o600
@@ -47,13 +46,13 @@ def test_a_record_comes_back_as_it_was_written_and_is_private(tmp_path: Path):
     assert read_record(tmp_path) is None
 
 
-def test_a_broken_record_is_one_clear_line(tmp_path: Path):
+def test_a_broken_record_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "stack.json").write_text("{")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_record(tmp_path)
 
 
-def test_a_second_supervisor_is_refused_with_the_first_one_s_pid(tmp_path: Path):
+def test_a_second_supervisor_is_refused_with_the_first_one_s_pid(tmp_path: Path) -> None:
     with stack_lock(tmp_path):
         write_record(tmp_path, RECORD)
         with pytest.raises(AlreadyRunning, match=r"already running \(pid 1\)"), stack_lock(tmp_path):
@@ -62,24 +61,24 @@ def test_a_second_supervisor_is_refused_with_the_first_one_s_pid(tmp_path: Path)
         pass
 
 
-def test_a_pid_counts_only_with_its_start_time():
+def test_a_pid_counts_only_with_its_start_time() -> None:
     started_at = psutil.Process().create_time()
     assert is_running(os.getpid(), started_at)
     assert not is_running(os.getpid(), started_at - 100)
 
 
-def test_exit_codes_are_told_in_words():
+def test_exit_codes_are_put_into_words() -> None:
     assert (ended(-9), ended(3)) == ("was ended by SIGKILL", "ended with exit code 3")
 
 
-def test_the_end_of_a_log_is_found_without_reading_all_of_it(tmp_path: Path):
+def test_the_end_of_a_log_is_read_without_the_rest(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("".join(f"line {number}\n" for number in range(10_000)))
     assert log_tail(log, lines=2) == ["line 9998", "line 9999"]
     assert log_tail(tmp_path / "absent.log") == []
 
 
-def test_the_broker_listens_on_loopback_only_and_syncs_every_write(tmp_path: Path):
+def test_the_broker_listens_on_loopback_only_and_syncs_every_write(tmp_path: Path) -> None:
     config = nats_config(tmp_path / 'with "quotes" and spaces', 4001, 4002)
     assert 'listen: "127.0.0.1:4001"' in config
     assert 'http: "127.0.0.1:4002"' in config
@@ -87,5 +86,5 @@ def test_the_broker_listens_on_loopback_only_and_syncs_every_write(tmp_path: Pat
     assert '\\"quotes\\"' in config
 
 
-def test_the_object_store_knows_one_key():
+def test_the_object_store_knows_one_key() -> None:
     assert '"accessKey": "a"' in s3_credentials("a", "b")
