@@ -392,6 +392,44 @@ async def test_a_subscription_that_the_registry_does_not_declare_is_refused(conn
         assert bus.opened == set()
 
 
+class _Floor(msgspec.Struct):
+    stream_seq: int = 0
+
+
+class _Info(msgspec.Struct):
+    """What the broker tells of a consumer, or that there is none."""
+
+    num_pending: int = 0
+    num_ack_pending: int = 0
+    ack_floor: _Floor = msgspec.field(default_factory=_Floor)
+    error: dict[str, int | str] = {}
+
+
+async def test_the_broker_tells_how_far_a_consumer_is(connect: Connect) -> None:
+    held, release = asyncio.Event(), asyncio.Event()
+
+    async def hold(batch: Sequence[Received[Order]]) -> Sequence[Outcome]:
+        held.set()
+        await release.wait()
+        return [Done()] * len(batch)
+
+    async def info() -> _Info:
+        return await bus.ask("CONSUMER.INFO.ORDERS.bills", _Info)
+
+    async def settled() -> bool:
+        now = await info()
+        return (now.num_pending, now.num_ack_pending, now.ack_floor.stream_seq) == (0, 0, 3)
+
+    async with connect() as bus:
+        assert (await info()).error["err_code"] == 10014
+        await bus.publish_all(orders(1, 2, 3))
+        async with running(bus.subscribe("bills", {Order: hold})):
+            await held.wait()
+            assert (await info()).num_ack_pending == 3
+            release.set()
+            await eventually(settled)
+
+
 # Projections
 
 

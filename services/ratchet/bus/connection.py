@@ -39,6 +39,9 @@ log = structlog.get_logger()
 A = TypeVar("A", bound=msgspec.Struct)
 S = TypeVar("S")
 V = TypeVar("V")
+FIRST_ATTEMPTS = 1
+"""How often nats-py itself tries again to connect for the first time: only a number above 0 is a bound. Without one it
+would try the same address for ever, and raise nothing."""
 ENSURE_S = 30.0
 """Longest wait until a stream or a bucket is made: the broker writes to a disk that others may use."""
 PING_S, UNANSWERED_PINGS = 5, 2
@@ -94,14 +97,14 @@ class Connection(Nats):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How a program waits for a broker that is away: by default for ever, once a second, with a warning each time."""
+    """How a program waits for a broker that is away: by default for ever, about once a second, with warnings."""
 
     deadline_s: float | None = None
     """Seconds after which connecting fails; None waits for ever."""
     address: Callable[[], str] | None = None
     """Looks the url up before each attempt, where it is not the one of the settings: a broker that starts later may
     listen elsewhere."""
-    first_pause_s: float = 1.0
+    first_pause_s: float = 0.25
     longest_pause_s: float = 1.0
     """Pauses between attempts: the first one, which doubles up to the longest."""
     reconnect_s: float = 0.25
@@ -169,7 +172,7 @@ class Bus:
                     settings, url, reconnect_time_wait=patience.reconnect_s, error_cb=patience.log_error
                 )
             except (nats.errors.Error, TimeoutError, OSError) as error:
-                patience.log_absence(url, error, first=pause_s == patience.first_pause_s)
+                patience.log_absence(url, self.nc.last_error or error, first=pause_s == patience.first_pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(patience.longest_pause_s, 2 * pause_s)
 
@@ -181,7 +184,7 @@ class Bus:
         await self.nc.connect(
             url,
             name=self._name,
-            max_reconnect_attempts=-1,
+            max_reconnect_attempts=FIRST_ATTEMPTS,
             connect_timeout=2,
             ping_interval=cast("int", ping_s),  # it is slept for: any number does
             max_outstanding_pings=UNANSWERED_PINGS,
@@ -190,6 +193,7 @@ class Bus:
             nkeys_seed=str(settings.seed_file) if settings.seed_file else None,
             **pace,
         )
+        self.nc.options["max_reconnect_attempts"] = -1  # from now on nats-py comes back by itself, for ever
 
     async def close(self) -> None:
         """Publish what is still queued, then close the connection."""

@@ -1,0 +1,96 @@
+"""How a program waits for its broker: for ever, for a while, or in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from ratchet.bus.connection import BackgroundConnection, Bus, BusSettings, Patience
+from ratchet.bus.tasks import end
+from ratchet.errors import BusUnavailable
+from ratchet.local_stack.ports import free_ports
+from tests.support.fake_bus import fake_bus
+from tests.support.running import running
+from tests.support.shop import shop
+
+CONTRACTS = shop()
+
+
+@pytest.fixture
+def absent() -> str:
+    """Where no broker listens."""
+    (port,) = free_ports(1)
+    return f"nats://127.0.0.1:{port}"
+
+
+async def attempts(absent: str, count: int, patience: Callable[[Callable[[], str]], Patience]) -> int:
+    """Let a bus try to connect so often; how many warnings that were."""
+    tried, enough = 0, asyncio.Event()
+
+    def address() -> str:
+        nonlocal tried
+        tried += 1
+        if tried > count:
+            enough.set()
+        return absent
+
+    structlog.reset_defaults()  # who made a client or ran a command before has raised the level
+    with capture_logs() as logs:
+        settings = BusSettings("nats://127.0.0.1:1")
+        connecting = asyncio.create_task(
+            Bus.connect(settings, name="test", contracts=CONTRACTS, patience=patience(address))
+        )
+        await enough.wait()
+        await end(connecting)
+    warnings = [line for line in logs if line["log_level"] == "warning"]
+    assert all(line["url"] == absent for line in warnings)
+    return len(warnings)
+
+
+async def test_a_service_warns_of_every_attempt_and_looks_for_its_broker_before_each(absent: str) -> None:
+    assert await attempts(absent, 3, lambda at: Patience(address=at, first_pause_s=0.01, longest_pause_s=0.02)) == 3
+
+
+async def test_a_library_in_another_program_warns_once(absent: str) -> None:
+    quiet = await attempts(absent, 3, lambda at: Patience(address=at, first_pause_s=0.01, quiet=True))
+    assert quiet == 1
+
+
+async def test_a_command_gives_up_at_its_deadline(absent: str) -> None:
+    settings, patience = BusSettings(absent.replace("//", "//user:secret@")), Patience(deadline_s=0.2)
+    with pytest.raises(BusUnavailable, match="the broker does not answer at nats://127") as raised:
+        await Bus.connect(settings, name="test", contracts=CONTRACTS, patience=patience)
+    assert "secret" not in str(raised.value)
+
+
+async def test_a_program_serves_before_its_broker_is_there() -> None:
+    here, bus = asyncio.Event(), fake_bus()
+
+    async def connect() -> Bus:
+        await here.wait()
+        return bus
+
+    connection = BackgroundConnection(connect)
+    async with running(connection):
+        waiting = asyncio.create_task(connection.bus())
+        assert await connection.check() == "broker is not connected"
+        assert connection.connected is None
+        here.set()
+        assert await waiting is bus
+        assert connection.connected is bus
+        assert await connection.check() is None
+        bus.broker.go_away()
+        assert await connection.check() == "broker is not connected"
+
+
+async def test_what_never_connected_stops_at_once() -> None:
+    async def connect() -> Bus:
+        await asyncio.Event().wait()
+        raise AssertionError("it never is")
+
+    async with running(connection := BackgroundConnection(connect)):
+        assert connection.connected is None
