@@ -17,27 +17,8 @@ from ratchet.demo.progress import TRAINER, Progress
 from ratchet.errors import RatchetError
 from ratchet_helpdesk import BASE_ROLE, ROLE
 
-HELDOUT_GATE = "heldout_tasks"
 LOOK_S = 1.0
 """Pause between two looks."""
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutPicture:
-    """The newest rollout, as the deployer tells it."""
-
-    version: int
-    state: str
-    weight: float
-    canary: int
-    """Finished trajectories of the canary."""
-    stable: int
-    rollback_e: float
-    promotion_e: float
-    threshold: float
-    gates: Mapping[str, str]
-    """Outcome by gate, in the order in which they were asked."""
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +34,8 @@ class Picture:
     exams: Mapping[int, Exam] = field(default_factory=dict[int, Exam])
     """By version, of those that played the held-out tickets."""
     stable: int | None = None
-    rollout: RolloutPicture | None = None
+    rollout: RolloutOut | None = None
+    """The newest."""
 
     @property
     def running_job(self) -> Job | None:
@@ -90,7 +72,7 @@ class Observer:
             policies=policies,
             exams=await asyncio.to_thread(read_exams, self._exams, ROLE, [one.version for one in policies]),
             stable=route.stable.version if route and route.stable else None,
-            rollout=rollout_picture(rollout) if rollout else None,
+            rollout=rollout,
         )
         current = self._progress.current
         if current is None or current.station != TRAINER:  # while it trains, no traffic changes
@@ -104,19 +86,3 @@ class Observer:
         self._ended |= {key: job for key, job in current.items() if job.finished_at is not None}
         jobs = (self._ended | current).values()
         return sorted((job for job in jobs if job.role in (ROLE, BASE_ROLE)), key=lambda job: job.created_at)
-
-
-def rollout_picture(rollout: RolloutOut) -> RolloutPicture:
-    """As much of a rollout as is shown."""
-    return RolloutPicture(
-        version=rollout.candidate.version,
-        state=rollout.state,
-        weight=rollout.weight,
-        canary=rollout.arms.canary.trajectories,
-        stable=rollout.arms.stable.trajectories,
-        rollback_e=rollout.e_values.get("rollback", {}).get("combined", 1.0),
-        promotion_e=rollout.e_values.get("promotion", {}).get("combined", 1.0),
-        threshold=rollout.thresholds["rollback"],
-        gates={gate.gate: gate.outcome for gate in rollout.gates},
-        reason=rollout.reason,
-    )

@@ -11,9 +11,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from ratchet.contract.http.rollouts import RolloutOut
 from ratchet.contract.state import Job
 from ratchet.demo.exams import Proportion
-from ratchet.demo.observer import HELDOUT_GATE, Picture, RolloutPicture
+from ratchet.demo.observer import Picture
 from ratchet.demo.progress import (
     AGENTS,
     CANARY,
@@ -42,6 +43,7 @@ STAGE_STYLES = {
     "refused": "red",
     "rolled_back": "red",
 }
+HELDOUT_GATE = "heldout_tasks"
 _ACTIVE = {"running", "paused", "held", "soaking"}
 _GATE_MARKS = {"passed": "[green]passed[/]", "failed": "[red]failed[/]", "waived": "[yellow]waived[/]"}
 
@@ -172,18 +174,21 @@ def _gate(picture: Picture) -> Station:
     rollout = picture.rollout
     if rollout is None or not rollout.gates:
         return GATE, ["[dim]no candidate yet[/]", ""]
-    outcome = rollout.gates.get(HELDOUT_GATE)
-    if outcome is None and rollout.version == picture.stable:
-        return GATE, [f"v{rollout.version} came first", "[dim]nothing to compare[/]"]
-    return GATE, [f"candidate v{rollout.version}", f"held-out {_GATE_MARKS.get(outcome or '', outcome or 'asking')}"]
+    outcome = next((gate.outcome for gate in rollout.gates if gate.gate == HELDOUT_GATE), None)
+    if outcome is None and rollout.candidate.version == picture.stable:
+        return GATE, [f"v{rollout.candidate.version} came first", "[dim]nothing to compare[/]"]
+    return GATE, [
+        f"candidate v{rollout.candidate.version}",
+        f"held-out {_GATE_MARKS.get(outcome or '', outcome or 'asking')}",
+    ]
 
 
 def _canary(picture: Picture) -> Station:
     rollout = picture.rollout
     if rollout is None or rollout.state not in _ACTIVE:
         serving = f"v{picture.stable} serves all" if picture.stable is not None else "[dim]nothing serves[/]"
-        return CANARY, [serving, "" if rollout is None else f"[dim]v{rollout.version} {rollout.state}[/]"]
-    return CANARY, [f"v{rollout.version} has {rollout.weight:.0%}", bar(rollout.weight, BAR_WIDTH, "yellow")]
+        return CANARY, [serving, "" if rollout is None else f"[dim]v{rollout.candidate.version} {rollout.state}[/]"]
+    return CANARY, [f"v{rollout.candidate.version} has {rollout.weight:.0%}", bar(rollout.weight, BAR_WIDTH, "yellow")]
 
 
 def _policies(picture: Picture) -> RenderableType:
@@ -212,18 +217,19 @@ def _evidence(picture: Picture) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="the canary's evidence", title_justify="left")
     table.add_column("test", no_wrap=True)
     table.add_column("e-value", no_wrap=True)
-    if rollout is None or rollout.canary + rollout.stable == 0:
+    if rollout is None or rollout.arms.canary.trajectories + rollout.arms.stable.trajectories == 0:
         table.add_row("[dim]no canary traffic yet[/]", "")
         return table
-    table.add_row("not worse", _e_value(rollout, rollout.promotion_e, "green"))
-    table.add_row("worse", _e_value(rollout, rollout.rollback_e, "red"))
-    table.add_row("tickets", f"{rollout.canary} canary, {rollout.stable} stable")
+    table.add_row("not worse", _e_value(rollout, "promotion", "green"))
+    table.add_row("worse", _e_value(rollout, "rollback", "red"))
+    table.add_row("tickets", f"{rollout.arms.canary.trajectories} canary, {rollout.arms.stable.trajectories} stable")
     return table
 
 
-def _e_value(rollout: RolloutPicture, e_value: float, style: str) -> Text:
-    reached = bar(evidence_share(e_value, rollout.threshold), BAR, style)
-    return reached + Text(f" {min(e_value, 999):.3g}, needs {rollout.threshold:g}")
+def _e_value(rollout: RolloutOut, test: str, style: str) -> Text:
+    e_value, threshold = rollout.e_values.get(test, {}).get("combined", 1.0), rollout.thresholds["rollback"]
+    reached = bar(evidence_share(e_value, threshold), BAR, style)
+    return reached + Text(f" {min(e_value, 999):.3g}, needs {threshold:g}")
 
 
 def _side_by_side(left: RenderableType, right: RenderableType) -> RenderableType:

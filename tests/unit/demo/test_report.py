@@ -15,7 +15,7 @@ from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
 from ratchet.demo.claims import Findings, claims, seconds_to_roll_back
 from ratchet.demo.clickhouse_facts import LedgerLine, RolloutDecision, Traffic, VersionTraffic
 from ratchet.demo.exams import Exam, Proportion
-from ratchet.demo.observer import Picture, rollout_picture
+from ratchet.demo.observer import Picture
 from ratchet.demo.plan import DEMO, Plan, Rises
 from ratchet.demo.progress import AGENTS, Progress
 from ratchet.demo.report import draw_report, report_document
@@ -222,7 +222,7 @@ def test_the_picture_is_drawn_from_nothing_and_from_everything() -> None:
     progress = Progress(clock=lambda: 0.0)
     assert "no ticket yet" in printed(draw(Picture(), progress))
     thresholds = {"rollback": 20.0, "promotion": 20.0}
-    rollout = rollout_picture(structs.replace(http_example("deployer", RolloutOut), thresholds=thresholds))
+    rollout = structs.replace(http_example("deployer", RolloutOut), thresholds=thresholds)
     picture = Picture(
         traffic=Traffic(900, 300, 299, Proportion(80, 100), 0.7),
         policies=FINDINGS.policies,
