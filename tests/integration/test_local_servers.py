@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,8 @@ from botocore.exceptions import ClientError
 from ratchet.bus.testing import eventually
 from ratchet.local_stack.clickhouse_access import PASSWORD_VARIABLE
 from ratchet.local_stack.ports import free_port
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
 from tests.support.servers import (
     ACCESS_KEY,
     SECRET_KEY,
@@ -151,3 +154,15 @@ def test_a_command_does_not_wait_for_a_warehouse_that_hangs(tmp_path: Path):
     assert ended.stderr.startswith("ratchet: ClickHouse")
     assert ended.stderr.count("\n") == 1
     assert time.monotonic() - began < 60
+
+
+def test_programs_that_make_the_bucket_at_the_same_time_all_have_it(tmp_path: Path) -> None:
+    with running_s3(tmp_path) as server:
+        settings = SharedSettings(
+            s3_endpoint=server.url, s3_access_key=ACCESS_KEY, s3_secret_key=SECRET_KEY, s3_bucket="one-for-all"
+        )
+        stores = [Objects(settings) for _ in range(8)]
+        with ThreadPoolExecutor(len(stores)) as pool:
+            list(pool.map(Objects.ensure_bucket, stores))
+        for objects in stores:
+            objects.ping()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,11 +56,12 @@ class Objects:
         )
 
     def ensure_bucket(self) -> None:
-        """Create the bucket unless it exists."""
+        """Create the bucket unless it exists; another program may create it at the same time."""
         with _classified(self._bucket):
             names = {bucket["Name"] for bucket in self._client.list_buckets().get("Buckets", [])}
             if self._bucket not in names:
-                self._client.create_bucket(Bucket=self._bucket)
+                with suppress(self._client.exceptions.BucketAlreadyOwnedByYou):
+                    self._client.create_bucket(Bucket=self._bucket)
 
     def ping(self) -> None:
         """Raise `ObjectsUnavailable` unless the bucket answers."""
