@@ -102,7 +102,7 @@ class Engine:
         with self._registry.using(entry) as served:
             # Rendering and tokenising a long conversation takes a while: the loop does not wait for it.
             ids = await asyncio.to_thread(served.text.chat_ids, call.messages, call.tools)
-            done = await self._complete(entry, ids, call.sampling, call.wanted.top_logprobs)
+            done = await self._complete(entry, ids, call.sampling, call.options.top_logprobs)
             stamp = self._stamp("chatcmpl", call.model)
             return await asyncio.to_thread(_chat_response, served.text, stamp, call, ids, done)
 
@@ -112,7 +112,7 @@ class Engine:
         entry = self._resident(call.model)
         with self._registry.using(entry) as served:
             ids = await asyncio.to_thread(_prompt_ids, call.prompt, served.text)
-            done = await self._complete(entry, ids, call.sampling, call.wanted.top_logprobs)
+            done = await self._complete(entry, ids, call.sampling, call.options.top_logprobs)
             stamp = self._stamp("cmpl", call.model)
             return await asyncio.to_thread(_text_response, served.text, stamp, call, ids, done)
 
@@ -176,7 +176,7 @@ class Engine:
             _refuse_other_digest(name, fetched.digest)
         except Exception as error:
             metrics.LOADS.labels("refused").inc()
-            # No more: the reason quotes what the caller sent, and the caller is told it.
+            # No more: the reason quotes what the caller sent, and only the caller may read it.
             log.warning("policy not loaded", digest=digest_in(uri), error=type(error).__name__)
             if isinstance(error, RatchetError):
                 error.code = next((code for kind, code in REFUSALS.items() if isinstance(error, kind)), error.code)
@@ -252,7 +252,7 @@ def _probe(entry: Entry[Served]) -> str:
 
 
 def _deliver(loop: asyncio.AbstractEventLoop, how: Callable[..., None], *args: object) -> None:
-    """Call `how` on the loop, from the torch thread. A loop that has closed has nobody waiting on it."""
+    """Call `how` on the loop, from the torch thread. On a closed loop no caller waits."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(how, *args)
 
@@ -268,16 +268,16 @@ def _break(answer: asyncio.Future[Completion], error: Exception) -> None:
 
 
 def _chat_response(text: ChatText, stamp: Stamp, call: ChatCall, ids: list[int], done: Completion) -> Response:
-    reply = text.reply(_said(text, call.sampling, done), tools=bool(call.tools))
-    return json_response(chat_answer(stamp, ids, done, reply, call.wanted, text.spell))
+    reply = text.reply(_output_text(text, call.sampling, done), tools=bool(call.tools))
+    return json_response(chat_answer(stamp, ids, done, reply, call.options, text.spell))
 
 
 def _text_response(text: ChatText, stamp: Stamp, call: CompletionCall, ids: list[int], done: Completion) -> Response:
-    said = text.plain(_said(text, call.sampling, done))
-    return json_response(text_answer(stamp, ids, done, said, call.wanted, text.spell))
+    plain = text.plain(_output_text(text, call.sampling, done))
+    return json_response(text_answer(stamp, ids, done, plain, call.options, text.spell))
 
 
-def _said(text: ChatText, sampling: Sampling, done: Completion) -> str:
+def _output_text(text: ChatText, sampling: Sampling, done: Completion) -> str:
     """What was generated, up to the first stop text."""
     return text.until_stop(text.text(done.token_ids, sampling.stop_token_ids), sampling.stop)
 
@@ -302,11 +302,11 @@ def _text(body: dict[str, object], name: str) -> str:
 def _refuse_other_digest(name: str, digest: str) -> None:
     """A name that carries a digest must carry this one."""
     try:
-        told = parse_model(name).digest
+        named = parse_model(name).digest
     except ValueError:
         return
-    if told is not None and not digest.startswith(told):
-        raise Rejected(f"{name} names digest {told}..., the manifest's is {digest[:8]}...")
+    if named is not None and not digest.startswith(named):
+        raise Rejected(f"{name} names digest {named}..., the manifest's is {digest[:8]}...")
 
 
 def _unknown(name: str) -> HttpError:

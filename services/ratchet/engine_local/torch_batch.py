@@ -33,7 +33,7 @@ class Job:
     stops_in: Callable[[Sequence[int]], bool] | None = None
     """Whether the output so far contains a stop text."""
     cancelled: bool = False
-    """Set by whoever no longer wants the answer."""
+    """Set by the request when its caller is gone."""
 
 
 @dataclass(slots=True, eq=False)

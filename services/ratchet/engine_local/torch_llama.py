@@ -110,8 +110,8 @@ def lean_network(model: Any) -> Network:
         return own
     fused = LlamaNetwork(model)
     ids = [token % model.config.vocab_size for token in range(1, 48, 5)]
-    expected, found = (_logits(network, ids) for network in (own, fused))
-    agree = (expected - found).abs().max() <= AGREEMENT * expected.abs().max().clamp(min=1.0)
+    expected, actual = (_logits(network, ids) for network in (own, fused))
+    agree = (expected - actual).abs().max() <= AGREEMENT * expected.abs().max().clamp(min=1.0)
     return fused if bool(agree) else own
 
 

@@ -89,8 +89,8 @@ def serve(weights: Weights, probe: Probe | None) -> Served:
     """`weights` ready to answer. Raises `Rejected` unless they give the probe's log-probabilities."""
     network = lean_network(weights.model)
     if probe is None:
-        found = logprobs_of(network, [1, 2, 3, 4], [5])
-        if not all(map(math.isfinite, found)):
+        logprobs = logprobs_of(network, [1, 2, 3, 4], [5])
+        if not all(map(math.isfinite, logprobs)):
             raise Rejected("the policy produces NaN or infinite log-probabilities")
     else:
         refuse_unless_equal(probe, logprobs_of(network, probe.prompt_token_ids, probe.output_token_ids))
@@ -103,19 +103,19 @@ def logprobs_of(network: Network, prompt: Sequence[int], output: Sequence[int]) 
     slots = Slots(network)
     slots.open(None, 0)
     logits_1V = slots.forward(0, [prompt])
-    found: list[float] = []
+    logprobs: list[float] = []
     for token in output:
-        found.append(float(logits_1V.log_softmax(-1)[0, token]))
+        logprobs.append(float(logits_1V.log_softmax(-1)[0, token]))
         logits_1V = slots.forward(0, [[token]])
-    return found
+    return logprobs
 
 
-def refuse_unless_equal(probe: Probe, found: Sequence[float]) -> None:
+def refuse_unless_equal(probe: Probe, logprobs: Sequence[float]) -> None:
     """Raise `Rejected` when our log-probabilities are not the trainer's."""
-    if len(found) != len(probe.logprobs):
+    if len(logprobs) != len(probe.logprobs):
         raise Rejected("the manifest's probe has not one log-probability per token")
-    if not all(map(math.isfinite, found)):
+    if not all(map(math.isfinite, logprobs)):
         raise Rejected("the policy produces NaN or infinite log-probabilities on its probe")
-    worst = max((abs(a - b) for a, b in zip(found, probe.logprobs, strict=True)), default=0.0)
+    worst = max((abs(a - b) for a, b in zip(logprobs, probe.logprobs, strict=True)), default=0.0)
     if not worst <= PROBE_TOLERANCE:
         raise Rejected(f"log-probabilities on the probe differ by {worst:.2g} nats from the trainer's")

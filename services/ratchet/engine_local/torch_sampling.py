@@ -16,8 +16,8 @@ from torch import Tensor
 from ratchet.engine_local.domain.requests import Sampling
 
 
-class Said:
-    """How often each token was said, for penalties. V vocabulary."""
+class TokenCounts:
+    """How often each token occurs in prompt and answer, for penalties. V vocabulary."""
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._prompt = prompt
@@ -50,8 +50,8 @@ class Drawer:
     sampling: Sampling
     generator: torch.Generator | None = None
     top_logprobs: int = 0
-    said: Said | None = None
-    """What was said before, for a request with penalties."""
+    counts: TokenCounts | None = None
+    """Counts of the tokens so far, for a request with penalties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Drawn:
 def drawer(sampling: Sampling, top_logprobs: int = 0, prompt: Sequence[int] = ()) -> Drawer:
     """The drawer of a new request."""
     own = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
-    return Drawer(sampling, own, top_logprobs, Said(prompt) if sampling.penalised else None)
+    return Drawer(sampling, own, top_logprobs, TokenCounts(prompt) if sampling.penalised else None)
 
 
 def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) -> list[Drawn]:
@@ -89,8 +89,8 @@ def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) 
     logprob_B: list[float] = logp_BV.gather(-1, token_B1)[:, 0].tolist()
     tokens: list[int] = token_B1[:, 0].tolist()
     for token, one in zip(tokens, drawers, strict=True):
-        if one.said is not None:
-            one.said.add(token)
+        if one.counts is not None:
+            one.counts.add(token)
     return [
         Drawn(token, logprob, _top(logp_BV[row], one.top_logprobs))
         for row, (token, logprob, one) in enumerate(zip(tokens, logprob_B, drawers, strict=True))
@@ -98,10 +98,10 @@ def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) 
 
 
 def _penalised(logits_BV: Tensor, drawers: Sequence[Drawer]) -> Tensor:
-    if all(one.said is None for one in drawers):
+    if all(one.counts is None for one in drawers):
         return logits_BV
     rows = [
-        logits_V if one.said is None else one.said.penalised(logits_V, one.sampling)
+        logits_V if one.counts is None else one.counts.penalised(logits_V, one.sampling)
         for logits_V, one in zip(logits_BV, drawers, strict=True)
     ]
     return torch.stack(rows)

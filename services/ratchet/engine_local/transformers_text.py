@@ -119,9 +119,9 @@ class ChatText:
 
     def _stop_at(self, text: str, stops: Sequence[str]) -> int | None:
         for begin, end in self._control.plain_spans(text):
-            found = [place for stop in stops if (place := text.find(stop, begin, end)) >= 0]
-            if found:
-                return min(found)
+            places = [place for stop in stops if (place := text.find(stop, begin, end)) >= 0]
+            if places:
+                return min(places)
         return None
 
     def also_ends_with(self, ids: Sequence[int]) -> None:

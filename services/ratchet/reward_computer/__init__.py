@@ -1,1 +1,1 @@
-"""Computes what a trajectory was worth, and computes it again when somebody says something about it."""
+"""Computes what a trajectory was worth, and computes it again when feedback arrives."""

@@ -71,7 +71,7 @@ class Facts:
             " {keys:Array(Tuple(String, String))} ORDER BY ingested_at, sequence",
             {"keys": sorted(set(keys))},
         )
-        found: defaultdict[Key, list[M]] = defaultdict(list)
+        by_trajectory: defaultdict[Key, list[M]] = defaultdict(list)
         for row in rows:
-            found[row["role"], row["trajectory_id"]].append(decode(row["body"].encode(), kind))
-        return found
+            by_trajectory[row["role"], row["trajectory_id"]].append(decode(row["body"].encode(), kind))
+        return by_trajectory

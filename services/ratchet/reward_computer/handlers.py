@@ -27,12 +27,12 @@ from ratchet.reward_computer.domain.normalization import NO_PAST, ScoreWindows, 
 from ratchet.reward_computer.domain.reward import (
     Circumstances,
     RewardSpec,
+    has_equal_scores,
+    has_new_opinions,
     newest,
     recorded_history,
     revision_of,
     reward_of,
-    says_something_new,
-    says_the_same,
 )
 from ratchet.reward_computer.domain.window import NOTHING_YET, Stats
 
@@ -111,7 +111,7 @@ class RewardComputer:
         return await self._without_dead(batch, outcomes)
 
     async def revisions(self, batch: Sequence[Received[Feedback]]) -> Sequence[Outcome]:
-        """Revise the reward of each trajectory that somebody said something new about."""
+        """Revise the reward of each trajectory that new feedback is about."""
         await self.windows.wait_for(self.windows_from)
         stored = await self._stored("feedback", batch)
         keys = {_key(received.message) for received in batch}
@@ -172,7 +172,7 @@ class RewardComputer:
             return self._not_rewarded(received)
         revised = self._revised(known.trajectories[key][0], known.opinions.get(key, ()), last, places.get(key))
         news = (
-            not says_the_same(revised, last) if is_update else says_something_new(self.spec, known.opinions[key], last)
+            not has_equal_scores(revised, last) if is_update else has_new_opinions(self.spec, known.opinions[key], last)
         )
         metrics.REVISIONS.inc(news)
         return Done([revised] if news else [])

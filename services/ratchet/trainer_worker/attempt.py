@@ -155,9 +155,9 @@ class Attempt:
         return self._final(conclusion, artifacts)
 
     def _refuse_impossible(self) -> None:
-        found = request_problems(self.dispatch.request)
-        if found:
-            raise Rejected("; ".join(found))
+        problems = request_problems(self.dispatch.request)
+        if problems:
+            raise Rejected("; ".join(problems))
         deadline = self.dispatch.request.deadline
         if deadline is not None and self._tools.now() > deadline:
             raise TimedOut(f"the deadline {deadline.isoformat()} passed before the training began")

@@ -1,4 +1,4 @@
-"""What an attempt tells the world, and how it ends. Pure: events and instants in, statuses out."""
+"""The statuses of an attempt, and how it ends. Pure: events and instants in, statuses out."""
 
 from __future__ import annotations
 
@@ -194,25 +194,25 @@ def _crash(exited: Exit) -> TrainingError:
     return TrainingError(code=INFRA, message=f"the training process was ended by {name}")
 
 
-def _progress(told: Progressed | None) -> Progress | None:
-    if told is None:
+def _progress(event: Progressed | None) -> Progress | None:
+    if event is None:
         return None
     return Progress(
-        current_epoch=told.epoch,
-        total_epochs=told.total_epochs,
-        current_step=told.step,
-        total_steps=told.total_steps,
-        percent_complete=round(100.0 * told.step / told.total_steps, 2),
-        eta_seconds=round(told.eta_s, 2),
+        current_epoch=event.epoch,
+        total_epochs=event.total_epochs,
+        current_step=event.step,
+        total_steps=event.total_steps,
+        percent_complete=round(100.0 * event.step / event.total_steps, 2),
+        eta_seconds=round(event.eta_s, 2),
     )
 
 
-def _metrics(told: Progressed | None) -> Metrics | None:
-    if told is None:
+def _metrics(event: Progressed | None) -> Metrics | None:
+    if event is None:
         return None
-    known = {name: value for name, value in told.metrics.items() if name in CurrentMetrics.__struct_fields__}
+    known = {name: value for name, value in event.metrics.items() if name in CurrentMetrics.__struct_fields__}
     # k3 is non-negative but for rounding, and the contract holds it to that.
     if "kl_divergence" in known:
         known["kl_divergence"] = max(0.0, known["kl_divergence"])
-    best = BestMetrics(step=told.best_step, epoch=told.best_epoch) if told.best_step is not None else None
+    best = BestMetrics(step=event.best_step, epoch=event.best_epoch) if event.best_step is not None else None
     return Metrics(current=CurrentMetrics(**known), best=best) if known else None

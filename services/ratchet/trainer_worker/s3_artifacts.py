@@ -37,7 +37,7 @@ DATASET, RESUME = "dataset.parquet", "resume"
 CARD, LOG = "README.md", "training.log"
 """Names among a policy's documents."""
 LOG_BYTES = 1_000_000
-"""The end of a log is kept: a failure is told there, and a long one is mostly progress."""
+"""Only the end of a log is kept: a failure stands there, and a long log is mostly progress."""
 
 
 class StoredCheckpoint(Value, frozen=True, kw_only=True):
@@ -204,9 +204,9 @@ def _fetch_dataset(objects: BlobStore, dispatch: TrainingDispatch, directory: Pa
     if snapshot.role != role:
         raise Rejected(f"the job trains role {role}; the snapshot {reference.uri} belongs to role {snapshot.role}")
     algorithm = dispatch.request.training_config.algorithm
-    wanted = ALGORITHMS[algorithm].learns_from
-    if snapshot.format != wanted:
-        raise Rejected(f"{algorithm} learns from {wanted}; the snapshot {reference.uri} holds {snapshot.format}")
+    needed = ALGORITHMS[algorithm].learns_from
+    if snapshot.format != needed:
+        raise Rejected(f"{algorithm} learns from {needed}; the snapshot {reference.uri} holds {snapshot.format}")
     path = directory / DATASET
     objects.get_file(snapshot.parquet.uri, path, snapshot.parquet.sha256)
     return path

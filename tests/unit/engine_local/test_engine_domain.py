@@ -8,7 +8,7 @@ from ratchet.bus.message import JsonObject
 from ratchet.engine_local.domain.admission import admissible
 from ratchet.engine_local.domain.answers import Completion, Stamp, text_answer
 from ratchet.engine_local.domain.prefix_index import BLOCK, PrefixIndex
-from ratchet.engine_local.domain.requests import Sampling, Wanted, read_chat, read_completion
+from ratchet.engine_local.domain.requests import AnswerOptions, Sampling, read_chat, read_completion
 from ratchet.engine_local.domain.residency import Resident, to_evict
 from ratchet.engine_local.domain.texts import MARKS, ControlTokens, Marks, template_messages
 from ratchet.errors import RatchetError
@@ -26,7 +26,7 @@ def test_everything_that_is_honoured_is_read() -> None:
         chat(temperature=0.7, top_p=0.9, top_k=5, seed=3, max_tokens=9, stop="x", logprobs=True, return_token_ids=True)
     )
     assert call.sampling == Sampling(0.7, 0.9, 5, 3, 9, ("x",))
-    assert (call.wanted.logprobs, call.wanted.token_ids) == (True, True)
+    assert (call.options.logprobs, call.options.token_ids) == (True, True)
 
 
 def test_a_disabled_top_k_is_no_top_k() -> None:
@@ -98,7 +98,7 @@ def test_a_completion_needs_one_prompt(prompt: object) -> None:
 
 def test_a_completion_takes_text_or_token_ids() -> None:
     assert read_completion({"model": "a", "prompt": "once"}).prompt == "once"
-    assert read_completion({"model": "a", "prompt": [1, 2], "logprobs": 0}).wanted.logprobs
+    assert read_completion({"model": "a", "prompt": [1, 2], "logprobs": 0}).options.logprobs
 
 
 def test_penalties_and_bounds_are_read() -> None:
@@ -112,9 +112,9 @@ def test_penalties_and_bounds_are_read() -> None:
 
 
 def test_a_hidden_control_token_comes_back_as_a_part_of_its_own() -> None:
-    said = {"role": "tool", "content": "a<|end|>b", "deep": [{"<|end|>": "<|call|>"}]}
-    marks = Marks(ControlTokens(["<|end|>", "<|call|>"]), said)
-    hidden = marks.hide(said)
+    message = {"role": "tool", "content": "a<|end|>b", "deep": [{"<|end|>": "<|call|>"}]}
+    marks = Marks(ControlTokens(["<|end|>", "<|call|>"]), message)
+    hidden = marks.hide(message)
     assert "<|" not in str(hidden)
     assert marks.parts("<|tool|>" + hidden["content"] + "<|end|>") == [
         ("<|tool|>a", False),
@@ -137,8 +137,8 @@ def test_what_is_left_without_control_tokens_holds_none(text: str) -> None:
 
 def test_text_offsets_of_a_long_answer_are_sums() -> None:
     done = Completion(list(range(4)), [0.0] * 4, "length", 1)
-    stamp, wanted = Stamp("cmpl-1", 0, "m"), Wanted(logprobs=True)
-    answer = text_answer(stamp, [1], done, "x", wanted, lambda token: "ab"[: token % 3])
+    stamp, options = Stamp("cmpl-1", 0, "m"), AnswerOptions(logprobs=True)
+    answer = text_answer(stamp, [1], done, "x", options, lambda token: "ab"[: token % 3])
     assert answer["choices"][0]["logprobs"]["text_offset"] == [0, 0, 1, 3]
 
 
@@ -192,7 +192,7 @@ def test_a_match_is_a_prefix_and_leaves_a_token_to_compute(known: list[list[int]
 
 
 @given(st.lists(st.integers(0, 5), min_size=BLOCK, max_size=80), st.lists(st.integers(0, 5), min_size=1, max_size=20))
-def test_a_continued_sequence_is_found_whole(known: list[int], more: list[int]) -> None:
+def test_a_continued_sequence_matches_whole(known: list[int], more: list[int]) -> None:
     index: PrefixIndex[str] = PrefixIndex(1000)
     index.add(known, "kept")
     match = index.find(known + more)

@@ -83,9 +83,9 @@ def store(weights: Weights, tiny_directory: Path, tmp_path: Path) -> Store:
 def test_a_merged_adapter_gives_the_unmerged_logprobs(weights: Weights, tmp_path: Path) -> None:
     adapted = random_adapter(weights, tmp_path)
     merged = merge_adapter(weights, tmp_path, None)
-    found = logprobs_of(lean_network(merged.model), PROMPT, OUTPUT)
+    actual = logprobs_of(lean_network(merged.model), PROMPT, OUTPUT)
     expected = unmerged_logprobs(adapted, PROMPT, OUTPUT)
-    assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) < 1e-4
+    assert max(abs(a - b) for a, b in zip(actual, expected, strict=True)) < 1e-4
 
 
 def test_merging_leaves_the_base_and_other_adapters_alone(weights: Weights, tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_an_adapter_is_loaded_with_its_base_and_probed(store: Store) -> None:
     policy = store.adapter()
     fetched = store.loader.load(policy.uri)
     assert fetched.digest == policy.digest
-    found = logprobs_of(fetched.served.network, PROMPT, OUTPUT)
-    assert max(abs(a - b) for a, b in zip(found, unmerged_logprobs(store.adapted, PROMPT, OUTPUT), strict=True)) < 1e-4
+    actual = logprobs_of(fetched.served.network, PROMPT, OUTPUT)
+    assert max(abs(a - b) for a, b in zip(actual, unmerged_logprobs(store.adapted, PROMPT, OUTPUT), strict=True)) < 1e-4
 
 
 def test_a_model_is_loaded_as_a_policy_of_its_own(store: Store) -> None:
@@ -154,8 +154,8 @@ def test_an_unknown_manifest_is_not_found(store: Store) -> None:
 
 
 def test_a_base_by_name_that_the_machine_does_not_have_is_not_found_and_no_hub_is_asked(store: Store) -> None:
-    with pytest.raises(NotFound, match=r"no base model 'nobody/no-such-base'.*local_files_only"):
-        store.loader.load(store.adapter(base_model="nobody/no-such-base").uri)
+    with pytest.raises(NotFound, match=r"no base model 'example/no-such-base'.*local_files_only"):
+        store.loader.load(store.adapter(base_model="example/no-such-base").uri)
 
 
 def test_files_that_are_no_adapter_are_refused(store: Store, tmp_path: Path) -> None:

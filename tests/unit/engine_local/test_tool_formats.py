@@ -85,7 +85,7 @@ def text(tiny_directory: Path) -> ChatText:
 
 
 @pytest.mark.parametrize(
-    ("said", "tools", "content", "calls"),
+    ("output", "tools", "content", "calls"),
     [
         ("let me<|call|>look {}", True, "let me", ["look"]),
         ("<|call|>look {}", False, "look {}", []),
@@ -97,9 +97,9 @@ def text(tiny_directory: Path) -> ChatText:
     ],
 )
 def test_calls_are_for_agents_with_tools_and_no_control_token_leaks(
-    text: ChatText, said: str, tools: bool, content: str, calls: list[str]
+    text: ChatText, output: str, tools: bool, content: str, calls: list[str]
 ) -> None:
-    reply = text.reply(said, tools=tools)
+    reply = text.reply(output, tools=tools)
     assert (reply.content, [call.name for call in reply.calls]) == (content, calls)
 
 
@@ -119,8 +119,8 @@ def test_a_stop_text_cuts_no_control_token(text: ChatText) -> None:
 
 @given(st.text("ab <|cl>", max_size=60), st.sampled_from(["ab", "a", "b a", "aab"]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
-def test_a_stop_text_is_noticed_with_the_token_that_completes_it(text: ChatText, said: str, stop: str) -> None:
-    ids = text.text_ids(said + "x")
+def test_a_stop_text_is_noticed_with_the_token_that_completes_it(text: ChatText, output: str, stop: str) -> None:
+    ids = text.text_ids(output + "x")
     stopped = text.stop_finder([stop])
     for count in range(1, len(ids) + 1):
         whole = text.text(ids[:count])

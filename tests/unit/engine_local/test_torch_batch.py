@@ -64,8 +64,8 @@ def expected_logprobs(
     return logits.log_softmax(-1).gather(-1, ids[0, len(prompt) :, None])[:, 0].tolist()
 
 
-def worst(found: Sequence[float], expected: Sequence[float]) -> float:
-    return max(abs(a - b) for a, b in zip(found, expected, strict=True))
+def worst(actual: Sequence[float], expected: Sequence[float]) -> float:
+    return max(abs(a - b) for a, b in zip(actual, expected, strict=True))
 
 
 def prompts(count: int) -> list[list[int]]:
@@ -132,7 +132,7 @@ def test_temperature_zero_takes_the_most_likely_token(weights: Weights, served: 
     assert worst(done.logprobs, expected_logprobs(weights, asked.job.prompt, done.token_ids, 1.0)) < 1e-4
 
 
-def test_a_seed_gives_the_same_tokens_whatever_the_company(served: Served) -> None:
+def test_a_seed_gives_the_same_tokens_in_any_batch(served: Served) -> None:
     alone, accompanied = Asked(prompts(2)[1], seed=7), Asked(prompts(2)[1], seed=7)
     answered(served.network, alone)
     answered(served.network, Asked(prompts(4)[3]), accompanied, Asked(prompts(3)[2], seed=8))
@@ -180,7 +180,7 @@ def test_a_policy_that_gives_nan_fails_its_request(served: Served) -> None:
     assert asked.error.code == "not_finite"
 
 
-def test_the_likeliest_tokens_are_told_when_asked_for(served: Served) -> None:
+def test_the_likeliest_tokens_are_reported_on_request(served: Served) -> None:
     asked = Asked(prompts(1)[0], limit=2, top_logprobs=3)
     answered(served.network, asked)
     assert [len(top) for top in asked.completion.top] == [3, 3]

@@ -94,8 +94,8 @@ def test_domains_that_share_a_state_do_not_share_a_history() -> None:
     assert folded.before(second, 3, 1000) == stats_of([2])
 
 
-def reward(number: int, said: Any = (), windows: ScoreWindows = NO_PAST, **changes: Any) -> Reward:
-    return reward_of(SPEC, Evidence(trajectory(str(number), **changes), said), Circumstances(AT, 0, windows))
+def reward(number: int, opinions: Any = (), windows: ScoreWindows = NO_PAST, **changes: Any) -> Reward:
+    return reward_of(SPEC, Evidence(trajectory(str(number), **changes), opinions), Circumstances(AT, 0, windows))
 
 
 def windows(rewards: list[Reward]) -> ScoreWindows:
@@ -115,7 +115,7 @@ def test_windows_hold_the_raw_scores_of_what_applied_and_the_totals() -> None:
     }
 
 
-def test_a_revision_adds_only_what_people_said() -> None:
+def test_a_revision_adds_only_opinions() -> None:
     revised = reward_of(SPEC, Evidence(trajectory("1"), [feedback(name="1")]), Circumstances(AT, 1))
     folded = windows([reward(1), revised])
     assert {name: list(scores) for name, scores in folded.scores.items() if name != "total"} == {
@@ -203,8 +203,8 @@ def test_a_revision_keeps_the_normalisation_of_what_did_not_change() -> None:
 
 @given(st.lists(st.floats(0, 1), max_size=50))
 def test_moments_are_consistent(values: list[float]) -> None:
-    found = stats_of(values)
-    assert found.count == len(values)
+    stats = stats_of(values)
+    assert stats.count == len(values)
     if values:
-        assert found.minimum <= found.mean <= found.maximum
-        assert (found.std == 0.0) >= (found.minimum == found.maximum)
+        assert stats.minimum <= stats.mean <= stats.maximum
+        assert (stats.std == 0.0) >= (stats.minimum == stats.maximum)

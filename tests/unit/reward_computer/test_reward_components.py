@@ -162,25 +162,25 @@ def test_user_feedback_by_kind(kind: str, value: Any, expected: float | None) ->
     assert score("user_feedback", feedback=[feedback(kind=kind, value=value)]) == expected
 
 
-def test_silence_says_nothing() -> None:
+def test_without_feedback_there_is_no_assessment() -> None:
     assert assess("user_feedback") is None
 
 
 def test_the_newest_opinion_of_a_rater_counts_and_raters_count_alike() -> None:
-    said = [
+    opinions = [
         feedback(3, value=True, rater="ann"),
         feedback(1, value=False, rater="ann"),
         feedback(2, kind="rating", value=2, rater="bob"),
         feedback(4, kind="comment", value="changed my mind", rater="bob"),
     ]
-    assert score("user_feedback", feedback=said) == pytest.approx((1.0 + 0.4) / 2)
-    assert score("user_feedback", feedback=said[::-1]) == pytest.approx((1.0 + 0.4) / 2)
+    assert score("user_feedback", feedback=opinions) == pytest.approx((1.0 + 0.4) / 2)
+    assert score("user_feedback", feedback=opinions[::-1]) == pytest.approx((1.0 + 0.4) / 2)
 
 
 def test_who_gives_no_name_is_one_end_user() -> None:
-    said = [feedback(1, value=True, rater=None), feedback(2, value=False, rater=None)]
-    assert score("user_feedback", feedback=said) == 0.0
-    assert score("user_feedback", feedback=[*said, feedback(3, rater=None, user_ref="u1")]) == 0.5
+    opinions = [feedback(1, value=True, rater=None), feedback(2, value=False, rater=None)]
+    assert score("user_feedback", feedback=opinions) == 0.0
+    assert score("user_feedback", feedback=[*opinions, feedback(3, rater=None, user_ref="u1")]) == 0.5
 
 
 def test_the_same_feedback_twice_counts_once_and_more_raters_are_more_certain() -> None:

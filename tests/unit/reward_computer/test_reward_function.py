@@ -18,11 +18,11 @@ from ratchet.reward_computer.domain.dense import turn_rewards
 from ratchet.reward_computer.domain.reward import (
     Circumstances,
     RewardSpec,
+    has_new_opinions,
     newest,
     recorded_history,
     reward_id,
     reward_of,
-    says_something_new,
 )
 from ratchet.reward_computer.domain.window import Stats
 from ratchet.reward_computer.settings import Settings, spec_of
@@ -35,9 +35,9 @@ CONTRACTS = load_contracts()
 NOW = Circumstances(AT)
 
 
-def reward(spec: RewardSpec | None = None, said: Any = (), when: Circumstances = NOW, **changes: Any) -> Reward:
+def reward(spec: RewardSpec | None = None, opinions: Any = (), when: Circumstances = NOW, **changes: Any) -> Reward:
     history = Stats(50, 10.0, 2.0, 5, 20)
-    made = reward_of(spec or RewardSpec(function=FUNCTION), Evidence(trajectory(**changes), said, history), when)
+    made = reward_of(spec or RewardSpec(function=FUNCTION), Evidence(trajectory(**changes), opinions, history), when)
     CONTRACTS.check_strict(made)
     return made
 
@@ -57,7 +57,7 @@ def test_the_default_weights_are_spread_over_what_applies() -> None:
 
 
 def test_with_all_components_the_weights_are_the_documented_ones() -> None:
-    made = reward(said=[feedback(value=False)], turns=turns(6), quality=Quality(lint_score=5))
+    made = reward(opinions=[feedback(value=False)], turns=turns(6), quality=Quality(lint_score=5))
     weights = {name: part.weight for name, part in made.reward_components.items()}
     assert weights == pytest.approx(
         {"task_completion": 0.4, "efficiency": 0.2, "code_quality": 0.15, "user_feedback": 0.25}
@@ -80,7 +80,7 @@ def test_where_nothing_applies_nothing_is_claimed_to_be_known() -> None:
     assert not any(part.applicable for part in made.reward_components.values())
 
 
-def test_confidence_follows_who_said_it() -> None:
+def test_confidence_follows_the_source() -> None:
     claimed = reward(outcome=Outcome(status="success"))
     checked = reward(outcome=Outcome(status="success", verified_by="environment"))
     assert claimed.metadata.confidence is not None
@@ -89,7 +89,7 @@ def test_confidence_follows_who_said_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "outcome", "method"),
+    ("opinions", "outcome", "method"),
     [
         ([], Outcome(status="success"), "automated"),
         ([feedback()], Outcome(status="success"), "hybrid"),
@@ -97,8 +97,8 @@ def test_confidence_follows_who_said_it() -> None:
         ([], None, "automated"),
     ],
 )
-def test_the_method_of_evaluation_is_named(said: Any, outcome: Outcome | None, method: str) -> None:
-    assert reward(said=said, outcome=outcome).metadata.evaluation_method == method
+def test_the_method_of_evaluation_is_named(opinions: Any, outcome: Outcome | None, method: str) -> None:
+    assert reward(opinions=opinions, outcome=outcome).metadata.evaluation_method == method
 
 
 def test_a_custom_component_is_one_function_and_one_weight() -> None:
@@ -145,11 +145,11 @@ dense = st.lists(st.none() | st.floats(-10, 10), min_size=1, max_size=6)
 
 @given(outcomes, qualities, opinions, weightings, dense)
 def test_the_total_stays_in_range_and_the_turns_sum_to_it(
-    outcome: Any, quality: Any, said: Any, weights: Any, given_rewards: Any
+    outcome: Any, quality: Any, opinions: Any, weights: Any, given_rewards: Any
 ) -> None:
     spec = RewardSpec(function=FUNCTION, weights={"default": weights})
     entries = [_rewarded(turn, value) for turn, value in zip(turns(len(given_rewards)), given_rewards, strict=True)]
-    made = reward(spec, said, outcome=outcome, quality=quality, turns=entries)
+    made = reward(spec, opinions, outcome=outcome, quality=quality, turns=entries)
     parts = made.reward_components.values()
     assert 0.0 <= made.total_reward <= 1.0
     assert made.metadata.confidence is not None
@@ -206,15 +206,15 @@ def test_safety_is_computed_wherever_it_is_labelled_and_weighs_nothing_by_defaul
 
 def test_a_reward_knows_which_opinions_it_holds() -> None:
     spec, first, second = RewardSpec(function=FUNCTION), feedback(1), feedback(2)
-    made = reward(spec, said=[first])
-    assert not says_something_new(spec, [first, feedback(3, kind="comment", value="hm")], made)
-    assert says_something_new(spec, [first, second], made)
-    assert says_something_new(spec, [first], reward(spec))
+    made = reward(spec, opinions=[first])
+    assert not has_new_opinions(spec, [first, feedback(3, kind="comment", value="hm")], made)
+    assert has_new_opinions(spec, [first, second], made)
+    assert has_new_opinions(spec, [first], reward(spec))
 
 
 def test_a_function_without_the_opinion_component_is_never_revised() -> None:
     spec = RewardSpec(function=FUNCTION, weights={"default": {"task_completion": 1.0}})
-    assert not says_something_new(spec, [feedback()], reward(spec))
+    assert not has_new_opinions(spec, [feedback()], reward(spec))
 
 
 def test_the_baseline_of_a_reward_can_be_read_back() -> None:
@@ -243,7 +243,7 @@ def test_settings_describe_the_function() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "says"),
+    ("weights", "message"),
     [
         ({"a": {"speed": 1.0}}, "role a has unknown components speed; there are: task_completion"),
         ({"a": {"safety": 1.5}}, "role a must lie in 0..1"),
@@ -251,6 +251,6 @@ def test_settings_describe_the_function() -> None:
         ({"a": {}}, "one of them above 0"),
     ],
 )
-def test_wrong_weights_are_refused_at_the_start(weights: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_wrong_weights_are_refused_at_the_start(weights: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         spec_of(Settings(weights=weights))

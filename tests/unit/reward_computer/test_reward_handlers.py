@@ -144,14 +144,14 @@ async def test_comments_and_feedback_of_other_roles_change_nothing() -> None:
 
 
 async def test_an_outcome_that_came_late_is_rewarded_as_if_it_had_come_in_time() -> None:
-    """It counts once, as the agent's own claim, and not as somebody's opinion."""
-    late, told = trajectory(outcome=None), trajectory(outcome=Claim(status="success"))
+    """It counts once, as the agent's own claim, and not as an opinion."""
+    late, corrected = trajectory(outcome=None), trajectory(outcome=Claim(status="success"))
     (initial,) = published(await first(holding(late), late))
     update = feedback(kind="update", value=None)
-    facts = holding(told, initial, update)
+    facts = holding(corrected, initial, update)
     (outcome,) = await computer(facts).revisions([received(update)])
     (revised,) = published(outcome)
-    (in_time,) = published(await first(holding(told), told))
+    (in_time,) = published(await first(holding(corrected), corrected))
     assert revised.revision == 1
     assert (revised.total_reward, revised.metadata) == (in_time.total_reward, in_time.metadata)
     assert not revised.reward_components["user_feedback"].applicable
@@ -161,10 +161,10 @@ async def test_an_outcome_that_came_late_is_rewarded_as_if_it_had_come_in_time()
 
 
 async def test_a_safety_label_that_came_late_makes_a_revision() -> None:
-    late, told = trajectory(), trajectory(labels={"scores": {"safety": 0.0}})
+    late, corrected = trajectory(), trajectory(labels={"scores": {"safety": 0.0}})
     (initial,) = published(await first(holding(late), late))
     update = feedback(kind="update", value=None)
-    (outcome,) = await computer(holding(told, initial, update)).revisions([received(update)])
+    (outcome,) = await computer(holding(corrected, initial, update)).revisions([received(update)])
     (revised,) = published(outcome)
     assert revised.reward_components["safety"].score == 0.0
 
@@ -221,11 +221,11 @@ async def test_an_unusual_domain_has_a_history_of_its_own() -> None:
 @given(st.integers(0, 5), st.integers(0, 2**32))
 @settings(max_examples=150)
 async def test_under_any_schedule_the_last_reward_holds_every_opinion(count: int, seed: int) -> None:
-    said = [feedback(number, value=bool(number % 2)) for number in range(count)]
-    world = RacingWorld(said, Random(seed))
+    opinions = [feedback(number, value=bool(number % 2)) for number in range(count)]
+    world = RacingWorld(opinions, Random(seed))
     await world.run()
     last = newest(world.facts.all_rewards(), FUNCTION)
     assert last is not None
-    assert included(last) == {opinion.feedback_id for opinion in said}
+    assert included(last) == {opinion.feedback_id for opinion in opinions}
     for same_id in world.versions.values():
         assert same_id[0].revision == 0 or len({frozenset(included(reward)) for reward in same_id}) == 1

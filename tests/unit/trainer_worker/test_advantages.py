@@ -49,50 +49,50 @@ def test_rloo_is_reinforce_scaled_by_the_group_size(rewards: list[float]) -> Non
 
 
 def test_a_lone_try_is_compared_with_its_stored_baseline() -> None:
-    found = trajectory_advantages(group("a", 1.0, baseline=0.3), rloo, PLAIN)
-    assert found.values == pytest.approx({"a0": 0.7})
-    assert found.singletons == 1
+    estimated = trajectory_advantages(group("a", 1.0, baseline=0.3), rloo, PLAIN)
+    assert estimated.values == pytest.approx({"a0": 0.7})
+    assert estimated.singletons == 1
 
 
 def test_a_lone_try_without_a_baseline_is_compared_with_everybody() -> None:
-    found = trajectory_advantages([*group("a", 1.0), *group("b", 0.0), *group("c", 0.5)], rloo, PLAIN)
-    assert found.values == pytest.approx({"a0": 0.5, "b0": -0.5})
+    estimated = trajectory_advantages([*group("a", 1.0), *group("b", 0.0), *group("c", 0.5)], rloo, PLAIN)
+    assert estimated.values == pytest.approx({"a0": 0.5, "b0": -0.5})
 
 
 def test_groups_of_equal_rewards_are_dropped_and_counted() -> None:
-    found = trajectory_advantages([*group("a", 1.0, 1.0, 1.0), *group("b", 1.0, 0.0)], rloo, PLAIN)
-    assert set(found.values) == {"b0", "b1"}
-    assert (found.groups, found.zero_variance_groups) == (2, 1)
+    estimated = trajectory_advantages([*group("a", 1.0, 1.0, 1.0), *group("b", 1.0, 0.0)], rloo, PLAIN)
+    assert set(estimated.values) == {"b0", "b1"}
+    assert (estimated.groups, estimated.zero_variance_groups) == (2, 1)
 
 
 def test_the_floor_keeps_solved_groups_and_spares_failures() -> None:
     shaping = Shaping(floor=0.25, negative_scale=0.3)
-    found = trajectory_advantages([*group("a", 1.0, 1.0), *group("b", 0.0, 0.0)], rloo, shaping)
-    assert found.values == {"a0": 0.25, "a1": 0.25}
-    assert found.zero_variance_groups == 2
+    estimated = trajectory_advantages([*group("a", 1.0, 1.0), *group("b", 0.0, 0.0)], rloo, shaping)
+    assert estimated.values == {"a0": 0.25, "a1": 0.25}
+    assert estimated.zero_variance_groups == 2
 
 
 def test_a_failure_with_some_reward_gets_no_floor() -> None:
-    found = trajectory_advantages(group("a", 0.4, 0.4, success=False), rloo, Shaping(floor=0.25))
-    assert found.values == {}
+    estimated = trajectory_advantages(group("a", 0.4, 0.4, success=False), rloo, Shaping(floor=0.25))
+    assert estimated.values == {}
 
 
 def test_negative_advantages_are_scaled() -> None:
-    found = trajectory_advantages(group("a", 1.0, 0.0), rloo, Shaping(negative_scale=0.3))
-    assert found.values == pytest.approx({"a0": 1.0, "a1": -0.3})
+    estimated = trajectory_advantages(group("a", 1.0, 0.0), rloo, Shaping(negative_scale=0.3))
+    assert estimated.values == pytest.approx({"a0": 1.0, "a1": -0.3})
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 1)), min_size=1, max_size=20))
 def test_ragged_groups_give_each_trajectory_at_most_one_advantage(logged: list[tuple[str, float]]) -> None:
     scored = [Scored(f"t{n}", key, reward) for n, (key, reward) in enumerate(logged)]
-    found = trajectory_advantages(scored, rloo, PLAIN)
-    assert set(found.values) <= {one.trajectory_id for one in scored}
-    assert found.groups == len({key for key, _ in logged})
+    estimated = trajectory_advantages(scored, rloo, PLAIN)
+    assert set(estimated.values) <= {one.trajectory_id for one in scored}
+    assert estimated.groups == len({key for key, _ in logged})
     sizes = {key: sum(k == key for k, _ in logged) for key, _ in logged}
     for key, size in sizes.items():
         if size > 1:
-            inside = [found.values.get(one.trajectory_id, 0.0) for one in scored if one.task_key == key]
+            inside = [estimated.values.get(one.trajectory_id, 0.0) for one in scored if one.task_key == key]
             assert sum(inside) == pytest.approx(0, abs=1e-6)
 
 

@@ -40,7 +40,7 @@ except Rejected as error:
 
 
 def loaded(directory: Path, name: str) -> str:
-    """What a process with the package says about the algorithm's code."""
+    """What a process with the package prints about the algorithm's code."""
     entries = {"acme.simpo": "acme:simpo", "acme.unfinished": "acme:unfinished"}
     write_package(directory, "acme", ACME, {"ratchet.algorithms": entries})
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(directory), *sys.path])}
@@ -48,7 +48,7 @@ def loaded(directory: Path, name: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()
 
 
-def test_its_code_is_found_by_its_declaration(tmp_path: Path) -> None:
+def test_its_declaration_leads_to_its_code(tmp_path: Path) -> None:
     assert loaded(tmp_path, "acme.simpo") == "acme"
 
 

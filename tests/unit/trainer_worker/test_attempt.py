@@ -59,9 +59,13 @@ async def test_an_impossible_request_fails_before_anything_is_downloaded(tmp_pat
     publisher = Publisher()
     one = attempt(tmp_path, publisher, gamma=0.9)
     await one.run()
-    (said,) = publisher.published
-    assert said.error is not None
-    assert (said.status, said.error.code, said.error.message) == ("failed", "DATA", "rloo has no hyperparameter gamma")
+    (status,) = publisher.published
+    assert status.error is not None
+    assert (status.status, status.error.code, status.error.message) == (
+        "failed",
+        "DATA",
+        "rloo has no hyperparameter gamma",
+    )
     assert one.launched.is_set()
     assert not one.has_child
 
@@ -69,9 +73,9 @@ async def test_an_impossible_request_fails_before_anything_is_downloaded(tmp_pat
 async def test_missing_inputs_fail_with_their_reason_and_leave_no_directory(tmp_path: Path) -> None:
     publisher = Publisher()
     await attempt(tmp_path, publisher).run()
-    (said,) = publisher.published
-    assert said.error is not None
-    assert said.error.code == "DATA"
+    (status,) = publisher.published
+    assert status.error is not None
+    assert status.error.code == "DATA"
     assert list((tmp_path / "trainer" / "w1").iterdir()) == []
 
 
@@ -79,14 +83,14 @@ async def test_a_status_that_breaks_the_contract_is_sent_without_figures(tmp_pat
     publisher = Publisher(InvalidMessage("1.0000001 is greater than 1", "/metrics/current/ess"))
     await attempt(tmp_path, publisher, gamma=0.9).run()
     assert len(publisher.offered) == 2
-    (said,) = publisher.published
-    assert (said.status, said.metrics) == ("failed", None)
+    (status,) = publisher.published
+    assert (status.status, status.metrics) == ("failed", None)
 
 
 async def test_the_end_is_reported_when_the_broker_is_back(tmp_path: Path) -> None:
     publisher = Publisher(BusUnavailable("away"))
     await attempt(tmp_path, publisher, gamma=0.9).run()
-    assert [said.status for said in publisher.published] == ["failed"]
+    assert [status.status for status in publisher.published] == ["failed"]
 
 
 async def test_every_status_names_the_dispatch_as_its_cause(tmp_path: Path) -> None:
@@ -101,10 +105,10 @@ async def test_an_attempt_that_is_cancelled_before_it_begins_is_cancelled(tmp_pa
     one = attempt(tmp_path, publisher)
     one.request_stop(StopReason.CANCELLED)
     await one.run()
-    assert [said.status for said in publisher.published] == ["cancelled"]
+    assert [status.status for status in publisher.published] == ["cancelled"]
 
 
-async def test_a_fenced_attempt_says_nothing_whatever_happens(tmp_path: Path) -> None:
+async def test_a_fenced_attempt_publishes_nothing_whatever_happens(tmp_path: Path) -> None:
     publisher = Publisher()
     one = attempt(tmp_path, publisher, gamma=0.9)
     one.request_stop(StopReason.CANCELLED)

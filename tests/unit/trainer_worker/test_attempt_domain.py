@@ -1,4 +1,4 @@
-"""What an attempt says, when it must stop, and how it ends."""
+"""What an attempt publishes, when it must stop, and how it ends."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_process_that_the_kernel_ended_for_lack_of_memory_is_oom() -> None:
     assert conclusion.error.code == "OOM"
 
 
-def test_a_crash_says_how_and_shows_the_end_of_the_log() -> None:
+def test_a_crash_names_its_cause_and_shows_the_end_of_the_log() -> None:
     conclusion = conclude(None, Exit(code=139, log_tail="Segmentation fault"), None)
     assert conclusion is not None
     assert conclusion.error is not None
@@ -174,8 +174,8 @@ def test_errors_have_their_class() -> None:
     class OutOfMemoryError(RuntimeError):
         """Named like torch's."""
 
-    found = [Diverged("x"), DataUnusable("x"), TimedOut("x"), Rejected("x"), DigestMismatch("x")]
-    assert [error_code(error) for error in found] == ["CONVERGENCE", "DATA", "TIMEOUT", "DATA", "DATA"]
+    errors = [Diverged("x"), DataUnusable("x"), TimedOut("x"), Rejected("x"), DigestMismatch("x")]
+    assert [error_code(error) for error in errors] == ["CONVERGENCE", "DATA", "TIMEOUT", "DATA", "DATA"]
     assert [error_code(error) for error in (MemoryError(), OutOfMemoryError())] == ["OOM", "OOM"]
     assert [error_code(error) for error in (ObjectsUnavailable("x"), OSError())] == ["INFRA", "INFRA"]
     assert error_code(RuntimeError()) == "UNKNOWN"
@@ -204,19 +204,19 @@ def test_an_attempt_costs_its_time_at_the_price_of_its_worker(price: float | Non
 def test_the_best_step_is_the_one_of_least_loss_where_losses_compare(
     tmp_path: Path, algorithm: str, best: tuple[int | None, int | None]
 ) -> None:
-    told = io.BytesIO()
-    with closing(ChildRun(job_spec(algorithm), tmp_path, told, threading.Event())) as run:
+    events = io.BytesIO()
+    with closing(ChildRun(job_spec(algorithm), tmp_path, events, threading.Event())) as run:
         run.started(samples=1, total_steps=3)
         for number, loss in ((1, 0.9), (2, 0.4), (3, 0.6)):
             run.stepped(Step(number, 3, 1 if number < 3 else 2, 2, {"loss": loss}))
-    last = decode_event(told.getvalue().splitlines()[-1])
+    last = decode_event(events.getvalue().splitlines()[-1])
     assert isinstance(last, Progressed)
     report = Report()
     report.fold(last)
     metrics = frame().status("running", report, NOW).metrics
     assert metrics is not None
-    found = (metrics.best.step, metrics.best.epoch) if metrics.best else (None, None)
-    assert found == best
+    reported = (metrics.best.step, metrics.best.epoch) if metrics.best else (None, None)
+    assert reported == best
 
 
 def test_a_training_process_gets_no_secrets_and_its_thread_count(tmp_path: Path) -> None:

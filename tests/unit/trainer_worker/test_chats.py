@@ -129,7 +129,7 @@ def test_answers_that_are_context_do_not_learn(tokenizer: Any, template: str, le
     assert [learnt(shaped, row) for row in rows] == learns
 
 
-def test_arguments_are_verbatim_or_objects_as_the_tokenizer_says(tokenizer: Any) -> None:
+def test_the_tokenizer_decides_whether_arguments_are_verbatim_or_objects(tokenizer: Any) -> None:
     objects = AutoTokenizer.from_pretrained(tokenizer.name_or_path)
     objects.init_kwargs["ratchet_tool_format"] = "hermes"
     (row,) = ChatRows(objects, 512).rows(conversations(1))

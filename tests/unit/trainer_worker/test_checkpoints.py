@@ -21,8 +21,8 @@ def write(text: str = "weights") -> Callable[[Path], object]:
     return lambda directory: (directory / "state.bin").write_text(text)
 
 
-def steps(found: CheckpointStore) -> list[int]:
-    return [checkpoint.manifest.step for checkpoint in found.all()]
+def steps(kept: CheckpointStore) -> list[int]:
+    return [checkpoint.manifest.step for checkpoint in kept.all()]
 
 
 def test_the_manifest_names_job_attempt_step_and_every_file(tmp_path: Path) -> None:
@@ -34,24 +34,24 @@ def test_the_manifest_names_job_attempt_step_and_every_file(tmp_path: Path) -> N
 
 
 def test_the_best_and_the_newest_are_kept(tmp_path: Path) -> None:
-    found = store(tmp_path, keep=2)
+    kept = store(tmp_path, keep=2)
     for step, score in enumerate([-3.0, -1.0, -2.0, -4.0, -5.0], start=1):
-        found.save(step, score, write())
-    assert steps(found) == [2, 3, 5]
+        kept.save(step, score, write())
+    assert steps(kept) == [2, 3, 5]
 
 
 def test_an_interrupted_save_leaves_no_checkpoint(tmp_path: Path) -> None:
-    found = store(tmp_path)
+    kept = store(tmp_path)
 
     def breaks(directory: Path) -> None:
         (directory / "state.bin").write_text("half")
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        found.save(1, 0.0, breaks)
-    assert steps(found) == []
-    found.save(1, 0.0, write())
-    assert steps(found) == [1]
+        kept.save(1, 0.0, breaks)
+    assert steps(kept) == []
+    kept.save(1, 0.0, write())
+    assert steps(kept) == [1]
 
 
 def test_a_damaged_checkpoint_is_not_resumed(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class Bench:
         return outcome
 
 
-async def test_a_dispatch_is_done_once_its_training_runs_and_says_so() -> None:
+async def test_a_dispatch_is_done_once_its_training_runs_and_has_reported_so() -> None:
     bench = Bench()
     outcome = await bench.give()
     assert isinstance(outcome, Done)

@@ -1,4 +1,4 @@
-"""Learning from pairs: only the answers learn, the start is the reference, and held-out pairs are told apart better."""
+"""Learning from pairs: only the answers learn, the start is the reference, held-out pairs measure the gain."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def preferred(policy: TrainedPolicy, pairs: list[PairRow]) -> float:
     return float((scores[0::2] - scores[1::2]).mean())
 
 
-def test_only_what_the_assistant_says_after_the_prompt_learns(base: str) -> None:
+def test_only_the_assistants_words_after_the_prompt_learn(base: str) -> None:
     policy = load_policy(job_spec("dpo", base=base, hyper=HYPER))
     call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     prompt = [

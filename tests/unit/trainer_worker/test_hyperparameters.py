@@ -92,10 +92,10 @@ def test_each_value_that_is_asked_for_is_the_one_that_trains(
     assert asked.keys() == ALGORITHMS[algorithm].all_hyperparameters
     # A full fine-tune has no adapter: two runs for the one contradiction.
     adapter = {name: value for name, value in asked.items() if name != "full_finetune"}
-    found = effective(algorithm, base, data, tmp_path, **adapter)
+    reported = effective(algorithm, base, data, tmp_path, **adapter)
     lora = asked["lora"]
-    wanted = adapter | {"lora": msgspec.to_builtins(lora), "full_finetune": False}
-    assert {name: found[name] for name in wanted} == wanted
+    expected = adapter | {"lora": msgspec.to_builtins(lora), "full_finetune": False}
+    assert {name: reported[name] for name in expected} == expected
     without_limit = {"full_finetune": True, "batch_size": 8, "epochs": 1}
     assert effective(algorithm, base, data, tmp_path / "full", **without_limit)["full_finetune"] is True
 

@@ -17,13 +17,13 @@ PREFIX = [1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 3, 4, 5, 6, 7, 8, 9, 10]
 
 def rows() -> list[Row]:
     """Rows of different lengths with a long common prefix and two trained stretches."""
-    found: list[Row] = []
+    made: list[Row] = []
     for n in range(4):
         tail = [3 + n, 4, 5, 6, 7][: 2 + n]
         ids = [*PREFIX, *tail, 2, 5 + n]
         mask = [False] * len(PREFIX) + [True] * len(tail) + [False, True]
-        found.append(Row(f"t{n}", ids, mask, [0.0] * len(ids), [1.0 + 0.3 * n] * len(ids)))
-    return found
+        made.append(Row(f"t{n}", ids, mask, [0.0] * len(ids), [1.0 + 0.3 * n] * len(ids)))
+    return made
 
 
 def plain(model: Any, row: Row) -> list[float]:
@@ -43,9 +43,9 @@ def scored(scorer: Scorer, gradient_of: Any) -> tuple[torch.Tensor, list[torch.T
 
 def test_scores_are_the_log_softmax_at_each_tokens_temperature() -> None:
     model = toy_model(0)
-    found = Scorer(model).score(rows()).logprobs_N
+    logprobs = Scorer(model).score(rows()).logprobs_N
     expected = [value for row in rows() for value in plain(model, row)]
-    assert found.tolist() == pytest.approx(expected, abs=1e-5)
+    assert logprobs.tolist() == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_shared_prefix_changes_neither_scores_nor_gradients() -> None:
@@ -92,16 +92,16 @@ def test_rows_of_very_different_length_are_grouped_without_changing_their_scores
     short = Row("s", [1, 3, 4], [False, True, True], [0.0] * 3, [1.0] * 3)
     mixed = [row for pair in zip(rows(), [short] * 4, strict=True) for row in pair] * 8
     assert len(length_groups([len(row.token_ids) for row in mixed], 150)) > 1
-    found = Scorer(model).score(mixed).logprobs_N
+    logprobs = Scorer(model).score(mixed).logprobs_N
     alone = torch.cat([Scorer(model).score([row]).logprobs_N for row in mixed])
-    torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logprobs, alone, atol=1e-5, rtol=1e-5)
 
 
 def test_grouping_is_by_length_and_only_where_it_saves_more_than_a_pass() -> None:
     assert length_groups([10, 11, 10, 12], 150) == [[0, 1, 2, 3]]
     assert length_groups([500, 10, 490, 12], 150) == [[1, 3], [2, 0]]
-    found = length_groups([1000, 10, 500, 20, 250, 30, 990, 40], 0)
-    assert sorted(index for group in found for index in group) == list(range(8))
+    groups = length_groups([1000, 10, 500, 20, 250, 30, 990, 40], 0)
+    assert sorted(index for group in groups for index in group) == list(range(8))
 
 
 def test_the_default_chunk_holds_a_real_batch_of_a_small_vocabulary() -> None:

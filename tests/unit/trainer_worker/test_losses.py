@@ -133,9 +133,9 @@ def per_token(row: Row, seed: int, spread: float, base: torch.Tensor) -> list[fl
 
 
 def gradients(model: Any) -> dict[str, torch.Tensor]:
-    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
-    return found
+    return gradients
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def conversation(task: int, number: int) -> list[JsonObject]:
     """Tries of a task that has only an id: the user says other words in every one, but for pairs of neighbours."""
     return [
         SYSTEM,
-        {"role": "user", "content": f"task {task}, told in way {number // 2}"},
+        {"role": "user", "content": f"task {task}, asked in way {number // 2}"},
         {"role": "assistant", "content": f"answer {number}"},
     ]
 
@@ -72,6 +72,6 @@ def test_a_pair_that_shares_nothing_stands_alone() -> None:
 
 
 def test_the_tries_of_a_pair_are_read_from_the_snapshot(tmp_path: Path) -> None:
-    told = {"chosen_trajectory_id": "a", "rejected_trajectory_id": "b"}
-    (pair,) = read_snapshot(write_pairs(tmp_path / "pairs.parquet", [told]), PairRow)
+    columns = {"chosen_trajectory_id": "a", "rejected_trajectory_id": "b"}
+    (pair,) = read_snapshot(write_pairs(tmp_path / "pairs.parquet", [columns]), PairRow)
     assert hold_out_keys(pair) == ("trajectory:a", "trajectory:b")

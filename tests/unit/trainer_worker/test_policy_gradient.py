@@ -100,19 +100,19 @@ def test_the_learning_rate_ramps_over_eight_steps_and_falls_to_a_tenth(tmp_path:
 
 def test_accumulated_micro_batches_give_the_same_update_as_one_batch(tmp_path: Path) -> None:
     logged = play(toy_model(0), 16, 4, torch.Generator().manual_seed(0))
-    found: list[list[torch.Tensor]] = []
+    trained: list[list[torch.Tensor]] = []
     for batch, accumulation in ((16, 1), (4, 4)):
         policy = policy_of(toy_model(0))
         hyper = Hyperparameters(
             learning_rate=1e-3, batch_size=batch, gradient_accumulation=accumulation, max_steps=2, full_finetune=True
         )
         load_train("rloo")(job_spec("rloo", hyper=hyper), policy, logged, RecordingRun(tmp_path, "rloo"))
-        found.append([p.detach().clone() for p in policy.model.parameters()])
-    for one, other in zip(*found, strict=True):
+        trained.append([p.detach().clone() for p in policy.model.parameters()])
+    for one, other in zip(*trained, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-def test_a_reward_that_says_the_opposite_teaches_the_opposite(tmp_path: Path) -> None:
+def test_the_opposite_reward_teaches_the_opposite(tmp_path: Path) -> None:
     """Successes of a mirrored reward get no floor: they are the failures now."""
     spec = job_spec("rloo", hyper=changed(advantage_floor=0.25))
     dataset = spec.config.dataset
@@ -146,7 +146,7 @@ def test_data_of_another_policy_is_refused_before_anything_is_learnt(tmp_path: P
         )
 
 
-def test_nothing_trainable_is_an_error_that_says_why(tmp_path: Path) -> None:
+def test_nothing_trainable_is_an_error_that_gives_the_reason(tmp_path: Path) -> None:
     logged = play(toy_model(0), 2, 2, torch.Generator().manual_seed(0))
     redacted = [
         replace(one, calls=[replace(c, trainable=False, reason="redacted") for c in one.calls]) for one in logged

@@ -36,13 +36,13 @@ def exact(*values: float) -> Tensor:
 
 def test_the_dpo_loss_and_its_rewards_are_those_worked_out_by_hand() -> None:
     scores = PairLogprobs(exact(-10.0, -4.0), exact(-12.0, -3.0), exact(-11.0, -4.0), exact(-11.5, -5.0))
-    found = dpo_loss(scores, beta=0.5)
+    made = dpo_loss(scores, beta=0.5)
     # 0.5 * (-10 + 11), 0.5 * (-12 + 11.5); 0.5 * (-4 + 4), 0.5 * (-3 + 5)
-    assert found.rewards_chosen_P.tolist() == pytest.approx([0.5, 0.0], abs=1e-12)
-    assert found.rewards_rejected_P.tolist() == pytest.approx([-0.25, 1.0], abs=1e-12)
-    assert found.margins.tolist() == pytest.approx([0.75, -1.0], abs=1e-12)
+    assert made.rewards_chosen_P.tolist() == pytest.approx([0.5, 0.0], abs=1e-12)
+    assert made.rewards_rejected_P.tolist() == pytest.approx([-0.25, 1.0], abs=1e-12)
+    assert made.margins.tolist() == pytest.approx([0.75, -1.0], abs=1e-12)
     # log(1 + exp(-0.75)), log(1 + exp(1))
-    assert found.loss_P.tolist() == pytest.approx([0.3868703, 1.3132617], abs=1e-6)
+    assert made.loss_P.tolist() == pytest.approx([0.3868703, 1.3132617], abs=1e-6)
 
 
 @pytest.mark.parametrize(("beta", "smoothing"), [(0.1, 0.0), (0.5, 0.0), (0.5, 0.1), (2.0, 0.4)])
@@ -50,36 +50,36 @@ def test_beta_scales_the_rewards_and_label_smoothing_mixes_in_the_opposite_prefe
     beta: float, smoothing: float
 ) -> None:
     scores = PairLogprobs(exact(-10.0), exact(-12.0), exact(-11.0), exact(-11.5))
-    found = dpo_loss(scores, beta, smoothing)
+    made = dpo_loss(scores, beta, smoothing)
     margin = beta * 1.5
     expected = -(1 - smoothing) * math.log(sigmoid(margin)) - smoothing * math.log(sigmoid(-margin))
-    assert found.loss_P.item() == pytest.approx(expected, abs=1e-6)
-    assert found.margins.item() == pytest.approx(margin, abs=1e-9)
+    assert made.loss_P.item() == pytest.approx(expected, abs=1e-6)
+    assert made.margins.item() == pytest.approx(margin, abs=1e-9)
 
 
 def test_the_kto_loss_is_the_one_worked_out_by_hand() -> None:
     log_ratios = exact(1.0, -2.0, 0.5).requires_grad_()
     liked = torch.tensor([True, True, False])
     mismatched = exact(0.75, -0.25, 0.25).requires_grad_()
-    found = kto_loss(log_ratios, liked, mismatched, KtoWeights(beta=0.5, desirable=1.0, undesirable=1.5))
-    assert found.reference_point.item() == pytest.approx(0.25)
+    made = kto_loss(log_ratios, liked, mismatched, KtoWeights(beta=0.5, desirable=1.0, undesirable=1.5))
+    assert made.reference_point.item() == pytest.approx(0.25)
     expected = [
         1 - sigmoid(0.5 * (1.0 - 0.25)),
         1 - sigmoid(0.5 * (-2.0 - 0.25)),
         1.5 * (1 - sigmoid(0.5 * (0.25 - 0.5))),
     ]
-    assert found.loss_L.tolist() == pytest.approx(expected, abs=1e-6)
-    assert found.rewards_L.tolist() == pytest.approx([0.5, -1.0, 0.25], abs=1e-9)
-    found.loss_L.sum().backward()  # pyright: ignore[reportUnknownMemberType] - torch leaves it untyped
+    assert made.loss_L.tolist() == pytest.approx(expected, abs=1e-6)
+    assert made.rewards_L.tolist() == pytest.approx([0.5, -1.0, 0.25], abs=1e-9)
+    made.loss_L.sum().backward()  # pyright: ignore[reportUnknownMemberType] - torch leaves it untyped
     assert mismatched.grad is None
     assert log_ratios.grad is not None
     assert log_ratios.grad.sign().tolist() == [-1, -1, 1]
 
 
 def test_the_reference_point_is_never_below_zero() -> None:
-    found = kto_loss(exact(0.0), torch.tensor([True]), exact(-3.0), KtoWeights(beta=0.1))
-    assert found.reference_point.item() == 0.0
-    assert found.loss_L.item() == pytest.approx(0.5)
+    made = kto_loss(exact(0.0), torch.tensor([True]), exact(-3.0), KtoWeights(beta=0.1))
+    assert made.reference_point.item() == 0.0
+    assert made.loss_L.item() == pytest.approx(0.5)
 
 
 # ------------------------------------------------------------------------------------------------- the same as TRL's
@@ -121,7 +121,7 @@ def test_dpo_equals_trl_on_the_same_rows(tmp_path: Path, smoothing: float) -> No
     chosen, rejected = [[row(ids)] for ids in CHOSEN], [[row(ids)] for ids in REJECTED]
     own, _ = sequence_logprobs(scorer, [*chosen, *rejected])
     start = score_all(reference_scorer, [*chosen, *rejected])
-    found = dpo_loss(PairLogprobs(own[:2], own[2:], start[:2], start[2:]), beta=0.3, label_smoothing=smoothing)
+    made = dpo_loss(PairLogprobs(own[:2], own[2:], start[:2], start[2:]), beta=0.3, label_smoothing=smoothing)
     columns = {"prompt_ids": [PROMPT] * 2, "chosen_ids": CHOSEN, "rejected_ids": REJECTED}
     kind = "aot" if smoothing else "sigmoid"
     trainer = DPOTrainer(
@@ -134,7 +134,7 @@ def test_dpo_equals_trl_on_the_same_rows(tmp_path: Path, smoothing: float) -> No
     for index in range(2):
         one = {name: values[index] for name, values in columns.items()}
         theirs: Any = trainer.compute_loss(trainer.model, trainer.data_collator([one]))
-        assert found.loss_P[index].item() == pytest.approx(theirs.item(), abs=1e-5)
+        assert made.loss_P[index].item() == pytest.approx(theirs.item(), abs=1e-5)
 
 
 def test_kto_equals_trl_on_the_same_rows(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_kto_equals_trl_on_the_same_rows(tmp_path: Path) -> None:
     own, other = sequence_logprobs(scorer, rows)[0], sequence_logprobs(scorer, crossed)[0]
     start, start_other = score_all(reference_scorer, rows), score_all(reference_scorer, crossed)
     weights = KtoWeights(beta=0.3, desirable=1.0, undesirable=0.8)
-    found = kto_loss(own - start, liked, other - start_other, weights)
+    made = kto_loss(own - start, liked, other - start_other, weights)
     columns = {"prompt_ids": [PROMPT] * 4, "completion_ids": answers, "label": liked.tolist()}
     columns["KL_completion_ids"] = [answers[-1], *answers[:-1]]
     trainer = KTOTrainer(
@@ -164,4 +164,4 @@ def test_kto_equals_trl_on_the_same_rows(tmp_path: Path) -> None:
     )
     batch = [{name: values[index] for name, values in columns.items()} for index in range(4)]
     theirs: Any = trainer.compute_loss(trainer.model, trainer.data_collator(batch))
-    assert found.loss_L.mean().item() == pytest.approx(theirs.item(), abs=1e-5)
+    assert made.loss_L.mean().item() == pytest.approx(theirs.item(), abs=1e-5)

@@ -1,4 +1,4 @@
-"""Calls become rows: what extends is merged, what drifts forks, what nobody read is dropped."""
+"""Calls become rows: what extends is merged, what drifts forks, what no later call continues is dropped."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_a_changed_snapshot_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", DAMAGED_JSON, ids=lambda body: repr(body[:20]))
-def test_what_cannot_be_read_is_told_as_what_it_should_be(tmp_path: Path, body: bytes) -> None:
+def test_what_cannot_be_read_is_refused_by_what_it_should_be(tmp_path: Path, body: bytes) -> None:
     blobs = MemoryBlobs()
     stored = blobs.put(body, "any", ".json")
     asked = dispatch(blobs, model(blobs, tmp_path / "base").uri)
@@ -160,9 +160,9 @@ def test_a_stored_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     uri = store_checkpoint(blobs, dispatch(blobs, base), saved.directory, 7)
     resumed = dispatch(blobs, base, resume_from=uri)
     inputs = fetch_inputs(blobs, resumed, directory(tmp_path), tmp_path / "models", threads=1)
-    found = open_checkpoint(Path(str(inputs.spec.resume)), request().training_job_id, "sft")
-    assert found.manifest == saved.manifest
-    assert (found.directory / "state.pt").read_bytes() == b"state"
+    opened = open_checkpoint(Path(str(inputs.spec.resume)), request().training_job_id, "sft")
+    assert opened.manifest == saved.manifest
+    assert (opened.directory / "state.pt").read_bytes() == b"state"
 
 
 def test_a_checkpoint_that_was_replaced_meanwhile_is_not_stored(tmp_path: Path) -> None:

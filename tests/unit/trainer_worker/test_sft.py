@@ -22,7 +22,7 @@ COLOURS = ["red", "green", "blue", "amber"]
 def chat(number: int) -> list[dict[str, Any]]:
     colour = COLOURS[number % len(COLOURS)]
     return [
-        {"role": "system", "content": "You are a parrot. Repeat the colour that you are told, and nothing else."},
+        {"role": "system", "content": "You are a parrot. Repeat the colour that you hear, and nothing else."},
         {"role": "user", "content": f"Say {colour}."},
         {"role": "assistant", "content": f"{colour}!"},
         {"role": "user", "content": "Again."},

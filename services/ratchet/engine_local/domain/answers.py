@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from ratchet.bus.message import JsonObject
-from ratchet.engine_local.domain.requests import Wanted
+from ratchet.engine_local.domain.requests import AnswerOptions
 from ratchet.engine_local.tool_formats import Reply
 
 Spell = Callable[[int], str]
@@ -44,36 +44,36 @@ class Stamp:
 
 
 def chat_answer(
-    stamp: Stamp, prompt_ids: Sequence[int], done: Completion, reply: Reply, wanted: Wanted, spell: Spell
+    stamp: Stamp, prompt_ids: Sequence[int], done: Completion, reply: Reply, options: AnswerOptions, spell: Spell
 ) -> JsonObject:
     """The body of `/v1/chat/completions`."""
     choice: JsonObject = {
         "index": 0,
         "message": reply.message(f"call_{stamp.id.removeprefix('chatcmpl-')[:12]}"),
-        "logprobs": {"content": _chat_logprobs(done, spell)} if wanted.logprobs else None,
+        "logprobs": {"content": _chat_logprobs(done, spell)} if options.logprobs else None,
         "finish_reason": "tool_calls" if reply.calls and done.finish_reason == "stop" else done.finish_reason,
     }
-    return _answer(stamp, "chat.completion", choice, prompt_ids, done, wanted)
+    return _answer(stamp, "chat.completion", choice, prompt_ids, done, options)
 
 
 def text_answer(
-    stamp: Stamp, prompt_ids: Sequence[int], done: Completion, text: str, wanted: Wanted, spell: Spell
+    stamp: Stamp, prompt_ids: Sequence[int], done: Completion, text: str, options: AnswerOptions, spell: Spell
 ) -> JsonObject:
     """The body of `/v1/completions`."""
     choice: JsonObject = {
         "index": 0,
         "text": text,
-        "logprobs": _text_logprobs(done, spell) if wanted.logprobs else None,
+        "logprobs": _text_logprobs(done, spell) if options.logprobs else None,
         "finish_reason": done.finish_reason,
     }
-    answer = _answer(stamp, "text_completion", choice, prompt_ids, done, wanted)
-    if wanted.token_ids:
+    answer = _answer(stamp, "text_completion", choice, prompt_ids, done, options)
+    if options.token_ids:
         choice["prompt_token_ids"] = answer.pop("prompt_token_ids")
     return answer
 
 
 def _answer(
-    stamp: Stamp, kind: str, choice: JsonObject, prompt_ids: Sequence[int], done: Completion, wanted: Wanted
+    stamp: Stamp, kind: str, choice: JsonObject, prompt_ids: Sequence[int], done: Completion, options: AnswerOptions
 ) -> JsonObject:
     answer: JsonObject = {
         "id": stamp.id,
@@ -88,7 +88,7 @@ def _answer(
             "prompt_tokens_details": {"cached_tokens": done.cached_tokens},
         },
     }
-    if wanted.token_ids:
+    if options.token_ids:
         choice["token_ids"] = list(done.token_ids)
         answer["prompt_token_ids"] = list(prompt_ids)
         answer["logprobs_mode"] = LOGPROBS_MODE

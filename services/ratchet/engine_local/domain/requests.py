@@ -40,7 +40,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AnswerOptions:
     """What the answer shall carry beside its text."""
 
     logprobs: bool = False
@@ -56,7 +56,7 @@ class ChatCall:
     messages: list[JsonObject]
     tools: list[JsonObject]
     sampling: Sampling
-    wanted: Wanted
+    options: AnswerOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class CompletionCall:
     model: str
     prompt: str | list[int]
     sampling: Sampling
-    wanted: Wanted
+    options: AnswerOptions
 
 
 _PENALTY: tuple[Callable[[float], bool], str] = (lambda x: -2 <= x <= 2, "between -2 and 2")
@@ -106,13 +106,13 @@ def read_chat(body: JsonObject) -> ChatCall:
     if not messages:
         raise _wrong("messages", "must hold at least one message")
     tools = [] if body.get("tool_choice") == "none" else _objects(body, "tools")
-    wanted = Wanted(
+    options = AnswerOptions(
         logprobs=_flag(body, "logprobs"),
         top_logprobs=_integer(body, "top_logprobs", 0, MAX_TOP_LOGPROBS) or 0,
         token_ids=_flag(body, "return_token_ids"),
     )
     limit = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
-    return ChatCall(_model(body), messages, tools, _sampling(body, limit), wanted)
+    return ChatCall(_model(body), messages, tools, _sampling(body, limit), options)
 
 
 def read_completion(body: JsonObject) -> CompletionCall:
@@ -122,8 +122,8 @@ def read_completion(body: JsonObject) -> CompletionCall:
     if not isinstance(prompt, str) and not _is_token_ids(prompt):
         raise _wrong("prompt", "must be one text or one list of token ids")
     asked = _integer(body, "logprobs", 0, MAX_TOP_LOGPROBS)
-    wanted = Wanted(asked is not None, asked or 0, _flag(body, "return_token_ids"))
-    return CompletionCall(_model(body), cast("str | list[int]", prompt), _sampling(body, "max_tokens"), wanted)
+    options = AnswerOptions(asked is not None, asked or 0, _flag(body, "return_token_ids"))
+    return CompletionCall(_model(body), cast("str | list[int]", prompt), _sampling(body, "max_tokens"), options)
 
 
 def _sampling(body: JsonObject, limit: str) -> Sampling:

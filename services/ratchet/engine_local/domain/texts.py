@@ -39,9 +39,9 @@ class ControlTokens:
     def plain_spans(self, text: str) -> Iterator[tuple[int, int]]:
         """The parts of `text` between them, as (begin, end)."""
         begin = 0
-        for found in self._pattern.finditer(text) if self._pattern else ():
-            yield begin, found.start()
-            begin = found.end()
+        for match in self._pattern.finditer(text) if self._pattern else ():
+            yield begin, match.start()
+            begin = match.end()
         yield begin, len(text)
 
 

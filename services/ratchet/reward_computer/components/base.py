@@ -21,7 +21,7 @@ class Evidence:
 
     @property
     def completion(self) -> float | None:
-        """How far the task was done, 0..1 (success 1, partial from one half, else 0); None when nobody said."""
+        """How far the task was done, 0..1 (success 1, partial from one half, else 0); None without an outcome."""
         outcome = self.trajectory.outcome
         if outcome is None:
             return None
@@ -33,7 +33,7 @@ class Evidence:
 
     @property
     def trust(self) -> float:
-        """Confidence in what the trajectory says of itself: full when somebody checked the outcome, else one half."""
+        """Confidence in what the trajectory says of itself: full for an outcome that was verified, else one half."""
         outcome = self.trajectory.outcome
         return 1.0 if outcome is not None and outcome.verified_by else 0.5
 

@@ -9,7 +9,7 @@ _SOURCES = {"human": "human", "tests": "test_results", "benchmark": "benchmark"}
 
 
 def task_completion(evidence: Evidence) -> Assessment | None:
-    """Says nothing without an outcome: that nobody reported one is not a failure of the agent."""
+    """Says nothing without an outcome: a missing report is no failure of the agent."""
     outcome, score = evidence.trajectory.outcome, evidence.completion
     if outcome is None or score is None:
         return None

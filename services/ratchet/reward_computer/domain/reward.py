@@ -41,7 +41,7 @@ _OPINION, _HISTORY = "user_feedback", "efficiency"
 
 @dataclass(frozen=True)
 class RewardSpec:
-    """Which function rewards are computed with. Whoever changes weights or components changes `function` too."""
+    """Which function rewards are computed with. Other weights or components need another `function`."""
 
     function: RewardFunction
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
@@ -66,7 +66,7 @@ class Circumstances:
     windows: ScoreWindows = NO_PAST
     previous: Reward | None = None
     reported_at: datetime | None = None
-    """When the stream stored the trajectory; None for later revisions, which have equal content whoever makes them."""
+    """When the stream stored the trajectory; None for later revisions, which have equal content in every process."""
 
 
 def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Reward:
@@ -74,25 +74,25 @@ def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Rewa
     trajectory, function = evidence.trajectory, spec.function
     weights = spec.weights_of(trajectory.role)
     watched = [name for name in WATCHED if name in spec.components and name not in weights]
-    found = {name: spec.components[name](evidence) for name in (*weights, *watched)}
-    said = {name: assessment for name, assessment in found.items() if assessment is not None}
-    shares = effective_weights(weights, said)
-    total = _mean({name: assessment.score for name, assessment in said.items()}, shares)
+    answers = {name: spec.components[name](evidence) for name in (*weights, *watched)}
+    assessments = {name: assessment for name, assessment in answers.items() if assessment is not None}
+    shares = effective_weights(weights, assessments)
+    total = _mean({name: assessment.score for name, assessment in assessments.items()}, shares)
     return Reward(
         reward_id=reward_id(trajectory, function, when.revision),
         trajectory_id=trajectory.trajectory_id,
         session_id=trajectory.session_id,
         timestamp=when.at,
         reward_components={
-            name: _part(spec, name, said[name], shares[name], when) if name in said else _SILENT
-            for name in dict.fromkeys((*weights, *said))
+            name: _part(spec, name, assessments[name], shares[name], when) if name in assessments else _SILENT
+            for name in dict.fromkeys((*weights, *assessments))
         },
         total_reward=total,
         reward_type="dense" if spec.dense else "sparse",
         metadata=RewardMetadata(
             evaluator=f"reward_computer {function.name}@{function.version}",
-            evaluation_method=_method({name: said[name] for name in weights if name in said}),
-            confidence=_mean({name: assessment.confidence for name, assessment in said.items()}, shares),
+            evaluation_method=_method({name: assessments[name] for name in weights if name in assessments}),
+            confidence=_mean({name: assessment.confidence for name, assessment in assessments.items()}, shares),
         ),
         normalization=of_total(when.windows.stats(TOTAL, spec.window), spec.method),
         role=trajectory.role,
@@ -108,22 +108,22 @@ def reward_id(trajectory: Trajectory, function: RewardFunction, revision: int) -
     return named_id("reward", trajectory.role, trajectory.trajectory_id, function.name, function.version, revision)
 
 
-def effective_weights(weights: Mapping[str, float], said: Mapping[str, Assessment]) -> dict[str, float]:
+def effective_weights(weights: Mapping[str, float], assessments: Mapping[str, Assessment]) -> dict[str, float]:
     """The weights of the components that apply, renormalised to sum to 1 (all 0 where none of them has weight)."""
-    mass = math.fsum(weights.get(name, 0.0) for name in said)
-    return {name: weights.get(name, 0.0) / mass if mass > 0 else 0.0 for name in said}
+    mass = math.fsum(weights.get(name, 0.0) for name in assessments)
+    return {name: weights.get(name, 0.0) / mass if mass > 0 else 0.0 for name in assessments}
 
 
 def revision_of(feedback: Sequence[Feedback]) -> int:
     """A revision is numbered by how many opinions and updates it takes into account.
 
     Every worker reads a set of stored feedback that only grows, so two sets of one size are the same set: equal
-    revisions have equal content, whoever computes them and however often.
+    revisions have equal content, whichever process computes them, however often.
     """
     return len(scoring(feedback)) + len({one.feedback_id for one in feedback if one.kind == UPDATE})
 
 
-def says_something_new(spec: RewardSpec, feedback: Sequence[Feedback], last: Reward) -> bool:
+def has_new_opinions(spec: RewardSpec, feedback: Sequence[Feedback], last: Reward) -> bool:
     """Whether some opinion is not in `last` yet."""
     if _OPINION not in spec.weights_of(last.role):
         return False
@@ -132,8 +132,8 @@ def says_something_new(spec: RewardSpec, feedback: Sequence[Feedback], last: Rew
     return not {opinion.feedback_id for opinion in scoring(feedback)} <= known
 
 
-def says_the_same(reward: Reward, last: Reward) -> bool:
-    """Whether two rewards of a trajectory differ in no component."""
+def has_equal_scores(reward: Reward, last: Reward) -> bool:
+    """Whether the scores of two rewards of a trajectory are equal, component by component."""
     return reward.reward_function == last.reward_function and _scores(reward) == _scores(last)
 
 
@@ -159,32 +159,32 @@ def recorded_history(last: Reward) -> Stats | None:
     return Stats(count=int(raw["count"]), mean=float(raw["mean"]), std=float(raw["std"]))
 
 
-def _part(spec: RewardSpec, name: str, said: Assessment, weight: float, when: Circumstances) -> RewardComponent:
-    before = _unchanged(spec, name, said, when.previous)
+def _part(spec: RewardSpec, name: str, assessment: Assessment, weight: float, when: Circumstances) -> RewardComponent:
+    before = _unchanged(spec, name, assessment, when.previous)
     past = when.windows.stats(name, spec.window)
     return RewardComponent(
-        score=said.score,
+        score=assessment.score,
         weight=weight,
-        source=said.source,
-        reasoning=said.reasoning,
-        raw_data=said.raw_data,
-        normalized=before.normalized if before else normalized(said.score, past, spec.method),
+        source=assessment.source,
+        reasoning=assessment.reasoning,
+        raw_data=assessment.raw_data,
+        normalized=before.normalized if before else normalized(assessment.score, past, spec.method),
         parameters=before.parameters if before else parameters(past, spec.method),
     )
 
 
-def _unchanged(spec: RewardSpec, name: str, said: Assessment, previous: Reward | None) -> RewardComponent | None:
-    """The part of the previous revision, if this one says the same: it was normalised then."""
+def _unchanged(spec: RewardSpec, name: str, assessment: Assessment, previous: Reward | None) -> RewardComponent | None:
+    """The part of the previous revision where the score is still the same: it was normalised then."""
     if previous is None or previous.reward_function != spec.function:
         return None
     part = previous.reward_components.get(name)
-    return part if part is not None and part.applicable and part.score == said.score else None
+    return part if part is not None and part.applicable and part.score == assessment.score else None
 
 
 def _mean(values: Mapping[str, float], shares: Mapping[str, float]) -> float:
     return min(1.0, max(0.0, math.fsum(values[name] * shares[name] for name in values)))
 
 
-def _method(said: Mapping[str, Assessment]) -> str:
-    human = {assessment.source == "human" for assessment in said.values()}
+def _method(assessments: Mapping[str, Assessment]) -> str:
+    human = {assessment.source == "human" for assessment in assessments.values()}
     return "hybrid" if len(human) == 2 else "human" if human == {True} else "automated"

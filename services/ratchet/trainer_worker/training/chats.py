@@ -1,6 +1,6 @@
 """From chat messages to training rows: which tokens of a rendered conversation the policy itself would write.
 
-A template is judged by what it renders, never by its source. Where each assistant message begins and ends is found by
+A template is judged by what it renders, never by its source. Where each assistant message begins and ends is seen by
 rendering the conversation up to it, once with and once without the generation prompt. For templates whose assistant
 messages lie between control tokens a quicker search is derived from the first conversations and used where it must
 give the same answer.
@@ -221,31 +221,31 @@ class ChatRows:
             return [None] * len(block)
 
 
-def chat_length(model: Any, wanted: int | None) -> int:
+def chat_length(model: Any, requested: int | None) -> int:
     """The longest row: what a job asks for, at most the positions that the model (`Any`: wrapped or not) has."""
     positions = getattr(model.config, "max_position_embeddings", None) or MAX_LENGTH
-    return min(wanted or MAX_LENGTH, positions)
+    return min(requested or MAX_LENGTH, positions)
 
 
 def _search(ids: Sequence[int], frame: _Frame, one: Conversation) -> list[bool] | None:
     """Mask of what lies between each header and its end, or None unless there is one for every assistant message."""
     mask = [False] * len(ids)
     skipped = _answers_before(one)
-    width, found, index = len(frame.header), 0, 0
+    width, headers, index = len(frame.header), 0, 0
     while index + width <= len(ids):
         if ids[index] != frame.header[0] or tuple(ids[index : index + width]) != frame.header:
             index += 1
             continue
-        found += 1
+        headers += 1
         index += width
         while index < len(ids):
-            mask[index] = found > skipped
+            mask[index] = headers > skipped
             index += 1
             if ids[index - 1] == frame.end:
                 break
         else:
             return None
-    return mask if found == len(_assistant_places(one)) else None
+    return mask if headers == len(_assistant_places(one)) else None
 
 
 def _assistant_places(one: Conversation) -> list[int]:
@@ -259,11 +259,11 @@ def _answers_before(one: Conversation) -> int:
 
 def _without_first(mask: Sequence[bool], runs: int) -> list[bool]:
     """`mask` without its first `runs` runs of learning tokens."""
-    kept, found, before = list(mask), 0, False
+    kept, begun, before = list(mask), 0, False
     for index, learns in enumerate(mask):
-        found += learns and not before
+        begun += learns and not before
         before = learns
-        kept[index] = learns and found > runs
+        kept[index] = learns and begun > runs
     return kept
 
 

@@ -75,8 +75,8 @@ class CheckpointStore:
 
     def all(self) -> list[Checkpoint]:
         """Complete checkpoints, oldest step first."""
-        found = sorted(path for path in self._root.glob("step-*") if (path / CHECKPOINT_MANIFEST).is_file())
-        return [Checkpoint(path, _read(path)) for path in found]
+        complete = sorted(path for path in self._root.glob("step-*") if (path / CHECKPOINT_MANIFEST).is_file())
+        return [Checkpoint(path, _read(path)) for path in complete]
 
     def _prune(self) -> None:
         *earlier, _newest = self.all()

@@ -110,9 +110,9 @@ class ChildRun:
         self._losses: list[float] = []
         self._comparable = ALGORITHMS[algorithm].compares_losses
         self._best: Step | None = None
-        self._step_at = self._told_at = time.monotonic()
+        self._step_at = self._reported_at = time.monotonic()
         self._step_s = 0.0
-        self._untold: Progressed | None = None
+        self._pending: Progressed | None = None
         self.reached = 0
         """The newest train step."""
 
@@ -121,7 +121,7 @@ class ChildRun:
         self._metrics.close()
 
     def emit(self, event: Event) -> None:
-        """Tell the worker."""
+        """Send the worker an event."""
         self._events.write(encode_event(event))
         self._events.flush()
 
@@ -155,7 +155,7 @@ class ChildRun:
         self._losses.append(metrics["loss"])
         if self._comparable and (self._best is None or metrics["loss"] < self._best.metrics["loss"]):
             self._best = step
-        self._untold = Progressed(
+        self._pending = Progressed(
             step=step.number,
             total_steps=step.total,
             epoch=step.epoch,
@@ -165,8 +165,8 @@ class ChildRun:
             best_step=self._best.number if self._best else None,
             best_epoch=self._best.epoch if self._best else None,
         )
-        if now - self._told_at >= PROGRESS_S or step.number == step.total:
-            self._tell_progress()
+        if now - self._reported_at >= PROGRESS_S or step.number == step.total:
+            self._report_progress()
 
     def stop_requested(self) -> bool:
         """See `Run`."""
@@ -181,11 +181,11 @@ class ChildRun:
         score = -statistics.fmean(self._losses) if self._losses else 0.0
         self._losses.clear()
         checkpoint = self._store.save(step, score, write)
-        # A checkpoint is never ahead of the progress that was told.
-        self._tell_progress()
+        # A checkpoint is never ahead of the progress that the worker knows.
+        self._report_progress()
         self.emit(Saved(directory=str(checkpoint.directory), step=step))
 
-    def _tell_progress(self) -> None:
-        if self._untold is not None:
-            self.emit(self._untold)
-            self._untold, self._told_at = None, time.monotonic()
+    def _report_progress(self) -> None:
+        if self._pending is not None:
+            self.emit(self._pending)
+            self._pending, self._reported_at = None, time.monotonic()

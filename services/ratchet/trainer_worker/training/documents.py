@@ -50,10 +50,10 @@ def effective_configuration(spec: JobSpec, policy: TrainedPolicy, outcome: Outco
 
 def _write_tokenizer(directory: Path, base: Path, policy: TrainedPolicy) -> None:
     """The base's own files, byte for byte, where they lie in a directory."""
-    found = [base / name for name in TOKENIZER_FILES if (base / name).is_file()]
-    for path in found:
+    files = [base / name for name in TOKENIZER_FILES if (base / name).is_file()]
+    for path in files:
         shutil.copyfile(path, directory / path.name)
-    if not found:
+    if not files:
         policy.tokenizer.save_pretrained(str(directory))
 
 

@@ -150,12 +150,12 @@ def _with_adapter(base: Any, spec: JobSpec, lora: Lora | None) -> nn.Module:
     from peft import LoraConfig, PeftModel, get_peft_model  # noqa: PLC0415 - not needed for a full fine-tune
 
     if spec.adapter is None:
-        wanted = lora or Lora()
+        new = lora or Lora()
         config = LoraConfig(
-            r=wanted.r,
-            lora_alpha=cast("int", wanted.alpha),
-            lora_dropout=wanted.dropout,
-            target_modules=wanted.target_modules,
+            r=new.r,
+            lora_alpha=cast("int", new.alpha),
+            lora_dropout=new.dropout,
+            target_modules=new.target_modules,
             task_type="CAUSAL_LM",
         )
         return get_peft_model(base, config)

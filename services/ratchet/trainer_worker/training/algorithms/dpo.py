@@ -1,6 +1,6 @@
 """Direct preference optimization on TRL's loop, from pairs, on assistant tokens only (arXiv:2305.18290).
 
-The reference is the policy as the training found it: the starting adapter, the base under a new adapter, or the model
+The reference is the policy where the training starts: the starting adapter, the base under a new adapter, or the model
 of a full fine-tune.
 """
 
@@ -79,17 +79,17 @@ class Preference:
         sides = [self.pairs[index].chosen for index in indices] + [self.pairs[index].rejected for index in indices]
         logprobs, entropy = sequence_logprobs(self.scorer, sides)
         chosen, rejected = (side[list(indices)].to(logprobs) for side in self.reference)
-        found = dpo_loss(
+        loss = dpo_loss(
             PairLogprobs(logprobs[:count], logprobs[count:], chosen, rejected), self.beta, self.label_smoothing
         )
         metrics = {
             "policy_entropy": entropy,
-            "accuracy": float((found.margins > 0).float().mean()),
-            "margin": float(found.margins.mean()),
-            "rewards_chosen": float(found.rewards_chosen_P.mean()),
-            "rewards_rejected": float(found.rewards_rejected_P.mean()),
+            "accuracy": float((loss.margins > 0).float().mean()),
+            "margin": float(loss.margins.mean()),
+            "rewards_chosen": float(loss.rewards_chosen_P.mean()),
+            "rewards_rejected": float(loss.rewards_rejected_P.mean()),
         }
-        return Loss(found.loss_P.sum(), metrics)
+        return Loss(loss.loss_P.sum(), metrics)
 
 
 def evaluate(

@@ -1,6 +1,6 @@
 """Kahneman-Tversky optimization on TRL's loop, from answers that were liked or not (arXiv:2402.01306).
 
-As for `dpo`, the reference is the policy as the training found it. The reference point needs completions under prompts
+As for `dpo`, the reference is the policy where the training starts. The reference point needs completions under prompts
 that they do not belong to: each example is paired with the next one of its batch, so examples are put in order once, by
 the seed, and every epoch has the same batches. Who is paired with whom is kept with every checkpoint beside the
 reference: a training that is resumed with smaller batches has the mismatched answers that the reference has scored.
@@ -99,15 +99,15 @@ class Thumbs:
         logprobs, entropy = sequence_logprobs(self.scorer, [example.rows for example in examples])
         own, other = (side.to(logprobs) for side in self.reference.of(indices))
         liked = torch.tensor([example.liked for example in examples], device=logprobs.device)
-        found = kto_loss(logprobs - own, liked, mismatched - other, self.weights)
-        metrics = {"policy_entropy": entropy, "kl_divergence": float(found.reference_point)}
-        above = found.rewards_L > self.weights.beta * found.reference_point
+        loss = kto_loss(logprobs - own, liked, mismatched - other, self.weights)
+        metrics = {"policy_entropy": entropy, "kl_divergence": float(loss.reference_point)}
+        above = loss.rewards_L > self.weights.beta * loss.reference_point
         metrics["accuracy"] = float((above == liked).float().mean())
-        sides = {"rewards_chosen": found.rewards_L[liked], "rewards_rejected": found.rewards_L[~liked]}
+        sides = {"rewards_chosen": loss.rewards_L[liked], "rewards_rejected": loss.rewards_L[~liked]}
         metrics |= {name: float(rewards.mean()) for name, rewards in sides.items() if len(rewards)}
         if all(len(rewards) for rewards in sides.values()):
             metrics["margin"] = metrics["rewards_chosen"] - metrics["rewards_rejected"]
-        return Loss(found.loss_L.sum(), metrics)
+        return Loss(loss.loss_L.sum(), metrics)
 
 
 def shuffled(labels: Sequence[LabelRow], seed: int) -> list[LabelRow]:

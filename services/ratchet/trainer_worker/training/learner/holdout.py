@@ -14,14 +14,14 @@ def split(keys: Sequence[Sequence[Hashable]], fraction: float, seed: int) -> tup
     """(indices to learn from, indices held out), both in order.
 
     `keys` has the names (prompt, group) of each example; examples that share one, directly or through others, are not
-    separated. Groups are taken in an order drawn from `seed` while they fit into the wanted number.
+    separated. Groups are taken in an order drawn from `seed` while they fit into the requested number.
     """
     groups = _connected(keys)
     order = sorted(groups, key=lambda group: hashlib.sha256(f"{seed}:{group[0]}".encode()).digest())
-    wanted = round(fraction * len(keys))
+    size = round(fraction * len(keys))
     held: list[int] = []
     for group in order:
-        if len(held) + len(group) <= wanted:
+        if len(held) + len(group) <= size:
             held += group
     kept = set(held)
     return [index for index in range(len(keys)) if index not in kept], sorted(held)

@@ -96,11 +96,11 @@ class Scorer:
         groups = length_groups([len(row.token_ids) for row in rows], overhead)
         if len(groups) == 1:
             return self._hidden(rows)
-        found: dict[int, Tensor] = {}
+        hidden: dict[int, Tensor] = {}
         for group in groups:
             members = [rows[index] for index in group]
-            found |= zip(group, self._hidden(members).split([row.trained for row in members]), strict=True)
-        return torch.cat([found[index] for index in range(len(rows))])
+            hidden |= zip(group, self._hidden(members).split([row.trained for row in members]), strict=True)
+        return torch.cat([hidden[index] for index in range(len(rows))])
 
     def _hidden(self, rows: Sequence[Row]) -> Tensor:
         shared = self.shared_prefix(rows)

@@ -47,11 +47,11 @@ def pair_rows(chats: ChatRows, pairs: Sequence[PairRow]) -> PairRows:
         _conversation(str(index), pairs[index // 2].prompt, side, pairs[index // 2].tools)
         for index, side in enumerate(sides)
     ]
-    found = rows_by_key(chats.rows(whole))
+    rows = rows_by_key(chats.rows(whole))
     usable: list[RowPair] = []
     equal = 0
     for index, pair in enumerate(pairs):
-        chosen, rejected = found.get(str(2 * index)), found.get(str(2 * index + 1))
+        chosen, rejected = rows.get(str(2 * index)), rows.get(str(2 * index + 1))
         if chosen is None or rejected is None:
             continue
         if [row.token_ids for row in chosen] == [row.token_ids for row in rejected]:
@@ -65,10 +65,10 @@ def pair_rows(chats: ChatRows, pairs: Sequence[PairRow]) -> PairRows:
 
 def rows_by_key(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows of each conversation, by the id that it was given."""
-    found: dict[str, list[Row]] = {}
+    grouped: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row.trajectory_id, []).append(row)
-    return found
+        grouped.setdefault(row.trajectory_id, []).append(row)
+    return grouped
 
 
 def _conversation(

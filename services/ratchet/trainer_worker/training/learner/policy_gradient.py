@@ -58,20 +58,20 @@ def train_groups(learning: Learning, estimator: Estimator) -> Outcome:
     hyper = learning.hyper
     scale = hyper.negative_advantage_scale
     shaping = Shaping(floor=hyper.advantage_floor, negative_scale=1.0 if scale is None else scale)
-    found = trajectory_advantages(learning.data.scored, estimator, shaping)
-    rows = [row for row in learning.data.rows if row.trajectory_id in found.values]
+    estimated = trajectory_advantages(learning.data.scored, estimator, shaping)
+    rows = [row for row in learning.data.rows if row.trajectory_id in estimated.values]
     if not rows:
-        raise DataUnusable(f"all {found.groups} groups of tries have equal rewards: there is nothing to tell apart")
+        raise DataUnusable(f"all {estimated.groups} groups of tries have equal rewards: there is nothing to tell apart")
     learning = replace(learning, data=replace(learning.data, rows=rows))
 
     def fix(start: StartScores) -> FixedRows:
         pairs = zip(rows, start.proximal, strict=True)
-        advantages = [torch.full_like(logprobs, found.values[row.trajectory_id]) for row, logprobs in pairs]
+        advantages = [torch.full_like(logprobs, estimated.values[row.trajectory_id]) for row, logprobs in pairs]
         return FixedRows(rows, start.proximal, advantages, start.reference)
 
     fixed, metrics = fixed_rows(learning, fix)
-    metrics |= {"groups": found.groups, "zero_variance_groups": found.zero_variance_groups}
-    metrics |= {"singleton_groups": found.singletons}
+    metrics |= {"groups": estimated.groups, "zero_variance_groups": estimated.zero_variance_groups}
+    metrics |= {"singleton_groups": estimated.singletons}
     update = Update(learning.scorer, fixed, update_options(learning))
     return drive(
         learning,

@@ -32,7 +32,7 @@ def sequence_logprobs(scorer: Scorer, sequences: Sequence[Rows]) -> tuple[Tensor
 
 
 def never() -> bool:
-    """Nobody asks for a stop."""
+    """No stop is ever requested."""
     return False
 
 
@@ -47,11 +47,11 @@ def score_all(scorer: Scorer, sequences: Sequence[Rows], stop_requested: Callabl
     scorer.model.eval()
     check_head(scorer, [sequence[0] for sequence in sequences])
     order = sorted(range(len(sequences)), key=lambda index: len(sequences[index][0].token_ids))
-    found_S = torch.zeros(len(sequences))
+    logprobs_S = torch.zeros(len(sequences))
     for begin in range(0, len(order), SCORING_SEQUENCES):
         if stop_requested():
             raise StopRequested
         part = order[begin : begin + SCORING_SEQUENCES]
-        found_S[part] = sequence_logprobs(scorer, [sequences[index] for index in part])[0].float().cpu()
+        logprobs_S[part] = sequence_logprobs(scorer, [sequences[index] for index in part])[0].float().cpu()
     scorer.model.train(training)
-    return found_S
+    return logprobs_S

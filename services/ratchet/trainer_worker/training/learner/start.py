@@ -94,8 +94,8 @@ def _passes(
         if critic is not None:
             values |= zip(part, critic(scores.hidden_NH).cpu().split(sizes), strict=True)
     order = range(len(rows))
-    found = [values[index] for index in order] if critic is not None else None
-    return [logprobs[index] for index in order], float(torch.cat(entropies).mean()), found
+    in_order = [values[index] for index in order] if critic is not None else None
+    return [logprobs[index] for index in order], float(torch.cat(entropies).mean()), in_order
 
 
 def _by_length(rows: Sequence[Row]) -> Iterator[list[int]]:
