@@ -27,9 +27,8 @@ from ratchet.preferences.rules.reward_margin import RewardMargin
 from ratchet.rules.recorded import recorded_chat
 from ratchet.trainer_worker.training.algorithms.dpo import evaluate, train
 from ratchet.trainer_worker.training.chats import ChatRows
-from ratchet.trainer_worker.training.learner.holdout import wilson
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.pairs import RowPair, pair_rows
+from ratchet.trainer_worker.training.learner.pairs import RowPair, pair_rows, wilson
 from ratchet.trainer_worker.training.learner.sequences import score_all
 from ratchet.trainer_worker.training.policy import load_policy
 from tests.support.snapshot_rows import pair_row

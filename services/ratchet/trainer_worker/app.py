@@ -23,9 +23,8 @@ from ratchet.service.contracts import load_contracts
 from ratchet.service.runtime import App, Component
 from ratchet.stores.objects import Objects
 from ratchet.trainer_worker.attempt import Attempt, Tools
-from ratchet.trainer_worker.handlers import Dispatches
+from ratchet.trainer_worker.handlers import Dispatches, Slots
 from ratchet.trainer_worker.settings import Settings
-from ratchet.trainer_worker.slots import Slots
 from ratchet.trainer_worker.warm_link import WarmLink
 from ratchet.trainer_worker.work_directory import own_directory
 

@@ -9,8 +9,8 @@ from ratchet.engine_local.domain.admission import admissible
 from ratchet.engine_local.domain.answers import Completion, Stamp, text_answer
 from ratchet.engine_local.domain.prefix_index import BLOCK, PrefixIndex
 from ratchet.engine_local.domain.requests import AnswerOptions, Sampling, read_chat, read_completion
-from ratchet.engine_local.domain.residency import Resident, to_evict
 from ratchet.engine_local.domain.texts import MARKS, ControlTokens, Marks, template_messages
+from ratchet.engine_local.registry import Resident, to_evict
 from ratchet.errors import RatchetError
 from ratchet.service.problems import http_error
 

@@ -14,7 +14,6 @@ from ratchet.contract.reward import RewardFunction
 from ratchet.contract.trajectory import Quality
 from ratchet.errors import ConfigError
 from ratchet.reward_computer.components import COMPONENTS, Assessment, Evidence
-from ratchet.reward_computer.domain.dense import turn_rewards
 from ratchet.reward_computer.domain.reward import (
     Circumstances,
     RewardSpec,
@@ -23,6 +22,7 @@ from ratchet.reward_computer.domain.reward import (
     recorded_history,
     reward_id,
     reward_of,
+    turn_rewards,
 )
 from ratchet.reward_computer.domain.window import Stats
 from ratchet.reward_computer.settings import Settings, spec_of

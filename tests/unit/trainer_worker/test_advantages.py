@@ -15,7 +15,8 @@ from ratchet.trainer_worker.training.learner.advantages import (
     rloo,
     trajectory_advantages,
 )
-from ratchet.trainer_worker.training.learner.staleness import effective_sample_size, is_fresh
+from ratchet.trainer_worker.training.learner.rows import is_fresh
+from ratchet.trainer_worker.training.learner.start import effective_sample_size
 from tests.support.snapshot_rows import call
 
 PLAIN = Shaping()

@@ -13,8 +13,7 @@ from ratchet.contract import TrainingDispatch, TrainingStatus
 from ratchet.contract.state import JOBS, Job
 from ratchet.trainer_worker.attempt import Attempt
 from ratchet.trainer_worker.domain import StopReason
-from ratchet.trainer_worker.handlers import Dispatches
-from ratchet.trainer_worker.slots import Slots
+from ratchet.trainer_worker.handlers import Dispatches, Slots
 from tests.support.fake_bus import fake_bus
 from tests.support.training import job, received, request
 

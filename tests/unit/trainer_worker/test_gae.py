@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ratchet.trainer_worker.training.learner.advantages import gae, whitened
 from ratchet.trainer_worker.training.learner.critic import Critic, value_loss
-from ratchet.trainer_worker.training.learner.gae import gae, whitened
 
 
 def test_gae_against_hand_computed_values() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.trainer_worker.training.learner.holdout import split, wilson
+from ratchet.trainer_worker.training.learner.pairs import split, wilson
 
 KEYS = st.lists(st.tuples(st.integers(0, 9), st.integers(10, 14)), min_size=1, max_size=40)
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ratchet.contract import DEFAULT_ROLE, Feedback, Reward, Trajectory, named_id
-from ratchet.contract.reward import UPDATE, RewardComponent, RewardFunction, RewardMetadata
+from ratchet.contract.reward import UPDATE, RewardComponent, RewardFunction, RewardMetadata, TurnReward
+from ratchet.contract.trajectory import TrajectoryTurn
 from ratchet.reward_computer.components import COMPONENTS, Assessment, Component, Evidence
 from ratchet.reward_computer.components.user_feedback import scoring
-from ratchet.reward_computer.domain.dense import turn_rewards
 from ratchet.reward_computer.domain.normalization import (
     NO_PAST,
     TOTAL,
@@ -101,6 +101,23 @@ def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Rewa
         reward_function=function,
         turn_rewards=turn_rewards(trajectory.turns, total) if spec.dense else None,
     )
+
+
+def turn_rewards(turns: Sequence[TrajectoryTurn], total: float) -> list[TurnReward]:
+    """Dense rewards that sum to `total` (to rounding).
+
+    Where the environment gave rewards of its own (`turns[].reward`) they stand, and the last turn takes what is missing
+    to the total, as a final reward does. Else the turns that worked (`result.success`) share the total equally; all
+    turns do when none worked.
+    """
+    if any(turn.reward is not None for turn in turns):
+        shares = [turn.reward or 0.0 for turn in turns]
+    else:
+        worked = [turn.result.success for turn in turns]
+        paid = worked if any(worked) else [True] * len(turns)
+        shares = [total / sum(paid) if is_paid else 0.0 for is_paid in paid]
+    shares[-1] += total - math.fsum(shares)
+    return [TurnReward(turn_id=turn.turn_id, reward=share) for turn, share in zip(turns, shares, strict=True)]
 
 
 def reward_id(trajectory: Trajectory, function: RewardFunction, revision: int) -> str:

@@ -17,12 +17,10 @@ from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import ChatRows, chat_length
-from ratchet.trainer_worker.training.learner.holdout import split, wilson
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.pairs import PairRows, RowPair, pair_rows
+from ratchet.trainer_worker.training.learner.pairs import PairRows, RowPair, pair_rows, split, wilson
 from ratchet.trainer_worker.training.learner.preference_losses import PairLogprobs, dpo_loss
-from ratchet.trainer_worker.training.learner.reference import Reference, score_sides
-from ratchet.trainer_worker.training.learner.sequences import never, sequence_logprobs
+from ratchet.trainer_worker.training.learner.sequences import Reference, never, score_sides, sequence_logprobs
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Trained, TrlTraining, run_trl
 

@@ -25,8 +25,7 @@ from ratchet.trainer_worker.training.chats import ChatRows, Conversation, chat_l
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.pairs import rows_by_key
 from ratchet.trainer_worker.training.learner.preference_losses import KtoWeights, kto_loss
-from ratchet.trainer_worker.training.learner.reference import Reference, other_data
-from ratchet.trainer_worker.training.learner.sequences import Rows, sequence_logprobs
+from ratchet.trainer_worker.training.learner.sequences import Reference, Rows, other_data, sequence_logprobs
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Trained, TrlTraining, run_trl
 

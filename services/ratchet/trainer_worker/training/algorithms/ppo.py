@@ -17,13 +17,12 @@ from safetensors.torch import load_file, save_file
 from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
+from ratchet.trainer_worker.training.learner.advantages import gae, whitened
 from ratchet.trainer_worker.training.learner.critic import Critic
-from ratchet.trainer_worker.training.learner.dataset import PolicyData
-from ratchet.trainer_worker.training.learner.fixed import FixedRows
-from ratchet.trainer_worker.training.learner.gae import gae, whitened
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.policy_gradient import begin, drive, fixed_rows, update_options
-from ratchet.trainer_worker.training.learner.start import StartScores
+from ratchet.trainer_worker.training.learner.rows import PolicyData
+from ratchet.trainer_worker.training.learner.start import FixedRows, StartScores
 from ratchet.trainer_worker.training.learner.update import Update
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 

@@ -1,8 +1,13 @@
-"""Preference pairs as rows: rendered with the chat template, only what the assistant says after the prompt learns."""
+"""Preference pairs as rows, which of them are held out, and what a held-out count can show.
+
+Only what the assistant says after a pair's prompt learns. What shares a prompt or a group is never separated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -12,6 +17,9 @@ from ratchet.contract.snapshot import PairRow
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.chats import ChatRows, Conversation
 from ratchet.trainer_worker.training.learner.rows import Row
+
+Z95 = 1.959964
+"""Two-sided 95 % quantile of the normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +97,50 @@ def hold_out_keys(pair: PairRow) -> tuple[str, ...]:
     tries = (pair.chosen_trajectory_id, pair.rejected_trajectory_id)
     keys += [f"trajectory:{one}" for one in tries if one is not None]
     return tuple(keys) or (f"pair:{pair.preference_id}",)
+
+
+def split(keys: Sequence[Sequence[Hashable]], fraction: float, seed: int) -> tuple[list[int], list[int]]:
+    """(indices to learn from, indices held out), both in order.
+
+    `keys` has the names (prompt, group) of each example; examples that share one, directly or through others, are not
+    separated. Groups are taken in an order drawn from `seed` while they fit into the requested number.
+    """
+    groups = _connected(keys)
+    order = sorted(groups, key=lambda group: hashlib.sha256(f"{seed}:{group[0]}".encode()).digest())
+    size = round(fraction * len(keys))
+    held: list[int] = []
+    for group in order:
+        if len(held) + len(group) <= size:
+            held += group
+    kept = set(held)
+    return [index for index in range(len(keys)) if index not in kept], sorted(held)
+
+
+def wilson(successes: float, trials: int) -> tuple[float, float]:
+    """The 95 % interval of a proportion (Wilson 1927). `successes` may count a tie as one half."""
+    share = successes / trials
+    denominator = 1 + Z95**2 / trials
+    centre = (share + Z95**2 / (2 * trials)) / denominator
+    half = Z95 * math.sqrt(share * (1 - share) / trials + Z95**2 / (4 * trials**2)) / denominator
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def _connected(keys: Sequence[Sequence[Hashable]]) -> list[list[int]]:
+    """Groups of indices that share a key, each in order, by their first index."""
+    root = list(range(len(keys)))
+
+    def find(index: int) -> int:
+        while root[index] != index:
+            root[index] = root[root[index]]
+            index = root[index]
+        return index
+
+    first: dict[Hashable, int] = {}
+    for index, names in enumerate(keys):
+        for name in names:
+            one, other = find(first.setdefault(name, index)), find(index)
+            root[max(one, other)] = min(one, other)
+    groups: dict[int, list[int]] = {}
+    for index in range(len(keys)):
+        groups.setdefault(find(index), []).append(index)
+    return list(groups.values())

@@ -16,12 +16,17 @@ from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, Step
 from ratchet.trainer_worker.training.learner.advantages import Estimator, Shaping, trajectory_advantages
 from ratchet.trainer_worker.training.learner.critic import Critic
-from ratchet.trainer_worker.training.learner.dataset import PolicyData, policy_data
-from ratchet.trainer_worker.training.learner.fixed import FixedRows, load_fixed
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.losses import Objective
-from ratchet.trainer_worker.training.learner.staleness import MIN_ESS
-from ratchet.trainer_worker.training.learner.start import StartScores, check_off_policy, score_start
+from ratchet.trainer_worker.training.learner.rows import PolicyData, policy_data
+from ratchet.trainer_worker.training.learner.start import (
+    MIN_ESS,
+    FixedRows,
+    StartScores,
+    check_off_policy,
+    load_fixed,
+    score_start,
+)
 from ratchet.trainer_worker.training.learner.update import Update, UpdateOptions
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 

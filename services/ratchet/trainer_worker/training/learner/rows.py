@@ -1,4 +1,4 @@
-"""From logged model calls to training rows: exact-prefix merge, a fork where the history was re-rendered."""
+"""From logged trajectories to training rows: fresh ones, merged by exact prefix, forked where history drifts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ratchet.contract.snapshot import Call
+from ratchet.contract.snapshot import Call, TrajectoryRow
+from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.training.learner.advantages import Scored
+
+MAX_STALENESS = 8
+"""Policy versions between a call and the policy that is trained; older calls are dropped."""
 
 
 @dataclass(slots=True)
@@ -85,6 +90,12 @@ def rows_of(
     return _finished(rows, counts, max_length)
 
 
+def is_fresh(calls: Sequence[Call], current_version: int | None, limit: int = MAX_STALENESS) -> bool:
+    """Whether no call is more than `limit` versions behind. Calls of unknown version are judged by their weights."""
+    versions = [call.policy_version for call in calls if call.policy_version is not None]
+    return current_version is None or not versions or current_version - min(versions) <= limit
+
+
 def without_orphans(calls: Sequence[Call]) -> list[Call]:
     """Drop retried calls whose answer was thrown away.
 
@@ -127,3 +138,45 @@ def _finished(rows: Sequence[Row], counts: MergeCounts, max_length: int | None) 
     kept = [row for row in rows if any(row.loss_mask)]
     counts.rows += len(kept)
     return kept
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyData:
+    """Rows and rewards of the trajectories that are fresh enough."""
+
+    rows: list[Row]
+    scored: list[Scored]
+    counts: MergeCounts
+    stale: int
+    """Trajectories that were dropped for their age."""
+    prompt: Sequence[int] = field(default=())
+    """The shortest prompt of the data."""
+
+
+def policy_data(
+    trajectories: Sequence[TrajectoryRow], current_version: int | None, max_length: int | None, *, mirrored: bool
+) -> PolicyData:
+    """Rows of all fresh trajectories. Raises `DataUnusable`, with the reasons, when nothing in them can learn.
+
+    With a `mirrored` reward what is known as a success is what shall be unlearnt.
+    """
+    fresh = [one for one in trajectories if is_fresh(one.calls, current_version)]
+    counts = MergeCounts()
+    rows = [row for one in fresh for row in rows_of(one.trajectory_id, one.calls, counts, max_length)]
+    stale = len(trajectories) - len(fresh)
+    if not rows:
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in counts.untrainable.most_common())
+        why = reasons or ("no calls were captured" if fresh else "all are too old")
+        raise DataUnusable(f"none of {len(trajectories)} trajectories has a call that a policy can learn from: {why}")
+    scored = [
+        Scored(
+            one.trajectory_id,
+            one.task_key,
+            one.reward,
+            one.baseline,
+            one.success if one.success is None else one.success != mirrored,
+        )
+        for one in fresh
+    ]
+    prompts = [call.prompt_token_ids for one in fresh for call in one.calls if call.prompt_token_ids]
+    return PolicyData(rows, scored, counts, stale, min(prompts, key=len))

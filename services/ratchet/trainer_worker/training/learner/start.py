@@ -1,13 +1,19 @@
-"""What is fixed when an update starts: proximal and reference log-probabilities, and the critic's first values."""
+"""What is fixed when an update starts: rows, proximal and reference log-probabilities, advantages, the critic's values.
+
+Checkpoints hold it, since later weights differ.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ratchet.trainer_worker.errors import DataUnusable
@@ -15,13 +21,59 @@ from ratchet.trainer_worker.training.learner.critic import Critic
 from ratchet.trainer_worker.training.learner.logprobs import Scorer, verify_head
 from ratchet.trainer_worker.training.learner.losses import kept_tokens
 from ratchet.trainer_worker.training.learner.rows import Row
-from ratchet.trainer_worker.training.learner.staleness import MIN_ESS, effective_sample_size
 
 SCORING_ROWS = 64
 """Rows scored at a time; they are ordered by length, so that few positions are padding."""
 
 HEAD_TOLERANCE = 0.02
 """Largest difference in nats between the scorer and the model's own logits; bf16 alone makes about 0.01."""
+
+FIXED = "fixed.safetensors"
+"""In a checkpoint."""
+
+MIN_ESS = 0.3
+"""Below this effective sample size (as a fraction) the data says too little about the policy: stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedRows:
+    """Each column has one CPU tensor per row, over the row's trained tokens."""
+
+    rows: Sequence[Row]
+    proximal: Sequence[Tensor]
+    advantages: Sequence[Tensor]
+    reference: Sequence[Tensor] | None = None
+    values: Sequence[Tensor] | None = None
+    """The critic's estimates before the update."""
+    returns: Sequence[Tensor] | None = None
+
+    def save(self, directory: Path) -> None:
+        """Write the columns into a checkpoint."""
+        columns = {
+            "proximal": self.proximal,
+            "advantages": self.advantages,
+            "reference": self.reference,
+            "values": self.values,
+            "returns": self.returns,
+        }
+        save_file({name: torch.cat(list(c)) for name, c in columns.items() if c is not None}, directory / FIXED)
+
+
+def load_fixed(directory: Path, rows: Sequence[Row]) -> FixedRows:
+    """Read the columns for `rows` again. Raises `DataUnusable` when they belong to other rows."""
+    flat = load_file(directory / FIXED)
+    sizes = [row.trained for row in rows]
+    if len(flat["proximal"]) != sum(sizes):
+        raise DataUnusable("the checkpoint was made from other data")
+    columns = {name: column.split(sizes) for name, column in flat.items()}
+    return FixedRows(
+        rows=rows,
+        proximal=columns["proximal"],
+        advantages=columns["advantages"],
+        reference=columns.get("reference"),
+        values=columns.get("values"),
+        returns=columns.get("returns"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +123,15 @@ def check_off_policy(rows: Sequence[Row], start: StartScores, window: tuple[floa
     if not kept_tokens(log_weights, row_N, len(rows), window).any():
         raise DataUnusable(f"every row lies outside the rejection window {window}: the logged policy is another one")
     return ess
+
+
+def effective_sample_size(log_weights: Sequence[float]) -> float:
+    """(sum w)^2 / (N sum w^2) of the untruncated weights, in (0, 1]; 1 when there are none (Kish 1965)."""
+    if not log_weights:
+        return 1.0
+    top = max(log_weights)  # the scale cancels; this keeps the exponentials finite
+    weights = [math.exp(value - top) for value in log_weights]
+    return sum(weights) ** 2 / (len(weights) * sum(weight * weight for weight in weights))
 
 
 def trained(row: Row, column: Sequence[float]) -> Tensor:

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from ratchet.trainer_worker.errors import Diverged
 from ratchet.trainer_worker.training.learner.critic import Critic, value_loss
-from ratchet.trainer_worker.training.learner.fixed import FixedRows
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.losses import Loss, Objective, Tokens, policy_loss, row_weights
-from ratchet.trainer_worker.training.learner.start import trained
+from ratchet.trainer_worker.training.learner.start import FixedRows, trained
 
 WEIGHTS, STATE = "trainable.safetensors", "state.pt"
 CRITIC_LEARNING_RATE = 1e-3
