@@ -135,7 +135,12 @@ class Attempt:
 
     async def _train(self) -> TrainingStatus | None:
         """The final status, or None when another attempt owns the job."""
-        self._refuse_impossible()
+        request = self.dispatch.request
+        problems = request_problems(request)
+        if problems:
+            raise Rejected("; ".join(problems))
+        if request.deadline is not None and self._tools.now() > request.deadline:
+            raise TimedOut(f"the deadline {request.deadline.isoformat()} passed before the training began")
         inputs = await self._prepare()
         exited = Exit(code=0)
         if not self._stopping.is_set():
@@ -153,14 +158,6 @@ class Attempt:
                 return None
             artifacts = published
         return self._final(conclusion, artifacts)
-
-    def _refuse_impossible(self) -> None:
-        problems = request_problems(self.dispatch.request)
-        if problems:
-            raise Rejected("; ".join(problems))
-        deadline = self.dispatch.request.deadline
-        if deadline is not None and self._tools.now() > deadline:
-            raise TimedOut(f"the deadline {deadline.isoformat()} passed before the training began")
 
     async def _prepare(self) -> Inputs:
         """Download what the child needs into a fresh directory."""

@@ -13,7 +13,9 @@ def code_quality(evidence: Evidence) -> Assessment | None:
     if not parts:
         return None
     reasoning = ", ".join(f"{name} {value:.2f}" for name, value in parts.items())
-    return Assessment(sum(parts.values()) / len(parts), evidence.trust, reasoning, _source(parts), dict(parts))
+    only = next(iter(parts)) if len(parts) == 1 else ""
+    source = {"lint": "linter", "tests": "test_results"}.get(only, "automated")
+    return Assessment(sum(parts.values()) / len(parts), evidence.trust, reasoning, source, dict(parts))
 
 
 def _parts(quality: Quality) -> dict[str, float]:
@@ -25,11 +27,6 @@ def _parts(quality: Quality) -> dict[str, float]:
     if quality.critical_issues is not None:
         parts["critical_issues"] = max(0.0, 1.0 - 0.5 * quality.critical_issues)
     return parts
-
-
-def _source(parts: dict[str, float]) -> str:
-    only = next(iter(parts)) if len(parts) == 1 else ""
-    return {"lint": "linter", "tests": "test_results"}.get(only, "automated")
 
 
 def _unit(value: float) -> float:

@@ -7,7 +7,6 @@ latency in units of 6 s (at most 100), successful tool calls (at most 10). A fai
 
 from __future__ import annotations
 
-from ratchet.contract import Trajectory
 from ratchet.reward_computer.components.base import Assessment, Evidence
 
 COST_UNIT_USD, MAX_COST = 0.1, 10.0
@@ -25,7 +24,8 @@ def cost_latency(evidence: Evidence) -> Assessment | None:
     cost = min(MAX_COST, (trajectory.metadata.total_cost_usd or 0.0) / COST_UNIT_USD)
     seconds = (trajectory.end_timestamp - trajectory.start_timestamp).total_seconds()
     latency = min(MAX_LATENCY, max(0.0, seconds) / LATENCY_UNIT_S)
-    subtasks = min(MAX_SUBTASKS, _successful_calls(trajectory))
+    successful = sum(turn.action.type != "response" and turn.result.success for turn in trajectory.turns)
+    subtasks = min(MAX_SUBTASKS, successful)
     value = 10.0 * success - 0.1 * cost - 0.01 * latency + 0.1 * subtasks
     return Assessment(
         min(1.0, max(0.0, (value - WORST) / (BEST - WORST))),
@@ -33,7 +33,3 @@ def cost_latency(evidence: Evidence) -> Assessment | None:
         f"success {success}, cost {cost:.2f}, latency {latency:.2f}, subtasks {subtasks} (scaled)",
         raw_data={"value": value, "cost": cost, "latency": latency, "subtasks": subtasks},
     )
-
-
-def _successful_calls(trajectory: Trajectory) -> int:
-    return sum(turn.action.type != "response" and turn.result.success for turn in trajectory.turns)
