@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.bus.connection import Bus, BusSettings
+from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import Dead, Done, Outcome, Retry, each
 from ratchet.bus.envelope import Record
 from ratchet.bus.message import Message
@@ -20,6 +20,7 @@ from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.projection import Projection, positions
 from ratchet.bus.received import Received
 from ratchet.bus.registry import Bounds
+from ratchet.bus.settings import BusSettings
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import FakeBroker, FakeBus, FakeClock, eventually
 from ratchet.errors import ConfigError, Conflict, InvalidMessage, Rejected, Unavailable, Unreadable

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
         Bus as Bus,
     )
     from ratchet.bus.connection import (
-        BusSettings as BusSettings,
-    )
-    from ratchet.bus.connection import (
         Extent as Extent,
     )
     from ratchet.bus.connection import (
@@ -84,6 +81,9 @@ if TYPE_CHECKING:
     )
     from ratchet.bus.received import Received as Received
     from ratchet.bus.registry import Bounds as Bounds
+    from ratchet.bus.settings import (
+        BusSettings as BusSettings,
+    )
     from ratchet.bus.spool import (
         NoSpool as NoSpool,
     )
@@ -123,7 +123,7 @@ if TYPE_CHECKING:
     )
 
 _NAMES = {
-    "ratchet.bus.connection": "BackgroundConnection Bus BusSettings Extent Patience",
+    "ratchet.bus.connection": "BackgroundConnection Bus Extent Patience",
     "ratchet.bus.consumer": "BatchHandler Consumer Dead Done Outcome Retry each",
     "ratchet.bus.contracts": "Contracts",
     "ratchet.bus.deadletter": "DeadLetter",
@@ -135,6 +135,7 @@ _NAMES = {
     "ratchet.bus.projection": "Gap Projection",
     "ratchet.bus.received": "Received",
     "ratchet.bus.registry": "Bounds",
+    "ratchet.bus.settings": "BusSettings",
     "ratchet.bus.spool": "NoSpool Spool",
     "ratchet.bus.upgrades": "Upgrade",
     "ratchet.errors": (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -30,6 +29,7 @@ from ratchet.bus.publisher import Publisher, Sending
 from ratchet.bus.pull_consumer import PullConsumer, asked
 from ratchet.bus.received import Causing, Received
 from ratchet.bus.registry import AS_DECLARED, Bounds, Stream
+from ratchet.bus.settings import BusSettings
 from ratchet.bus.tasks import end
 from ratchet.bus.urls import shown
 from ratchet.errors import BusUnavailable, ConfigError, InvalidMessage
@@ -47,20 +47,6 @@ ENSURE_S = 30.0
 PING_S, UNANSWERED_PINGS = 5, 2
 """Seconds between pings; a connection on which so many in a row stay without an answer is made anew: the broker is
 frozen, or what it sends is not read any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class BusSettings:
-    """Where the broker is, and what it is asked for."""
-
-    url: str = "nats://127.0.0.1:4222"
-    """`tls://` insists on TLS."""
-    seed_file: Path | None = None
-    """File with this program's NKEY seed; none where the broker asks for no credentials."""
-    replicas: int = 1
-    """Copies of every stream and bucket: 1 on one machine, 3 in a cluster."""
-    stream_max_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Stream -> bytes it may hold, where that differs from the registry."""
 
 
 @dataclass(frozen=True, slots=True)

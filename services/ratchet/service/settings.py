@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
-from ratchet.bus.connection import BusSettings
+from ratchet.bus.settings import BusSettings
 from ratchet.errors import ConfigError
 
 PREFIX = "RATCHET_"

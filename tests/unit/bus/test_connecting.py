@@ -9,7 +9,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from ratchet.bus.connection import BackgroundConnection, Bus, BusSettings, Patience
+from ratchet.bus.connection import BackgroundConnection, Bus, Patience
+from ratchet.bus.settings import BusSettings
 from ratchet.bus.tasks import end
 from ratchet.errors import BusUnavailable
 from ratchet.local_stack.ports import free_ports
