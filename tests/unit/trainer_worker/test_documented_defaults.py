@@ -51,11 +51,11 @@ def default_of(name: str) -> str:
         ("lora", f"r {LORA.r}, alpha {LORA.alpha:g}, dropout {LORA.dropout:g}, {LORA.target_modules}"),
     ],
 )
-def test_a_documented_default_is_the_trainers(name: str, default: str):
+def test_a_documented_default_is_the_trainers(name: str, default: str) -> None:
     assert default_of(name) == default
 
 
-def test_dpo_and_kto_share_their_documented_defaults():
+def test_dpo_and_kto_share_their_documented_defaults() -> None:
     assert dpo.DEFAULTS == kto.DEFAULTS
     assert sft.DEFAULTS.epochs == dpo.DEFAULTS.epochs
     assert len({ALGORITHMS[name].default_batch_size for name in ("sft", "dpo", "kto")}) == 1
