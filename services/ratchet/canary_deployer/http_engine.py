@@ -50,7 +50,7 @@ class _Chat(msgspec.Struct, frozen=True):
 def engine_peer(url: str, api_key: str | None) -> Peer:
     """The engine. What it answers otherwise than `PASSING` is about the policy, also when it breaks over it."""
     errors = {**dict.fromkeys(range(400, 600), Rejected), **dict.fromkeys(PASSING, Unavailable)}
-    return Peer("the engine", url, bearer(api_key), errors=errors, refusal="{status}: {reason}")
+    return Peer("the engine", url, bearer(api_key), errors=errors, refusal="{status}: {reason}", quotable=False)
 
 
 class HttpEngine:

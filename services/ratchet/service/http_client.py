@@ -52,6 +52,8 @@ class Peer:
     """What its statuses mean."""
     refusal: str = "{reason}"
     """How a refusal reads; it may name the `{status}`."""
+    quotable: bool = True
+    """Whether its words may stand in `Unavailable`, which is logged. What an engine says may quote a prompt or a key."""
 
 
 class Reply(NamedTuple):
@@ -249,7 +251,8 @@ def error_of(peer: Peer, reply: Reply) -> RatchetError:
     kind = peer.errors.get(reply.status, Unavailable if not 400 <= reply.status < 500 else Rejected)
     code = told.code if isinstance(told.code, str) else None
     if issubclass(kind, Unavailable):
-        return kind(f"{peer.name} answered {reply.status}: {told.message or 'no reason given'}", code=code)
+        why = f": {told.message or 'no reason given'}" if peer.quotable else ""
+        return kind(f"{peer.name} answered {reply.status}{why}", code=code)
     return kind(peer.refusal.format(status=reply.status, reason=reason), param=told.param, code=code)
 
 

@@ -61,6 +61,13 @@ async def test_a_refusal_is_one_line(answer: httpx.Response, line: str):
     assert str(caught.value) == line
 
 
+async def test_an_outage_is_reported_without_the_engines_words() -> None:
+    """They are logged, and what an engine says may quote a prompt or a key."""
+    busy = httpx.Response(429, json={"error": {"message": "too long: the prompt itself"}})
+    with pytest.raises(Unavailable, match=r"^the engine answered 429$"):
+        await engine({"/v1/models": models(NAME), "/v1/chat/completions": busy}).ask(policy(2), "x")
+
+
 async def test_an_outage_passes():
     with pytest.raises(Unavailable, match="answered 503"):
         await engine({"/v1/models": httpx.Response(503)}).load(policy(2))
