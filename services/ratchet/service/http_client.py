@@ -53,7 +53,7 @@ class Peer:
     refusal: str = "{reason}"
     """How a refusal reads; it may name the `{status}`."""
     quotable: bool = True
-    """Whether its words may stand in `Unavailable`, which is logged. What an engine says may quote a prompt or a key."""
+    """Whether its words may stand in `Unavailable`, which is logged: those of an engine may quote a prompt or a key."""
 
 
 class Reply(NamedTuple):
