@@ -18,7 +18,13 @@ from tests.support.compose import REPOSITORY
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 EXTRAS = {"local_stack": "embedded", "engine_local": "engine", "trainer_worker": "trainer", "demo": "demo"}
 """The extra that a package of `services/ratchet` may need besides the base."""
-OURS = {path.stem for path in (REPOSITORY / "tools").rglob("*.py")} | {"ratchet", "tests", "examples", "tools"}
+OURS = {path.stem for path in (REPOSITORY / "tools").rglob("*.py")} | {
+    "ratchet",
+    "ratchet_helpdesk",
+    "tests",
+    "examples",
+    "tools",
+}
 
 
 def canonical(requirement: str) -> str:
