@@ -17,7 +17,7 @@ PROMPTS_S = 60.0
 def coordinator_peer(url: str) -> Peer:
     """The coordinator, whose refusals are all `Rejected`."""
     errors = dict.fromkeys(range(400, 500), Rejected)
-    return Peer("the coordinator", url, errors=errors, refusal="the coordinator refuses: {reason}")
+    return Peer("the coordinator", url, errors=errors, refusal="the coordinator refuses: {reason}", quotable=False)
 
 
 class HttpCoordinator:

@@ -60,7 +60,7 @@ def start(
 ) -> None:
     """Start a rollout of a registered policy; `immediate` moves everything unwatched and takes `--override`."""
     chosen = {"version": version, "override": override, **({"strategy": strategy} if strategy else {})}
-    _act(directory, f"{role}/start", _order(actor, reason, **chosen), dry_run, as_json)
+    _act(directory, f"{segment(role)}/start", _order(actor, reason, **chosen), dry_run, as_json)
 
 
 def _steered_by(name: str, reason_by_default: str, about: str, *, verb: str | None = None) -> None:
@@ -74,7 +74,7 @@ def _steered_by(name: str, reason_by_default: str, about: str, *, verb: str | No
         as_json: AsJson = False,
         directory: Directory = DEFAULT_DIRECTORY,
     ) -> None:
-        _act(directory, f"{role}/{verb or name}", _order(actor, reason), dry_run, as_json)
+        _act(directory, f"{segment(role)}/{verb or name}", _order(actor, reason), dry_run, as_json)
 
     app.command(name, help=about)(steer)
 
@@ -136,7 +136,7 @@ def _act(directory: Path, order: str, body: dict[str, object], dry_run: bool, as
 def read(endpoints: Endpoints, role: str) -> RolloutOut:
     """The role's newest rollout. Raises `NotFound`."""
     try:
-        return get(endpoints, "deployer", f"/v1/rollouts/{role}", RolloutOut)
+        return get(endpoints, "deployer", f"/v1/rollouts/{segment(role)}", RolloutOut)
     except NotFound as error:
         require_role(endpoints, role)
         raise NotFound(f"there was no rollout of {role} yet") from error

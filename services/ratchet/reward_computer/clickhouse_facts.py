@@ -8,17 +8,10 @@ from typing import TypeVar
 
 from ratchet.bus.message import Message
 from ratchet.contract import Feedback, Reward, Trajectory, decode
+from ratchet.stores.history import History
 from ratchet.stores.warehouse import Warehouse
 
 M = TypeVar("M", bound=Message)
-
-_DEAD = """
-SELECT DISTINCT sequence FROM ledger_entries
-WHERE stream = {stream:String} AND sequence IN {sequences:Array(UInt64)} AND outcome = 'dead' AND incarnation = (
-    SELECT argMax(concat(created, '/', toString(life)), at) FROM stream_lives WHERE stream = {stream:String}
-)
-"""
-"""In the present life of the stream: a broker that was restored gives sequences out again."""
 
 Key = tuple[str, str]
 """Role and trajectory id. Feedback under another role is not about this trajectory: permissions are given by role."""
@@ -41,8 +34,8 @@ class Facts:
 
     async def dead(self, stream: str, sequences: Collection[int]) -> set[int]:
         """Which of these messages will never be stored: the ledger says that they are dead."""
-        rows = await self._warehouse.rows(_DEAD, {"stream": stream, "sequences": list(sequences)})
-        return {row["sequence"] for row in rows}
+        outcomes = await History(self._warehouse).outcomes(stream, sequences)
+        return {sequence for sequence, outcome in outcomes.items() if outcome == "dead"}
 
     async def trajectories(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Trajectory]]:
         """The stored trajectories."""

@@ -40,7 +40,7 @@ from ratchet.rl_coordinator.jobs.handlers import Coordinator, House
 from ratchet.rl_coordinator.jobs.intake import Intake
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.jobs.reconciler import Keeper, Pace
-from ratchet.rl_coordinator.registry.clickhouse_lineage import History
+from ratchet.rl_coordinator.registry.clickhouse_lineage import PolicyHistory
 from ratchet.rl_coordinator.registry.http_registry import RegistryRoutes
 from ratchet.rl_coordinator.registry.http_replay import ReplayRoutes
 from ratchet.rl_coordinator.registry.kv_policies import KvPolicies
@@ -58,8 +58,9 @@ from ratchet.service.contracts import load_contracts
 from ratchet.service.health import Check
 from ratchet.service.http import HttpServer
 from ratchet.service.runtime import App, Component, Periodic
+from ratchet.stores.history import History
 from ratchet.stores.objects import Objects
-from ratchet.stores.stored import StoredWatch
+from ratchet.stores.stored import StoredWatch, stored_check
 from ratchet.stores.warehouse import Warehouse
 
 NAME = "rl_coordinator"
@@ -126,9 +127,10 @@ async def assembled(settings: Settings, stores: Stores, house: House, recipes: R
     keeper = Keeper(bus, store, Pace(settings.tick_s, house.limits, settings.job_retention_s), bus.now)
     dispatcher = Dispatcher(store, policies, _exporter(settings, stores), keeper, house, bus.now)
     counts, settled = Counts(stores.warehouse), StoredWatch(bus, (counter.stream, preferring.stream))
+    is_stored = stored_check(settled, History(stores.warehouse))
     triggers = [
-        ThresholdTrigger(store, intake, settled, Thresholds("rewarded", counter, recipes.rewarded), bus.now),
-        ThresholdTrigger(store, intake, settled, Thresholds("preferences", preferring, recipes.preferences), bus.now),
+        ThresholdTrigger(store, intake, is_stored, Thresholds("rewarded", counter, recipes.rewarded), bus.now),
+        ThresholdTrigger(store, intake, is_stored, Thresholds("preferences", preferring, recipes.preferences), bus.now),
     ]
     api = http_app(
         stores.checks(),
@@ -199,11 +201,11 @@ def _trajectories(settings: Settings, stores: Stores) -> Trajectories:
 
 def _replay(settings: Settings, stores: Stores, policies: KvPolicies) -> Replay:
     snapshots = Snapshots(stores.objects, settings.shared.s3_bucket)
-    return Replay(policies, snapshots, History(stores.warehouse), _trajectories(settings, stores))
+    return Replay(policies, snapshots, PolicyHistory(stores.warehouse), _trajectories(settings, stores))
 
 
 def _registry_routes(settings: Settings, stores: Stores, policies: KvPolicies, jobs: KvJobs) -> RegistryRoutes:
-    snapshots, history = Snapshots(stores.objects, settings.shared.s3_bucket), History(stores.warehouse)
+    snapshots, history = Snapshots(stores.objects, settings.shared.s3_bucket), PolicyHistory(stores.warehouse)
     return RegistryRoutes(
         policies=policies,
         provenance=Provenance(policies, jobs, snapshots, history),

@@ -31,6 +31,10 @@ Query = Mapping[str, str | int | float | None]
 
 ANSWER_BYTES = 64 * 1024 * 1024
 """Most bytes of an answer: the largest list of jobs or prompts has a few."""
+IDLE_S = 4.0
+"""How long an idle connection is kept."""
+QUOTED = 500
+"""Most characters of another program's words in an error."""
 TIMEOUT = "timeout"
 """Code of the error of a peer that took too long."""
 ERRORS: Mapping[int, type[RatchetError]] = {400: BadRequest, 404: NotFound, 409: WrongState}
@@ -76,6 +80,8 @@ class _Client:
             # Reading the certificates takes a while: without need, a context that trusts nobody.
             "verify": httpx.create_ssl_context() if peer.url.lower().startswith("https:") else _trusting_nobody(),
             "trust_env": False,
+            # Servers close an idle connection after 5 s (uvicorn): it is closed here before a request meets that.
+            "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=IDLE_S),
         }
 
     def _request(self, body: object, query: Query | None, timeout_s: float | None) -> dict[str, Any]:
@@ -247,11 +253,12 @@ def is_error(content: bytes) -> bool:
 def error_of(peer: Peer, reply: Reply) -> RatchetError:
     """What an answer with an error status stands for."""
     told = _told(reply.content)
-    reason = told.message or f"{peer.name} answered {reply.status}"
+    words = told.message[:QUOTED]
+    reason = words or f"{peer.name} answered {reply.status}"
     kind = peer.errors.get(reply.status, Unavailable if not 400 <= reply.status < 500 else Rejected)
     code = told.code if isinstance(told.code, str) else None
     if issubclass(kind, Unavailable):
-        why = f": {told.message or 'no reason given'}" if peer.quotable else ""
+        why = f": {words or 'no reason given'}" if peer.quotable else ""
         return kind(f"{peer.name} answered {reply.status}{why}", code=code)
     return kind(peer.refusal.format(status=reply.status, reason=reason), param=told.param, code=code)
 
@@ -260,7 +267,7 @@ def _told(content: bytes) -> _Blame:
     try:
         body = decode(content, _ErrorBody)
     except msgspec.DecodeError:
-        return _Blame(content.decode(errors="replace").strip()[:500])
+        return _Blame(content.decode(errors="replace").strip())
     if isinstance(body.error, _Blame):
         return body.error
     return _Blame(body.error or body.detail or body.message or "")

@@ -67,6 +67,21 @@ class History:
             found += [decode(row["body"].encode(), kind) for row in rows]
         return found
 
+    async def outcomes(self, stream: str, sequences: Collection[int]) -> dict[int, str]:
+        """What became of these messages of a stream, as the ledger says; those that are not settled are left out.
+
+        In the present life of the stream: a broker that was restored gives its sequences out again.
+        """
+        sql = """
+            SELECT sequence, any(toString(outcome)) AS outcome FROM ledger_entries
+            WHERE stream = {stream:String} AND sequence IN {sequences:Array(UInt64)} AND incarnation = (
+                SELECT argMax(concat(created, '/', toString(life)), at) FROM stream_lives WHERE stream = {stream:String}
+            )
+            GROUP BY sequence
+        """
+        rows = await self._warehouse.rows(sql, {"stream": stream, "sequences": sorted(sequences)})
+        return {row["sequence"]: row["outcome"] for row in rows}
+
     async def roles(self) -> list[str]:
         """Every role that has trajectories, in order."""
         rows = await self._warehouse.rows("SELECT DISTINCT role FROM trajectories ORDER BY role")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -21,6 +21,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.contract import Stored
 from ratchet.errors import ContractError, Unavailable
+from ratchet.stores.history import History
 
 log = structlog.get_logger()
 
@@ -32,7 +33,8 @@ LISTEN_S = 0.5
 FLOOR_S = 2.0
 """How often the broker is asked while a message is waited for: an announcement may have been lost with its sender."""
 REMEMBERED = 100_000
-"""Announced sequences of a stream above the last floor; more than that asks for the floor again."""
+"""Most announced sequences of a stream above the last floor. With more, the oldest half is forgotten: the floor has
+passed them, or a reader waits for them a little longer."""
 PAUSE_S = 0.5
 
 
@@ -135,11 +137,13 @@ class StoredWatch:
                 settled.floor, settled.beyond, self._asks_for_floor = 0, set(), True
             settled.incarnation = stored.incarnation
         for part in stored.sequences:
-            settled.beyond.update(range(part.first, part.last + 1))
+            settled.beyond.update(range(max(part.first, part.last - REMEMBERED), part.last + 1))
+        if len(settled.beyond) > REMEMBERED:
+            settled.beyond = set(sorted(settled.beyond)[-REMEMBERED // 2 :])
+            self._asks_for_floor = True
 
     def _is_floor_due(self) -> bool:
-        many = any(len(settled.beyond) > REMEMBERED for settled in self._settled.values())
-        return many or (self._asks_for_floor and time.monotonic() - self._asked_at >= FLOOR_S)
+        return self._asks_for_floor and time.monotonic() - self._asked_at >= FLOOR_S
 
     async def _ask_for_floors(self) -> None:
         for stream, durable in self._durables.items():
@@ -151,3 +155,16 @@ class StoredWatch:
     async def _announce(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+IsStored = Callable[[str, int], Awaitable[bool]]
+"""Whether a message of a stream is in the history, or a dead letter; false while it is not known."""
+
+
+def stored_check(watch: StoredWatch, history: History) -> IsStored:
+    """Asks the ledger, which knows the lives of a stream, once the watch says that it is worth it."""
+
+    async def is_stored(stream: str, sequence: int) -> bool:
+        return watch.is_settled(stream, sequence) and sequence in await history.outcomes(stream, [sequence])
+
+    return is_stored

@@ -68,7 +68,8 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, now: Callable[
     durables = {stream: spec.name for stream, spec in specs.items()}
     patience = timedelta(seconds=settings.assembly_patience_s)
     collectors = {
-        stream: Collector(facts, ledger, incarnations, durable, now, patience) for stream, durable in durables.items()
+        stream: Collector(facts, ledger, incarnations, durable, now, patience, bus.publish)
+        for stream, durable in durables.items()
     }
     restorer = Restorer(bus, collectors, max(spec.batch for spec in specs.values()), settings.restore_per_tick)
     auditor = Auditor(

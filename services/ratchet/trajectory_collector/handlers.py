@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
+
+import structlog
 
 from ratchet.bus.consumer import BatchHandler, Dead, Done, Outcome, Retry
 from ratchet.bus.received import Received
@@ -23,6 +25,8 @@ from ratchet.trajectory_collector.incarnations import Incarnations
 from ratchet.trajectory_collector.ledger import DEAD, DUPLICATE, STORED, Account, Entry
 from ratchet.trajectory_collector.rows import TABLES, Table, row_of
 
+log = structlog.get_logger()
+
 Batch = Sequence[Received[Any]]
 """`Any` because one subscription carries several message types."""
 
@@ -38,6 +42,8 @@ class Collector:
     now: Callable[[], datetime]
     patience: timedelta
     """How long the end of a trajectory waits for its turns, from the first look that found the warehouse there."""
+    publish: Callable[[Message], Awaitable[None]]
+    """`Bus.publish`, for announcements."""
     _first_looks: dict[int, datetime] = field(default_factory=dict[int, datetime])
     """By sequence of an end that waits: when the warehouse first answered that turns are not there yet."""
 
@@ -71,10 +77,19 @@ class Collector:
         for received in fresh:
             if isinstance(received.message, Trajectory):
                 _count(received.message)
-        outcomes = [Done(late.get(received.sequence, ())) for received in batch]
         if batch[0].stream in AWAITED and not again:
-            outcomes[0] = Done([*outcomes[0].events, _announcement(incarnation, batch)])
-        return outcomes
+            await self._announce(_announcement(incarnation, batch))
+        return [Done(late.get(received.sequence, ())) for received in batch]
+
+    async def _announce(self, stored: Stored) -> None:
+        """Publish it here, before any message of the batch is acked.
+
+        A service that waits for it is late without it, and not wrong: so storing never depends on it.
+        """
+        try:
+            await self.publish(stored)
+        except Unavailable as error:
+            log.warning("stored messages are not announced", stream=stored.stream, reason=str(error))
 
     async def _retell(self, table: Table, batch: Batch, first: Mapping[str, Place]) -> Mapping[int, Sequence[Message]]:
         """Fuller tellings take the place of provisional ones; returns what follows from them, by sequence.
@@ -161,7 +176,7 @@ class Collector:
 
 
 def _announcement(incarnation: str, batch: Batch) -> Stored:
-    """That the messages of a batch are in the history; published before the first of them is acked."""
+    """That the messages of a batch are in the history."""
     ranges: list[SequenceRange] = []
     for sequence in sorted({received.sequence for received in batch}):
         if ranges and sequence == ranges[-1].last + 1:

@@ -94,7 +94,7 @@ class PastJob:
     last: Row | None
 
 
-class History:
+class PolicyHistory:
     """Queries by ids, a bounded number at a time."""
 
     def __init__(self, warehouse: Warehouse) -> None:

@@ -12,7 +12,7 @@ from fastapi import Path, Query
 from ratchet.contract.http.models import LineageOut, ModelOut, ModelsOut, OutcomeTimesOut, RoleModelsOut
 from ratchet.contract.state import Job
 from ratchet.errors import NotFound
-from ratchet.rl_coordinator.registry.clickhouse_lineage import History, Span
+from ratchet.rl_coordinator.registry.clickhouse_lineage import PolicyHistory, Span
 from ratchet.rl_coordinator.registry.kv_policies import KvPolicies
 from ratchet.rl_coordinator.registry.provenance import Page, Provenance
 from ratchet.rl_coordinator.registry.shown import model_out, role_models_out
@@ -38,7 +38,7 @@ class RegistryRoutes:
         policies: KvPolicies,
         provenance: Provenance,
         jobs: Callable[[], list[Job]],
-        history: History,
+        history: PolicyHistory,
         now: Callable[[], datetime],
     ) -> None:
         """`jobs`: all of them, oldest first."""

@@ -32,7 +32,7 @@ from ratchet.contract.training import SnapshotRef
 from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.errors import DigestMismatch, NotFound, Rejected
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
-from ratchet.rl_coordinator.registry.clickhouse_lineage import History, PastJob
+from ratchet.rl_coordinator.registry.clickhouse_lineage import PastJob, PolicyHistory
 from ratchet.rl_coordinator.registry.kv_policies import KvPolicies, Policies
 from ratchet.rl_coordinator.registry.provenance_sums import rater_counts, reward_functions
 from ratchet.rl_coordinator.registry.shown import model_out
@@ -64,7 +64,7 @@ class _Found:
 class Provenance:
     """Reads; holds nothing."""
 
-    def __init__(self, policies: KvPolicies, jobs: KvJobs, snapshots: Snapshots, history: History) -> None:
+    def __init__(self, policies: KvPolicies, jobs: KvJobs, snapshots: Snapshots, history: PolicyHistory) -> None:
         self._policies = policies
         self._jobs = jobs
         self._snapshots = snapshots

@@ -11,7 +11,7 @@ from ratchet.datasets.clickhouse_trajectories import Trajectories
 from ratchet.datasets.domain.replay import Lineage, Logged, Prompt, prompt_of, reason_against_calls, unseen
 from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.errors import Conflict, DigestMismatch, NotFound, Rejected
-from ratchet.rl_coordinator.registry.clickhouse_lineage import History
+from ratchet.rl_coordinator.registry.clickhouse_lineage import PolicyHistory
 from ratchet.rl_coordinator.registry.kv_policies import KvPolicies, Policies
 from ratchet.rl_coordinator.registry.lineage import ancestry
 
@@ -38,7 +38,7 @@ class Replay:
     """Chooses the newest prompts for one candidate."""
 
     def __init__(
-        self, policies: KvPolicies, snapshots: Snapshots, history: History, trajectories: Trajectories
+        self, policies: KvPolicies, snapshots: Snapshots, history: PolicyHistory, trajectories: Trajectories
     ) -> None:
         self._policies = policies
         self._snapshots = snapshots

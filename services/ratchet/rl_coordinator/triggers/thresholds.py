@@ -19,7 +19,7 @@ from ratchet.rl_coordinator.jobs.intake import Intake
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.triggers.domain import preferences_request, threshold_request
 from ratchet.rl_coordinator.triggers.recipes import Recipe, recipe_for
-from ratchet.stores.stored import StoredWatch
+from ratchet.stores.stored import IsStored
 
 log = structlog.get_logger()
 
@@ -42,11 +42,11 @@ class ThresholdTrigger:
     """One tick compares every role's counter with its recipe's threshold."""
 
     def __init__(
-        self, store: KvJobs, intake: Intake, settled: StoredWatch, thresholds: Thresholds, now: Callable[[], datetime]
+        self, store: KvJobs, intake: Intake, is_stored: IsStored, thresholds: Thresholds, now: Callable[[], datetime]
     ) -> None:
         self._store = store
         self._intake = intake
-        self._settled = settled
+        self._is_stored = is_stored
         self._counter = thresholds.counter
         self._recipes = thresholds.recipes
         self._what = thresholds.what
@@ -74,7 +74,7 @@ class ThresholdTrigger:
             self._due.pop(role, None)
             return
         due = self._due.setdefault(role, self._counter.sequence(role))
-        if not self._settled.is_settled(self._counter.stream, due):
+        if not await self._is_stored(self._counter.stream, due):
             return
         try:
             job, created = await self._intake.submit(replace(request, priority=recipe.priority))
