@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -14,9 +15,10 @@ import msgspec
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import eventually
-from ratchet.contract import Alert, Start, Trajectory, decode, named_id
+from ratchet.contract import Alert, Start, Stored, Trajectory, decode, named_id
 from ratchet.errors import RatchetError
 from ratchet.service.runtime import App
 from ratchet.service.settings import SharedSettings
@@ -85,6 +87,41 @@ async def test_an_event_that_comes_twice_is_stored_once_and_counted_as_duplicate
         total = await balance(warehouse)
         assert (total["stored"], total["duplicate"], total["missing"]) == (2, 1, 0)
         assert await stored(warehouse) == 2
+
+
+def acked(bus: Bus, sequence: int) -> Callable[[], Awaitable[bool]]:
+    """Whether the collector has acked every trajectory up to `sequence`."""
+
+    async def probe() -> bool:
+        consumer = await bus.nc.jetstream().consumer_info("RL_TRAJECTORIES", "collector-trajectories")
+        return consumer.ack_floor is not None and consumer.ack_floor.stream_seq >= sequence
+
+    return probe
+
+
+async def test_what_is_stored_is_announced_before_it_is_acked(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, migrated(shared_settings):
+        async with running_app(build(settings_of(shared_settings))):
+            await bus.publish_all([trajectory(str(n)) for n in range(300)])
+            await eventually(acked(bus, 300))
+            announced: set[int] = set()
+            async with aclosing(OrderedReader(bus, "RL_STORED").to_end()) as batches:
+                async for batch in batches:
+                    for message in batch:
+                        stored_ones, _ = bus.read(message)
+                        assert isinstance(stored_ones.message, Stored)
+                        for part in stored_ones.message.sequences:
+                            announced.update(range(part.first, part.last + 1))
+        assert announced == set(range(1, 301))
+
+
+async def test_storing_goes_on_where_nothing_can_be_announced(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        await bus.nc.jetstream().delete_stream("RL_STORED")
+        async with running_app(build(settings_of(shared_settings))):
+            await bus.publish_all([trajectory(str(n)) for n in range(3)])
+            await eventually(acked(bus, 3))
+        assert await stored(warehouse) == 3
 
 
 async def test_a_dead_letter_is_accounted_for(shared_settings: SharedSettings) -> None:

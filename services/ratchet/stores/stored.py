@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -21,7 +22,6 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.contract import Stored
 from ratchet.errors import ContractError, Unavailable
-from ratchet.stores.history import History
 
 log = structlog.get_logger()
 
@@ -161,10 +161,18 @@ IsStored = Callable[[str, int], Awaitable[bool]]
 """Whether a message of a stream is in the history, or a dead letter; false while it is not known."""
 
 
-def stored_check(watch: StoredWatch, history: History) -> IsStored:
+class Ledger(Protocol):
+    """The part of `History` that knows what became of a message."""
+
+    async def outcomes(self, stream: str, sequences: Collection[int]) -> dict[int, str]:
+        """See `History.outcomes`."""
+        ...
+
+
+def stored_check(watch: StoredWatch, ledger: Ledger) -> IsStored:
     """Asks the ledger, which knows the lives of a stream, once the watch says that it is worth it."""
 
     async def is_stored(stream: str, sequence: int) -> bool:
-        return watch.is_settled(stream, sequence) and sequence in await history.outcomes(stream, [sequence])
+        return watch.is_settled(stream, sequence) and sequence in await ledger.outcomes(stream, [sequence])
 
     return is_stored

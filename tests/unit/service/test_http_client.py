@@ -17,7 +17,7 @@ import pytest
 from ratchet.contract.http.gateway import FeedbackTaken
 from ratchet.errors import BadRequest, NotFound, RatchetError, Rejected, Unavailable, WrongState
 from ratchet.service import http_client
-from ratchet.service.http_client import TIMEOUT, ApiClient, AsyncApiClient, Peer, bearer
+from ratchet.service.http_client import QUOTED, TIMEOUT, ApiClient, AsyncApiClient, Peer, bearer
 
 PEER = Peer("the gateway", "http://user:secret@gateway/")
 TAKEN = {"feedback_id": "f", "trajectory_id": "t", "of_a_newer_version": 1}
@@ -103,6 +103,15 @@ async def test_a_peer_says_what_its_statuses_mean_and_how_a_refusal_reads() -> N
             lambda _, code=status: httpx.Response(code, text="broken"), "GET", "/x", dict, peer=peer
         ):
             assert (type(error), str(error)) == (kind, said)
+
+
+async def test_an_error_repeats_little_of_another_programs_words_and_nothing_where_they_may_be_secret() -> None:
+    long = {"error": {"message": "x" * 100_000}}
+    for error in await both(lambda _: httpx.Response(409, json=long), "GET", "/x", dict):
+        assert str(error) == "x" * QUOTED
+    silent = Peer("the engine", "http://e", quotable=False)
+    for error in await both(lambda _: httpx.Response(503, text="the prompt"), "GET", "/x", dict, peer=silent):
+        assert str(error) == "the engine answered 503"
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"[]", b'{"feedback_id": 7}', b'{"feedback_id": "\xff"}'])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from ratchet.contract import Message, Stored, Trajectory
 from ratchet.contract.operations import SequenceRange
 from ratchet.service.contracts import load_contracts
 from ratchet.service.runtime import Component
-from ratchet.stores.stored import StoredWatch
+from ratchet.stores.stored import StoredWatch, stored_check
 from tests.support.messages import trajectory
 
 STREAM = "RL_TRAJECTORIES"
@@ -104,3 +104,40 @@ async def test_a_broker_that_was_away_is_followed_again(bus: FakeBus) -> None:
 
         await watch.wait_for(STREAM, {1}, 40)
         assert watch.is_settled(STREAM, 1)
+
+
+class Ledger:
+    """The history's ledger, with the entries of the stream's present life."""
+
+    def __init__(self, entries: Collection[int]) -> None:
+        self._entries = entries
+        self.asked = 0
+
+    async def outcomes(self, stream: str, sequences: Collection[int]) -> dict[int, str]:
+        """Those of the sequences that have an entry."""
+        assert stream == STREAM
+        self.asked += 1
+        return {sequence: "stored" for sequence in sequences if sequence in self._entries}
+
+
+async def test_the_ledger_is_asked_once_it_is_worth_it_and_has_the_last_word(bus: FakeBus) -> None:
+    """What is settled may be of an earlier life of the stream, whose sequences began again."""
+    ledger = Ledger({2})
+    async with running(StoredWatch(bus, (STREAM,))) as watch:
+        is_stored = stored_check(watch, ledger)
+        assert not await is_stored(STREAM, 2)
+        assert ledger.asked == 0
+
+        await bus.publish(announced((1, 2)))
+        await watch.wait_for(STREAM, {1, 2}, 40)
+        assert await is_stored(STREAM, 2)
+        assert not await is_stored(STREAM, 1)
+
+
+async def test_what_is_announced_is_remembered_within_a_bound(bus: FakeBus) -> None:
+    async with running(StoredWatch(bus, (STREAM,))) as watch:
+        await bus.publish(announced((1, 10**12)))
+        await watch.wait_for(STREAM, {10**12}, 40)
+
+        assert watch.is_settled(STREAM, 10**12)
+        assert not watch.is_settled(STREAM, 1)
