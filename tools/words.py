@@ -22,9 +22,6 @@ ROOT = Path(__file__).resolve().parents[1]
 GLOSSARY = ROOT / "docs" / "glossary.md"
 HEADING = "## Words we do not use"
 NOT_YET = (
-    "CHANGELOG.md",
-    "README.md",
-    "contracts/",
     "docs/",
     "services/ratchet/canary_deployer/",
     "services/ratchet/cli/",
