@@ -236,6 +236,20 @@ async def test_each_message_of_a_batch_has_its_own_outcome(connect: Connect) -> 
     assert letter.causation_id == "order-3"
 
 
+async def test_a_handler_that_leaves_out_an_outcome_fails_for_those_messages_alone(connect: Connect) -> None:
+    async def handle(batch: Sequence[Received[Order]]) -> Sequence[Outcome]:
+        return [Done([Bill(number=one.message.number)]) for one in batch if one.message.number != 2]
+
+    async with connect() as bus:
+        await bus.publish_all(orders(1, 2, 3))
+        async with running(bus.subscribe("bills", {Order: handle}, bounds=Bounds(linger_s=0.5))):
+            await eventually(lambda: _holds(bus, "BILLS", 2))
+            await eventually(lambda: _holds(bus, "DEAD", 1))
+        bills, (letter,) = await read(bus, "BILLS"), await read(bus, "DEAD")
+    assert sorted(one.message.number for one in bills) == [1, 3]
+    assert letter.message.detail == "TypeError: the handler returned 0 outcomes for 1 messages"
+
+
 async def test_one_message_that_fails_among_many_is_dead_and_the_others_are_handled(connect: Connect) -> None:
     sizes: list[int] = []
 

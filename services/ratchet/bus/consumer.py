@@ -227,7 +227,10 @@ class Consumer:
 
     async def _handle(self, handler: BatchHandler, part: Sequence[tuple[Msg, Received[Message]]]) -> None:
         async def handled(deliveries: Sequence[tuple[Msg, Received[Message]]]) -> Sequence[Outcome]:
-            return await handler([received for _, received in deliveries])
+            outcomes = await handler([received for _, received in deliveries])
+            if len(outcomes) != len(deliveries):
+                raise TypeError(f"the handler returned {len(outcomes)} outcomes for {len(deliveries)} messages")
+            return outcomes
 
         async with aclosing(in_halves(part, handled)) as halves:
             async for deliveries, result in halves:
