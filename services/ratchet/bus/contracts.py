@@ -21,7 +21,7 @@ import msgspec
 
 from ratchet.bus.deadletter import DeadLetter
 from ratchet.bus.message import Message, decode, encode
-from ratchet.bus.registry import BucketSpec, ConsumerSpec, ProjectionSpec, Stream, Topic, specs
+from ratchet.bus.registry import BucketSpec, ConsumerSpec, ProjectionSpec, Stream, Topic, check_names, specs
 from ratchet.bus.upgrades import NO_UPGRADES, Upgrade, Upgrades, older_versions, upgrade_path
 from ratchet.errors import ConfigError, InvalidMessage, Rejected, UnknownSubject
 
@@ -55,10 +55,12 @@ class Contracts:
     ) -> None:
         """`types`: topic -> typed mirror. `mask` takes out what must not stand in logs and dead letters.
 
-        Raises `ConfigError` when an upgrade leads out of its stream, where no reader could follow."""
+        Raises `ConfigError` for a registry that names what is not there, and for an upgrade that leads out of its
+        stream, where no reader could follow.
+        """
         self.topics = specs(Topic, document["topics"])
         self.streams = specs(Stream, document["streams"])
-        self.buckets = specs(BucketSpec, document.get("buckets", {}))
+        self.buckets = specs(BucketSpec, document.get("buckets", {}), beside=("keys", "readers"))
         self.consumers = specs(ConsumerSpec, document.get("consumers", {}))
         self.projections = specs(ProjectionSpec, document.get("projections", {}))
         self.dead_letter = _dead_letter(document.get("dead_letters", ""), types)
@@ -69,12 +71,23 @@ class Contracts:
         ]
         self.types = types
         self.mask = mask
+        self._check(schemas)
         self._upgrades = upgrades
         for older, upgrade in upgrades.items():
             if self._named(older).stream != self._named(upgrade.to).stream:
                 raise ConfigError(f"{older} and {upgrade.to} are in different streams")
         self._strict = {name: _view(schema) for name, schema in schemas.items()}
         self._open = {name: _view(open_view(schema)) for name, schema in schemas.items()}
+
+    def _check(self, schemas: Mapping[str, Json]) -> None:
+        """Raises `ConfigError` when the registry names something that is not there."""
+        readers = [*self.consumers.values(), *self.projections.values()]
+        check_names("streams", (one.stream for one in (*self.topics.values(), *readers)), self.streams)
+        check_names("schemas", (topic.schema for topic in self.topics.values()), schemas)
+        if untyped := sorted(set(self.topics) - set(self.types)):
+            raise ConfigError(f"no type was given for the topics {', '.join(untyped)}")
+        check_names("topics", (topic for one in readers for topic in one.topics), self.topics)
+        check_names("buckets", (one.bucket for one in self.projections.values()), self.buckets)
 
     @classmethod
     def load(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from ratchet.errors import ConfigError
-
-T = TypeVar("T")
 
 _PARAMETER = re.compile(r"<(\w+)>")
 
@@ -37,9 +35,9 @@ class Stream:
 
     name: str
     subjects: tuple[str, ...]
-    retention: str = "limits"
-    """`limits` or `workqueue`."""
-    discard: str = "old"
+    retention: Literal["limits", "workqueue"] = "limits"
+    """A work queue forgets a message once it is acked."""
+    discard: Literal["old", "new"] = "old"
     """What a full stream does: drop the `old`est message, or refuse the `new` one."""
     max_age_s: float | None = None
     max_msgs: int | None = None
@@ -120,9 +118,30 @@ class ProjectionSpec:
     bucket: str
 
 
-def specs(kind: type[T], entries: Any) -> dict[str, T]:
-    """One section of the registry, by name. `Any` because it is JSON."""
-    return {name: msgspec.convert({"name": name, **entry}, kind) for name, entry in entries.items()}
+D = TypeVar("D", "Topic", "Stream", "BucketSpec", "ConsumerSpec", "ProjectionSpec")
+
+
+def specs(kind: type[D], entries: Any, beside: Collection[str] = ()) -> dict[str, D]:
+    """One section of the registry, by name. `Any` because it is JSON; `beside`: members that others read.
+
+    Raises `ConfigError` for a member that is unknown, missing or of a wrong type.
+    """
+    known = {*beside, *(one.name for one in fields(kind))} - {"name"}
+    read: dict[str, D] = {}
+    for name, entry in entries.items():
+        if unknown := sorted(set(entry) - known):
+            raise ConfigError(f"registry, {name}: unknown members {', '.join(unknown)}")
+        try:
+            read[name] = msgspec.convert({"name": name, **entry}, kind)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"registry, {name}: {error}") from error
+    return read
+
+
+def check_names(what: str, named: Iterable[str], known: Collection[str]) -> None:
+    """Raises `ConfigError` when the registry names something that is not there."""
+    if missing := sorted(set(named) - set(known)):
+        raise ConfigError(f"the registry names {what} that are not there: {', '.join(missing)}")
 
 
 def check_handled(name: str, declared: Iterable[str], handled: Iterable[str]) -> None:

@@ -1,0 +1,48 @@
+"""A registry that contradicts itself is refused when it is read, and not at the first message."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ratchet.bus.contracts import Contracts
+from ratchet.errors import ConfigError
+from tests.support.shop import REGISTRY, SCHEMAS, TYPES
+
+Change = Callable[[Any], object]
+TOPIC = next(iter(REGISTRY["topics"]))
+STREAM = REGISTRY["topics"][TOPIC]["stream"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda new: new["topics"][TOPIC].update(stream="GONE"), "names streams that are not there: GONE"),
+        (lambda new: new["topics"][TOPIC].update(schema="gone.v1"), "names schemas that are not there: gone.v1"),
+        (lambda new: new["streams"][STREAM].update(max_age=5), f"registry, {STREAM}: unknown members max_age"),
+        (lambda new: new["streams"][STREAM].update(retention="work_queue"), "Invalid enum value 'work_queue'"),
+        (lambda new: new["streams"][STREAM].pop("subjects"), "missing required field `subjects`"),
+        (lambda new: new["topics"].update({"x.v1": new["topics"][TOPIC]}), "no type was given for the topics x.v1"),
+        (
+            lambda new: new["consumers"].update(x={"service": "x", "stream": STREAM, "topics": ["gone.v1"]}),
+            "names topics that are not there: gone.v1",
+        ),
+        (
+            lambda new: new["projections"].update(
+                x={"service": "x", "stream": STREAM, "topics": [TOPIC], "bucket": "gone"}
+            ),
+            "names buckets that are not there: gone",
+        ),
+        (lambda new: new.update(dead_letters=TOPIC), "`dead_letters` must name the topic of the dead letters"),
+    ],
+)
+def test_what_does_not_hold_together_is_refused_in_words(change: Change, reason: str) -> None:
+    registry = copy.deepcopy(REGISTRY)
+    change(registry)
+
+    with pytest.raises(ConfigError) as refused:
+        Contracts(registry, SCHEMAS, TYPES)
+    assert reason in str(refused.value)
