@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 GLOSSARY = ROOT / "docs" / "glossary.md"
 HEADING = "## Words we do not use"
 NOT_YET = (
-    "docs/",
+    "docs/api/",
+    "docs/cli.md",
     "services/ratchet/canary_deployer/",
     "services/ratchet/cli/",
     "services/ratchet/client/",
