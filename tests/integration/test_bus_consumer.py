@@ -139,6 +139,7 @@ async def test_messages_that_wait_for_others_do_not_keep_the_others_away(setting
         await bus.publish(trajectory("go"))
         async with running(consuming(bus, {Trajectory: handle})):
             await eventually(lambda: true(handled))
+    assert handled == ["session-go"]
 
 
 async def test_a_batch_is_bounded_in_what_its_bodies_unpack_to(settings: SharedSettings) -> None:

@@ -81,6 +81,8 @@ async def test_an_event_that_the_broker_stored_twice_is_folded_once(settings: Sh
         async with running(second):
             await say(bus, "ade", take="after a restart")
             await folded(second, "abcde")
+            assert await second.check() is None
+        assert await alerts(bus) == []
 
 
 async def test_a_message_that_cannot_be_folded_is_left_out_and_its_neighbours_are_not(settings: SharedSettings) -> None:
@@ -90,6 +92,7 @@ async def test_a_message_that_cannot_be_folded_is_left_out_and_its_neighbours_ar
             await say(bus, ["a", "poison", "b"])
             await folded(projection, "ab")
             await projection.wait_for(3)
+            assert projection.state("support") == ["a", "b"]
 
 
 async def test_messages_that_were_gone_before_they_were_read_are_counted_and_told(settings: SharedSettings) -> None:
@@ -136,6 +139,9 @@ async def test_a_stream_that_was_made_anew_is_noticed_by_a_projection_that_start
         await say(bus, "defgh", take="anew")
         async with running(projection := sessions(bus)):
             await folded(projection, "abcdefgh")
+            assert "lacks messages" in (await projection.check() or "")
+        (alert,) = await alerts(bus)
+        assert "made anew" in alert
 
 
 async def test_a_stream_that_was_set_back_is_noticed_although_it_says_that_it_is_the_same(
@@ -174,6 +180,7 @@ async def test_a_broker_that_lost_everything_is_followed_from_the_beginning(
         await eventually(lambda: _patiently(made))
         await say(bus, "xy")
         await folded(projection, "xy")  # its states were in the broker too
+        assert projection.states() == {"support": ["x", "y"]}
 
 
 async def test_positions_name_every_projection_and_pass_over_what_is_none_of_theirs(settings: SharedSettings) -> None:

@@ -429,6 +429,7 @@ async def test_starts_are_stored_and_accounted_for(shared_settings: SharedSettin
             return (await balance(warehouse, "RL_STARTS")).get("stored") == 1
 
         await eventually(balanced)
+        assert (await balance(warehouse, "RL_STARTS"))["missing"] == 0
 
 
 async def test_large_trajectories_are_stored_whole(shared_settings: SharedSettings) -> None:

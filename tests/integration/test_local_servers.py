@@ -166,3 +166,4 @@ def test_programs_that_make_the_bucket_at_the_same_time_all_have_it(tmp_path: Pa
             list(pool.map(Objects.ensure_bucket, stores))
         for objects in stores:
             objects.ping()
+        assert [bucket["Name"] for bucket in s3_client(server).list_buckets()["Buckets"]] == ["one-for-all"]

@@ -43,8 +43,10 @@ async def test_an_engine_that_compared_the_probe_says_so_at_the_load_and_later()
     assert not (await engine({"/v1/models": models(), "/v1/load_lora_adapter": text}).load(policy(2))).compared
 
 
-async def test_a_resident_policy_is_not_loaded_again():
-    await engine({"/v1/models": models(NAME)}).load(policy(2))
+async def test_a_resident_policy_is_not_loaded_again() -> None:
+    sent: list[httpx.Request] = []
+    await engine({"/v1/models": models(NAME)}, sent).load(policy(2))
+    assert [request.url.path for request in sent] == ["/v1/models"]
 
 
 @pytest.mark.parametrize(

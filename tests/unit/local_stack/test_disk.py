@@ -40,3 +40,4 @@ def test_a_long_log_is_cut_while_a_process_appends_to_it(tmp_path: Path) -> None
 
 def test_a_log_that_is_not_there_is_no_fault(tmp_path: Path) -> None:
     cut_log(tmp_path / "absent.log")
+    assert list(tmp_path.iterdir()) == []

@@ -88,13 +88,16 @@ class FakeBus(Bus):
         return Extent(held.made, held.first, held.last)
 
     async def ask(self, question: str, kind: type[A]) -> A:
-        """The broker's own answer to `STREAM.INFO.<stream>` or `CONSUMER.INFO.<stream>.<consumer>`, read as `kind`."""
+        """The broker's own answer to `STREAM.INFO.<stream>` or `CONSUMER.INFO.<stream>.<consumer>`, read as `kind`.
+
+        Raises `BusUnavailable`, also for an answer that is no `kind`: that there is no such consumer.
+        """
         self.broker.check()
         what, _, name = question.partition(".INFO.")
         stream, _, consumer = name.partition(".")
         held = self.broker.streams[stream]
         info = held.info() if what == "STREAM" else held.consumer_info(consumer)
-        return msgspec.convert({"ts": self.broker.now(), **info}, kind)
+        return _answer({"ts": self.broker.now(), **info}, question, kind)
 
     async def ensure_streams(self) -> None:
         """They are there."""
@@ -219,7 +222,8 @@ class _FakePullConsumer(PullConsumer):
 
     async def state(self) -> ConsumerState:
         self._broker.check()
-        return msgspec.convert({"ts": self._broker.now(), **self._held.consumer_info(self._name)}, ConsumerState)
+        info = {"ts": self._broker.now(), **self._held.consumer_info(self._name)}
+        return _answer(info, f"CONSUMER.INFO.{self._name}", ConsumerState)
 
     async def close(self) -> Sequence[Msg]:
         if self._fill in self._held.listeners:
@@ -250,3 +254,11 @@ class _FakePullConsumer(PullConsumer):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_at(due, self._fill) if due is not None else None
+
+
+def _answer(info: dict[str, Any], question: str, kind: type[A]) -> A:
+    """What the server says, read as the real bus reads it (`pull_consumer.asked`)."""
+    try:
+        return msgspec.convert(info, kind)
+    except msgspec.ValidationError as error:
+        raise BusUnavailable(f"cannot ask {question}: {error!r}") from error
