@@ -17,7 +17,7 @@ PAGES = [
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "services").rglob("README.md")),
-    *sorted((ROOT / "examples").rglob("*.md")),
+    *sorted(page for page in (ROOT / "examples").rglob("*.md") if "node_modules" not in page.parts),
 ]
 SOURCES = sorted((ROOT / "services" / "ratchet").rglob("*.py"))
 
