@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -14,7 +14,7 @@ from ratchet.bus.message import decode, encode
 from ratchet.contract.snapshot import LABELS, ROWS, SNAPSHOT, ParquetFile, SnapshotHeader, SnapshotManifest
 from ratchet.contract.training import SnapshotRef
 from ratchet.datasets.domain.rows import RowOrigin, SnapshotRow
-from ratchet.datasets.domain.selection import Learned
+from ratchet.datasets.domain.selection import Consumed
 from ratchet.datasets.parquet import RowWriter
 from ratchet.errors import Rejected
 from ratchet.stores.policies import BlobStore
@@ -90,7 +90,7 @@ class Snapshots:
     def __init__(self, objects: BlobStore, bucket: str) -> None:
         self._objects = objects
         self._bucket = bucket
-        self._learned: dict[str, Learned] = {}
+        self._consumed: dict[str, Consumed] = {}
 
     def writer(self, form: str) -> SnapshotWriter:
         """For a new snapshot of the format `form`."""
@@ -104,11 +104,19 @@ class Snapshots:
         """The snapshot whose manifest has this digest, where we store it."""
         return SnapshotRef(uri=f"s3://{self._bucket}/{PREFIX}/{digest}.json", digest=digest)
 
-    def learned(self, digest: str) -> Learned:
-        """What whoever learned from the snapshot with this digest has learned from."""
-        if digest not in self._learned:
+    def consumed(self, digests: Iterable[str]) -> Consumed:
+        """The data of the snapshots with these digests, together. Raises as `manifest` does."""
+        parts = [self._consumed_by(digest) for digest in digests]
+        return Consumed(
+            trajectories=frozenset[str]().union(*(part.trajectories for part in parts)),
+            preferences=frozenset[str]().union(*(part.preferences for part in parts)),
+            labelled=frozenset[str]().union(*(part.labelled for part in parts)),
+        )
+
+    def _consumed_by(self, digest: str) -> Consumed:
+        if digest not in self._consumed:
             manifest = self.manifest(self.ref(digest))
             trajectories = frozenset(manifest.trajectories)
             labelled = trajectories if manifest.format == LABELS else frozenset[str]()
-            self._learned[digest] = Learned(trajectories, frozenset(manifest.preferences or ()), labelled)
-        return self._learned[digest]
+            self._consumed[digest] = Consumed(trajectories, frozenset(manifest.preferences or ()), labelled)
+        return self._consumed[digest]

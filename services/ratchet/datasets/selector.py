@@ -15,19 +15,19 @@ from ratchet.datasets.domain.baselines import baselines
 from ratchet.datasets.domain.labels import label_row, labels, left_out_before
 from ratchet.datasets.domain.pairs import PairRules, pair_row, select_pairs
 from ratchet.datasets.domain.rows import TRANSFORMS, Recipe, Scored, SnapshotRow, row_of
-from ratchet.datasets.domain.selection import LEFT_OUT_ARMS, Candidate, Learned, Rules, age_order, select
+from ratchet.datasets.domain.selection import LEFT_OUT_ARMS, Candidate, Consumed, Rules, age_order, select
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.rules.training_options import Amounts
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SnapshotQuery:
     """The data that a job asks for."""
 
     role: str
     algorithm: str
     dataset: Dataset
-    learned: Learned
+    consumed: Consumed
 
     @property
     def filter(self) -> DatasetFilter:
@@ -39,8 +39,8 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """What was chosen, and why the rest was left out."""
+class SnapshotPlan:
+    """What a snapshot will hold, and why the rest was left out."""
 
     ids: Sequence[str]
     left_out: Mapping[str, int]
@@ -58,8 +58,8 @@ class Draft:
     """Why these cannot be learned from, however many there are."""
 
 
-class Drafts:
-    """Chooses from the warehouse."""
+class SnapshotSelector:
+    """Chooses from the warehouse what a snapshot will hold."""
 
     def __init__(
         self, trajectories: Trajectories, preferences: Preferences, amounts: Amounts, pairs_per_group: int
@@ -70,92 +70,92 @@ class Drafts:
         self._amounts = amounts
         self._pairs_per_group = pairs_per_group
 
-    async def draft(self, wanted: Wanted) -> Draft:
-        """The draft of the format that the job's algorithm learns from."""
-        by_format = {TRAJECTORIES: self._draft_trajectories, PAIRS: self._draft_pairs, LABELS: self._draft_labels}
-        return await by_format[wanted.format](wanted)
+    async def select(self, query: SnapshotQuery) -> SnapshotPlan:
+        """The plan of a snapshot in the format that the job's algorithm learns from."""
+        by_format = {TRAJECTORIES: self._plan_trajectories, PAIRS: self._plan_pairs, LABELS: self._plan_labels}
+        return await by_format[query.format](query)
 
-    async def _draft_trajectories(self, wanted: Wanted) -> Draft:
-        recipe = recipe_of(wanted)
-        catalogue = await self._trajectories.catalogue(wanted.role)
-        consumed = wanted.learned.trajectories if recipe.needs_calls else frozenset[str]()
-        rules = Rules(filter=wanted.filter, needs_calls=recipe.needs_calls, consumed=consumed)
-        selection = select(catalogue.candidates, rules, wanted.dataset.sample_size)
+    async def _plan_trajectories(self, query: SnapshotQuery) -> SnapshotPlan:
+        recipe = recipe_of(query)
+        catalogue = await self._trajectories.catalogue(query.role)
+        consumed = query.consumed.trajectories if recipe.needs_calls else frozenset[str]()
+        rules = Rules(filter=query.filter, needs_calls=recipe.needs_calls, consumed=consumed)
+        selection = select(catalogue.candidates, rules, query.dataset.sample_size)
         scores = _scores(catalogue.candidates, recipe.transform)
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
-            found = await self._trajectories.trajectories(wanted.role, ids)
-            turns = await self._trajectories.turns(wanted.role, ids)
+            found = await self._trajectories.trajectories(query.role, ids)
+            turns = await self._trajectories.turns(query.role, ids)
             return await asyncio.to_thread(
                 lambda: [row_of(found[key], turns[key], scores[key], recipe) for key in ids if key in found]
             )
 
-        return Draft(
+        return SnapshotPlan(
             ids=[candidate.trajectory_id for candidate in selection.chosen],
             left_out=selection.left_out,
             nouns=("trajectory with a reward", "rewarded trajectories"),
             rows=rows,
             watermarks=catalogue.watermarks,
             reward_function=catalogue.reward_function,
-            minimum=self._amounts.least(wanted.algorithm),
+            minimum=self._amounts.least(query.algorithm),
             waiting=catalogue.waiting,
         )
 
-    async def _draft_pairs(self, wanted: Wanted) -> Draft:
-        watermark = await self._preferences.watermark(wanted.role, "preferences")
-        opinions = await self._preferences.opinions(wanted.role)
-        rules = PairRules(wanted.filter, wanted.learned.preferences, self._pairs_per_group)
-        selection = select_pairs(opinions, rules, wanted.dataset.sample_size)
+    async def _plan_pairs(self, query: SnapshotQuery) -> SnapshotPlan:
+        watermark = await self._preferences.watermark(query.role, "preferences")
+        opinions = await self._preferences.opinions(query.role)
+        rules = PairRules(query.filter, query.consumed.preferences, self._pairs_per_group)
+        selection = select_pairs(opinions, rules, query.dataset.sample_size)
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
-            found = await self._preferences.preferences(wanted.role, ids)
+            found = await self._preferences.preferences(query.role, ids)
             votes = selection.votes
             return await asyncio.to_thread(lambda: [pair_row(found[key], votes[key]) for key in ids if key in found])
 
-        return Draft(
+        return SnapshotPlan(
             ids=[opinion.preference_id for opinion in selection.chosen],
             left_out=selection.left_out,
             nouns=("preference", "preferences"),
             rows=rows,
             watermarks={"RL_FEEDBACK": watermark},
-            minimum=self._amounts.least(wanted.algorithm),
+            minimum=self._amounts.least(query.algorithm),
         )
 
-    async def _draft_labels(self, wanted: Wanted) -> Draft:
-        watermark = await self._preferences.watermark(wanted.role, "feedback")
-        said = labels(await self._preferences.thumbs(wanted.role))
-        catalogue = await self._trajectories.catalogue(wanted.role)
+    async def _plan_labels(self, query: SnapshotQuery) -> SnapshotPlan:
+        watermark = await self._preferences.watermark(query.role, "feedback")
+        said = labels(await self._preferences.thumbs(query.role))
+        catalogue = await self._trajectories.catalogue(query.role)
         judged = [one for one in catalogue.candidates if said.get(one.trajectory_id) is not None]
-        rules = Rules(filter=wanted.filter, needs_calls=False, consumed=wanted.learned.labelled)
-        selection = select(judged, rules, wanted.dataset.sample_size)
+        rules = Rules(filter=query.filter, needs_calls=False, consumed=query.consumed.labelled)
+        selection = select(judged, rules, query.dataset.sample_size)
         chosen = {one.trajectory_id: bool(said[one.trajectory_id]) for one in selection.chosen}
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
-            found = await self._trajectories.trajectories(wanted.role, ids)
-            turns = await self._trajectories.turns(wanted.role, ids)
+            found = await self._trajectories.trajectories(query.role, ids)
+            turns = await self._trajectories.turns(query.role, ids)
             return await asyncio.to_thread(
                 lambda: [label_row(found[key], turns[key], chosen[key]) for key in ids if key in found]
             )
 
         lost = left_out_before(said, {one.trajectory_id for one in catalogue.candidates})
         ups = sum(chosen.values())
-        return Draft(
+        return SnapshotPlan(
             ids=list(chosen),
             left_out=+Counter({**selection.left_out, **lost}),
             nouns=("trajectory with a reward and thumbs", "trajectories with thumbs"),
             rows=rows,
             watermarks={**catalogue.watermarks, "RL_FEEDBACK": watermark},
             reward_function=catalogue.reward_function,
-            minimum=self._amounts.least(wanted.algorithm),
+            minimum=self._amounts.least(query.algorithm),
             waiting=catalogue.waiting,
             problem=_one_sided(ups, len(chosen)),
         )
 
 
-def recipe_of(wanted: Wanted) -> Recipe:
+def recipe_of(query: SnapshotQuery) -> Recipe:
     """How rows of trajectories are made for the job."""
-    transform = wanted.dataset.reward_transform or "identity"
-    return Recipe(transform=transform, needs_calls=ALGORITHMS[wanted.algorithm].needs_token_ids)
+    transform = query.dataset.reward_transform or "identity"
+    return Recipe(transform=transform, needs_calls=ALGORITHMS[query.algorithm].needs_token_ids)
 
 
 def _scores(candidates: Sequence[Candidate], transform: str) -> Mapping[str, Scored]:

@@ -26,7 +26,7 @@ from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
 from ratchet.datasets.clickhouse_preferences import Preferences
 from ratchet.datasets.clickhouse_trajectories import Trajectories
 from ratchet.datasets.s3_snapshots import Snapshots
-from ratchet.datasets.selector import Drafts
+from ratchet.datasets.selector import SnapshotSelector
 from ratchet.errors import ConfigError
 from ratchet.rl_coordinator.http import JobRoutes, StatusRoutes, http_app
 from ratchet.rl_coordinator.http.overview import Overview
@@ -185,14 +185,14 @@ def _counted(rewarded: Projection[int], preferences: Projection[int]) -> Callabl
 
 
 def _exporter(settings: Settings, stores: Stores) -> Exporter:
-    drafts = Drafts(
+    selector = SnapshotSelector(
         _trajectories(settings, stores),
         Preferences(stores.warehouse, settings.history_limit),
         _amounts(settings),
         pairs_per_group=settings.pairs_per_group,
     )
     snapshots = Snapshots(stores.objects, settings.shared.s3_bucket)
-    return Exporter(drafts, snapshots, settings.chunk, stores.bus.now)
+    return Exporter(selector, snapshots, settings.chunk, stores.bus.now)
 
 
 def _trajectories(settings: Settings, stores: Stores) -> Trajectories:

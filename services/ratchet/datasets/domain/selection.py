@@ -36,8 +36,8 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """What the lineage has already learned from."""
+class Consumed:
+    """The data that a lineage has already learned from."""
 
     trajectories: frozenset[str] = frozenset()
     preferences: frozenset[str] = frozenset()

@@ -16,9 +16,9 @@ from ratchet.contract.http.jobs import PreviewOut
 from ratchet.contract.snapshot import SNAPSHOT, SnapshotHeader
 from ratchet.contract.state import Job
 from ratchet.contract.training import Dataset, DatasetFilter, SnapshotRef, TrainingRequest
-from ratchet.datasets.domain.selection import Learned, still_waiting
+from ratchet.datasets.domain.selection import still_waiting
 from ratchet.datasets.s3_snapshots import Snapshots
-from ratchet.datasets.selector import Draft, Drafts, Wanted, recipe_of
+from ratchet.datasets.selector import SnapshotPlan, SnapshotQuery, SnapshotSelector, recipe_of
 from ratchet.errors import Rejected
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.references import given_snapshot
@@ -40,8 +40,10 @@ class Export:
 class Exporter:
     """Makes snapshots. Holds nothing between two exports but manifests it has read."""
 
-    def __init__(self, drafts: Drafts, snapshots: Snapshots, chunk: int, now: Callable[[], datetime]) -> None:
-        self._drafts = drafts
+    def __init__(
+        self, selector: SnapshotSelector, snapshots: Snapshots, chunk: int, now: Callable[[], datetime]
+    ) -> None:
+        self._selector = selector
         self._snapshots = snapshots
         self._chunk = chunk
         self._now = now
@@ -59,16 +61,11 @@ class Exporter:
             wanted = await self._wanted(job.role, job.algorithm, job.request.training_config.dataset, policies)
             return await self._export(job, wanted, parent)
 
-    async def _wanted(self, role: str, algorithm: str, dataset: Dataset, policies: Policies) -> Wanted:
+    async def _wanted(self, role: str, algorithm: str, dataset: Dataset, policies: Policies) -> SnapshotQuery:
         """What a job asks for, with what the stable policy's lineage has already learned from."""
         digests = consumed_snapshots(policies.stable.version if policies.stable else None, policies.versions)
-        learned = await asyncio.to_thread(lambda: [self._snapshots.learned(digest) for digest in digests])
-        together = Learned(
-            trajectories=frozenset[str]().union(*(one.trajectories for one in learned)),
-            preferences=frozenset[str]().union(*(one.preferences for one in learned)),
-            labelled=frozenset[str]().union(*(one.labelled for one in learned)),
-        )
-        return Wanted(role, algorithm, dataset, together)
+        consumed = await asyncio.to_thread(self._snapshots.consumed, digests)
+        return SnapshotQuery(role, algorithm, dataset, consumed)
 
     async def preview(self, request: TrainingRequest, policies: Policies) -> PreviewOut:
         """What the snapshot of a job for `request` would hold; all rows are made, and none is written.
@@ -79,7 +76,7 @@ class Exporter:
         if config.dataset.snapshot is not None:
             raise Rejected("dataset.snapshot is given: there is nothing to choose")
         wanted = await self._wanted(request.role, config.algorithm, config.dataset, policies)
-        draft = await self._drafts.draft(wanted)
+        draft = await self._selector.select(wanted)
         left_out, sources = Counter(draft.left_out), Counter[str]()
         for ids in _chunks(draft.ids, self._chunk):
             made = await draft.rows(ids)
@@ -98,8 +95,8 @@ class Exporter:
             refused=draft.problem or short,
         )
 
-    async def _export(self, job: Job, wanted: Wanted, parent: str | None) -> Export:
-        draft = await self._drafts.draft(wanted)
+    async def _export(self, job: Job, wanted: SnapshotQuery, parent: str | None) -> Export:
+        draft = await self._selector.select(wanted)
         if draft.problem:
             raise Rejected(f"role {job.role} cannot be trained by {job.algorithm}: {draft.problem}")
         left_out = Counter(draft.left_out)
@@ -116,7 +113,7 @@ class Exporter:
             log.info("snapshot exported", job=job.training_job_id, rows=writer.rows, left_out=dict(left_out))
             return Export(snapshot, writer.rows)
 
-    def _header(self, job: Job, wanted: Wanted, draft: Draft, parent: str | None) -> SnapshotHeader:
+    def _header(self, job: Job, wanted: SnapshotQuery, draft: SnapshotPlan, parent: str | None) -> SnapshotHeader:
         return SnapshotHeader(
             kind=SNAPSHOT,
             role=job.role,
@@ -138,7 +135,7 @@ def _count(rows: int, left_out: Mapping[str, int]) -> None:
         metrics.SNAPSHOT_TRAJECTORIES.labels(reason).inc(count)
 
 
-def _shortage(wanted: Wanted, draft: Draft, rows: int, left_out: Mapping[str, int]) -> str:
+def _shortage(wanted: SnapshotQuery, draft: SnapshotPlan, rows: int, left_out: Mapping[str, int]) -> str:
     """Why there is too little to learn from, for people."""
     one, many = draft.nouns
     seen, waiting = rows + sum(left_out.values()), still_waiting(draft.waiting)

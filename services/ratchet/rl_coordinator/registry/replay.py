@@ -69,10 +69,9 @@ class Replay:
         digests = [one.dataset_digest for one in line if one.dataset_digest is not None]
         try:
             made = await asyncio.to_thread(self._snapshots.manifest, self._snapshots.ref(digests[0]))
-            learned = await asyncio.to_thread(lambda: [self._snapshots.learned(digest) for digest in digests])
+            trajectories = (await asyncio.to_thread(self._snapshots.consumed, digests)).trajectories
         except (NotFound, DigestMismatch, Rejected) as error:
             raise Conflict(f"what {line[0].name} and its ancestors learned from cannot be read: {error}") from error
-        trajectories = frozenset[str]().union(*(one.trajectories for one in learned))
         return Lineage(
             versions=[one.version for one in line],
             since=made.created_at,
