@@ -1,4 +1,4 @@
-"""A role with two policies, its gateway and its judge, in memory: what a rollout driver meets."""
+"""A role with two policies, its gateway and its judge, in memory: what a rollout controller meets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ratchet.bus.testing import START, FakeBus, FakeClock
-from ratchet.canary_deployer.controller import RoleDriver, Work
+from ratchet.canary_deployer.controller import RolloutController, Work
 from ratchet.canary_deployer.domain.rollout import PASSED, GateResult, Rollout
 from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Chunk, Event, call_of, score_of, started_of
@@ -213,7 +213,7 @@ class FakeSource:
 
 
 class CanaryWorld:
-    """Everything around a driver. `restart` is what a kill leaves: the bus, and a new driver."""
+    """Everything around a controller. `restart` is what a kill leaves: the bus, and a new controller."""
 
     def __init__(self, rules: Rules | None = None, strategy: str = "canary") -> None:
         self.clock = FakeClock()
@@ -231,10 +231,15 @@ class CanaryWorld:
         """Tests let minutes pass between two looks."""
         self.random = random.Random(7)
         self.played = 0
-        self.driver = self.new_driver()
+        self.controller = self.new_controller()
 
-    def new_driver(self) -> RoleDriver:
-        return RoleDriver(ROLE, self.office(), self.work())
+    @property
+    def operators(self) -> RolloutController:
+        """Takes operators' orders."""
+        return self.controller
+
+    def new_controller(self) -> RolloutController:
+        return RolloutController(ROLE, self.office(), self.work())
 
     def work(self) -> Work:
         return Work(self.gates, FakeSource(self.bus), self.traffic, self.history, self.strategy, tick_s=0.01)
@@ -258,7 +263,7 @@ class CanaryWorld:
     def restart(self) -> None:
         """The process died and a new one begins."""
         self.bus.faults.at = None
-        self.driver = self.new_driver()
+        self.controller = self.new_controller()
 
     async def with_policies(self, *versions: int) -> CanaryWorld:
         """Register policies; the first one is stable already."""
@@ -291,11 +296,11 @@ class CanaryWorld:
             entry = await self.bus.bucket(ROLLOUTS, Rollout).get(ROLE)
             if entry is not None and entry.value.state in states and not entry.value.outbox:
                 return entry.value
-            await self.driver.step()
+            await self.controller.step()
         raise AssertionError(f"not {states} after {steps} steps: {(await self.rollout()).state}")
 
     async def play(self, count: int, stable_success: float, canary_success: float, *, rewarded: bool = True) -> None:
-        """Trajectories as gateway and judge would publish them now, and one step of the driver."""
+        """Trajectories as gateway and judge would publish them now, and one step of the controller."""
         route = await self.route()
         messages: list[Any] = []
         for _ in range(count):
@@ -309,4 +314,4 @@ class CanaryWorld:
             if rewarded:
                 messages.append(reward_of(trajectory_id, success=success))
         self.bus.arrive(messages)
-        await self.driver.step()
+        await self.controller.step()

@@ -3,7 +3,7 @@
 BrokerClock: what all that follows calls now
 Leadership: one of several deployers leads; the others serve what can be read, and wait
 RL_TRAINING --training.status--> Handlers --> policies KV (next version) --> Deployments.registered   (while leading)
-Deployments, while leading: one RoleDriver per role
+Deployments, while leading: one RolloutController per role
     gates (engine, held-out command, people) --> RolloutKeeper --> rollouts KV, policies KV, RL_DEPLOYMENTS, RL_ALERTS
     RL_STARTS, RL_TURNS, RL_REWARDS --> NatsEvents --> domain (fold, decide) --> RolloutKeeper
 Api on `port`: what there is, and operators' acts

@@ -82,7 +82,7 @@ class Work:
     tick_s: float
 
 
-class RoleDriver:
+class RolloutController:
     """One lock: operators' acts and the driver's own steps take turns."""
 
     def __init__(self, role: str, office: Office, work: Work) -> None:

@@ -1,4 +1,4 @@
-"""One driver per role, for as long as this process leads."""
+"""One controller per role, for as long as this process leads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import structlog
 
-from ratchet.canary_deployer.controller import RoleDriver, Work
+from ratchet.canary_deployer.controller import RolloutController, Work
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.rollout_store import Office
@@ -20,7 +20,7 @@ RESCAN_S = 1.0
 
 
 class Deployments:
-    """Starts a driver for every role that is known when a term begins, and for every new one.
+    """Starts a controller for every role that is known when a term begins, and for every new one.
 
     `run` works for one term, and may be called again for the next: every record is read anew then.
     """
@@ -28,7 +28,7 @@ class Deployments:
     def __init__(self, office: Office, work: Work) -> None:
         self._office = office
         self._work = work
-        self._drivers: dict[str, RoleDriver] = {}
+        self._controllers: dict[str, RolloutController] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._running = False
         self._stopping = asyncio.Event()
@@ -37,49 +37,49 @@ class Deployments:
         """Drive all roles until stopped."""
         self._running = True
         try:
-            for role in [*self._drivers, *await self._known_roles()]:
+            for role in [*self._controllers, *await self._known_roles()]:
                 self._drive(role)
             await self._stopping.wait()
-            await asyncio.gather(*(driver.stop() for driver in self._drivers.values()))
+            await asyncio.gather(*(controller.stop() for controller in self._controllers.values()))
             await asyncio.gather(*self._tasks.values())
         finally:
             self._running = False
-            self._drivers.clear()
+            self._controllers.clear()
             self._tasks.clear()
             self._stopping.clear()
 
     async def stop(self) -> None:
-        """Every driver saves where it is and returns."""
+        """Every controller saves where it is and returns."""
         self._stopping.set()
 
     def registered(self, role: str) -> None:
         """A role has a new policy."""
         self._drive(role)
-        self._drivers[role].wake()
+        self._controllers[role].wake()
 
     async def roles(self) -> list[str]:
         """Every role that has a policy."""
-        return sorted({*self._drivers, *await self._office.policies.roles()})
+        return sorted({*self._controllers, *await self._office.policies.roles()})
 
-    async def driver(self, role: str) -> RoleDriver:
-        """The driver of a role, which takes orders. Raises `NotFound`, or `NotLeading` with the leader's address."""
+    async def controller(self, role: str) -> RolloutController:
+        """The controller of a role, for orders. Raises `NotFound`, or `NotLeading` with the leader's address."""
         _ = self._office.lead.term
-        driver = self._drivers.get(role)
-        if driver is not None:
-            return driver
+        controller = self._controllers.get(role)
+        if controller is not None:
+            return controller
         if role in await self._office.policies.roles():
             raise NotLeading("this deployer has just begun to lead: try again in a few seconds")
         raise NotFound(f"no such role: {role}")
 
     async def current(self, role: str) -> Rollout | None:
         """The newest rollout of a role: a leader's own, else as the leader saved it. Raises `NotFound`."""
-        driver = self._drivers.get(role)
-        if driver is not None:
+        controller = self._controllers.get(role)
+        if controller is not None:
             try:
                 await self._office.lead.confirm()
-                return await driver.current()
+                return await controller.current()
             except BusUnavailable:
-                return await driver.current()
+                return await controller.current()
             except NotLeading:
                 pass
         entry = await self._office.rollouts.get(role)
@@ -89,18 +89,18 @@ class Deployments:
 
     def fault(self, role: str) -> str | None:
         """Why the role's rollout cannot go on; None when it can, or when another deployer leads."""
-        driver = self._drivers.get(role)
-        return driver.fault if driver else None
+        controller = self._controllers.get(role)
+        return controller.fault if controller else None
 
     async def check(self) -> str | None:
         """Readiness: why a rollout cannot go on, None when all can."""
-        faults = [f"{role}: {driver.fault}" for role, driver in self._drivers.items() if driver.fault]
+        faults = [f"{role}: {controller.fault}" for role, controller in self._controllers.items() if controller.fault]
         return "; ".join(faults) or None
 
     def _drive(self, role: str) -> None:
-        driver = self._drivers.setdefault(role, RoleDriver(role, self._office, self._work))
+        controller = self._controllers.setdefault(role, RolloutController(role, self._office, self._work))
         if self._running and not self._stopping.is_set() and role not in self._tasks:
-            self._tasks[role] = asyncio.create_task(driver.run())
+            self._tasks[role] = asyncio.create_task(controller.run())
 
     async def _known_roles(self) -> list[str]:
         while not self._stopping.is_set():

@@ -134,9 +134,9 @@ class Api:
     async def start(self, role: str, body: StartIn) -> RolloutOut:
         """Roll out a version, or approve the one that waits. Strategy immediate takes override."""
         order = _order(body, body.override, body.strategy)
-        driver = await self._deployments.driver(_checked(role))
+        controller = await self._deployments.controller(_checked(role))
         policy = await self._policies.version(role, body.version)
-        start = driver.would_start if body.dry_run else driver.start
+        start = controller.would_start if body.dry_run else controller.start
         return self._shown(role, await start(policy, order))
 
     def _act(self, act: Act) -> Callable[..., Awaitable[RolloutOut]]:
@@ -144,8 +144,8 @@ class Api:
 
         async def taken(role: str, body: ActIn) -> RolloutOut:
             order = _order(body, isinstance(body, PromoteIn) and body.override)
-            driver = await self._deployments.driver(_checked(role))
-            take = driver.would_act if body.dry_run else driver.act
+            controller = await self._deployments.controller(_checked(role))
+            take = controller.would_act if body.dry_run else controller.act
             return self._shown(role, await take(act, order))
 
         async def promoted(role: str, body: PromoteIn) -> RolloutOut:

@@ -1,4 +1,4 @@
-"""A role's driver: from a registered policy to a verdict, operators' acts, and a kill between any two writes."""
+"""A role's controller: from a registered policy to a verdict, operators' acts, and a kill between any two writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from ratchet.bus.kv import Entry
 from ratchet.bus.message import Cause
 from ratchet.bus.testing import FakeBucket, Killed, eventually
-from ratchet.canary_deployer.controller import RoleDriver
+from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.domain.announcements import Facts, registration
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.budget import Budget
@@ -99,7 +99,7 @@ async def test_a_rollback_takes_one_step_and_writes_the_route_right_after_the_de
     world.bus.arrive([start_of(one, "canary", 2, 0.1, route) for one in ids])
     world.bus.arrive([turn_of(one, "canary", 2, 0.1) for one in ids])
     world.bus.arrive([reward_of(one, success=False) for one in ids])
-    await world.driver.step()
+    await world.controller.step()
     assert (await world.rollout()).state == "rolled_back"
     assert world.bus.faults.log[-6:] == [
         "rollouts/support",
@@ -166,7 +166,7 @@ async def test_the_first_policy_of_a_role_is_stable_after_load_and_warmup():
 async def register(world: CanaryWorld, version: int) -> None:
     """One more candidate."""
     await world.bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.{version}", policy(version))
-    world.driver.wake()
+    world.controller.wake()
 
 
 async def test_the_newest_candidate_begins_and_older_ones_are_superseded_and_announced():
@@ -185,7 +185,7 @@ async def test_a_candidate_that_waits_for_approval_is_superseded_with_a_new_salt
     world.gates["heldout_tasks"].outcome = NEEDS_APPROVAL
     before = await world.until("awaiting_approval")
     await register(world, 3)
-    await world.driver.step()
+    await world.controller.step()
     assert (await world.rollout()).state == "superseded"
     assert await world.stage_of(2) == "superseded"
     world.gates["heldout_tasks"].outcome = "passed"
@@ -202,13 +202,13 @@ async def test_a_canary_with_traffic_is_superseded_only_after_its_deadline():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     await register(world, 3)
-    await world.driver.step()
+    await world.controller.step()
     assert (await world.rollout()).candidate == served(2)
     world.clock.advance(3601)
-    await world.driver.step()
+    await world.controller.step()
     assert (await world.rollout()).state == "held"
     world.clock.advance(31)
-    await world.driver.step()
+    await world.controller.step()
     assert (await world.rollout()).reason == f"superseded by {served(3).name} after its deadline"
     assert (await world.route()).canary is None
     assert (await world.until("running")).candidate == served(3)
@@ -217,10 +217,10 @@ async def test_a_canary_with_traffic_is_superseded_only_after_its_deadline():
 async def test_what_an_operator_started_is_not_superseded():
     world = await CanaryWorld().with_policies(1, 2)
     world.gates["approval"].outcome = NEEDS_APPROVAL
-    await world.driver.start(policy(2), Order("ann", "this one"))
+    await world.operators.start(policy(2), Order("ann", "this one"))
     await world.until("awaiting_approval")
     await register(world, 3)
-    await world.driver.act(Act.APPROVE, Order("ann", "yes"))
+    await world.operators.act(Act.APPROVE, Order("ann", "yes"))
     assert (await world.rollout()).candidate == served(2)
 
 
@@ -230,19 +230,19 @@ async def test_approve_starts_the_canary_of_what_waits_and_promote_does_not():
     await world.until("awaiting_approval")
     for override in (False, True):
         with pytest.raises(IllegalMove, match="that is awaiting_approval: approve it first; possible: approve"):
-            await world.driver.act(Act.PROMOTE, Order("ann", "now", override=override))
-    await world.driver.act(Act.APPROVE, Order("ann", "looked at it"))
+            await world.operators.act(Act.PROMOTE, Order("ann", "now", override=override))
+    await world.operators.act(Act.APPROVE, Order("ann", "looked at it"))
     rollout = await world.rollout()
     assert (rollout.state, rollout.approval, rollout.weight) == ("running", "manual_approved", 0.1)
     with pytest.raises(IllegalMove, match="cannot approve a rollout that is running"):
-        await world.driver.act(Act.APPROVE, Order("ann", "again"))
+        await world.operators.act(Act.APPROVE, Order("ann", "again"))
 
 
 async def test_an_undecided_canary_is_promoted_by_override_only():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     with pytest.raises(Conflict, match=r"is undecided .* `ratchet rollout promote support --override`"):
-        await world.driver.act(Act.PROMOTE, Order("ann", "we need it"))
+        await world.operators.act(Act.PROMOTE, Order("ann", "we need it"))
     assert (await world.route()).stable == served(1)
 
 
@@ -250,7 +250,7 @@ async def promoted(*versions: int) -> CanaryWorld:
     """A world in which the second of two policies was just promoted."""
     world = await CanaryWorld().with_policies(*versions)
     await world.until("running")
-    await world.driver.act(Act.PROMOTE, Order("ann", "looks fine", override=True))
+    await world.operators.act(Act.PROMOTE, Order("ann", "looks fine", override=True))
     return world
 
 
@@ -260,7 +260,7 @@ async def test_revert_undoes_a_promotion_in_one_write_without_gates_and_parks_th
     for gate in world.gates.values():
         gate.outcome = FAILED
     before = world.bus.faults.log.count(f"policies/{ROLE}")
-    await world.driver.act(Act.REVERT, Order("ann", "it answers nonsense"))
+    await world.operators.act(Act.REVERT, Order("ann", "it answers nonsense"))
     route = await world.route()
     assert (route.stable, route.previous, route.canary) == (served(1), None, None)
     assert world.bus.faults.log.count(f"policies/{ROLE}") == before + 1
@@ -272,12 +272,12 @@ async def test_revert_undoes_a_promotion_in_one_write_without_gates_and_parks_th
     deployed = world.bus.published(ModelDeployed)[-2:]
     assert [(one.policy_version, one.state) for one in deployed] == [(1, "promoted"), (2, "rolled_back")]
     await register(world, 3)
-    await world.driver.step()
+    await world.controller.step()
     assert (await world.rollout()).state == "reverted"
     assert await world.stage_of(3) == "registered"
     for gate in world.gates.values():
         gate.outcome = "passed"
-    await world.driver.act(Act.RESUME, Order("ann", "go on"))
+    await world.operators.act(Act.RESUME, Order("ann", "go on"))
     assert (await world.until("running")).candidate == served(3)
     assert first_break(world.bus.published(ModelRollout)) is None
 
@@ -289,14 +289,14 @@ async def test_revert_wins_whatever_runs_and_ends_it_in_the_same_decision(state:
     await register(world, 3)
     await world.until("gating" if state == "held" else state if state != "paused" else "running")
     if state == "paused":
-        await world.driver.act(Act.PAUSE, Order("ann", "wait"))
+        await world.operators.act(Act.PAUSE, Order("ann", "wait"))
     if state == "held":
         await world.until("running")
         world.clock.advance(3601)
-        await world.driver.step()
+        await world.controller.step()
     assert (await world.rollout()).state == state
     decisions = len(world.bus.published(ModelRollout))
-    await world.driver.act(Act.REVERT, Order("ann", "back"))
+    await world.operators.act(Act.REVERT, Order("ann", "back"))
     assert len(world.bus.published(ModelRollout)) == decisions + 1
     route = await world.route()
     assert (route.stable, route.canary) == (served(1), None)
@@ -310,7 +310,7 @@ async def with_lost_chunks(in_their_place: bytes | None = None) -> CanaryWorld:
     await world.until("running")
     await world.play(40, 0.7, 0.7)
     world.clock.advance(10)
-    await world.driver.step()
+    await world.controller.step()
     chunks = world.bus.bucket(ROLLOUT_CHUNKS, Chunk)
     names = await chunks.keys()
     assert names
@@ -331,7 +331,7 @@ async def test_a_rollout_whose_trajectories_are_gone_ends_since_nothing_can_be_p
 
 async def test_trajectories_that_cannot_be_read_are_gone_and_hold_up_no_operator():
     world = await with_lost_chunks(b'{"of": "another version"}')
-    assert (await world.driver.act(Act.ROLLBACK, Order("ann", "now"))).state == "rolled_back"
+    assert (await world.operators.act(Act.ROLLBACK, Order("ann", "now"))).state == "rolled_back"
     world = await with_lost_chunks(b"\xff")
     assert "trajectories of the rollout cannot be read" in (await world.until("rolled_back")).reason
 
@@ -339,7 +339,7 @@ async def test_trajectories_that_cannot_be_read_are_gone_and_hold_up_no_operator
 @pytest.mark.parametrize("act", [Act.ROLLBACK, Act.PAUSE])
 async def test_an_operator_does_not_wait_for_trajectories_that_are_gone(act: Act):
     world = await with_lost_chunks()
-    done = await world.driver.act(act, Order("ann", "now"))
+    done = await world.operators.act(act, Order("ann", "now"))
     assert done.state == {Act.ROLLBACK: "rolled_back", Act.PAUSE: "paused"}[act]
     await world.until("rolled_back")
 
@@ -347,7 +347,7 @@ async def test_an_operator_does_not_wait_for_trajectories_that_are_gone(act: Act
 async def test_a_revert_during_the_soak_ends_the_promotion_that_is_under_way():
     world = await CanaryWorld(strategy="blue_green").with_policies(1, 2)
     await world.until("soaking")
-    done = await world.driver.act(Act.REVERT, Order("ann", "no"))
+    done = await world.operators.act(Act.REVERT, Order("ann", "no"))
     assert (done.state, done.parked) == ("rolled_back", True)
     assert ((await world.route()).stable, await world.stage_of(2)) == (served(1), "rolled_back")
 
@@ -367,16 +367,16 @@ async def test_a_revert_of_a_soak_that_is_held_for_a_person_ends_it_too():
     world.bus.arrive([start_of(canary, "canary", 2, 0.95, route), turn_of(canary, "canary", 2, 0.95), reward])
     await world.until("held")
     assert [alert.severity for alert in world.bus.published(Alert)] == ["warning"]
-    done = await world.driver.act(Act.REVERT, Order("ann", "no"))
+    done = await world.operators.act(Act.REVERT, Order("ann", "no"))
     assert (done.state, done.parked) == ("rolled_back", True)
     assert ((await world.route()).stable, await world.stage_of(2)) == (served(1), "rolled_back")
 
 
 async def test_there_is_nothing_to_revert_twice():
     world = await promoted(1, 2)
-    await world.driver.act(Act.REVERT, Order("ann", "back"))
+    await world.operators.act(Act.REVERT, Order("ann", "back"))
     with pytest.raises(Conflict, match="no predecessor to go back to: roll out another version with"):
-        await world.driver.act(Act.REVERT, Order("ann", "and forth"))
+        await world.operators.act(Act.REVERT, Order("ann", "and forth"))
 
 
 async def reasons(world: CanaryWorld, *versions: int) -> list[str | None]:
@@ -387,9 +387,9 @@ async def test_a_resume_after_a_revert_keeps_the_reasons_of_the_revert():
     world = await promoted(1, 2)
     await register(world, 3)
     await world.until("gating")
-    await world.driver.act(Act.REVERT, Order("ann", "it answers nonsense"))
+    await world.operators.act(Act.REVERT, Order("ann", "it answers nonsense"))
     assert await reasons(world, 1, 2, 3) == ["it answers nonsense"] * 3
-    await world.driver.act(Act.RESUME, Order("ann", "the prompt is fixed"))
+    await world.operators.act(Act.RESUME, Order("ann", "the prompt is fixed"))
     assert (await world.rollout()).reason == "the prompt is fixed"
     assert await reasons(world, 1, 2, 3) == ["it answers nonsense"] * 3
 
@@ -397,8 +397,8 @@ async def test_a_resume_after_a_revert_keeps_the_reasons_of_the_revert():
 async def test_a_resume_after_a_revert_in_the_soak_keeps_the_reason_of_the_revert():
     world = await CanaryWorld(strategy="blue_green").with_policies(1, 2)
     await world.until("soaking")
-    await world.driver.act(Act.REVERT, Order("ann", "it answers nonsense"))
-    await world.driver.act(Act.RESUME, Order("ann", "the prompt is fixed"))
+    await world.operators.act(Act.REVERT, Order("ann", "it answers nonsense"))
+    await world.operators.act(Act.RESUME, Order("ann", "the prompt is fixed"))
     assert await reasons(world, 2) == ["it answers nonsense"]
 
 
@@ -406,17 +406,17 @@ async def test_a_resume_after_a_revert_in_the_soak_keeps_the_reason_of_the_rever
 async def test_a_kill_at_any_write_of_a_revert_changes_nothing_in_the_end(after_effect: bool):
     plain = await promoted(1, 2)
     first = plain.bus.faults.writes
-    await plain.driver.act(Act.REVERT, Order("ann", "back"))
+    await plain.operators.act(Act.REVERT, Order("ann", "back"))
     for at in range(first + 1, plain.bus.faults.writes + 1):
         world = await promoted(1, 2)
         world.bus.faults.at, world.bus.faults.after_effect = at, after_effect
         with pytest.raises(Killed):
-            await world.driver.act(Act.REVERT, Order("ann", "back"))
+            await world.operators.act(Act.REVERT, Order("ann", "back"))
         world.restart()
-        world.driver.wake()  # so that a step with nothing to do does not wait
-        await world.driver.step()
+        world.controller.wake()  # so that a step with nothing to do does not wait
+        await world.controller.step()
         if (await world.rollout()).state != "reverted":
-            await world.driver.act(Act.REVERT, Order("ann", "back"))
+            await world.operators.act(Act.REVERT, Order("ann", "back"))
         assert ((await world.route()).stable, (await world.rollout()).outbox) == (served(1), ())
         assert [await world.stage_of(version) for version in (1, 2)] == ["stable", "rolled_back"]
         assert first_break(world.bus.published(ModelRollout)) is None
@@ -427,7 +427,7 @@ async def test_a_refused_policy_can_be_started_by_override_and_is_marked_so():
     world.gates["heldout_tasks"].outcome = FAILED
     world.gates["heldout_tasks"].evidence = {"regression": True}
     await world.until("refused")
-    await world.driver.start(
+    await world.operators.start(
         await world.policies.version("support", 2), Order("ann", "rehearse a rollback", override=True)
     )
     rollout = await world.until("running")
@@ -444,7 +444,7 @@ async def test_an_override_does_not_waive_the_probe():
     world = await CanaryWorld().with_policies(1, 2)
     world.gates["probe"].outcome = FAILED
     await world.until("refused")
-    await world.driver.start(await world.policies.version("support", 2), Order("ann", "try", override=True))
+    await world.operators.start(await world.policies.version("support", 2), Order("ann", "try", override=True))
     rollout = await world.until("refused")
     assert rollout.override
     assert rollout.reason.startswith("gate probe")
@@ -455,7 +455,7 @@ async def test_a_candidate_without_heldout_evidence_waits_for_approval():
     world.gates["heldout_tasks"].outcome = NEEDS_APPROVAL
     await world.until("awaiting_approval")
     assert (await world.route()).canary is None
-    await world.driver.start(await world.policies.version("support", 2), Order("ann", "looked at it"))
+    await world.operators.start(await world.policies.version("support", 2), Order("ann", "looked at it"))
     rollout = await world.until("running")
     assert rollout.approval == "manual_approved"
     assert [d.verdict for d in world.bus.published(ModelRollout)] == ["hold", "start"]
@@ -464,7 +464,7 @@ async def test_a_candidate_without_heldout_evidence_waits_for_approval():
 async def test_pause_freezes_the_stage_but_not_the_alarm():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
-    await world.driver.act(Act.PAUSE, Order("ann", "lunch"))
+    await world.operators.act(Act.PAUSE, Order("ann", "lunch"))
     world.clock.advance(500)
     await world.play(100, 0.9, 0.9)
     assert (await world.rollout()).stage == 0
@@ -475,12 +475,12 @@ async def test_pause_freezes_the_stage_but_not_the_alarm():
 async def test_resume_goes_on_with_a_new_deadline():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
-    await world.driver.act(Act.PAUSE, Order("ann", "lunch"))
+    await world.operators.act(Act.PAUSE, Order("ann", "lunch"))
     world.clock.advance(3000)
-    resumed = await world.driver.act(Act.RESUME, Order("ann", "back"))
+    resumed = await world.operators.act(Act.RESUME, Order("ann", "back"))
     assert resumed.age_s == 0
     world.clock.advance(3000)
-    await world.driver.step()
+    await world.controller.step()
     assert (await world.rollout()).state == "running"
 
 
@@ -491,7 +491,7 @@ async def test_undecided_at_the_deadline_holds_and_asks():
         world.clock.advance(61)
         await world.play(40, 0.8, 0.8)
     world.clock.advance(3600)
-    await world.driver.step()
+    await world.controller.step()
     rollout = await world.rollout()
     assert rollout.state == "held"
     assert "undecided at the deadline" in rollout.reason
@@ -502,7 +502,7 @@ async def test_undecided_at_the_deadline_holds_and_asks():
 async def test_operators_may_promote_against_the_evidence_and_that_is_recorded():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
-    await world.driver.act(Act.PROMOTE, Order("ann", "we need it now", override=True))
+    await world.operators.act(Act.PROMOTE, Order("ann", "we need it now", override=True))
     assert (await world.route()).stable == served(2)
     deployed = world.bus.published(ModelDeployed)[-1]
     assert deployed.metadata.approval_status == "emergency_override"
@@ -513,26 +513,26 @@ async def test_operators_may_promote_against_the_evidence_and_that_is_recorded()
 async def test_a_rollback_ends_the_canary_at_once(act: Act):
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
-    await world.driver.act(act, Order("ann", "wrong data"))
+    await world.operators.act(act, Order("ann", "wrong data"))
     assert (await world.route()).canary is None
     assert await world.stage_of(2) == "rolled_back"
     assert world.bus.published(ModelDeployed)[-1].state == "rolled_back"
     with pytest.raises(IllegalMove, match="cannot pause a rollout that is rolled_back: possible: start, revert"):
-        await world.driver.act(Act.PAUSE, Order("ann", "too late"))
+        await world.operators.act(Act.PAUSE, Order("ann", "too late"))
 
 
 async def test_acts_in_the_wrong_state_are_refused():
     world = await CanaryWorld().with_policies(1, 2, 3)
     with pytest.raises(NotFound, match="no rollout of support yet"):
-        await world.driver.act(Act.PAUSE, Order("ann", "early"))
+        await world.operators.act(Act.PAUSE, Order("ann", "early"))
     await world.until("running")
     with pytest.raises(IllegalMove, match="cannot resume a rollout that is running"):
-        await world.driver.act(Act.RESUME, Order("ann", "eager"))
+        await world.operators.act(Act.RESUME, Order("ann", "eager"))
     with pytest.raises(Conflict, match="has a rollout of support@3-33333333 that is running: end it with `ratchet"):
-        await world.driver.start(await world.policies.version("support", 2), Order("ann", "next"))
-    await world.driver.act(Act.ABORT, Order("ann", "stop"))
+        await world.operators.start(await world.policies.version("support", 2), Order("ann", "next"))
+    await world.operators.act(Act.ABORT, Order("ann", "stop"))
     with pytest.raises(Conflict, match="already the stable policy"):
-        await world.driver.start(await world.policies.version("support", 1), Order("ann", "again"))
+        await world.operators.start(await world.policies.version("support", 1), Order("ann", "again"))
 
 
 @pytest.mark.parametrize("state", ["running", "paused", "held"])
@@ -540,15 +540,15 @@ async def test_the_lease_grows_in_every_state_with_traffic(state: str):
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     if state == "paused":
-        await world.driver.act(Act.PAUSE, Order("ann", "wait"))
+        await world.operators.act(Act.PAUSE, Order("ann", "wait"))
     if state == "held":
         world.clock.advance(3601)
-        await world.driver.step()
+        await world.controller.step()
     assert (await world.rollout()).state == state
     leases = []
     for _ in range(3):
         world.clock.advance(5)
-        await world.driver.step()
+        await world.controller.step()
         canary = (await world.route()).canary
         assert canary is not None
         leases.append(canary.lease)
@@ -565,7 +565,7 @@ async def test_a_restart_resumes_the_statistics():
             await world.play(30, 0.8, 0.8)
             if number == 1 and round_ % 2:
                 world.restart()
-        await world.driver.step()
+        await world.controller.step()
     plain, restarted = [await world.rollout() for world in worlds]
     assert restarted.stage == plain.stage
     assert shown(restarted) == shown(plain)
@@ -577,13 +577,13 @@ async def test_statistics_folded_after_the_last_save_are_folded_again_after_a_ki
     await world.until("running")
     await world.play(30, 0.8, 0.8)
     await world.play(30, 0.8, 0.8)
-    seen = await world.driver.current()
+    seen = await world.controller.current()
     stored = await world.rollout()
     assert seen is not None
     assert stored.reward_seq < seen.reward_seq
     world.restart()
     world.clock.advance(2)
-    await world.driver.step()
+    await world.controller.step()
     again = await world.rollout()
     assert (shown(again), again.reward_seq) == (shown(seen), seen.reward_seq)
 
@@ -594,12 +594,12 @@ async def test_the_last_statistics_are_saved_although_nothing_follows():
     await world.play(10, 0.8, 0.8)
     assert (await world.rollout()).watch.stable.trajectories == 0
     world.clock.advance(2)
-    await world.driver.step()
+    await world.controller.step()
     saved = await world.rollout()
     assert saved.watch.stable.trajectories > 0
     writes = world.bus.faults.writes
     world.clock.advance(2)
-    await world.driver.step()
+    await world.controller.step()
     assert world.bus.faults.writes == writes
 
 
@@ -615,9 +615,9 @@ async def scenario(world: CanaryWorld) -> None:
         rollout = await world.rollout()
         if rollout.active and (rollout.stage == 0 or rollout.outbox):
             world.clock.advance(61)
-            await world.driver.step()
+            await world.controller.step()
     if (await world.rollout()).active:
-        await world.driver.act(Act.PROMOTE, Order("ann", "fine", override=True))
+        await world.operators.act(Act.PROMOTE, Order("ann", "fine", override=True))
     await world.until("promoted")
 
 
@@ -656,7 +656,7 @@ async def test_a_broker_that_does_not_answer_is_a_passing_fault():
         await world.play(200, 0.8, 0.8)
     rollout = await world.rollout()
     assert (rollout.stage, len(rollout.outbox)) == (1, 2)
-    await world.driver.step()
+    await world.controller.step()
     assert (await world.rollout()).outbox == ()
     assert [d.verdict for d in world.bus.published(ModelRollout)] == ["start", "advance"]
 
@@ -666,9 +666,9 @@ async def test_an_act_after_a_fault_does_not_lose_the_decision_before_it():
     await world.until("running")
     world.bus.unavailable_at(world.bus.faults.writes + 2)
     with pytest.raises(BusUnavailable):
-        await world.driver.act(Act.PAUSE, Order("ann", "lunch"))
+        await world.operators.act(Act.PAUSE, Order("ann", "lunch"))
     assert (await world.rollout()).outbox
-    await world.driver.act(Act.ABORT, Order("ann", "better not"))
+    await world.operators.act(Act.ABORT, Order("ann", "better not"))
     decisions = world.bus.published(ModelRollout)
     assert [d.verdict for d in decisions] == ["start", "pause", "roll_back"]
     assert first_break(decisions) is None
@@ -677,25 +677,25 @@ async def test_an_act_after_a_fault_does_not_lose_the_decision_before_it():
 async def test_a_second_deployer_on_the_same_role_reads_again_instead_of_overwriting():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
-    other = world.new_driver()
+    other = world.new_controller()
     await other.act(Act.ABORT, Order("bob", "from the other one"))
     with pytest.raises(Conflict):
-        await world.driver.act(Act.PROMOTE, Order("ann", "at the same time", override=True))
-    current = await world.driver.current()
+        await world.operators.act(Act.PROMOTE, Order("ann", "at the same time", override=True))
+    current = await world.controller.current()
     assert current is not None
     assert (current.state, (await world.route()).stable) == ("rolled_back", served(1))
 
 
-async def test_a_running_driver_stops_at_once_and_names_its_fault():
+async def test_a_running_controller_stops_at_once_and_names_its_fault():
     world = await CanaryWorld().with_policies(1, 2)
     world.gates["probe"] = BrokenGate()
-    working = asyncio.create_task(world.driver.run())
+    working = asyncio.create_task(world.controller.run())
 
     async def faulty() -> str | None:
-        return world.driver.fault
+        return world.controller.fault
 
     assert await eventually(faulty) == "the engine is away"
-    await world.driver.stop()
+    await world.controller.stop()
     async with asyncio.timeout(5):
         await working
     assert (await world.rollout()).state == "gating"
@@ -709,13 +709,13 @@ async def test_a_gate_that_fails_by_itself_is_asked_less_and_less_often():
         return [entry["again_in_s"] for entry in logs if entry["event"] == "rollout waits"]
 
     async def seven() -> bool:
-        world.driver.wake()  # no test waits for a pause
+        world.controller.wake()  # no test waits for a pause
         return len(pauses()) >= 7
 
     with capture_logs() as logs:
-        working = asyncio.create_task(world.driver.run())
+        working = asyncio.create_task(world.controller.run())
         await eventually(seven)
-        await world.driver.stop()
+        await world.controller.stop()
         await working
     assert pauses()[:7] == [1, 2, 4, 8, 16, 30, 30]
 
@@ -729,7 +729,7 @@ async def test_a_route_that_is_deleted_or_set_back_under_a_rollout_is_made_true_
         if damage is not None:
             await routes.put(ROLE, damage)
         world.clock.advance(10)
-        await world.driver.step()
+        await world.controller.step()
         route = await world.route()
         assert (route.stable, route.canary and route.canary.policy) == (served(1), served(2))
         assert before.canary is not None
@@ -752,9 +752,9 @@ async def test_a_rollout_of_an_earlier_version_is_rolled_back_since_nothing_is_k
     await world.until("running")
     await of_an_earlier_version(world)
     if act is not None:
-        await world.driver.act(act, Order("ann", "now"))
+        await world.operators.act(act, Order("ann", "now"))
     else:
-        await world.driver.step()
+        await world.controller.step()
     ended = await world.until("rolled_back")
     assert ended.reason == "now" if act else ended.reason.startswith("statistics of the rollout cannot be read")
     assert (await world.route()).canary is None
@@ -766,13 +766,13 @@ async def test_what_ended_or_waits_since_an_earlier_version_holds_up_nobody():
     world.gates["approval"].outcome = NEEDS_APPROVAL
     await world.until("awaiting_approval")
     await of_an_earlier_version(world)
-    assert (await world.driver.act(Act.APPROVE, Order("ann", "go"))).state == "running"
-    await world.driver.act(Act.PROMOTE, Order("ann", "now", override=True))
+    assert (await world.operators.act(Act.APPROVE, Order("ann", "go"))).state == "running"
+    await world.operators.act(Act.PROMOTE, Order("ann", "now", override=True))
     await of_an_earlier_version(world)
     await world.bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.3", policy(3))
-    await world.driver.step()
+    await world.controller.step()
     assert (await world.until("awaiting_approval")).candidate == served(3)
-    assert (await world.driver.act(Act.REVERT, Order("ann", "back"))).candidate == served(1)
+    assert (await world.operators.act(Act.REVERT, Order("ann", "back"))).candidate == served(1)
     assert first_break(world.bus.published(ModelRollout)) is None
 
 
@@ -793,7 +793,7 @@ async def test_a_canary_ends_whatever_became_of_its_policies_entries(version: in
     await world.until("running")
     await lose_entry(world, version, left)
     world.restart()
-    done = await world.driver.act(Act.ROLLBACK, Order("ann", "now"))
+    done = await world.operators.act(Act.ROLLBACK, Order("ann", "now"))
     assert (done.state, done.outbox, (await world.route()).canary) == ("rolled_back", (), None)
 
 
@@ -802,7 +802,7 @@ async def test_a_canary_whose_entry_is_gone_is_rolled_back_by_the_evidence_and_n
     await world.until("running")
     await lose_entry(world, 2, None)
     with pytest.raises(NotFound):
-        await world.driver.act(Act.PROMOTE, Order("ann", "now", override=True))
+        await world.operators.act(Act.PROMOTE, Order("ann", "now", override=True))
     assert (await world.route()).stable == served(1)
     assert await advanced(world, stable=0.9, canary=0.1) == "rolled_back"
 
@@ -810,10 +810,10 @@ async def test_a_canary_whose_entry_is_gone_is_rolled_back_by_the_evidence_and_n
 async def test_a_promotion_is_undone_whatever_became_of_the_policies_entries():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
-    await world.driver.act(Act.PROMOTE, Order("ann", "now", override=True))
+    await world.operators.act(Act.PROMOTE, Order("ann", "now", override=True))
     for version in (1, 2):
         await lose_entry(world, version, None)
-    done = await world.driver.act(Act.REVERT, Order("ann", "back"))
+    done = await world.operators.act(Act.REVERT, Order("ann", "back"))
     assert (done.state, done.outbox, (await world.route()).stable) == ("reverted", (), served(1))
 
 
@@ -835,11 +835,13 @@ class BrokenSource(FakeSource):
 async def test_a_canary_whose_evidence_cannot_be_read_is_not_kept_alive():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
-    world.driver = RoleDriver(ROLE, world.office(), dataclasses.replace(world.work(), source=BrokenSource(world.bus)))
+    world.controller = RolloutController(
+        ROLE, world.office(), dataclasses.replace(world.work(), source=BrokenSource(world.bus))
+    )
     leases: list[int] = []
     for _ in range(10):
         with pytest.raises(BusUnavailable):
-            await world.driver.step()
+            await world.controller.step()
         canary = (await world.route()).canary
         assert canary is not None
         leases.append(canary.lease)
@@ -870,12 +872,12 @@ async def test_a_canary_whose_evidence_cannot_be_saved_is_not_kept_alive():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     records: Any = UnwritableRecords(world.bus.bucket(ROLLOUTS, Rollout))
-    world.driver = RoleDriver(ROLE, dataclasses.replace(world.office(), rollouts=records), world.work())
+    world.controller = RolloutController(ROLE, dataclasses.replace(world.office(), rollouts=records), world.work())
     leases: list[int] = []
     for _ in range(10):
         world.clock.advance(5)
         with pytest.raises(BusUnavailable):
-            await world.driver.step()
+            await world.controller.step()
         canary = (await world.route()).canary
         assert canary is not None
         leases.append(canary.lease)
@@ -886,7 +888,7 @@ async def test_a_leader_that_was_replaced_announces_nothing():
     world = await CanaryWorld().with_policies(1, 2, 3)
     world.lead.leading = False
     with pytest.raises(NotLeading):
-        await world.driver.step()
+        await world.controller.step()
     assert world.bus.stored("RL_DEPLOYMENTS") == []
 
 
@@ -898,19 +900,19 @@ async def test_latencies_that_nobody_measured_leave_a_record_that_can_be_read():
     turns = [turn_of(*claim, index=index, latency_ms=1.7e308) for index in range(2)]
     world.bus.arrive([start_of(*claim, route), *turns, reward_of(trajectory_id, success=True)])
     world.clock.advance(61)
-    await world.driver.step()
+    await world.controller.step()
     assert (await world.rollout()).watch.stable.timed == 1
 
 
 async def test_an_abort_ends_a_gate_that_is_still_running():
     world = await CanaryWorld().with_policies(1, 2)
     gate = world.gates["probe"] = EndlessGate()
-    working = asyncio.create_task(world.driver.run())
+    working = asyncio.create_task(world.controller.run())
     await gate.entered.wait()
-    await world.driver.act(Act.ABORT, Order("ann", "never mind"))
+    await world.operators.act(Act.ABORT, Order("ann", "never mind"))
     await gate.left.wait()
     assert (await world.rollout()).state == "aborted"
-    await world.driver.stop()
+    await world.controller.stop()
     async with asyncio.timeout(5):
         await working
 
@@ -953,12 +955,12 @@ async def test_a_clock_that_is_set_changes_no_stage_no_lease_no_deadline_and_no_
         for _ in range(3):
             world.clock.set_by(jump_s * number)
             world.clock.advance(15)
-            await world.driver.step()
+            await world.controller.step()
     plain, jumped = [await world.rollout() for world in worlds]
     assert (jumped.stage, jumped.stage_age_s, jumped.age_s) == (plain.stage, 45, 45)
     for world in worlds:
         world.clock.advance(15)
-        await world.driver.step()
+        await world.controller.step()
         assert (await world.rollout()).stage == 1
     leases = [(await world.route()).canary for world in worlds]
     assert leases[0] is not None
@@ -972,7 +974,7 @@ async def test_a_new_weight_replaces_the_old_one_although_the_clock_was_set_back
     await world.play(100, 0.8, 0.8)
     world.clock.advance(61)
     world.clock.set_by(-3600)
-    await world.driver.step()
+    await world.controller.step()
     canary = (await world.route()).canary
     assert (await world.rollout()).stage == 1
     assert canary is not None
@@ -988,7 +990,7 @@ async def test_time_in_which_nobody_watched_is_no_time_of_a_stage():
     await world.until("running")
     await world.play(100, 0.8, 0.8)
     world.clock.advance(3600)
-    await world.driver.step()
+    await world.controller.step()
     rollout = await world.rollout()
     assert (rollout.stage, rollout.stage_age_s) == (0, 15)
 
@@ -998,13 +1000,13 @@ async def test_what_a_stage_has_lasted_survives_a_kill_up_to_the_last_lease():
     await world.until("running")
     for _ in range(5):
         world.clock.advance(6)
-        await world.driver.step()
+        await world.controller.step()
     world.restart()
     world.clock.advance(600)
     for _ in range(2):
-        await world.driver.step()
+        await world.controller.step()
         world.clock.advance(6)
-    await world.driver.step()
+    await world.controller.step()
     assert (await world.rollout()).stage_age_s == 30 + 12
 
 

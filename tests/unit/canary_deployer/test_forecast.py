@@ -64,7 +64,7 @@ async def test_past_the_bound_a_person_is_asked_at_once_and_may_start_it():
     assert "at 20 trajectories a day" in rollout.reason
     assert "at 20 trajectories a day" in world.bus.published(Alert)[-1].summary
     assert (await world.route()).canary is None
-    await world.driver.act(Act.APPROVE, Order("ann", "we have time"))
+    await world.operators.act(Act.APPROVE, Order("ann", "we have time"))
     rollout = await world.rollout()
     assert rollout.state == "running"
     assert rollout.forecast is not None
@@ -76,10 +76,10 @@ async def test_a_rollout_that_takes_too_long_is_superseded_by_a_newer_candidate(
     world.traffic.per_day = 20
     await world.with_policies(1, 2)
     await world.until("awaiting_approval")
-    await world.driver.act(Act.APPROVE, Order("ann", "we have time"))
+    await world.operators.act(Act.APPROVE, Order("ann", "we have time"))
     await world.bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.3", policy(3))
-    world.driver.wake()
-    await world.driver.step()
+    world.controller.wake()
+    await world.controller.step()
     rollout = await world.rollout()
     assert rollout.reason == f"superseded by {served(3).name} because it would have taken too long"
     assert await world.stage_of(2) == "superseded"

@@ -50,7 +50,7 @@ def test_a_setting_outside_its_bounds_is_refused():
 
 async def missing(world: CanaryWorld) -> int:
     """Outcomes that are given up on both arms."""
-    rollout = await world.driver.current()
+    rollout = await world.controller.current()
     assert rollout is not None
     return rollout.watch.stable.missing + rollout.watch.canary.missing
 

@@ -52,7 +52,7 @@ class Desk:
 @pytest_asyncio.fixture
 async def desk() -> AsyncIterator[Desk]:
     one = Desk(await CanaryWorld().with_policies(1, 2))
-    one.world.driver = await one.deployments.driver(ROLE)
+    one.world.controller = await one.deployments.controller(ROLE)
     yield one
     await one.client.aclose()
 

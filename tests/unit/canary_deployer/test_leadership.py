@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ratchet.bus.testing import FakeBus, FakeClock
-from ratchet.canary_deployer.controller import RoleDriver, Work
+from ratchet.canary_deployer.controller import RolloutController, Work
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.trajectories import Chunk
@@ -161,9 +161,14 @@ class Pair:
     def __init__(self, world: CanaryWorld) -> None:
         self.world = world
         self.leads = [deployer(world.bus, world.clock, name) for name in ("first", "second")]
-        self.drivers = [self._driver(lead) for lead in self.leads]
+        self.controllers = [self._controller(lead) for lead in self.leads]
 
-    def _driver(self, lead: Leadership) -> RoleDriver:
+    @property
+    def operators(self) -> list[RolloutController]:
+        """What takes the orders of operators, for each of the two."""
+        return self.controllers
+
+    def _controller(self, lead: Leadership) -> RolloutController:
         bus, plain = self.world.bus, self.world.office()
         policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion), lead)
         office = Office(
@@ -179,7 +184,7 @@ class Pair:
             lead=lead,
             monotonic=plain.monotonic,
         )
-        return RoleDriver(
+        return RolloutController(
             ROLE,
             office,
             Work(self.world.gates, FakeSource(bus), self.world.traffic, self.world.history, "canary", tick_s=0.01),
@@ -198,7 +203,7 @@ async def pair() -> Pair:
     world = await CanaryWorld().with_policies(1, 2)
     both = Pair(world)
     await both.leads[0].beat()
-    world.driver = both.drivers[0]
+    world.controller = both.controllers[0]
     await world.until("running")
     return both
 
@@ -207,7 +212,7 @@ async def test_a_new_leader_claims_the_record_before_it_acts_and_renews_the_leas
     both = await pair()
     before = (await both.world.route()).canary
     await both.take_over()
-    await both.drivers[1].step()
+    await both.controllers[1].step()
     assert (await both.world.rollout()).term == 2
     after = (await both.world.route()).canary
     assert before is not None
@@ -218,13 +223,13 @@ async def test_a_new_leader_claims_the_record_before_it_acts_and_renews_the_leas
 async def test_a_frozen_leader_that_wakes_up_writes_nothing():
     both = await pair()
     await both.take_over()
-    await both.drivers[1].act(Act.ABORT, Order("bob", "from the new leader"))
+    await both.operators[1].act(Act.ABORT, Order("bob", "from the new leader"))
     writes = both.world.bus.faults.writes
     for _ in range(3):
         with pytest.raises(NotLeading):
-            await both.drivers[0].step()
+            await both.controllers[0].step()
         with pytest.raises(NotLeading):
-            await both.drivers[0].act(Act.PROMOTE, Order("ann", "to the old one", override=True))
+            await both.operators[0].act(Act.PROMOTE, Order("ann", "to the old one", override=True))
     assert both.world.bus.faults.writes == writes
     assert (await both.world.route()).stable == served(1)
     assert (await both.world.route()).canary is None
@@ -244,11 +249,11 @@ async def test_a_write_that_was_held_up_beyond_the_takeover_changes_nothing_in_t
         confirmed += 1
         if confirmed == held_up:
             await both.take_over()
-            await both.drivers[1].act(Act.ABORT, Order("bob", "the new leader's"))
+            await both.operators[1].act(Act.ABORT, Order("bob", "the new leader's"))
 
     frozen.confirm = freezing  # type: ignore[method-assign]
     with pytest.raises((NotLeading, Conflict)):
-        await four_pauses(both.drivers[0])
+        await four_pauses(both.operators[0])
     route = await both.world.route()
     assert (route.stable, route.canary) == (served(1), None)
     assert await both.world.stage_of(2) == "rolled_back"
@@ -259,11 +264,11 @@ async def test_a_write_that_was_held_up_beyond_the_takeover_changes_nothing_in_t
     assert len({one.sequence for one in both.world.bus.published(ModelRollout)}) == len(verdicts)
 
 
-async def four_pauses(driver: RoleDriver) -> None:
+async def four_pauses(operators: RolloutController) -> None:
     """Enough decisions for every write that there is."""
     for _ in range(4):
-        await driver.act(Act.PAUSE, Order("ann", "the old leader's"))
-        await driver.act(Act.RESUME, Order("ann", "the old leader's"))
+        await operators.act(Act.PAUSE, Order("ann", "the old leader's"))
+        await operators.act(Act.RESUME, Order("ann", "the old leader's"))
 
 
 async def test_a_policy_is_registered_by_the_leader_only():

@@ -265,7 +265,7 @@ async def slow_world(outcome: str, reason: str = "replay, not traffic: differenc
     world = CanaryWorld(quick_rules(**(SLOW | changes)))
     world.traffic.per_day = 20
     world.gates[REPLAY] = Said(REPLAY, outcome, reason)
-    world.driver = world.new_driver()
+    world.controller = world.new_controller()
     return await world.with_policies(1, 2)
 
 
@@ -298,7 +298,7 @@ async def test_replay_is_evidence_in_no_test_of_traffic():
     world = await slow_world(PASSED)
     rollout = await world.until("running")
     assert rollout.watch == Watch()
-    assert (await world.driver.current()).watch.evidence == Watch().evidence  # type: ignore[union-attr]
+    assert (await world.controller.current()).watch.evidence == Watch().evidence  # type: ignore[union-attr]
 
 
 async def test_blue_green_does_not_send_all_traffic_on_a_replay():
@@ -316,7 +316,7 @@ async def test_without_a_passed_replay_a_person_is_asked_at_once_with_the_reason
     assert "at 20 trajectories a day" in rollout.reason
     assert rollout.reason.endswith("shadow_replay: the coordinator does not answer")
     assert "shadow_replay: the coordinator" in world.bus.published(Alert)[-1].summary
-    await world.driver.act(Act.APPROVE, Order("ann", "we have time"))
+    await world.operators.act(Act.APPROVE, Order("ann", "we have time"))
     assert ((await world.rollout()).stage, (await world.rollout()).weight) == (0, 0.1)
 
 
@@ -339,11 +339,11 @@ async def test_a_promotion_past_the_evidence_is_a_persons_and_says_what_was_behi
     await world.until("running")
     for _ in range(20):
         world.clock.advance(3600)
-        await world.driver.step()
+        await world.controller.step()
     assert (await world.rollout()).state == "held", "no replay promotes: a person is asked at the deadline"
     with pytest.raises(RatchetError, match="--override"):
-        await world.driver.act(Act.PROMOTE, Order("ann", "good enough"))
-    await world.driver.act(Act.PROMOTE, Order("ann", "good enough", override=True))
+        await world.operators.act(Act.PROMOTE, Order("ann", "good enough"))
+    await world.operators.act(Act.PROMOTE, Order("ann", "good enough", override=True))
     rollout = await world.rollout()
     assert rollout.approval == "emergency_override"
     assert rollout.reason == "good enough (replay, not traffic: difference +0.1)"

@@ -24,7 +24,7 @@ async def test_blue_green_moves_all_but_the_hold_back_at_once_and_keeps_the_prev
     assert (route.stable, route.canary.policy) == (served(1), served(2))
     assert [step.weight for step in route.canary.schedule] == [0.95]
     world.clock.advance(29)
-    await world.driver.step()
+    await world.controller.step()
     assert (await world.rollout()).state == "soaking"
     world.clock.advance(2)
     rollout = await world.until("promoted")
@@ -61,7 +61,7 @@ async def test_an_equal_blue_green_policy_is_not_taken_back():
 
 async def test_immediate_promotes_as_soon_as_the_gates_are_passed():
     world = await CanaryWorld().with_policies(1, 2)
-    await world.driver.start(policy(2), Order("ann", "now", override=True, strategy="immediate"))
+    await world.operators.start(policy(2), Order("ann", "now", override=True, strategy="immediate"))
     await world.until("promoted")
     assert [d.verdict for d in world.bus.published(ModelRollout)] == ["promote"]
     route = await world.route()
@@ -73,7 +73,7 @@ async def test_immediate_promotes_as_soon_as_the_gates_are_passed():
 async def test_immediate_takes_an_override():
     world = await CanaryWorld().with_policies(1, 2)
     with pytest.raises(Rejected, match="a full roll-out that nobody watches: it takes override as well"):
-        await world.driver.start(policy(2), Order("ann", "now", strategy="immediate"))
+        await world.operators.start(policy(2), Order("ann", "now", strategy="immediate"))
 
 
 @pytest.mark.parametrize("strategy", ["blue_green", "auto"])
@@ -111,7 +111,7 @@ async def test_auto_applies_the_rule(difference: float, state: str, strategy: st
 async def test_a_strategy_chosen_at_the_start_survives_a_restart_during_the_gates():
     world = await CanaryWorld().with_policies(1, 2)
     order = Order("ann", "in a hurry", strategy="blue_green")
-    await world.driver.start(policy(2), order)
+    await world.operators.start(policy(2), order)
     world.restart()
     rollout = await world.until("soaking")
     assert rollout.strategy == "blue_green"
@@ -121,5 +121,5 @@ async def test_an_approval_may_choose_the_strategy():
     world = await CanaryWorld().with_policies(1, 2)
     world.gates["approval"].outcome = "needs_approval"
     await world.until("awaiting_approval")
-    await world.driver.start(policy(2), Order("ann", "fine by me", strategy="blue_green"))
+    await world.operators.start(policy(2), Order("ann", "fine by me", strategy="blue_green"))
     assert (await world.until("soaking")).strategy == "blue_green"
