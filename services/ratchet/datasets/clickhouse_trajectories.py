@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from ratchet.contract.trajectory import Trajectory
 from ratchet.contract.turn import Turn
-from ratchet.datasets.domain.replay import Logged
+from ratchet.datasets.domain.replay import CapturedTrajectory
 from ratchet.datasets.domain.selection import Candidate
 from ratchet.stores.history import OF_ROLE, History, calls, latest_rewards
 from ratchet.stores.warehouse import Row, Warehouse
@@ -117,11 +117,11 @@ class Trajectories:
         functions = sorted({str(row["reward_function"]) for row in rows})
         return Catalogue([_candidate(row) for row in rows], waiting, ", ".join(functions), watermarks)
 
-    async def captured(self, role: str, since: datetime, limit: int) -> list[Logged]:
+    async def captured(self, role: str, since: datetime, limit: int) -> list[CapturedTrajectory]:
         """The newest trajectories that were stored since an instant and have calls; some may have begun before it."""
         bounds = {"since": since, "turns_since": since - OPEN, "limit": limit}
         rows = await self._warehouse.rows(_CAPTURED, {"role": role, **bounds})
-        return [Logged(row["trajectory_id"], row["task"], row["began"], _arms(row)) for row in rows]
+        return [CapturedTrajectory(row["trajectory_id"], row["task"], row["began"], _arms(row)) for row in rows]
 
     async def trajectories(self, role: str, ids: Sequence[str]) -> dict[str, Trajectory]:
         """Stored trajectories by id."""

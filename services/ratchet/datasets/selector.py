@@ -1,4 +1,4 @@
-"""What a snapshot of each format would hold: chosen ids and reasons first, rows only when they are asked for."""
+"""Selects what a snapshot of each format would hold: ids and reasons at once, rows only when the caller asks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ratchet.datasets.clickhouse_trajectories import Trajectories
 from ratchet.datasets.domain.baselines import baselines
 from ratchet.datasets.domain.labels import label_row, labels, left_out_before
 from ratchet.datasets.domain.pairs import PairRules, pair_row, select_pairs
-from ratchet.datasets.domain.rows import TRANSFORMS, Recipe, Scored, SnapshotRow, row_of
-from ratchet.datasets.domain.selection import LEFT_OUT_ARMS, Candidate, Consumed, Rules, age_order, select
+from ratchet.datasets.domain.rows import TRANSFORMS, Scored, SnapshotRow, row_of
+from ratchet.datasets.domain.selection import LEFT_OUT_ARMS, Candidate, Consumed, TrajectoryRules, age_order, select
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.rules.training_options import Amounts
 
@@ -37,25 +37,33 @@ class SnapshotQuery:
     def format(self) -> str:
         return ALGORITHMS[self.algorithm].learns_from
 
+    @property
+    def reward_transform(self) -> str:
+        return self.dataset.reward_transform or "identity"
+
+    @property
+    def needs_calls(self) -> bool:
+        return ALGORITHMS[self.algorithm].needs_token_ids
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """What a snapshot will hold, and why the rest was left out."""
+    """What a snapshot will hold, and how many others were left out for which reason."""
 
     ids: Sequence[str]
     left_out: Mapping[str, int]
     nouns: tuple[str, str]
-    """What is chosen from, one and many, for people."""
+    """What the ids were chosen from, in words: one, and many."""
     rows: Callable[[Sequence[str]], Awaitable[Sequence[SnapshotRow | str]]]
-    """The rows of some of the ids; a reason (a token) where there can be none."""
+    """Makes the rows of some of the ids; a reason (a token) where a row cannot be made."""
     watermarks: Mapping[str, int]
+    minimum: int
+    """A job refuses fewer rows."""
     reward_function: str = ""
-    minimum: int = 1
-    """Less is refused."""
     waiting: int = 0
-    """Stored trajectories that have no reward yet, and cannot be chosen before."""
+    """Stored trajectories that have no reward yet and therefore could not be chosen."""
     problem: str | None = None
-    """Why these cannot be learned from, however many there are."""
+    """Why a policy cannot learn from these, however many there are."""
 
 
 class SnapshotSelector:
@@ -64,7 +72,7 @@ class SnapshotSelector:
     def __init__(
         self, trajectories: Trajectories, preferences: Preferences, amounts: Amounts, pairs_per_group: int
     ) -> None:
-        """`amounts`: how few rows a job is run on. `pairs_per_group`: most pairs of one task."""
+        """`amounts`: the fewest rows of a job. `pairs_per_group`: the most pairs of one task."""
         self._trajectories = trajectories
         self._preferences = preferences
         self._amounts = amounts
@@ -76,18 +84,19 @@ class SnapshotSelector:
         return await by_format[query.format](query)
 
     async def _plan_trajectories(self, query: SnapshotQuery) -> SnapshotPlan:
-        recipe = recipe_of(query)
         catalogue = await self._trajectories.catalogue(query.role)
-        consumed = query.consumed.trajectories if recipe.needs_calls else frozenset[str]()
-        rules = Rules(filter=query.filter, needs_calls=recipe.needs_calls, consumed=consumed)
+        consumed = query.consumed.trajectories if query.needs_calls else frozenset[str]()
+        rules = TrajectoryRules(filter=query.filter, needs_calls=query.needs_calls, consumed=consumed)
         selection = select(catalogue.candidates, rules, query.dataset.sample_size)
-        scores = _scores(catalogue.candidates, recipe.transform)
+        scores = scored(catalogue.candidates, query.reward_transform)
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
-            found = await self._trajectories.trajectories(query.role, ids)
+            stored = await self._trajectories.trajectories(query.role, ids)
             turns = await self._trajectories.turns(query.role, ids)
             return await asyncio.to_thread(
-                lambda: [row_of(found[key], turns[key], scores[key], recipe) for key in ids if key in found]
+                lambda: [
+                    row_of(stored[key], turns[key], scores[key], query.needs_calls) for key in ids if key in stored
+                ]
             )
 
         return SnapshotPlan(
@@ -96,8 +105,8 @@ class SnapshotSelector:
             nouns=("trajectory with a reward", "rewarded trajectories"),
             rows=rows,
             watermarks=catalogue.watermarks,
-            reward_function=catalogue.reward_function,
             minimum=self._amounts.least(query.algorithm),
+            reward_function=catalogue.reward_function,
             waiting=catalogue.waiting,
         )
 
@@ -108,9 +117,9 @@ class SnapshotSelector:
         selection = select_pairs(opinions, rules, query.dataset.sample_size)
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
-            found = await self._preferences.preferences(query.role, ids)
+            stored = await self._preferences.preferences(query.role, ids)
             votes = selection.votes
-            return await asyncio.to_thread(lambda: [pair_row(found[key], votes[key]) for key in ids if key in found])
+            return await asyncio.to_thread(lambda: [pair_row(stored[key], votes[key]) for key in ids if key in stored])
 
         return SnapshotPlan(
             ids=[opinion.preference_id for opinion in selection.chosen],
@@ -123,51 +132,48 @@ class SnapshotSelector:
 
     async def _plan_labels(self, query: SnapshotQuery) -> SnapshotPlan:
         watermark = await self._preferences.watermark(query.role, "feedback")
-        said = labels(await self._preferences.thumbs(query.role))
+        by_trajectory = labels(await self._preferences.thumbs(query.role))
         catalogue = await self._trajectories.catalogue(query.role)
-        judged = [one for one in catalogue.candidates if said.get(one.trajectory_id) is not None]
-        rules = Rules(filter=query.filter, needs_calls=False, consumed=query.consumed.labelled)
-        selection = select(judged, rules, query.dataset.sample_size)
-        chosen = {one.trajectory_id: bool(said[one.trajectory_id]) for one in selection.chosen}
+        labelled = [one for one in catalogue.candidates if by_trajectory.get(one.trajectory_id) is not None]
+        rules = TrajectoryRules(filter=query.filter, needs_calls=False, consumed=query.consumed.labelled)
+        selection = select(labelled, rules, query.dataset.sample_size)
+        chosen = {one.trajectory_id: bool(by_trajectory[one.trajectory_id]) for one in selection.chosen}
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
-            found = await self._trajectories.trajectories(query.role, ids)
+            stored = await self._trajectories.trajectories(query.role, ids)
             turns = await self._trajectories.turns(query.role, ids)
             return await asyncio.to_thread(
-                lambda: [label_row(found[key], turns[key], chosen[key]) for key in ids if key in found]
+                lambda: [label_row(stored[key], turns[key], chosen[key]) for key in ids if key in stored]
             )
 
-        lost = left_out_before(said, {one.trajectory_id for one in catalogue.candidates})
+        not_candidates = left_out_before(by_trajectory, {one.trajectory_id for one in catalogue.candidates})
         ups = sum(chosen.values())
+        one_sided = f"all {len(chosen)} thumbs are {'up' if ups else 'down'}: there is nothing to tell apart"
         return SnapshotPlan(
             ids=list(chosen),
-            left_out=+Counter({**selection.left_out, **lost}),
+            left_out=+Counter({**selection.left_out, **not_candidates}),
             nouns=("trajectory with a reward and thumbs", "trajectories with thumbs"),
             rows=rows,
             watermarks={**catalogue.watermarks, "RL_FEEDBACK": watermark},
-            reward_function=catalogue.reward_function,
             minimum=self._amounts.least(query.algorithm),
+            reward_function=catalogue.reward_function,
             waiting=catalogue.waiting,
-            problem=_one_sided(ups, len(chosen)),
+            problem=one_sided if chosen and ups in (0, len(chosen)) else None,
         )
 
 
-def recipe_of(query: SnapshotQuery) -> Recipe:
-    """How rows of trajectories are made for the job."""
-    transform = query.dataset.reward_transform or "identity"
-    return Recipe(transform=transform, needs_calls=ALGORITHMS[query.algorithm].needs_token_ids)
-
-
-def _scores(candidates: Sequence[Candidate], transform: str) -> Mapping[str, Scored]:
+def scored(candidates: Sequence[Candidate], transform: str) -> Mapping[str, Scored]:
     """Reward and baseline of every candidate. Baselines are folded over all of the role's own traffic, oldest first."""
     transformed = TRANSFORMS[transform]
     counted = [candidate for candidate in candidates if not candidate.arms & LEFT_OUT_ARMS]
     history = [(c.trajectory_id, c.task_key, transformed(c.reward)) for c in sorted(counted, key=age_order)]
-    known = baselines(history)
-    return {c.trajectory_id: Scored(c.task_key, c.reward, known.get(c.trajectory_id)) for c in candidates}
-
-
-def _one_sided(ups: int, number: int) -> str | None:
-    if number and ups in (0, number):
-        return f"all {number} thumbs are {'up' if ups else 'down'}: there is nothing to tell apart"
-    return None
+    by_id = baselines(history)
+    return {
+        c.trajectory_id: Scored(
+            task_key=c.task_key,
+            reward=transformed(c.reward),
+            raw_reward=c.reward,
+            baseline=by_id.get(c.trajectory_id),
+        )
+        for c in candidates
+    }

@@ -10,8 +10,8 @@ import pytest
 from ratchet.bus.message import named_id
 from ratchet.datasets.domain.replay import (
     LARGEST_PROMPT,
+    CapturedTrajectory,
     Lineage,
-    Logged,
     Prompt,
     prompt_of,
     reason_against_calls,
@@ -25,8 +25,8 @@ TOOLS = [{"type": "function", "function": {"name": "refund"}}]
 
 def logged(
     name: str, task: str | None = None, began: datetime = NOON + timedelta(hours=1), arm: str = "stable"
-) -> Logged:
-    return Logged(name, task or f"task of {name}", began, frozenset({arm}))
+) -> CapturedTrajectory:
+    return CapturedTrajectory(name, task or f"task of {name}", began, frozenset({arm}))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def logged(
         (logged("a", task="task of b"), "same_task"),
     ],
 )
-def test_what_the_lineage_may_have_learned_from_is_left_out(one: Logged, reason: str):
+def test_what_the_lineage_may_have_learned_from_is_left_out(one: CapturedTrajectory, reason: str):
     kept, left_out = unseen([logged("b"), one], LINEAGE)
     assert ([found.trajectory_id for found in kept], dict(left_out)) == (["b"], {reason: 1})
 

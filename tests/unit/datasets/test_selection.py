@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.contract.training import DatasetFilter, DateRange
-from ratchet.datasets.domain.selection import Candidate, Rules, reason_against, select
+from ratchet.datasets.domain.selection import Candidate, TrajectoryRules, reason_against, select
 from tests.support.training import after
 
-EVERYTHING = Rules(filter=DatasetFilter(), needs_calls=True, consumed=frozenset())
+EVERYTHING = TrajectoryRules(filter=DatasetFilter(), needs_calls=True, consumed=frozenset())
 
 
 def candidate(name: str = "t", **changes: Any) -> Candidate:
@@ -32,8 +32,8 @@ def candidate(name: str = "t", **changes: Any) -> Candidate:
     return Candidate(**{**values, **changes})
 
 
-def rules(needs_calls: bool = True, consumed: frozenset[str] = frozenset(), **chosen: Any) -> Rules:
-    return Rules(filter=DatasetFilter(**chosen), needs_calls=needs_calls, consumed=consumed)
+def rules(needs_calls: bool = True, consumed: frozenset[str] = frozenset(), **chosen: Any) -> TrajectoryRules:
+    return TrajectoryRules(filter=DatasetFilter(**chosen), needs_calls=needs_calls, consumed=consumed)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,9 @@ def rules(needs_calls: bool = True, consumed: frozenset[str] = frozenset(), **ch
         (candidate(trainable_calls=0), EVERYTHING, "no_trainable_call"),
     ],
 )
-def test_a_trajectory_is_left_out_for_a_reason_that_is_counted(left_out: Candidate, rule: Rules, reason: str) -> None:
+def test_a_trajectory_is_left_out_for_a_reason_that_is_counted(
+    left_out: Candidate, rule: TrajectoryRules, reason: str
+) -> None:
     found = select([left_out, candidate("good", ended_at=after(0.5))], rule, 10)
     assert reason in found.left_out
     assert reason_against(left_out, rule) == reason

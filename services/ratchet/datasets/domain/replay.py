@@ -29,7 +29,7 @@ LARGEST_PROMPT = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class CapturedTrajectory:
     """A stored trajectory that the gateway has captured."""
 
     trajectory_id: str
@@ -77,10 +77,10 @@ def _is_within(value: object, levels: int) -> bool:
     return True
 
 
-def unseen(logged: Iterable[Logged], lineage: Lineage) -> tuple[list[Logged], Counter[str]]:
+def unseen(logged: Iterable[CapturedTrajectory], lineage: Lineage) -> tuple[list[CapturedTrajectory], Counter[str]]:
     """Those of `logged` that may be replayed, in their order, and how many were left out for which reason."""
     left_out: Counter[str] = Counter()
-    kept: list[Logged] = []
+    kept: list[CapturedTrajectory] = []
     tasks: set[str] = set()
     for one in logged:
         reason = _reason_against(one, lineage) or ("same_task" if one.task in tasks else None)
@@ -92,7 +92,7 @@ def unseen(logged: Iterable[Logged], lineage: Lineage) -> tuple[list[Logged], Co
     return kept, left_out
 
 
-def _reason_against(one: Logged, lineage: Lineage) -> str | None:
+def _reason_against(one: CapturedTrajectory, lineage: Lineage) -> str | None:
     if one.arms & LEFT_OUT_ARMS:
         return MIXED_OR_PINNED
     if one.began <= lineage.since:
@@ -103,7 +103,7 @@ def _reason_against(one: Logged, lineage: Lineage) -> str | None:
 
 
 def reason_against_calls(turns: Iterable[Turn], lineage: Lineage) -> str | None:
-    """Why a trajectory may not be replayed, by all of its calls; `Logged` may not know the first of a long one."""
+    """Why a trajectory may not be replayed, by all of its calls; the catalogue may not know the first of a long one."""
     calls = list(turns)
     if is_left_out(calls):
         return MIXED_OR_PINNED

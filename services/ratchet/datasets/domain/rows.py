@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ratchet.bus.message import encode
-from ratchet.contract.snapshot import Call, Row, TrajectoryRow
+from ratchet.contract.snapshot import Row, TrajectoryRow
 from ratchet.contract.trajectory import Trajectory
 from ratchet.contract.turn import Turn
 from ratchet.datasets.domain.calls import calls_of
@@ -27,7 +27,7 @@ UNREADABLE_CHAT = "unreadable_chat"
 
 @dataclass(frozen=True, slots=True)
 class RowOrigin:
-    """Where a row of any format comes from, as the manifest tells it."""
+    """Where a row of any format comes from, as the manifest lists it."""
 
     trajectories: tuple[str, ...]
     source: str
@@ -37,7 +37,7 @@ class RowOrigin:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRow:
-    """A row of any format, and what the manifest says of it."""
+    """A row of any format, and its part of the manifest."""
 
     row: Row
     origin: RowOrigin
@@ -45,41 +45,36 @@ class SnapshotRow:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What is known of a trajectory besides its own messages."""
+    """The reward of a trajectory beside those of its task."""
 
     task_key: str
+    reward: float
+    """After the transform."""
     raw_reward: float
     baseline: float | None
-    """On the scale of the transformed reward."""
+    """On the scale of `reward`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How rows are made for one job."""
-
-    transform: str
-    needs_calls: bool
-
-
-def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, recipe: Recipe) -> SnapshotRow | str:
-    """The row, or the reason (a token) why there can be none."""
+def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, needs_calls: bool) -> SnapshotRow | str:
+    """The row, or the reason (a token) why it cannot be made. `needs_calls`: for an algorithm that needs token ids."""
     if is_left_out(turns):
         return MIXED_OR_PINNED
     if lacks_turns(trajectory, turns):
         return TURNS_NOT_STORED
     calls = calls_of(turns, told_turns(trajectory) if is_captured(trajectory, turns) else None)
-    if recipe.needs_calls and not any(call.trainable for call in calls):
+    if needs_calls and not any(call.trainable for call in calls):
         return NO_TRAINABLE_CALL
     source = trajectory.metadata.source or "client"
+    claimed = trajectory.policy.version if trajectory.policy else None
     try:
         row = TrajectoryRow(
             trajectory_id=trajectory.trajectory_id,
             task_key=scored.task_key,
-            reward=TRANSFORMS[recipe.transform](scored.raw_reward),
+            reward=scored.reward,
             raw_reward=scored.raw_reward,
             baseline=scored.baseline,
-            success=_success(trajectory),
-            policy_version=_policy_version(trajectory, calls),
+            success=trajectory.outcome.status == "success" if trajectory.outcome else None,
+            policy_version=calls[0].policy_version if calls else claimed,
             source=source,
             messages=recorded_chat(trajectory, turns),
             tools=offered_tools(trajectory, turns),
@@ -89,14 +84,3 @@ def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, recipe
     except (ChatError, RecursionError):
         return UNREADABLE_CHAT
     return SnapshotRow(row, RowOrigin((trajectory.trajectory_id,), source))
-
-
-def _success(trajectory: Trajectory) -> bool | None:
-    return trajectory.outcome.status == "success" if trajectory.outcome else None
-
-
-def _policy_version(trajectory: Trajectory, calls: Sequence[Call]) -> int | None:
-    """The policy of the first call; a claim counts where there are no calls."""
-    if calls:
-        return calls[0].policy_version
-    return trajectory.policy.version if trajectory.policy else None

@@ -46,7 +46,7 @@ class Consumed:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class TrajectoryRules:
     """What a trajectory must be like."""
 
     filter: DatasetFilter
@@ -56,14 +56,14 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class TrajectorySelection:
     """The chosen ones, oldest first, and how many were left out for which reason."""
 
     chosen: Sequence[Candidate]
     left_out: Mapping[str, int]
 
 
-def select(candidates: Iterable[Candidate], rules: Rules, sample_size: int) -> Selection:
+def select(candidates: Iterable[Candidate], rules: TrajectoryRules, sample_size: int) -> TrajectorySelection:
     """Newest groups first, up to `sample_size` trajectories; a group is cut only if nothing else can be taken."""
     left_out: Counter[str] = Counter()
     eligible: list[Candidate] = []
@@ -76,15 +76,15 @@ def select(candidates: Iterable[Candidate], rules: Rules, sample_size: int) -> S
     chosen = _newest_groups(eligible, sample_size)
     if len(eligible) > len(chosen):
         left_out["beyond_sample_size"] = len(eligible) - len(chosen)
-    return Selection(sorted(chosen, key=age_order), left_out)
+    return TrajectorySelection(sorted(chosen, key=age_order), left_out)
 
 
-def reason_against(candidate: Candidate, rules: Rules) -> str | None:
+def reason_against(candidate: Candidate, rules: TrajectoryRules) -> str | None:
     """The first rule the trajectory breaks, as a token; None when it may be learned from."""
     return next((reason for reason, breaks in _RULES.items() if breaks(candidate, rules)), None)
 
 
-def still_waiting(count: int) -> str:
+def pending_rewards_note(count: int) -> str:
     """What a refusal for too little data adds while some of it is still to come; nothing when nothing is."""
     if not count:
         return ""
@@ -117,7 +117,7 @@ def _groups_newest_first(eligible: Sequence[Candidate]) -> Iterator[list[Candida
     yield from groups.values()
 
 
-def _outside_dates(candidate: Candidate, rules: Rules) -> bool:
+def _outside_dates(candidate: Candidate, rules: TrajectoryRules) -> bool:
     dates = rules.filter.date_range
     if dates is None:
         return False
@@ -130,7 +130,7 @@ def _not_in(value: str | None, allowed: list[str] | None) -> bool:
     return allowed is not None and value not in allowed
 
 
-_RULES: Mapping[str, Callable[[Candidate, Rules], bool]] = {
+_RULES: Mapping[str, Callable[[Candidate, TrajectoryRules], bool]] = {
     MIXED_OR_PINNED: lambda c, _: bool(c.arms & LEFT_OUT_ARMS),
     "consumed_by_lineage": lambda c, r: r.needs_calls and c.trajectory_id in r.consumed,
     "outside_date_range": _outside_dates,

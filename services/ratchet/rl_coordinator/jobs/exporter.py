@@ -16,9 +16,9 @@ from ratchet.contract.http.jobs import PreviewOut
 from ratchet.contract.snapshot import SNAPSHOT, SnapshotHeader
 from ratchet.contract.state import Job
 from ratchet.contract.training import Dataset, DatasetFilter, SnapshotRef, TrainingRequest
-from ratchet.datasets.domain.selection import still_waiting
+from ratchet.datasets.domain.selection import pending_rewards_note
 from ratchet.datasets.s3_snapshots import Snapshots
-from ratchet.datasets.selector import SnapshotPlan, SnapshotQuery, SnapshotSelector, recipe_of
+from ratchet.datasets.selector import SnapshotPlan, SnapshotQuery, SnapshotSelector
 from ratchet.errors import Rejected
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.references import given_snapshot
@@ -123,7 +123,7 @@ class Exporter:
             filters=_plain(wanted.filter),
             sample_size=wanted.dataset.sample_size,
             reward_function=draft.reward_function,
-            reward_transform=recipe_of(wanted).transform,
+            reward_transform=wanted.reward_transform,
             watermarks=dict(draft.watermarks),
             parent_policy=parent,
         )
@@ -138,7 +138,7 @@ def _count(rows: int, left_out: Mapping[str, int]) -> None:
 def _shortage(wanted: SnapshotQuery, draft: SnapshotPlan, rows: int, left_out: Mapping[str, int]) -> str:
     """Why there is too little to learn from, for people."""
     one, many = draft.nouns
-    seen, waiting = rows + sum(left_out.values()), still_waiting(draft.waiting)
+    seen, waiting = rows + sum(left_out.values()), pending_rewards_note(draft.waiting)
     if seen == 0:
         return f"role {wanted.role} has no stored {one}{waiting}"
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(left_out.items()))

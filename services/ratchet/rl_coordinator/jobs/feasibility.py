@@ -13,7 +13,7 @@ import structlog
 
 from ratchet.contract.state import Job
 from ratchet.contract.training import DatasetFilter, TrainingRequest
-from ratchet.datasets.domain.selection import still_waiting
+from ratchet.datasets.domain.selection import pending_rewards_note
 from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.errors import Conflict, Rejected, Unavailable
 from ratchet.rl_coordinator.jobs.domain.jobs import TERMINAL
@@ -101,13 +101,13 @@ class Feasibility:
     async def _require_rewarded(self, role: str, algorithm: str, chosen: DatasetFilter) -> None:
         least, found = self._amounts.least(algorithm), await self._counts.rewarded(role, chosen)
         if not found.stored:
-            raise Conflict(f"role {role} has no stored trajectory with a reward{still_waiting(found.waiting)}")
+            raise Conflict(f"role {role} has no stored trajectory with a reward{pending_rewards_note(found.waiting)}")
         if not found.matching:
             none = f"none of {found.stored} rewarded trajectories of role {role} passes dataset.filter"
-            raise Conflict(f"{none}{still_waiting(found.waiting)}")
+            raise Conflict(f"{none}{pending_rewards_note(found.waiting)}")
         if found.matching < least:
             few = f"{found.matching} of {found.stored} rewarded trajectories of role {role} can be chosen"
-            raise Conflict(f"{few}; {algorithm} needs at least {least}{still_waiting(found.waiting)}")
+            raise Conflict(f"{few}; {algorithm} needs at least {least}{pending_rewards_note(found.waiting)}")
 
     async def _require_policy(self, uri: str, role: str) -> None:
         if is_manifest_uri(uri):

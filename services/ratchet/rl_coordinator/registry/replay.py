@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ratchet.datasets.clickhouse_trajectories import Trajectories
-from ratchet.datasets.domain.replay import Lineage, Logged, Prompt, prompt_of, reason_against_calls, unseen
+from ratchet.datasets.domain.replay import CapturedTrajectory, Lineage, Prompt, prompt_of, reason_against_calls, unseen
 from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.errors import Conflict, DigestMismatch, NotFound, Rejected
 from ratchet.rl_coordinator.registry.clickhouse_lineage import PolicyHistory
@@ -90,7 +90,7 @@ class Replay:
         return frozenset(row["task"] for row in stored.values())
 
     async def _read(
-        self, role: str, lineage: Lineage, kept: Sequence[Logged], limit: int, left_out: Counter[str]
+        self, role: str, lineage: Lineage, kept: Sequence[CapturedTrajectory], limit: int, left_out: Counter[str]
     ) -> list[tuple[str, Prompt]]:
         """The prompts of the first trajectories that have one, until there are enough."""
         prompts: list[tuple[str, Prompt]] = []
