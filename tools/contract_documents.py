@@ -17,7 +17,7 @@ from typing import Any
 
 from asyncapi_document import document
 
-from ratchet.bus.stored import stored_values
+from ratchet.contract.directory import stored_kinds
 
 ROOT = Path(__file__).resolve().parents[1] / "contracts"
 BEGIN, END = "<!-- made by tools/contract_documents.py: begin -->", "<!-- made by tools/contract_documents.py: end -->"
@@ -86,7 +86,7 @@ def stored() -> str:
                 ", ".join(one.writers),
                 ", ".join(one.readers) or "(private)",
             )
-            for one in stored_values(ROOT)
+            for one in stored_kinds(ROOT)
         ),
     )
 

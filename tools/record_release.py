@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from ratchet.bus.compatibility import LOOKED_INTO, WORDS
-from ratchet.bus.contracts import load_schema
-from ratchet.bus.stored import stored_values
+from ratchet.bus.schemas import load_schema
+from ratchet.contract.directory import stored_kinds
 
 VERBS = ("get", "put", "post", "patch", "delete")
 CONTRACTS = Path(__file__).resolve().parents[1] / "contracts"
@@ -25,7 +25,7 @@ CONTRACTS = Path(__file__).resolve().parents[1] / "contracts"
 def recorded(root: Path) -> str:
     """The topics, stored values, schemas and valid examples of the contracts in `root`, as the file of a release."""
     topics = json.loads((root / "topics.json").read_text())["topics"]
-    stored = {one.where: one.schema for one in stored_values(root)}
+    stored = {one.where: one.schema for one in stored_kinds(root)}
     names = sorted({topic["schema"] for topic in topics.values()} | {*stored.values()})
     kept = {name: {"subjects": topic["subjects"], "schema": topic["schema"]} for name, topic in topics.items()}
     schemas = {name: without_words(load_schema(root, name)) for name in names}

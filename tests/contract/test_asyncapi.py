@@ -13,9 +13,9 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from ratchet.bus.contracts import with_references
 from ratchet.bus.envelope import enveloped
 from ratchet.bus.received import Received
+from ratchet.bus.schemas import with_references
 from ratchet.contract import MESSAGES
 from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, TOPIC_OF, example, fast
 

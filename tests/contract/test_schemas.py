@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from ratchet.bus.contracts import with_references
+from ratchet.bus.schemas import with_references
 from ratchet.contract import MESSAGES
 from ratchet.errors import ConfigError
 from tests.support.contract_files import ALL_SCHEMAS, ROOT, SCHEMAS, STORED, subschemas

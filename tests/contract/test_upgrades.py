@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.bus.contracts import Contracts
-from ratchet.bus.upgrades import Upgrade, older_versions, upgrade_path
+from ratchet.bus.contracts import Contracts, Upgrade, older_versions, upgrade_path
 from ratchet.contract import MESSAGES, Feedback
 from ratchet.errors import ConfigError, InvalidMessage, UnknownSubject
 from ratchet.service.contracts import UPGRADES

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.bus.contracts import open_view
+from ratchet.bus.schemas import open_view
 from ratchet.contract import MESSAGES
 from ratchet.errors import InvalidMessage, UnknownSubject
 from tests.support.contract_files import (

@@ -15,8 +15,7 @@ from ratchet.contract import Message, Preference, Trajectory, Turn
 from ratchet.exporters.base import Selection
 from ratchet.exporters.clickhouse_stored import PAGE, Stored
 from ratchet.exporters.exporting import export
-from ratchet.preferences.clickhouse_stored import Selection as PreferenceSelection
-from ratchet.preferences.clickhouse_stored import StoredPreferences
+from ratchet.preferences.clickhouse_stored import Selection as PreferenceSelection, StoredPreferences
 from ratchet.preferences.records import preference_of
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.warehouse import Warehouse

@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 import jsonschema
 import jsonschema_rs
 
-from ratchet.bus.contracts import load_schema, open_view
 from ratchet.bus.message import decode
-from ratchet.bus.stored import stored_values
+from ratchet.bus.schemas import load_schema, open_view
+from ratchet.contract.directory import stored_kinds
 from ratchet.resources import resource_dir
 from ratchet.service.contracts import load_contracts
 from tools.invalid_examples import invalid_examples
 
 ROOT = resource_dir("contracts")
 CONTRACTS = load_contracts()
-STORED = stored_values(ROOT)
+STORED = stored_kinds(ROOT)
 TOPIC_OF = {topic.schema: topic for topic in CONTRACTS.topics.values()}
 SCHEMAS: dict[str, Any] = {name: load_schema(ROOT, name) for name in TOPIC_OF}
 """Of messages."""

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 import zstandard
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.support.contract_files import SCHEMAS, example, fast
 from tests.support.schema_values import free_objects, leaves, values

@@ -10,8 +10,7 @@ import json
 from datetime import datetime
 from typing import Any, ClassVar
 
-from ratchet.bus.contracts import Contracts
-from ratchet.bus.upgrades import Upgrade
+from ratchet.bus.contracts import Contracts, Upgrade
 from ratchet.contract import DEFAULT_ROLE, MESSAGES, Feedback, Message, role_subject
 from tests.support.contract_files import ROOT, SCHEMAS
 

@@ -14,118 +14,48 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ratchet.bus.connection import (
         BackgroundConnection as BackgroundConnection,
-    )
-    from ratchet.bus.connection import (
         Bus as Bus,
-    )
-    from ratchet.bus.connection import (
         Extent as Extent,
-    )
-    from ratchet.bus.connection import (
         Patience as Patience,
     )
     from ratchet.bus.consumer import (
         BatchHandler as BatchHandler,
-    )
-    from ratchet.bus.consumer import (
         Consumer as Consumer,
-    )
-    from ratchet.bus.consumer import (
         Dead as Dead,
-    )
-    from ratchet.bus.consumer import (
         Done as Done,
-    )
-    from ratchet.bus.consumer import (
         Outcome as Outcome,
-    )
-    from ratchet.bus.consumer import (
         Retry as Retry,
-    )
-    from ratchet.bus.consumer import (
         each as each,
     )
-    from ratchet.bus.contracts import Contracts as Contracts
+    from ratchet.bus.contracts import Contracts as Contracts, Upgrade as Upgrade
     from ratchet.bus.deadletter import DeadLetter as DeadLetter
-    from ratchet.bus.envelope import (
-        Record as Record,
-    )
-    from ratchet.bus.envelope import (
-        Sealer as Sealer,
-    )
-    from ratchet.bus.kv import (
-        Bucket as Bucket,
-    )
-    from ratchet.bus.kv import (
-        Entry as Entry,
-    )
-    from ratchet.bus.message import (
-        Cause as Cause,
-    )
-    from ratchet.bus.message import (
-        Message as Message,
-    )
-    from ratchet.bus.message import (
-        Value as Value,
-    )
-    from ratchet.bus.message import (
-        named_id as named_id,
-    )
+    from ratchet.bus.envelope import Record as Record, Sealer as Sealer
+    from ratchet.bus.kv import Bucket as Bucket, Entry as Entry
+    from ratchet.bus.message import Cause as Cause, Message as Message, Value as Value, named_id as named_id
     from ratchet.bus.ordered_reader import OrderedReader as OrderedReader
     from ratchet.bus.outbox import Outbox as Outbox
-    from ratchet.bus.projection import (
-        Gap as Gap,
-    )
-    from ratchet.bus.projection import (
-        Projection as Projection,
-    )
+    from ratchet.bus.projection import Gap as Gap, Projection as Projection
     from ratchet.bus.received import Received as Received
     from ratchet.bus.registry import Bounds as Bounds
-    from ratchet.bus.settings import (
-        BusSettings as BusSettings,
-    )
-    from ratchet.bus.spool import (
-        NoSpool as NoSpool,
-    )
-    from ratchet.bus.spool import (
-        Spool as Spool,
-    )
-    from ratchet.bus.upgrades import Upgrade as Upgrade
+    from ratchet.bus.settings import BusSettings as BusSettings
+    from ratchet.bus.spool import NoSpool as NoSpool, Spool as Spool
     from ratchet.errors import (
         BusUnavailable as BusUnavailable,
-    )
-    from ratchet.errors import (
         ConfigError as ConfigError,
-    )
-    from ratchet.errors import (
         Conflict as Conflict,
-    )
-    from ratchet.errors import (
         ContractError as ContractError,
-    )
-    from ratchet.errors import (
         InvalidMessage as InvalidMessage,
-    )
-    from ratchet.errors import (
         RatchetError as RatchetError,
-    )
-    from ratchet.errors import (
         Rejected as Rejected,
-    )
-    from ratchet.errors import (
         Unavailable as Unavailable,
-    )
-    from ratchet.errors import (
         UnknownSubject as UnknownSubject,
-    )
-    from ratchet.errors import (
         Unreadable as Unreadable,
     )
 
 _NAMES = {
     "ratchet.bus.connection": "BackgroundConnection Bus Extent Patience",
     "ratchet.bus.consumer": "BatchHandler Consumer Dead Done Outcome Retry each",
-    "ratchet.bus.contracts": "Contracts",
+    "ratchet.bus.contracts": "Contracts Upgrade",
     "ratchet.bus.deadletter": "DeadLetter",
     "ratchet.bus.envelope": "Record Sealer",
     "ratchet.bus.kv": "Bucket Entry",
@@ -137,7 +67,6 @@ _NAMES = {
     "ratchet.bus.registry": "Bounds",
     "ratchet.bus.settings": "BusSettings",
     "ratchet.bus.spool": "NoSpool Spool",
-    "ratchet.bus.upgrades": "Upgrade",
     "ratchet.errors": (
         "BusUnavailable ConfigError Conflict ContractError InvalidMessage RatchetError Rejected Unavailable "
         "UnknownSubject Unreadable"

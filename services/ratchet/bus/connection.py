@@ -29,9 +29,8 @@ from ratchet.bus.publisher import Publisher, Sending
 from ratchet.bus.pull_consumer import PullConsumer, asked
 from ratchet.bus.received import Causing, Received
 from ratchet.bus.registry import AS_DECLARED, Bounds, Stream
-from ratchet.bus.settings import BusSettings
+from ratchet.bus.settings import BusSettings, without_user
 from ratchet.bus.tasks import end
-from ratchet.bus.urls import shown
 from ratchet.errors import BusUnavailable, ConfigError, InvalidMessage
 
 log = structlog.get_logger()
@@ -101,7 +100,7 @@ class Patience:
     def log_absence(self, url: str, error: Exception, *, first: bool) -> None:
         """An attempt failed."""
         if first or not self.quiet:
-            log.warning("waiting for the broker", url=shown(url), reason=repr(error))
+            log.warning("waiting for the broker", url=without_user(url), reason=repr(error))
 
     async def log_error(self, error: Exception) -> None:
         """nats-py met an error on a connection that was made."""
@@ -146,7 +145,7 @@ class Bus:
             async with asyncio.timeout(patience.deadline_s):
                 await bus._reach_patiently(settings, patience)
         except TimeoutError as error:
-            raise BusUnavailable(f"the broker does not answer at {shown(settings.url)}") from error
+            raise BusUnavailable(f"the broker does not answer at {without_user(settings.url)}") from error
         return bus
 
     async def _reach_patiently(self, settings: BusSettings, patience: Patience) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+_USER = re.compile(r"(?:^|(?<=//))[^/?#]*@")
+"""All up to the last `@` of the host's part, with a scheme before it or without: a password may hold an `@` itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +18,13 @@ class BusSettings:
     url: str = "nats://127.0.0.1:4222"
     """`tls://` insists on TLS."""
     seed_file: Path | None = None
-    """File with this program's NKEY seed; none where the broker asks for no credentials."""
+    """File with this program's NKEY seed; None where the broker asks for no credentials."""
     replicas: int = 1
     """Copies of every stream and bucket: 1 on one machine, 3 in a cluster."""
     stream_max_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
     """Stream -> bytes it may hold, where that differs from the registry."""
+
+
+def without_user(url: str) -> str:
+    """An address for logs and messages: without the user and password that may stand in it."""
+    return _USER.sub("", url)

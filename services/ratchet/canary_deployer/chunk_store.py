@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Coroutine, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Coroutine, Sequence, Set as AbstractSet
 from contextlib import suppress
 from typing import Any, TypeVar
 

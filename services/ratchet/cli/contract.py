@@ -14,17 +14,17 @@ import typer
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.compatibility import Break, breaks
-from ratchet.bus.contracts import Breach, Contracts, Views, load_schema, parse, with_references
+from ratchet.bus.contracts import Contracts
 from ratchet.bus.envelope import unseal
 from ratchet.bus.registry import Topic
-from ratchet.bus.releases import releases
-from ratchet.bus.stored import stored_values
+from ratchet.bus.schemas import Breach, Schema, load_schema, parse, with_references
 from ratchet.cli.connections import connected, reader, settings_of
 from ratchet.cli.endpoints import locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import AsJson, Directory, json_file
 from ratchet.cli.output import console, print_answer, print_facts, print_json, print_table, progress
 from ratchet.contract import DEFAULT_ROLE
+from ratchet.contract.directory import releases, stored_kinds
 from ratchet.errors import InvalidMessage, Rejected, UnknownSubject
 from ratchet.resources import resource_dir
 from ratchet.service.contracts import load_contracts
@@ -48,7 +48,7 @@ OnProgress = Callable[[int, int], None]
 @app.command("list")
 def list_topics(as_json: AsJson = False) -> None:
     """List every topic with its stream, who sends it and who reads it; then what is stored in buckets and objects."""
-    topics, stored = load_contracts().topics.values(), stored_values(resource_dir("contracts"))
+    topics, stored = load_contracts().topics.values(), stored_kinds(resource_dir("contracts"))
     rows = [(t.name, t.stream, ", ".join(t.producers), ", ".join(t.consumers), t.description) for t in topics]
     places = [(s.where, s.schema, ", ".join(s.writers), ", ".join(s.readers), s.description) for s in stored]
 
@@ -69,7 +69,7 @@ def show(
 ) -> None:
     """Show one topic or stored value: its subjects or places, its schema and its shortest valid example."""
     contracts, root = load_contracts(), resource_dir("contracts")
-    stored = [one for one in stored_values(root) if one.schema == topic]
+    stored = [one for one in stored_kinds(root) if one.schema == topic]
     if stored:
         _show({"stored": stored}, topic, {"stored in": [one.where for one in stored]}, as_json)
         return
@@ -183,8 +183,8 @@ class Proposal:
     topic: Topic
     schema: Json
     today: Json
-    views: Views
-    views_today: Views
+    views: Schema
+    views_today: Schema
 
 
 def read_proposal(file: Path, subject: str | None) -> Proposal:
@@ -193,7 +193,7 @@ def read_proposal(file: Path, subject: str | None) -> Proposal:
     schema = with_references(root, json_file(file))
     topic = contracts.topic_of(subject) if subject else _topic_named_by(contracts, schema, file)
     today = load_schema(root, topic.schema)
-    return Proposal(topic, schema, today, Views(schema), Views(today))
+    return Proposal(topic, schema, today, Schema(schema), Schema(today))
 
 
 def _topic_named_by(contracts: Contracts, schema: Json, file: Path) -> Topic:
@@ -229,7 +229,7 @@ def _length(document: Json) -> int:
     return len(json.dumps(document))
 
 
-def _refused_by_readers(views: Views, document: Json) -> bool:
+def _refused_by_readers(views: Schema, document: Json) -> bool:
     breach = views.breach(document)
     return breach is not None and breach.view == "open"
 

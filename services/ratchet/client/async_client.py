@@ -18,9 +18,9 @@ import structlog
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
 from ratchet.bus.outbox import Outbox
+from ratchet.bus.settings import without_user
 from ratchet.bus.spool import NoSpool, Spool
 from ratchet.bus.tasks import end
-from ratchet.bus.urls import shown
 from ratchet.client.connection import broker_url, connect
 from ratchet.client.preparer import Preparer
 from ratchet.client.recording import Recording, Stats, new_id
@@ -200,7 +200,7 @@ class AsyncClient:
     def _warn_unheard(self) -> None:
         log.warning(
             "never reached a broker",
-            url=shown(broker_url(self._settings.shared)),
+            url=without_user(broker_url(self._settings.shared)),
             pending=self.stats.pending,
             overflowed=self.stats.overflowed,
             spool=str(self._spool.directory) if self._spool.directory else "none: nothing could be kept",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pydantic import SecretStr
 
-from ratchet.bus.urls import shown
+from ratchet.bus.settings import without_user
 from ratchet.contract import TrainingRequest, named_id
 from ratchet.contract.http.jobs import JobIn
 from ratchet.contract.training import Dataset, DatasetFilter, Hyperparameters, TrainingConfig
@@ -90,7 +90,9 @@ async def ask_over_http(
     meanings = {**dict.fromkeys(range(400, 500), Unavailable), **dict.fromkeys((400, 409, 422), Rejected)}
     for listener in listeners:
         key = listener.api_key.get_secret_value() if listener.api_key else None
-        peer = Peer(shown(listener.url), listener.url, bearer(key), HTTP_S, meanings, "training was refused: {reason}")
+        peer = Peer(
+            without_user(listener.url), listener.url, bearer(key), HTTP_S, meanings, "training was refused: {reason}"
+        )
         async with AsyncApiClient(peer, transport) as client:
             try:
                 client.good(await client.exchange("POST", "/v1/jobs", body=_body(request)))

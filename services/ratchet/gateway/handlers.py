@@ -33,8 +33,7 @@ from ratchet.gateway.engines.base import Engine
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
 from ratchet.rules.arms import Assignment, ModelName, parse_model, variant_of
-from ratchet.service.asgi import Answer as HttpAnswer
-from ratchet.service.asgi import EventStream, Request, Response, json_response, problem_response
+from ratchet.service.asgi import Answer as HttpAnswer, EventStream, Request, Response, json_response, problem_response
 from ratchet.service.problems import HttpError, internal_error
 
 log = structlog.get_logger()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from ratchet.bus.contracts import Contracts
-from ratchet.bus.upgrades import NO_UPGRADES, Upgrades
+from ratchet.bus.contracts import Contracts, Upgrades
 from ratchet.contract import MESSAGES
 from ratchet.resources import resource_dir
 from ratchet.rules.redaction import masked
 
-UPGRADES: Upgrades = NO_UPGRADES
-"""How bodies of older topics become newer ones."""
+UPGRADES: Upgrades = {}
+"""How bodies of older topics become newer ones: every topic still has its first version."""
 
 
 def load_contracts() -> Contracts:

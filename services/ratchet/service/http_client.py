@@ -21,7 +21,7 @@ import httpx
 import msgspec
 
 from ratchet.bus.message import decode
-from ratchet.bus.urls import shown
+from ratchet.bus.settings import without_user
 from ratchet.contract.http.answers import ErrorOut
 from ratchet.errors import BadRequest, NotFound, RatchetError, Rejected, Unavailable, WrongState
 
@@ -116,7 +116,7 @@ class _Client:
         """What the library says is shown of a failed connection only: other words of its may quote an answer."""
         why = str(error) if isinstance(error, httpx.ConnectError) and str(error) else type(error).__name__
         code = TIMEOUT if isinstance(error, (httpx.TimeoutException, TimeoutError)) else None
-        return Unavailable(f"{self._peer.name} does not answer at {shown(self._peer.url)} ({why})", code=code)
+        return Unavailable(f"{self._peer.name} does not answer at {without_user(self._peer.url)} ({why})", code=code)
 
 
 def _trusting_nobody() -> ssl.SSLContext:

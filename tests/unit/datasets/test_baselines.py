@@ -5,8 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.datasets.domain.baselines import COHORT_WINDOW, SHRINKAGE, TASK_WINDOW, RunningMean, baselines
 

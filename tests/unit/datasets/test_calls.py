@@ -6,8 +6,7 @@ import hashlib
 import struct
 from random import Random
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.contract.trajectory import PolicyClaim
 from ratchet.contract.turn import Trainable

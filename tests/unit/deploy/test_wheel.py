@@ -16,7 +16,7 @@ WHEEL = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatc
 READS = """
 import json
 import ratchet_helpdesk
-from ratchet.bus.releases import releases
+from ratchet.contract.directory import releases
 from ratchet.local_stack.servers import nats_server
 from ratchet.resources import resource_dir
 from ratchet.service.contracts import load_contracts

@@ -1,8 +1,7 @@
 """The engine's rules: requests, control tokens, prefixes, admission, eviction."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.bus.message import JsonObject
 from ratchet.engine_local.domain.admission import admissible

@@ -7,8 +7,7 @@ import tracemalloc
 from array import array
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.contract import JsonObject, PolicyClaim, named_id
 from ratchet.contract.turn import EngineInfo, Sampling, Usage

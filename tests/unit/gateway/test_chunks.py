@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.gateway.domain.chunks import PIECES, event_of, pieces
 from ratchet.gateway.domain.forms import CHAT, TEXT, Form

@@ -6,8 +6,7 @@ import random
 from collections import defaultdict
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.demo.plan import DEMO
 from ratchet_helpdesk.clerk import (

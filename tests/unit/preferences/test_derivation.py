@@ -6,8 +6,7 @@ import random
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.bus.message import JsonObject, named_id
 from ratchet.preferences.derivation import Derivation, common_prompt, derive_pairs

@@ -5,12 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from random import Random
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ratchet.bus.consumer import Dead, Done, Outcome, Retry
-from ratchet.contract import Message, Reward, Trajectory
-from ratchet.contract import Outcome as Claim
+from ratchet.contract import Message, Outcome as Claim, Reward, Trajectory
 from ratchet.contract.reward import RewardFunction
 from ratchet.contract.trajectory import TaskContext
 from ratchet.reward_computer.domain.reward import RewardSpec, newest

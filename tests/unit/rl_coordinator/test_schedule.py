@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.contract.training import Compute
 from ratchet.rl_coordinator.jobs.domain.schedule import PRIORITIES, in_order, next_up, pool_of

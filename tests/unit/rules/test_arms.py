@@ -4,8 +4,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.contract.state import CanaryRoute, Route, ServedPolicy, WeightStep
 from ratchet.rules.arms import (

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.contract import JsonObject, Trajectory, Turn, decode, encode, named_id
 from ratchet.contract.trajectory import (

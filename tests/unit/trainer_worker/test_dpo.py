@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from msgspec.structs import replace
-from msgspec.structs import replace as changed
+from msgspec.structs import replace, replace as changed
 
 from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import Hyperparameters, Lora

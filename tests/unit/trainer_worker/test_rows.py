@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ratchet.contract.snapshot import Call
 from ratchet.trainer_worker.training.learner.rows import MergeCounts, Row, rows_of, without_orphans

@@ -16,8 +16,8 @@ from uuid import UUID
 import jsonschema_rs
 import msgspec
 
-from ratchet.bus.contracts import load_schema
 from ratchet.bus.message import decode, named_id
+from ratchet.bus.schemas import load_schema
 from ratchet.contract import TrainingRequest
 from ratchet.contract.http.jobs import DatasetIn, JobIn
 from ratchet.contract.training import Dataset, RequestMetadata, TrainingConfig

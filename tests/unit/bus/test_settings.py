@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.bus.urls import shown
+from ratchet.bus.settings import without_user
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from ratchet.bus.urls import shown
     ],
 )
 def test_user_and_password_are_left_out(url: str, expected: str):
-    assert shown(url) == expected
+    assert without_user(url) == expected

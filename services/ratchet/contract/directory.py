@@ -1,0 +1,81 @@
+"""The folder `contracts/` as documents: what processes store for each other beside messages, and what was released."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ratchet.bus.message import decode
+
+Json = Any
+"""Part of a JSON document."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKind:
+    """A kind of value in a key-value bucket, or of document or row in the object store, as `topics.json` has it."""
+
+    where: str
+    """Such as `bucket prices, key <country>` or `object exports/<sha256>.json`."""
+    schema: str
+    description: str
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
+    """Empty: its writers alone."""
+    private: bool
+    """Only its writers may rely on it: it is compatible with their own earlier versions only."""
+
+
+def stored_kinds(directory: Path) -> list[StoredKind]:
+    """Every kind of stored value of the contracts in `directory`, in the order of `topics.json`."""
+    document = decode((directory / "topics.json").read_bytes())
+    return [*_in_buckets(document["buckets"]), *_in_objects(document.get("objects", {}))]
+
+
+def _in_buckets(buckets: Json) -> Iterator[StoredKind]:
+    for name, bucket in buckets.items():
+        for key, value in bucket.get("keys", {}).items():
+            yield _stored(f"bucket {name}, key {key}", {**value, "writers": bucket["writers"]})
+
+
+def _in_objects(objects: Json) -> Iterator[StoredKind]:
+    for name, entry in objects.items():
+        if "schema" in entry:
+            yield _stored(f"object {name}", entry)
+        for form, schema in entry.get("rows", {}).items():
+            yield _stored(f"object {name}, rows of the format {form}", {**entry, "schema": schema})
+
+
+def _stored(where: str, entry: Json) -> StoredKind:
+    private = entry.get("private", False)
+    writers, readers = tuple(entry["writers"]), tuple(entry.get("readers", ()))
+    return StoredKind(where, entry["schema"], entry["description"], writers, readers, private)
+
+
+class ReleasedTopic(msgspec.Struct, frozen=True):
+    """Where a kind of message was published, and the name of its schema."""
+
+    subjects: list[str]
+    schema: str
+
+
+class Release(msgspec.Struct, frozen=True):
+    """The contracts of a release, reduced to what later ones have to stay compatible with."""
+
+    topics: dict[str, ReleasedTopic]
+    stored: dict[str, str]
+    """Where something is stored -> the name of its schema."""
+    schemas: dict[str, Json]
+    """By name, without titles and descriptions."""
+    examples: dict[str, dict[str, Json]]
+    """Messages and stored values of that release: by schema, then by name."""
+
+
+def releases(directory: Path) -> dict[str, Release]:
+    """Every release below the contracts in `directory`, by its version."""
+    files = sorted((directory / "released").glob("*.json"))
+    return {file.stem: decode(file.read_bytes(), Release) for file in files}
