@@ -89,7 +89,7 @@ async def test_a_job_continues_from_stable_and_does_not_see_its_lineages_data_ag
         dispatch = await workshop.dispatched(first["training_job_id"])
         snapshot = dispatch.request.training_config.dataset.snapshot
         assert snapshot is not None
-        await workshop.say(dispatch, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/x.json"))
+        await workshop.report(dispatch, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/x.json"))
         await workshop.until(first["training_job_id"], "completed")
         await promote(bus, version=1, dataset_digest=snapshot.digest)
 
@@ -193,8 +193,8 @@ async def test_slots_are_not_exceeded_and_priority_decides_who_is_next(
             return [entry.value.announced for entry in entries].count("1:queued") == 2
 
         await eventually(both_wait)
-        await workshop.say(dispatch, "running")
-        await workshop.say(dispatch, "completed")
+        await workshop.report(dispatch, "running")
+        await workshop.report(dispatch, "completed")
         assert (await workshop.dispatched(urgent["training_job_id"])).attempt == 1
         assert (await workshop.job(low["training_job_id"]))["state"] == "queued"
 
@@ -207,7 +207,7 @@ async def test_a_silent_worker_loses_its_job_and_is_fenced_off(shared_settings: 
     ):
         asked = await workshop.ask()
         first = await workshop.dispatched(asked["training_job_id"])
-        await workshop.say(
+        await workshop.report(
             first,
             "running",
             progress=Progress(current_step=7),
@@ -216,8 +216,8 @@ async def test_a_silent_worker_loses_its_job_and_is_fenced_off(shared_settings: 
         second = await workshop.dispatched(asked["training_job_id"], attempt=2)
         assert second.resume_from == "s3://b/checkpoints/7.json"
         assert second.request.training_config.dataset.snapshot == first.request.training_config.dataset.snapshot
-        await workshop.say(first, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/stale.json"))
-        await workshop.say(second, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/good.json"))
+        await workshop.report(first, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/stale.json"))
+        await workshop.report(second, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/good.json"))
         done = await workshop.until(asked["training_job_id"], "completed")
         assert (done["attempt"], done["artifacts"]["final_checkpoint"]) == (2, "s3://b/policies/good.json")
 
@@ -227,7 +227,7 @@ async def test_cancelling(shared_settings: SharedSettings, bus: Bus) -> None:
     async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
         at_work = await workshop.ask()
         dispatch = await workshop.dispatched(at_work["training_job_id"])
-        await workshop.say(dispatch, "running")
+        await workshop.report(dispatch, "running")
         await workshop.until(at_work["training_job_id"], "running")
         waiting = await workshop.ask()
         cancelled = await workshop.api.post(f"/v1/jobs/{waiting['training_job_id']}/cancel")
@@ -237,7 +237,7 @@ async def test_cancelling(shared_settings: SharedSettings, bus: Bus) -> None:
         stored_job = await bus.bucket(JOBS, Job).get(at_work["training_job_id"])
         assert stored_job is not None
         assert stored_job.value.cancel_requested
-        await workshop.say(dispatch, "cancelled")
+        await workshop.report(dispatch, "cancelled")
         await workshop.until(at_work["training_job_id"], "cancelled")
         again = await workshop.api.post(f"/v1/jobs/{at_work['training_job_id']}/cancel")
         assert again.status_code == 200
@@ -251,10 +251,10 @@ async def test_a_restart_keeps_everything(shared_settings: SharedSettings, bus: 
         async with coordinating(shared_settings, bus) as workshop:
             at_work = await workshop.ask()
             dispatch = await workshop.dispatched(at_work["training_job_id"])
-            await workshop.say(dispatch, "running", progress=Progress(current_step=1))
+            await workshop.report(dispatch, "running", progress=Progress(current_step=1))
             await workshop.until(at_work["training_job_id"], "running")
             waiting = await workshop.ask(idempotency_key="later")
-        await workshop.say(dispatch, "running", progress=Progress(current_step=2))
+        await workshop.report(dispatch, "running", progress=Progress(current_step=2))
         async with coordinating(shared_settings, bus) as workshop:
             again = await workshop.ask(idempotency_key="later")
             assert again["training_job_id"] == waiting["training_job_id"]
@@ -263,7 +263,7 @@ async def test_a_restart_keeps_everything(shared_settings: SharedSettings, bus: 
                 return (await workshop.job(at_work["training_job_id"]))["progress"] == {"current_step": 2}
 
             await eventually(further)
-            await workshop.say(dispatch, "completed")
+            await workshop.report(dispatch, "completed")
             assert (await workshop.dispatched(waiting["training_job_id"])).attempt == 1
             assert workshop.dispatches == [await workshop.dispatched(waiting["training_job_id"])]
 
@@ -284,10 +284,10 @@ async def test_the_bus_hears_of_every_state_once(shared_settings: SharedSettings
         asked = await workshop.ask()
         job_id = asked["training_job_id"]
         first = await workshop.dispatched(job_id)
-        await workshop.say(first, "running")
-        await workshop.say(first, "failed", error=TrainingError(code="UNKNOWN", message="lost"))
+        await workshop.report(first, "running")
+        await workshop.report(first, "failed", error=TrainingError(code="UNKNOWN", message="lost"))
         second = await workshop.dispatched(job_id, attempt=2)
-        await workshop.say(second, "failed", error=TrainingError(code="DATA", message="bad"))
+        await workshop.report(second, "failed", error=TrainingError(code="DATA", message="bad"))
         await workshop.until(job_id, "failed")
 
         async def five() -> bool:
@@ -353,7 +353,7 @@ async def test_the_threshold_starts_one_training_per_role(shared_settings: Share
         assert job["request"]["trigger_reason"] == "threshold_reached"
         assert job["priority"] == "high"
         dispatch = await workshop.dispatched(job["training_job_id"])
-        await workshop.say(dispatch, "completed")
+        await workshop.report(dispatch, "completed")
         await workshop.until(job["training_job_id"], "completed")
         status = (await workshop.api.get("/v1/status")).json()
         assert status["roles"][ROLE]["rewarded"] == 6
@@ -558,7 +558,7 @@ async def test_training_and_preferences_are_told_at_a_glance(shared_settings: Sh
         at_work = await workshop.ask()
         dispatch = await workshop.dispatched(at_work["training_job_id"])
         waiting = await workshop.ask(priority="urgent")
-        await workshop.say(dispatch, "running", progress=Progress(percent_complete=40.0))
+        await workshop.report(dispatch, "running", progress=Progress(percent_complete=40.0))
         await workshop.until(at_work["training_job_id"], "running")
 
         def ask() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -583,7 +583,7 @@ async def test_training_and_preferences_are_told_at_a_glance(shared_settings: Sh
         role = dpo["roles"][ROLE]
         assert (role["pairs"], role["total"], role["threshold"]) == ({"human": 1, "derived": 2}, 3, 4)
         assert (role["since_last_dpo"], role["would_fire"], role["last_job"]) == (3, False, None)
-        await workshop.say(dispatch, "completed")
+        await workshop.report(dispatch, "completed")
         await workshop.until(at_work["training_job_id"], "completed")
         trains = (await workshop.api.get("/v1/status/training")).json()
         assert trains["last"][ROLE]["training_job_id"] == at_work["training_job_id"]

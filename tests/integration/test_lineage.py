@@ -62,7 +62,7 @@ async def trained(workshop: Workshop, version: int, **body: Any) -> PolicyVersio
     """Train a policy as far as the registry can see it."""
     asked = await workshop.ask(dataset={"sample_size": 10}, **body)
     dispatch = await workshop.dispatched(asked["training_job_id"])
-    await workshop.say(dispatch, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/x.json"))
+    await workshop.report(dispatch, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/x.json"))
     job = await workshop.until(asked["training_job_id"], "completed")
     return PolicyVersion(
         role=ROLE,
@@ -297,7 +297,7 @@ async def test_the_chain_is_walked_from_a_deployment_to_a_trajectory_by_ids_alon
         asked = await workshop.ask(dataset={"sample_size": 10})
         dispatch = await workshop.dispatched(asked["training_job_id"])
         made = await asyncio.to_thread(policy_of, workshop.objects, asked["training_job_id"])
-        await workshop.say(dispatch, "completed", artifacts=made)
+        await workshop.report(dispatch, "completed", artifacts=made)
 
         async def promoted() -> str | None:
             rows = await warehouse.rows(

@@ -18,7 +18,7 @@ SCENES = [
     "outbox",
     "http",
     "forgotten",
-    "said",
+    "log_lines",
     "thread",
     "uncaught",
 ]

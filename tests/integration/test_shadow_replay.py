@@ -93,7 +93,7 @@ async def snapshot(workshop: Workshop) -> str:
     """The digest of a snapshot of all that is stored now."""
     asked = await workshop.ask(dataset={"sample_size": 10}, algorithm="sft")
     dispatch = await workshop.dispatched(asked["training_job_id"])
-    await workshop.say(dispatch, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/x.json"))
+    await workshop.report(dispatch, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/x.json"))
     return (await workshop.until(asked["training_job_id"], "completed"))["snapshot"]["digest"]
 
 

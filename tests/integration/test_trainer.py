@@ -56,7 +56,7 @@ async def test_a_dispatch_becomes_a_content_addressed_adapter_and_that_can_be_co
     assert (done.resource_usage.peak_memory_gb or 0) > 0
     assert done.metadata is not None
     assert (done.metadata.worker, done.metadata.training_samples) == ("test-worker", len(CHATS))
-    running = [status for status in world.said(dispatch.training_job_id) if status.status == "running"]
+    running = [status for status in world.statuses_of(dispatch.training_job_id) if status.status == "running"]
     assert running[0].progress is None
     assert {headers["ce-causationid"] for headers in world.headers} == {dispatch.event_id}
     assert len({headers["ce-correlationid"] for headers in world.headers}) == 1
@@ -83,7 +83,7 @@ async def _continue_twice(world: World, done: TrainingStatus) -> None:
     manifest = read_policy(world.objects, str(again.artifacts.final_checkpoint)).manifest
     assert manifest.parent == done.artifacts.final_checkpoint
     assert manifest.base_model == world.base
-    ends = [status for status in world.said(second.training_job_id) if status.status != "running"]
+    ends = [status for status in world.statuses_of(second.training_job_id) if status.status != "running"]
     assert len(ends) == 1
 
 
@@ -93,7 +93,7 @@ async def test_a_cancelled_job_stops_by_itself_and_can_be_resumed(world: World) 
     config = msgspec.structs.replace(world.endless(), checkpointing=Checkpointing(save_interval=1_000_000))
     async with working(world):
         dispatch = await world.dispatch("cancelled", config)
-        await world.told(dispatch.training_job_id, lambda status: status.progress is not None)
+        await world.first_status(dispatch.training_job_id, lambda status: status.progress is not None)
         await world.change_job(dispatch, cancel_requested=True)
         stopped = await world.ended(dispatch.training_job_id)
         assert stopped.status == "cancelled"
@@ -104,7 +104,7 @@ async def test_a_cancelled_job_stops_by_itself_and_can_be_resumed(world: World) 
 
         config = world.config(max_steps=reached + 5)
         resumed = await world.dispatch("cancelled", config, attempt=2, resume_from=checkpoint)
-        done = await world.told(
+        done = await world.first_status(
             resumed.training_job_id, lambda status: status.attempt == 2 and status.status != "running"
         )
     assert done.status == "completed", done.error
@@ -118,7 +118,7 @@ async def test_a_cancelled_job_stops_by_itself_and_can_be_resumed(world: World) 
 async def test_a_killed_training_process_is_an_infrastructure_failure(world: World) -> None:
     async with working(world):
         dispatch = await world.dispatch("killed", world.endless())
-        await world.told(dispatch.training_job_id, lambda status: status.progress is not None)
+        await world.first_status(dispatch.training_job_id, lambda status: status.progress is not None)
         child = child_of(dispatch.training_job_id)
         assert child is not None
         os.kill(child.pid, signal.SIGKILL)
@@ -132,7 +132,7 @@ async def test_a_killed_training_process_is_an_infrastructure_failure(world: Wor
 async def test_a_fenced_attempt_falls_silent_and_leaves_no_policy(world: World) -> None:
     async with working(world):
         dispatch = await world.dispatch("fenced", world.endless())
-        await world.told(dispatch.training_job_id, lambda status: status.progress is not None)
+        await world.first_status(dispatch.training_job_id, lambda status: status.progress is not None)
         await world.change_job(dispatch, attempt=2)
 
         async def gone() -> bool:
@@ -142,7 +142,7 @@ async def test_a_fenced_attempt_falls_silent_and_leaves_no_policy(world: World) 
         # The slot is free again, and what comes next is heard: so silence was not for want of a voice.
         other = await world.dispatch("after", world.config("sft", gamma=0.9))
         assert (await world.ended(other.training_job_id)).status == "failed"
-    assert {status.status for status in world.said(dispatch.training_job_id)} == {"running"}
+    assert {status.status for status in world.statuses_of(dispatch.training_job_id)} == {"running"}
     assert [uri for uri in world.objects.list("policies/") if uri != world.base] == []
 
 
@@ -163,7 +163,7 @@ async def test_a_forked_training_and_a_fresh_process_make_the_same_policy(world:
 async def test_a_worker_that_shuts_down_hands_its_job_back_with_a_checkpoint(world: World) -> None:
     async with working(world):
         dispatch = await world.dispatch("shutdown", world.endless())
-        await world.told(dispatch.training_job_id, lambda status: status.progress is not None)
+        await world.first_status(dispatch.training_job_id, lambda status: status.progress is not None)
     handed_back = await world.ended(dispatch.training_job_id)
     assert handed_back.status == "cancelled"
     assert handed_back.artifacts is not None

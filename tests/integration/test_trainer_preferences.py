@@ -133,7 +133,7 @@ async def test_a_cancelled_dpo_job_is_resumed_where_it_stopped(world: World, tmp
     async with working(world):
         endless = config(world, "dpo", world.base, pairs, max_steps=1_000_000)
         dispatch = await world.dispatch("cancelled", endless)
-        await world.told(dispatch.training_job_id, lambda status: status.progress is not None)
+        await world.first_status(dispatch.training_job_id, lambda status: status.progress is not None)
         await world.change_job(dispatch, cancel_requested=True)
         stopped = await world.ended(dispatch.training_job_id)
         assert (stopped.status, stopped.artifacts is not None) == ("cancelled", True)
@@ -143,7 +143,7 @@ async def test_a_cancelled_dpo_job_is_resumed_where_it_stopped(world: World, tmp
         more = config(world, "dpo", world.base, pairs, max_steps=reached + 3)
         checkpoint = stopped.artifacts.checkpoint
         resumed = await world.dispatch("cancelled", more, attempt=2, resume_from=checkpoint)
-        done = await world.told(
+        done = await world.first_status(
             resumed.training_job_id, lambda status: status.attempt == 2 and status.status != "running"
         )
     assert done.status == "completed", done.error

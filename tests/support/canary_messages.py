@@ -108,10 +108,10 @@ class _Rollout:
         else:
             self._comes(answered, 1, Call(name, answered, True, arm, version, False, 900.0, False, at, answered))
         failed = draw.random() < scene.failure[canary]
-        told = at + took
-        self._comes(told, 2, Score(name, told, not failed, 0.0 if failed else 0.85, None, False))
+        reported_at = at + took
+        self._comes(reported_at, 2, Score(name, reported_at, not failed, 0.0 if failed else 0.85, None, False))
         if draw.random() < scene.revised:
-            later = told + draw.uniform(0, 200)
+            later = reported_at + draw.uniform(0, 200)
             self._comes(later, 2, Score(name, later, failed, 0.85 if failed else 0.0, True, False))
 
     def _comes(self, at: float, kind: int, event: Event) -> None:

@@ -76,7 +76,7 @@ class Scene:
     stages: tuple[Stage, ...] = (Stage(0.1, 300, 20), Stage(0.25, 300, 20), Stage(0.5, 300, 20))
     horizon_s: float = 600.0
     silent_s: tuple[float, float] | None = None
-    """From when to when whoever computes rewards is away, seconds after the first start."""
+    """From when to when the reward computer is away, seconds after the first start."""
     rules: dict[str, object] = field(default_factory=dict[str, object])
 
     def made_rules(self) -> Rules:
@@ -116,14 +116,14 @@ def lives(
 ) -> Lives:
     """Lives with these failure rates and durations. The two arms' outcomes are drawn independently.
 
-    `reported`: share of successes and of failures that anybody reports, of stable and then of the canary.
+    `reported`: share of successes and of failures that agents report, of stable and then of the canary.
     `dies_at_first`: an agent whose first call failed reports nothing, and its trajectory is a failure.
     """
     chance = np.stack([np.broadcast_to(np.asarray(p, dtype=np.float64), shape) for p in failure], axis=-1)
     failed = rng.random((*shape, 2)) < chance
     first_failed = rng.random((*shape, 2)) < np.array(first_failure)
-    told = np.where(failed, np.array([reported[1], reported[3]]), np.array([reported[0], reported[2]]))
-    silent = rng.random((*shape, 2)) >= told
+    share_reported = np.where(failed, np.array([reported[1], reported[3]]), np.array([reported[0], reported[2]]))
+    silent = rng.random((*shape, 2)) >= share_reported
     if dies_at_first:
         silent |= first_failed
     latency = rng.lognormal(0.0, 0.5, (*shape, 2)) * np.array(latency_ms)
@@ -213,8 +213,8 @@ class _Play:
         own = {name: self._own(name, rows) for name in Lives.__dataclass_fields__}
         passed = now - self.start_s[rows]
         late = passed > horizon
-        told = (own["known_s"] <= passed) & (own["known_s"] <= horizon)
-        outcome = np.where(told, np.where(own["failed"], FAILED, SUCCESS), np.where(late, MISSING, PENDING))
+        reported = (own["known_s"] <= passed) & (own["known_s"] <= horizon)
+        outcome = np.where(reported, np.where(own["failed"], FAILED, SUCCESS), np.where(late, MISSING, PENDING))
         scored = self._scored_s(rows, np.minimum(own["known_s"], horizon))
         outcome = np.where(passed < scored, PENDING, outcome)
         patience = self.rules.patience_s
@@ -253,10 +253,10 @@ class _Play:
     def _scale(self, begun: int, now: float) -> Floats:
         """Typical latency of what is known, whichever arm finished sooner: as biased as in the product."""
         rows = slice(0, begun)
-        told = self._own("known_s", rows) <= now - self.start_s[rows]
+        reported = self._own("known_s", rows) <= now - self.start_s[rows]
         logs = np.log(self._own("latency_ms", rows))
-        count = told.sum(axis=1)
-        return np.where(count > 0, np.exp((logs * told).sum(axis=1) / np.maximum(count, 1)), np.nan)
+        count = reported.sum(axis=1)
+        return np.where(count > 0, np.exp((logs * reported).sum(axis=1) / np.maximum(count, 1)), np.nan)
 
     def _judge(self, weighed: Weighed, begun: int, now: float) -> None:
         done = (self._cohort(0, begun, now).settled & self.canary[:, :begun]).sum(axis=1)
@@ -311,11 +311,11 @@ class Played:
             name, canary, weight = f"t{place}", bool(play.canary[0, place]), float(play.weight[0, place])
             arm, version = ("canary", 2) if canary else ("stable", 1)
             mine = {field: values[place].item() for field, values in own.items()}
-            called, told = at + mine["first_s"], at + mine["known_s"]
+            called, reported = at + mine["first_s"], at + mine["known_s"]
             failed = bool(mine["first_failed"])
             ms = None if failed else mine["latency_ms"]
             call = Call(name, called, True, arm, version, failed, ms, False, called, called)
-            score = Score(name, told, not mine["failed"], mine["reward"], None, False)
+            score = Score(name, reported, not mine["failed"], mine["reward"], None, False)
             later = sorted((one for one in (call, score) if one.at <= now), key=lambda one: one.at)
             events += [Started(name, at, arm, version, weight, "r", Terms(scale_ms=900.0)), *later]
         return cls(events, lambda n: play._cohort(0, n, now))

@@ -24,7 +24,7 @@ from tests.support.canary_world import ROLE, reward_of, start_of, turn_of
 
 
 class SmallEngine:
-    """Loads what it is told to and answers every prompt with two tokens. Names in `broken` are refused."""
+    """Loads every adapter but those in `broken`, and answers every prompt with two tokens."""
 
     def __init__(self) -> None:
         self.resident: list[str] = []

@@ -143,7 +143,7 @@ class FakeTraffic:
 
 @dataclass
 class FakeHistory:
-    """How long stable's outcomes took, or why nobody can say."""
+    """How long stable's outcomes took; with a `fault`, the error that reading them raises."""
 
     took_s: list[float] = field(default_factory=list)
     fault: RatchetError | None = None
@@ -156,7 +156,7 @@ class FakeHistory:
 
 @dataclass
 class FakeGate:
-    """Says what it is told to, and remembers whom it was asked about."""
+    """Answers with one outcome, and remembers the candidates that it was asked about."""
 
     name: str
     outcome: str = PASSED

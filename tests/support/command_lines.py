@@ -1,4 +1,4 @@
-"""Command lines for every command of the parser, with odd values where somebody could type one."""
+"""Command lines for every command of the parser, with an odd value in the place of each argument and option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A running coordinator in a test, the facts it works with, and a listener in the place of its workers."""
+"""A running coordinator, stored facts for it to work with, and a listener in the place of its workers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Workshop:
     objects: Objects
     dispatches: list[TrainingDispatch]
     causes: dict[str, Cause]
-    """By the dispatch's event id: what a worker's word on it answers."""
+    """By the dispatch's event id: the cause that a worker's status about it names."""
 
     async def ask(self, **body: Any) -> dict[str, Any]:
         answer = await self.api.post(
@@ -67,13 +67,13 @@ class Workshop:
 
     async def dispatched(self, job_id: str, attempt: int = 1) -> TrainingDispatch:
         async def there() -> TrainingDispatch | None:
-            found = [d for d in self.dispatches if (d.training_job_id, d.attempt) == (job_id, attempt)]
-            return found[0] if found else None
+            matching = [d for d in self.dispatches if (d.training_job_id, d.attempt) == (job_id, attempt)]
+            return matching[0] if matching else None
 
         return await eventually(there)
 
-    async def say(self, dispatch: TrainingDispatch, status: str, **changes: Any) -> None:
-        """Speak as the worker of a dispatch."""
+    async def report(self, dispatch: TrainingDispatch, status: str, **changes: Any) -> None:
+        """Publish a status as the worker of a dispatch."""
         values = {
             "training_job_id": dispatch.training_job_id,
             "timestamp": self.bus.now(),
@@ -94,7 +94,7 @@ class Workshop:
 
 @asynccontextmanager
 async def coordinating(shared: SharedSettings, bus: Bus, **chosen: Any) -> AsyncIterator[Workshop]:
-    """The coordinator and a listener that takes what it dispatches; in the end what they stored keeps its contract."""
+    """Run the coordinator and a listener that takes its dispatches; at the end, check what they stored."""
     dispatches: list[TrainingDispatch] = []
     causes: dict[str, Cause] = {}
 
@@ -142,11 +142,11 @@ def played(
     """A finished trajectory with its turns and its reward."""
     arm = {"role": ROLE, "version": 1, "digest": "d" * 64, "arm": "stable", "weight": 0.0, **claim}
     turns, _ = conversation(tid(name), [3, 3], policy=PolicyClaim(**arm))
-    told = trajectory(
+    ended = trajectory(
         tid(name),
         turns=turns,
         success=total > 0.5,
         at=after(seconds),
         task_context=TaskContext(task_id=task, instructions="Help."),
     )
-    return [*turns, told, reward(told, total, at=after(seconds))]
+    return [*turns, ended, reward(ended, total, at=after(seconds))]

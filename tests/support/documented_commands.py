@@ -1,4 +1,4 @@
-"""Finds every `ratchet ...` in texts, and holds it against the parser."""
+"""Finds every `ratchet ...` in texts, and checks it against the parser."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def mentions(path: Path, text: str) -> Iterator[Mention]:
     """Command lines in code blocks, and those in line with the words."""
     for block in FENCE.findall(text):
         for line in block.replace("\\\n", " ").splitlines():
-            found = CALL.search(line)
-            if found:
-                yield Mention(path.name, found[1].removesuffix(')"'))
+            call = CALL.search(line)
+            if call:
+                yield Mention(path.name, call[1].removesuffix(')"'))
     yield from inline(path, FENCE.sub("", text))
 
 
 def inline(path: Path, text: str) -> Iterator[Mention]:
     """Command lines between backticks, also where they are wrapped."""
-    for found in INLINE.findall(text):
-        yield Mention(path.name, " ".join(found.split()).removeprefix(".venv/bin/"))
+    for code in INLINE.findall(text):
+        yield Mention(path.name, " ".join(code.split()).removeprefix(".venv/bin/"))
 
 
 def complaint(line: str) -> str | None:
-    """What the parser does not know in a command line; None when it knows everything."""
+    """What the parser rejects in a command line; None when it accepts all of it."""
     words = _words(line)
     if "|" in (alternatives := words[2] if len(words) > 2 else ""):
-        told = (complaint(shlex.join([*words[:2], one, *words[3:]])) for one in alternatives.split("|"))
-        return next((one for one in told if one), None)
+        problems = (complaint(shlex.join([*words[:2], one, *words[3:]])) for one in alternatives.split("|"))
+        return next((one for one in problems if one), None)
     return _walk(_command(), words[1:], line)
 
 
@@ -97,7 +97,7 @@ def _most_arguments(command: Any) -> float:
 
 
 def _option(command: Any, word: str) -> Any:
-    """The option that the word names, with or without a value; None when the command has none such."""
+    """The option that the word names, with or without a value; None when the command has no such option."""
     name = word.partition("=")[0]
     known = [one for one in command.params if one.param_type_name == "option"]
     return next((one for one in known if name in (*one.opts, *one.secondary_opts)), None)

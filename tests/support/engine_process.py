@@ -61,7 +61,7 @@ def publish(shared: SharedSettings, scratch: Path, role: str) -> Published:
 
 
 def publish_for_role(shared: SharedSettings, published: Published, role: str) -> Policy:
-    """The same adapter as another role's policy: other words in the manifest, another digest."""
+    """The same adapter as another role's policy: the manifests differ, and so do the digests."""
     manifest = msgspec.structs.replace(published.adapter.manifest, role=role)
     return publish_policy(Objects(shared), manifest)
 
@@ -96,7 +96,7 @@ def running_engine(shared: SharedSettings, scratch: Path, **env: str) -> Iterato
 def logprobs_by_transformers(
     published: Published, prompt: list[int], output: list[int], *, adapted: bool, temperature: float = 1.0
 ) -> list[float]:
-    """What the model itself says, without engine, cache or merge."""
+    """What the model itself computes, without engine, cache or merge."""
     model: Any = AutoModelForCausalLM.from_pretrained(published.directory)
     if adapted:
         model = PeftModel.from_pretrained(model, str(published.adapter_directory))
@@ -112,8 +112,8 @@ def _write_adapter(directory: Path, target: Path) -> Probe:
             if "lora_" in name:
                 parameter.normal_(0, 0.1)
     model.save_pretrained(str(target))
-    found = _logprobs(model.eval(), torch.tensor([[*PROMPT, *OUTPUT]]), len(PROMPT))
-    return Probe(prompt_token_ids=PROMPT, output_token_ids=OUTPUT, logprobs=found)
+    logprobs = _logprobs(model.eval(), torch.tensor([[*PROMPT, *OUTPUT]]), len(PROMPT))
+    return Probe(prompt_token_ids=PROMPT, output_token_ids=OUTPUT, logprobs=logprobs)
 
 
 def _logprobs(model: Any, ids: Any, prompt: int, temperature: float = 1.0) -> list[float]:

@@ -1,4 +1,4 @@
-"""A gateway's handlers without sockets: another server that answers when a test says so, a broker in memory."""
+"""A gateway's handlers without sockets: a server that answers when a test lets it, a broker in memory."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from tests.support.fake_bus import fake_broker
 from tests.support.messages import AT
 
 CONTRACTS = load_contracts()
-SAID = {"choices": [{"message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}]}
+ANSWER = {"choices": [{"message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}]}
 
 
 @dataclass
 class Server:
-    """Says the same to everybody, once it may."""
+    """Gives every call the same answer, once a test lets it."""
 
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     while_answering: Callable[[], object] | None = None
-    """Called right after the answer is there, before anybody could look at it."""
+    """Called right after the answer is there, before any other code can see it."""
 
     async def __call__(self, path: str, body: Mapping[str, Any]) -> Reply:
         self.asked.set()
         await self.may_answer.wait()
         if self.while_answering is not None:
             asyncio.get_running_loop().call_soon(self.while_answering)
-        return Reply(200, SAID)
+        return Reply(200, ANSWER)
 
 
 class AtOnce:

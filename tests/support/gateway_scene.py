@@ -31,7 +31,7 @@ ROLE = "support"
 
 @dataclass
 class Scene:
-    """A running gateway and what stands around it."""
+    """A running gateway, its engine, and a bus to read what it publishes."""
 
     url: str
     engine: FakeEngine
@@ -53,8 +53,8 @@ class Scene:
         async def probe() -> list[Any]:
             total = (await self.bus.nc.jetstream().stream_info(stream)).state.last_seq
             raw = [await self.bus.nc.jetstream().get_msg(stream, n + 1) for n in range(total)]
-            found = [m for m in raw if (m.headers or {})["ce-type"] == kind.TOPIC]
-            return found if len(found) >= number else []
+            of_kind = [m for m in raw if (m.headers or {})["ce-type"] == kind.TOPIC]
+            return of_kind if len(of_kind) >= number else []
 
         return [self._read(m) for m in await eventually(probe)]
 

@@ -1,4 +1,4 @@
-"""Messages that nobody should send, and that somebody will: broken bodies and odd headers, the same ones every time."""
+"""Messages that no sender should send, and some will: broken bodies and odd headers, the same ones every time."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def mutations(draw: st.DrawFn, name: str) -> Any:
 
 
 def nested(depth: int) -> bytes:
-    """A body that is deeper than anybody wants to look."""
+    """A body that nests deeper than any reader should follow."""
     return b"[" * depth + b"]" * depth
 
 
@@ -121,25 +121,25 @@ def broken_bodies(name: str, count: int) -> list[bytes]:
     """Bodies that are hardly messages of a schema: bytes, torn JSON, deep nesting. The same ones every time."""
     chance = random.Random(f"broken {name}")
     body = msgspec.json.encode(example(name))
-    found = [b"", b"null", b"\xff\xfe", nested(300), nested(100_000), b'{"a":' * 400, zstandard.compress(body)]
-    while len(found) < count:
+    bodies = [b"", b"null", b"\xff\xfe", nested(300), nested(100_000), b'{"a":' * 400, zstandard.compress(body)]
+    while len(bodies) < count:
         cut, kept = chance.randrange(len(body)), bytearray(body)
         kept[cut] = chance.randrange(256)
-        found.append(chance.choice([body[:cut], bytes(kept), chance.randbytes(40), body[cut:] + body[:cut]]))
-    return found[:count]
+        bodies.append(chance.choice([body[:cut], bytes(kept), chance.randbytes(40), body[cut:] + body[:cut]]))
+    return bodies[:count]
 
 
 def valid_bodies(name: str, count: int) -> list[Any]:
     """Random strict messages of a schema, the same ones every time."""
-    found: list[Any] = []
+    documents: list[Any] = []
 
     @settings(max_examples=count, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(values(SCHEMAS[name], SCHEMAS[name]).filter(fast(name).is_valid))
     def collect(document: Any) -> None:
-        found.append(document)
+        documents.append(document)
 
     collect()
-    return found
+    return documents
 
 
 def extreme_bodies(name: str, count: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Requests that nobody planned for, made from an OpenAPI document by schemathesis."""
+"""Odd requests, legal and illegal, that schemathesis makes from an OpenAPI document."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def unreached(statuses: dict[str, set[int]]) -> list[str]:
 
 async def _try_all(schema: schemathesis.schemas.BaseSchema, base_url: str) -> dict[str, set[int]]:
     statuses: dict[str, set[int]] = {}
-    for found in schema.get_all_operations():
-        operation = found.ok()
+    for result in schema.get_all_operations():
+        operation = result.ok()
         seen = statuses.setdefault(operation.label, set())
         for mode in GenerationMode:
             seen |= await asyncio.to_thread(_try, operation, mode, base_url)

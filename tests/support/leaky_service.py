@@ -1,4 +1,4 @@
-"""A service in which everything fails while secrets are at hand: run as a program, for its standard error.
+"""A service in which everything fails while secrets are in scope: run as a program, for its standard error.
 
     python -m tests.support.leaky_service nats://127.0.0.1:4222
 
@@ -46,22 +46,22 @@ SECRETS = {
     "prompt": "my daughter is ill and cannot sleep",
 }
 JSON = {"content-type": "application/json"}
-SAID = "; ".join(SECRETS.values())
-SECRET_TRAJECTORY = trajectory("secret", task_context=TaskContext(task_id="t", instructions=SAID))
+ALL_SECRETS = "; ".join(SECRETS.values())
+SECRET_TRAJECTORY = trajectory("secret", task_context=TaskContext(task_id="t", instructions=ALL_SECRETS))
 
 
-def fail(said: str = SAID) -> None:
-    """Raises what quotes all secrets, while they are at hand."""
-    held = {"authorization": f"Bearer {SECRETS['key']}", "body": said}
+def fail(text: str = ALL_SECRETS) -> None:
+    """Raises an error that quotes all secrets, while they are in local variables."""
+    held = {"authorization": f"Bearer {SECRETS['key']}", "body": text}
     raise ValueError(f"could not convert string to float: {json.dumps(held)!r}")
 
 
-def fail_while_handling(said: str = SAID) -> None:
+def fail_while_handling(text: str = ALL_SECRETS) -> None:
     """The same as the cause of an error of ours."""
     try:
-        fail(said)
+        fail(text)
     except ValueError as error:
-        raise KeyError(said) from error
+        raise KeyError(text) from error
 
 
 async def periodic() -> None:
@@ -98,7 +98,7 @@ async def consumer(bus: Bus) -> None:
     loop = consuming(bus, {Trajectory: handle}, "leaky", batch=10)
     running = asyncio.create_task(loop.run())
     await bus.publish(SECRET_TRAJECTORY)
-    await bus.nc.publish(Trajectory.TOPIC, json.dumps({"trajectory_id": SAID}).encode())
+    await bus.nc.publish(Trajectory.TOPIC, json.dumps({"trajectory_id": ALL_SECRETS}).encode())
     await handled.wait()
     await loop.stop()
     await running
@@ -144,42 +144,46 @@ async def http() -> None:
         answered = None
         while answered is None:
             with suppress(httpx.ConnectError):
-                answered = await client.post(f"http://127.0.0.1:{server.port}/", content=SAID, headers=JSON)
+                answered = await client.post(f"http://127.0.0.1:{server.port}/", content=ALL_SECRETS, headers=JSON)
     await server.stop()
     await serving
 
 
 async def forgotten() -> None:
-    """A task that nobody waits for, and a callback: asyncio's own logger tells of them, with their arguments."""
+    """A task that no code awaits, and a callback: asyncio's own logger reports them, with their arguments."""
 
-    async def broken(said: str) -> None:
-        fail(said)
+    async def broken(text: str) -> None:
+        fail(text)
 
-    task = asyncio.create_task(broken(SAID))
+    task = asyncio.create_task(broken(ALL_SECRETS))
     await asyncio.wait([task])
     del task
-    asyncio.get_running_loop().call_soon(fail, SAID)
+    asyncio.get_running_loop().call_soon(fail, ALL_SECRETS)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
 
-async def said() -> None:
-    """Lines that name what they should not."""
+async def log_lines() -> None:
+    """Log lines with secrets in them."""
     log = structlog.get_logger()
     known = {kind: SECRETS[kind] for kind in ("key", "card", "mail")}  # by their form
     log.error(
-        "refused", reason=str(known), headers={"a": [known]}, message=SECRET_TRAJECTORY, error=ValueError(f"'{SAID}'")
+        "refused",
+        reason=str(known),
+        headers={"a": [known]},
+        message=SECRET_TRAJECTORY,
+        error=ValueError(f"'{ALL_SECRETS}'"),
     )
-    logging.getLogger("any.library").error("cannot read %r", SAID)
+    logging.getLogger("any.library").error("cannot read %r", ALL_SECRETS)
     try:
         fail_while_handling()
     except KeyError:
-        logging.getLogger("any.library").exception("cannot read %r", SAID)
+        logging.getLogger("any.library").exception("cannot read %r", ALL_SECRETS)
         log.exception("cannot read")
 
 
 async def thread() -> None:
-    running = threading.Thread(target=fail, args=(SAID,))
+    running = threading.Thread(target=fail, args=(ALL_SECRETS,))
     running.start()
     running.join()
 
@@ -187,7 +191,17 @@ async def thread() -> None:
 async def main(url: str) -> None:
     bus = await Bus.connect(SharedSettings(nats_url=url).bus, name="leaky", contracts=load_contracts())
     await bus.ensure_streams()
-    scenes = [periodic(), component(), consumer(bus), projection(bus), outbox(), http(), forgotten(), said(), thread()]
+    scenes = [
+        periodic(),
+        component(),
+        consumer(bus),
+        projection(bus),
+        outbox(),
+        http(),
+        forgotten(),
+        log_lines(),
+        thread(),
+    ]
     for scene in scenes:
         await scene
         sys.stdout.write(f"{scene.__name__}\n")

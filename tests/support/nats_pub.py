@@ -1,6 +1,6 @@
 """`nats pub` over a raw socket, for a machine without the nats command: the flags that our documentation uses.
 
-Sends exactly the headers and the body that it was given, as HPUB with a reply, and waits for the stream's answer.
+Sends exactly the given headers and body, as HPUB with a reply, and waits for the stream's answer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def hpub(subject: str, headers: list[str], body: bytes) -> bytes:
 
 
 def answer(lines: BinaryIO) -> dict[str, object]:
-    """What the stream answers, or the broker: nobody stores this subject."""
+    """The stream's answer, or the broker's error when no stream stores the subject."""
     for line in lines:
         words = line.split()
         if words[:1] == [b"MSG"]:
@@ -49,7 +49,7 @@ def answer(lines: BinaryIO) -> dict[str, object]:
 
 def main() -> int:
     """Publish standard input."""
-    said = arguments()
+    parsed = arguments()
     url = urlsplit(os.environ["NATS_URL"])
     options = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "lang": "test"}
     with (
@@ -57,10 +57,10 @@ def main() -> int:
         connection.makefile("rb") as lines,
     ):
         connection.sendall(f"CONNECT {json.dumps(options)}\r\nSUB {INBOX} 1\r\n".encode())
-        connection.sendall(hpub(said.subject, said.header, sys.stdin.buffer.read()))
-        found = answer(lines)
-    sys.stdout.write(json.dumps(found) + "\n")
-    return 1 if "error" in found else 0
+        connection.sendall(hpub(parsed.subject, parsed.header, sys.stdin.buffer.read()))
+        reply = answer(lines)
+    sys.stdout.write(json.dumps(reply) + "\n")
+    return 1 if "error" in reply else 0
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def write_package(directory: Path, name: str, module: str, entries: Mapping[str,
 
 @contextmanager
 def installed(directory: Path) -> Iterator[None]:
-    """The packages below `directory` can be imported and found meanwhile."""
+    """Within the block the packages below `directory` can be imported, and their entry points are seen."""
     known = {*sys.modules}
     sys.path.insert(0, str(directory))
     importlib.invalidate_caches()

@@ -65,7 +65,7 @@ def requests(method: str, path: str, valid: Sequence[Any]) -> Iterator[Asked]:
     for body in _bodies(valid):
         yield Asked(method, named, JSON, body)
     spoken = valid[0] if valid else {SECRET: SECRET}
-    sealed = msgspec.json.encode(_said(spoken))
+    sealed = msgspec.json.encode(_with_secret(spoken))
     yield Asked(method, named, {"content-type": f"text/{SECRET}"}, sealed)
     yield Asked(method, named, {**JSON, "content-encoding": SECRET}, sealed)
     yield Asked(method, named, JSON, sealed, kept=len(sealed) // 2)
@@ -102,24 +102,24 @@ def _bodies(valid: Sequence[Any]) -> Iterator[bytes]:
     yield f'{{"{SECRET}": 1{"0" * 400}, "a": "{SECRET}"}}'.encode()
     yield f'{{"a": "{SECRET}", "a": {2**70}}}'.encode()
     for document in valid:
-        yield msgspec.json.encode(_said(document))
+        yield msgspec.json.encode(_with_secret(document))
         for place in places(document):
             for value in (SECRET, {SECRET: SECRET}, [SECRET], 10**18):
                 yield msgspec.json.encode({**changed(document, place, "replace", value), "user": SECRET})
 
 
-def _said(document: Any) -> Any:
-    """The document with the secret in all text that is nobody's choice of a few."""
+def _with_secret(document: Any) -> Any:
+    """The document with the secret in every free text; a text without a space is one of a few choices."""
     if isinstance(document, dict):
-        return {key: _said(value) for key, value in document.items()}
+        return {key: _with_secret(value) for key, value in document.items()}
     if isinstance(document, list):
-        return [_said(value) for value in document]
+        return [_with_secret(value) for value in document]
     return f"{document} {SECRET}" if isinstance(document, str) and " " in document else document
 
 
 def events(document: Any) -> Iterator[bytes]:
     """Bodies of a message: a valid one that holds the secret, and ones that are wrong because of it."""
-    yield msgspec.json.encode(_said(document))
+    yield msgspec.json.encode(_with_secret(document))
     for number, place in enumerate(places(document)):
         value: Any = SECRET if number % 2 else {SECRET: [SECRET]}
         yield msgspec.json.encode(changed(document, place, "replace", value))
@@ -149,7 +149,7 @@ async def send(url: str, asked: Asked, timeout_s: float = 60.0) -> bytes:
 
 
 class Echo:
-    """An engine and a provider that say what they were asked, in every way in which a server can fail."""
+    """An engine and a provider that echo the request, in every way in which a server can fail."""
 
     def __init__(self) -> None:
         self.answered = 0
@@ -176,12 +176,12 @@ class Echo:
             self._server.close()
 
 
-def answers_to(said: str) -> list[bytes]:
+def answers_to(text: str) -> list[bytes]:
     """Every answer of the echo, in their order."""
-    said = f"{said} {SECRET}"
-    error = msgspec.json.encode({"error": {"message": said, "type": SECRET, "code": SECRET, "param": SECRET}})
+    text = f"{text} {SECRET}"
+    error = msgspec.json.encode({"error": {"message": text, "type": SECRET, "code": SECRET, "param": SECRET}})
     answers = [_answer(status, error) for status in (400, 401, 403, 404, 405, 408, 413, 422, 429, 500, 503)]
-    message = {"role": "assistant", "content": said}
+    message = {"role": "assistant", "content": text}
     call = {"id": SECRET, "type": "function", "function": {"name": SECRET, "arguments": f'{{"{SECRET}": '}}
     logprob = {"token": SECRET, "logprob": SECRET}
     choices: list[Any] = [
@@ -195,10 +195,10 @@ def answers_to(said: str) -> list[bytes]:
     for choice in choices:
         body = msgspec.json.encode({"choices": [choice], "usage": {"prompt_tokens": SECRET}})
         answers.append(_answer(200, body))
-    answers += [_answer(200, text.encode()) for text in (said, f'"{SECRET}"', f'{{"choices": "{SECRET}"')]
+    answers += [_answer(200, text.encode()) for text in (text, f'"{SECRET}"', f'{{"choices": "{SECRET}"')]
     answers += [
         _answer(302, b"", f"location: http://{SECRET}/{SECRET}\r\n"),
-        _answer(200, b'{"choices": [' + said.encode())[:-10],
+        _answer(200, b'{"choices": [' + text.encode())[:-10],
         f"HTTP/1.1 {SECRET} {SECRET}\r\n\r\n".encode(),
         f"{SECRET}\r\n\r\n{SECRET}".encode(),
         f"HTTP/1.1 200 OK\r\ncontent-length: {SECRET}\r\n{SECRET}\r\n\r\n".encode(),

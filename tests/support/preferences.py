@@ -12,7 +12,7 @@ TASKS = 6
 
 
 def tried(name: str, answer: str, total: float, *, task: str, number: int, role: str = ROLE) -> list[Message]:
-    """A try as a client tells it, and its reward."""
+    """A try as a client reports it, and its reward."""
     entry = TrajectoryTurn(
         turn_id=1,
         timestamp=after(number),
@@ -20,15 +20,15 @@ def tried(name: str, answer: str, total: float, *, task: str, number: int, role:
         action=Action(type="response", raw_response=answer),
         result=TurnResult(success=True),
     )
-    told = trajectory(
+    ended = trajectory(
         named_id(role, name),
         role=role,
         success=total > 0.5,
         at=after(number),
         task_context=TaskContext(task_id=task, instructions="Help.", group_key=f"group-{task}", domain="retail"),
     )
-    told = changed(told, turns=[entry])
-    return [told, reward(told, total, at=after(number))]
+    ended = changed(ended, turns=[entry])
+    return [ended, reward(ended, total, at=after(number))]
 
 
 def tries(role: str = ROLE) -> list[Message]:

@@ -1,4 +1,4 @@
-"""A real Prometheus with the shipped configuration, its targets led to loopback ports."""
+"""A real Prometheus with the shipped configuration, its targets at loopback ports."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Prometheus:
 
 
 def configuration(ports: Mapping[str, int]) -> dict[str, Any]:
-    """The shipped file; a target `name:9100` is asked at the port of `name`, or of `*`."""
+    """The shipped file; Prometheus scrapes a target `name:9100` at the port of `name`, or of `*`."""
     shipped = yaml.safe_load((REPOSITORY / "deploy/prometheus/prometheus.yml").read_text())
     shipped["global"] |= {"scrape_interval": "1s", "evaluation_interval": "1s"}
     shipped["rule_files"] = [str(REPOSITORY / "deploy/prometheus/alerts.yml")]

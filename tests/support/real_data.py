@@ -1,7 +1,7 @@
 """Real trajectories: tau-bench's airline tasks 0 to 29, each played four times by gpt-4o.
 
-They lie in a folder `shared/data` beside the checkout, or in the folder that `RATCHET_REAL_DATA` names. Tests that need
-them are skipped where nobody named a folder and there is none.
+They lie in a folder `shared/data` beside the checkout, or in the folder that `RATCHET_REAL_DATA` names. Where the
+variable is unset and the folder is missing, tests that need them are skipped.
 """
 
 from __future__ import annotations

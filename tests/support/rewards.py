@@ -92,12 +92,12 @@ class StoredFacts:
 
     async def _of(self, table: str, keys: Iterable[Key]) -> Mapping[Key, Sequence[Any]]:
         await self._pause()
-        found: dict[Key, list[Any]] = defaultdict(list)
+        rows: dict[Key, list[Any]] = defaultdict(list)
         for message in self._rows[table].values():
             key = (getattr(message, "role", ""), getattr(message, "trajectory_id", ""))
             if key in set(keys):
-                found[key].append(message)
-        return found
+                rows[key].append(message)
+        return rows
 
     async def _pause(self) -> None:
         if self._meanwhile is not None:

@@ -29,10 +29,10 @@ def resolved(schema: Any, root: Any) -> tuple[Any, Any]:
     if "$ref" not in schema:
         return schema, root
     name, _, pointer = schema["$ref"].rpartition(":")[2].partition("#")
-    found = root = root["$defs"][name] if name else root
+    target = root = root["$defs"][name] if name else root
     for key in pointer.split("/")[1:]:
-        found = found[key]
-    return resolved(found, root)
+        target = target[key]
+    return resolved(target, root)
 
 
 def values(schema: Any, root: Any) -> st.SearchStrategy[Any]:

@@ -1,6 +1,6 @@
 """A contract with two versions of one topic, as it would be after a breaking change: feedback.v2 beside feedback.v1.
 
-In v2 what was said is a `score` from 0 to 1 instead of a `value` whose meaning depends on the kind.
+In v2 the opinion is a `score` from 0 to 1 instead of a `value` whose meaning depends on the kind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STARS = 5.0
 
 
 class FeedbackV2(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """What someone said about a trajectory, in the second version."""
+    """An opinion on a trajectory, in the second version."""
 
     TOPIC: ClassVar[str] = V2
 
@@ -54,7 +54,7 @@ def schema() -> Any:
 
 
 def upgraded(old: Any) -> Any:
-    """A body of the second version from one of the first. Raises `KeyError` for a kind that says no score."""
+    """A body of the second version from one of the first. Raises `KeyError` for a kind without a score."""
     scores = {"thumbs": float, "rating": lambda value: value / STARS}
     kept = {name: old[name] for name in ("feedback_id", "trajectory_id", "role", "at") if name in old}
     return {**kept, "score": scores[old["kind"]](old["value"])}

@@ -119,7 +119,7 @@ def running_s3(directory: Path) -> Iterator[RunningServer]:
 
 
 def chosen_server(name: str, directory: Path) -> AbstractContextManager[Server]:
-    """One server, as `RATCHET_TEST_SERVERS` wants it."""
+    """One server, of the kind that `RATCHET_TEST_SERVERS` chooses."""
     embedded = {"nats": running_nats, "clickhouse": running_clickhouse, "s3": running_s3}
     if not in_containers(os.environ):
         return embedded[name](directory)
@@ -173,9 +173,9 @@ def shared_settings(nats: Server, clickhouse: Server, s3: Server, tmp_path: Path
 
 
 def variables(shared: SharedSettings) -> dict[str, str]:
-    """The environment that says what `shared` does, as a service or a command of the test is given it."""
-    said = shared.model_dump(mode="json", exclude_none=True).items()
-    return {PREFIX + name.upper(): value if isinstance(value, str) else json.dumps(value) for name, value in said}
+    """The environment variables that give a service or a command the settings `shared`."""
+    members = shared.model_dump(mode="json", exclude_none=True).items()
+    return {PREFIX + name.upper(): value if isinstance(value, str) else json.dumps(value) for name, value in members}
 
 
 def _started(program: Program, log: Path) -> Process:

@@ -34,7 +34,7 @@ def trajectory_row(number: int = 0, **changes: Any) -> TrajectoryRow:
 
 
 def pair_row(number: int = 0, **changes: Any) -> PairRow:
-    """A pair that no group and no tries are named of."""
+    """A pair without a group and without the tries that it came from."""
     plain: dict[str, Any] = {"preference_id": f"p{number}", "source": "derived"}
     return PairRow(**{**plain, "prompt": [], "chosen": [], "rejected": [], "tools": [], **changes})
 

@@ -1,4 +1,4 @@
-"""What running services have stored, held against the contracts: every value of a bucket, every manifest, every row."""
+"""Checks what running services stored against the contracts: every value of a bucket, every manifest, every row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARAMETERS = {
 
 
 async def check_buckets(bus: Bus, *names: str) -> set[str]:
-    """Hold every value of some buckets against the schema of its key; returns the schemas that were met."""
+    """Check every value of some buckets against the schema of its key; returns the schemas that were met."""
     met: set[str] = set()
     for name in names:
         for key, entry in (await bus.bucket(name, msgspec.Raw).items()).items():
@@ -38,7 +38,7 @@ async def check_buckets(bus: Bus, *names: str) -> set[str]:
 
 
 def check_objects(objects: Objects, *prefixes: str) -> set[str]:
-    """Hold every manifest below some prefixes, and the rows of every snapshot, against their schemas; see above."""
+    """Check every manifest below some prefixes, and the rows of every snapshot; returns the schemas that were met."""
     schemas = {
         one.where.removeprefix("object ").partition("/")[0]: one.schema for one in STORED if ".json" in one.where
     }
@@ -57,9 +57,9 @@ def schema_of(bucket: str, key: str) -> str:
     fitting = [
         one.schema
         for one in STORED
-        if (found := re.fullmatch(r"bucket (\S+), key (\S+)", one.where))
-        and found[1] == bucket
-        and _pattern(found[2]).fullmatch(key)
+        if (match := re.fullmatch(r"bucket (\S+), key (\S+)", one.where))
+        and match[1] == bucket
+        and _pattern(match[2]).fullmatch(key)
     ]
     assert len(fitting) == 1, f"{bucket}/{key} is described {len(fitting)} times"
     return fitting[0]
@@ -80,7 +80,7 @@ def _pattern(key: str) -> re.Pattern[str]:
 
 
 def _rows(objects: Objects, manifest: dict[str, Any]) -> Iterator[str]:
-    """The schema of every row of a snapshot, once the row was held against it; nothing for other manifests."""
+    """Check every row of a snapshot and yield its schema; other manifests have no rows."""
     if manifest.get("kind") != "snapshot":
         return
     form = manifest.get("format", "trajectories")

@@ -20,7 +20,7 @@ JOB_ID = "6a3f0c1e-0000-4000-8000-000000000001"
 
 
 class RecordingRun:
-    """`algorithms.base.Run` that keeps what it is told, and asks to stop after the train step `stop_after`."""
+    """`algorithms.base.Run` that records its calls, and asks to stop after the train step `stop_after`."""
 
     def __init__(
         self,

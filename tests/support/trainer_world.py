@@ -1,4 +1,4 @@
-"""A worker on real servers as a coordinator sees it: base model, snapshots, dispatches, and everything that is said."""
+"""A worker on real servers as a coordinator sees it: base model, snapshots, dispatches, and every status."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CHATS = [
 
 @dataclass
 class World:
-    """The servers as a coordinator sees them, and everything that workers have said."""
+    """The servers as a coordinator sees them, and every status that workers published."""
 
     bus: Bus
     objects: Objects
@@ -64,21 +64,21 @@ class World:
     statuses: list[TrainingStatus] = field(default_factory=list[TrainingStatus])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
 
-    def said(self, job: str) -> list[TrainingStatus]:
+    def statuses_of(self, job: str) -> list[TrainingStatus]:
         return [status for status in self.statuses if status.training_job_id == job]
 
-    async def told(self, job: str, test: Callable[[TrainingStatus], bool]) -> TrainingStatus:
+    async def first_status(self, job: str, test: Callable[[TrainingStatus], bool]) -> TrainingStatus:
         """The first status of `job` that passes `test`."""
 
         async def look() -> TrainingStatus | None:
-            return next((status for status in self.said(job) if test(status)), None)
+            return next((status for status in self.statuses_of(job) if test(status)), None)
 
-        found = await eventually(look, CHILD_S)
-        assert found is not None
-        return found
+        status = await eventually(look, CHILD_S)
+        assert status is not None
+        return status
 
     async def ended(self, job: str) -> TrainingStatus:
-        return await self.told(job, lambda status: status.status != "running")
+        return await self.first_status(job, lambda status: status.status != "running")
 
     async def dispatch(
         self,

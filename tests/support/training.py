@@ -69,8 +69,8 @@ def request(name: str = "job", role: str = "support", **changes: Any) -> Trainin
 def job(name: str = "job", *, state: str = "queued", attempt: int = 1, announced: bool = True, **changes: Any) -> Job:
     asked = changes.pop("request", None) or request(name, priority=changes.get("priority", "normal"))
     fresh = accept(asked, pool="default", rewarded=0, now=changes.pop("created_at", NOON))
-    told = f"{attempt}:{state}" if announced else None
-    return msgspec.structs.replace(fresh, state=state, attempt=attempt, announced=told, **changes)
+    announcement = f"{attempt}:{state}" if announced else None
+    return msgspec.structs.replace(fresh, state=state, attempt=attempt, announced=announcement, **changes)
 
 
 def received(dispatch: TrainingDispatch) -> Received[TrainingDispatch]:
@@ -90,7 +90,7 @@ def received(dispatch: TrainingDispatch) -> Received[TrainingDispatch]:
 def turn(
     trajectory_id: str, index: int, *, parent: Turn | None = None, full_prompt: Sequence[int] = (), **changes: Any
 ) -> Turn:
-    """A trainable call. With `parent` its prompt is told as a delta to the parent's prompt and output."""
+    """A trainable call. With `parent` its prompt is stored as a delta to the parent's prompt and output."""
     prefix = changes.pop("prefix", [])
     values: dict[str, Any] = {
         "turn_id": named_id(trajectory_id, index),
