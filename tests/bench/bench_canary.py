@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator, Sequence
 
 from ratchet.canary_deployer.domain.paired import compare
+from ratchet.canary_deployer.domain.rollout_statistics import LiveStatistics, Statistics
 from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Call, Compared, Event, Score, Started, Terms
-from ratchet.canary_deployer.domain.watch import Watch, Watching
 
 Row = Sequence[object]
 
@@ -41,7 +41,7 @@ def processor_share(rate: int = 20, horizon_s: int = 1800, tick_s: float = 0.5) 
         Rules(stages=(Stage(0.1, 0, 0),), horizon_s=float(horizon_s)),
         Compared("r", 1, 2, frozenset({0.1})),
     )
-    draw, watching = random.Random(5), Watching(Watch(), [], rules)
+    draw, watching = random.Random(5), LiveStatistics(Statistics(), [], rules)
     ends: list[Event] = []
     number, now = 0, 0.0
 
@@ -63,14 +63,14 @@ def processor_share(rate: int = 20, horizon_s: int = 1800, tick_s: float = 0.5) 
 
     for _ in range(horizon_s // 60):
         watching.fold(arriving(60.0), compared, rules)
-    watching.watch(0.1)
+    watching.record(0.1)
     batches = [arriving(tick_s) for _ in range(40)]
     folded, weighed = 0.0, 0.0
     for batch in batches:
         began = time.process_time()
         watching.fold(batch, compared, rules)
         after = time.process_time()
-        watching.watch(0.1)
+        watching.record(0.1)
         folded, weighed = folded + after - began, weighed + time.process_time() - after
     ticks = len(batches)
     held = sum(len(chunk.trajectories) for chunk in watching.window.open)

@@ -350,7 +350,7 @@ def counted(test: Stage, trajectories: int) -> Any:
     """Whether the stored statistics hold so many trajectories, neither more nor less."""
 
     async def probe() -> bool:
-        watch = (await test.rollout()).watch
+        watch = (await test.rollout()).statistics
         found = watch.stable.trajectories + watch.canary.trajectories
         assert found <= trajectories
         return found == trajectories

@@ -1,7 +1,7 @@
 """Simulated rollouts through the fold of messages: agents that ask again, messages twice, second thoughts, restarts.
 
 `canary_simulation` plays many rollouts at once on arrays, behind the fold. Here each rollout is played by itself, from
-messages through `Watching` to the verdict, with everything around the outcomes that may go wrong and must change
+messages through `LiveStatistics` to the verdict, with everything around the outcomes that may go wrong and must change
 nothing: a failed call that its agent repeats, every message redelivered at random, rewards revised to the opposite,
 and a deployer that dies at random, finds its record as of its last save, and reads again what came after it.
 """
@@ -16,10 +16,10 @@ from itertools import count
 import msgspec
 
 from ratchet.canary_deployer.domain.rollout import Rollout, State, Verdict
+from ratchet.canary_deployer.domain.rollout_statistics import ChunkName, LiveStatistics, Statistics
 from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Call, Chunk, Event, Score, Started, Terms
 from ratchet.canary_deployer.domain.verdicts import decide
-from ratchet.canary_deployer.domain.watch import ChunkName, Watch, Watching
 from ratchet.contract.state import WeightStep
 from tests.support.canary_simulation import Ends, ends_of, running_record
 
@@ -76,7 +76,7 @@ class _Rollout:
         self.coming: list[tuple[float, int, int, Event]] = []
         self.number = count()
         self.stage_s = 0.0
-        self.watching = Watching(Watch(), [], self.rules)
+        self.watching = LiveStatistics(Statistics(), [], self.rules)
 
     def end(self) -> tuple[State, float, str]:
         """The state that it ends in, when, and why."""
@@ -97,7 +97,7 @@ class _Rollout:
         weight = record.weight
         name, canary = f"t{next(self.number)}", draw.random() < weight
         arm, version = ("canary", 2) if canary else ("stable", 1)
-        watch = record.watch
+        watch = record.statistics
         terms = Terms(**watch.centres, scale_ms=watch.latency_scale_ms)
         self._comes(at, 0, Started(name, at, arm, version, weight, record.rollout_id, terms))
         took = min(draw.expovariate(1 / scene.mean_s[canary]), scene.horizon_s - 1)
@@ -129,12 +129,12 @@ class _Rollout:
         unread = [*self.saved.unread, *(event for _, event in sorted(came, key=lambda one: one[0]))]
         self.watching.fold(Batch(unread, now), self.saved.record.compared, self.rules)
         names = tuple(ChunkName(chunk.number, "x") for chunk in self.watching.window.chunks)
-        watch = self.watching.watch(self.saved.record.weight, names)
-        record = msgspec.structs.replace(self.saved.record, watch=watch, stage_age_s=now - self.stage_s)
+        watch = self.watching.record(self.saved.record.weight, names)
+        record = msgspec.structs.replace(self.saved.record, statistics=watch, stage_age_s=now - self.stage_s)
         decision = decide(record, self.rules)
         if decision is None and self.draw.random() < self.scene.restarts:
             chunks = msgspec.json.decode(self.saved.chunks, type=list[Chunk])
-            self.watching = Watching(self.saved.record.watch, chunks, self.rules)
+            self.watching = LiveStatistics(self.saved.record.statistics, chunks, self.rules)
             self.saved.unread = unread
             return None
         if decision is not None and decision.verdict is Verdict.ADVANCE:

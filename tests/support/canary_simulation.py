@@ -1,7 +1,7 @@
 """Many simulated rollouts at once, through the product's tests and verdicts: trajectories that take time.
 
 A scene draws both potential outcomes of every trajectory, whatever its arm, and how long each takes to be known. At
-each look every rollout is weighed by the product's `Court` and judged by its `decide`, and the weight of the
+each look every rollout is weighed by the product's `SequentialTests` and judged by its `decide`, and the weight of the
 trajectories that start until the next look follows from that. What the fold of messages makes of a history is what
 `cohorts` makes of it here: a unit test compares the two.
 
@@ -19,10 +19,10 @@ import numpy as np
 
 from ratchet.bus.testing import START
 from ratchet.canary_deployer.domain.cohorts import Cohort
-from ratchet.canary_deployer.domain.e_processes import Flags, Floats
-from ratchet.canary_deployer.domain.evidence import Court, Standing, Weighed
-from ratchet.canary_deployer.domain.prefixes import BLOCK
+from ratchet.canary_deployer.domain.e_processes import BLOCK, Flags, Floats
+from ratchet.canary_deployer.domain.evidence import Evaluation, SequentialTests, TestState
 from ratchet.canary_deployer.domain.rollout import Rollout, State, Verdict
+from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.domain.trajectories import (
     FAILED,
@@ -30,7 +30,7 @@ from ratchet.canary_deployer.domain.trajectories import (
     MOVED,
     PENDING,
     SUCCESS,
-    UNTOLD,
+    UNSCORED,
     ArmCounts,
     Call,
     Event,
@@ -39,7 +39,6 @@ from ratchet.canary_deployer.domain.trajectories import (
     Terms,
 )
 from ratchet.canary_deployer.domain.verdicts import decide
-from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.contract.state import ServedPolicy
 
 NEVER = math.inf
@@ -148,7 +147,7 @@ class _Play:
         rng = np.random.default_rng(seed)
         count = int(scene.rate * scene.seconds)
         self.scene, self.rules, self.rollouts = scene, scene.made_rules(), rollouts
-        self.court = Court(self.rules)
+        self.court = SequentialTests(self.rules)
         self.start_s = np.arange(count) / scene.rate
         self.lives = scene.draw(rng, rollouts, self.start_s)
         self.draws = rng.random((rollouts, count))
@@ -159,7 +158,7 @@ class _Play:
         self.records = [running_record() for _ in range(rollouts)]
         self.stage_s = np.zeros(rollouts)
         self.result = Ends(*(np.full(rollouts, np.nan) for _ in range(3)), reasons=[""] * rollouts)
-        self.standing: Standing = self.court.fresh(rollouts)
+        self.standing: TestState = self.court.fresh(rollouts)
 
     def ends(self) -> Ends:
         """Look after look."""
@@ -195,7 +194,7 @@ class _Play:
         weights = (*(stage.weight for stage in self.rules.stages), self.rules.full_weight)
         return np.array([weights[record.stage] for record in self.records])
 
-    def _weigh(self, begun: int, now: float) -> Weighed:
+    def _weigh(self, begun: int, now: float) -> Evaluation:
         """Close what is known in every rollout, weigh the rest."""
         while (self.standing.block + 1) * BLOCK <= begun:
             cohort = self._cohort(self.standing.block * BLOCK, (self.standing.block + 1) * BLOCK, now)
@@ -218,7 +217,7 @@ class _Play:
         scored = self._scored_s(rows, np.minimum(own["known_s"], horizon))
         outcome = np.where(passed < scored, PENDING, outcome)
         patience = self.rules.patience_s
-        outcome = np.where((scored > patience) & (passed > patience), UNTOLD, outcome)
+        outcome = np.where((scored > patience) & (passed > patience), UNSCORED, outcome)
         outcome = np.where(own["moved"] & canary, MOVED, outcome)
         called = (own["first_s"] <= passed) & (own["first_s"] <= horizon)
         first_call = np.where(called, own["first_failed"].astype(float), np.where(late, 1.0, np.nan))
@@ -258,12 +257,12 @@ class _Play:
         count = reported.sum(axis=1)
         return np.where(count > 0, np.exp((logs * reported).sum(axis=1) / np.maximum(count, 1)), np.nan)
 
-    def _judge(self, weighed: Weighed, begun: int, now: float) -> None:
+    def _judge(self, weighed: Evaluation, begun: int, now: float) -> None:
         done = (self._cohort(0, begun, now).settled & self.canary[:, :begun]).sum(axis=1)
         for place in np.flatnonzero(np.isnan(self._decided())).tolist():
-            watch = Watch(evidence=weighed.evidence((place,)), canary=ArmCounts(trajectories=int(done[place])))
+            watch = Statistics(evidence=weighed.evidence((place,)), canary=ArmCounts(trajectories=int(done[place])))
             age_s = now - self.stage_s[place]
-            record = msgspec.structs.replace(self.records[place], watch=watch, stage_age_s=age_s)
+            record = msgspec.structs.replace(self.records[place], statistics=watch, stage_age_s=age_s)
             decision = decide(record, self.rules)
             self.records[place] = record
             if decision is None:

@@ -13,6 +13,7 @@ import msgspec
 
 from ratchet.bus.testing import START, FakeBus, FakeClock
 from ratchet.canary_deployer.controller import RolloutController, Work
+from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.rollout import PASSED, GateResult, Rollout
 from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Chunk, Event, call_of, score_of, started_of
@@ -252,8 +253,7 @@ class CanaryWorld:
             publish=self.bus.publish_all,
             now=self.clock,
             rules=self.rules,
-            endpoint="http://127.0.0.1:8080",
-            serving_platform="engine_local",
+            announcer=Announcer("http://127.0.0.1:8080"),
             lease_s=5.0,
             lead=self.lead,
             monotonic=self.clock.monotonic,

@@ -11,7 +11,6 @@ Api on `port`: what there is, and operators' acts
 
 from __future__ import annotations
 
-import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import each
 from ratchet.canary_deployer.controller import Work
 from ratchet.canary_deployer.controllers import Deployments
-from ratchet.canary_deployer.domain.announcements import Facts
+from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.gates import build_gates
@@ -105,6 +104,7 @@ def assembled(settings: Settings, bus: Bus, clients: Clients, clock: BrokerClock
     """The deployer on connections that are open."""
     leadership = Leadership(bus.bucket(ROLLOUTS, Leader), settings.url, settings.takeover_s)
     policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion), leadership)
+    announcer = Announcer(settings.gateway_url, settings.serving_platform)
     office = Office(
         policies=policies,
         rollouts=bus.bucket(ROLLOUTS, Rollout),
@@ -112,8 +112,7 @@ def assembled(settings: Settings, bus: Bus, clients: Clients, clock: BrokerClock
         publish=bus.publish_all,
         now=clock,
         rules=settings.rules(),
-        endpoint=settings.gateway_url,
-        serving_platform=settings.serving_platform,
+        announcer=announcer,
         lease_s=settings.lease_s,
         lead=leadership,
     )
@@ -127,9 +126,8 @@ def assembled(settings: Settings, bus: Bus, clients: Clients, clock: BrokerClock
         tick_s=settings.tick_s,
     )
     deployments = Deployments(office, work)
-    facts = functools.partial(Facts, endpoint=office.endpoint, serving_platform=office.serving_platform)
     jobs, objects = bus.bucket(JOBS, Job), Objects(settings.shared)
-    handlers = Handlers(policies, jobs, objects, deployments.registered, facts, clock)
+    handlers = Handlers(policies, jobs, objects, deployments.registered, announcer, clock)
     api = Api(deployments, Ledger(policies, NatsDecisions(bus)), office.rules)
     return App(
         name=NAME,

@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from ratchet.bus.kv import Bucket
+from ratchet.canary_deployer.domain.rollout_statistics import ChunkName
 from ratchet.canary_deployer.domain.trajectories import Chunk
-from ratchet.canary_deployer.domain.watch import ChunkName
 from ratchet.errors import RatchetError, Unavailable, Unreadable
 
 T = TypeVar("T")

@@ -16,13 +16,21 @@ import structlog
 from ratchet.bus.tasks import end
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain import decisions, gating, operators
-from ratchet.canary_deployer.domain.forecast import Forecast, forecast
-from ratchet.canary_deployer.domain.horizon import Horizon, by_setting, measured
+from ratchet.canary_deployer.domain.estimates import Forecast, Horizon, forecast, horizon_by_setting, measured_horizon
 from ratchet.canary_deployer.domain.operators import Act, Order
-from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, GateResult, IllegalMove, Rollout, State, Verdict
-from ratchet.canary_deployer.domain.strategies import immediate
-from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, decide, in_soak
-from ratchet.canary_deployer.domain.watch import Watch
+from ratchet.canary_deployer.domain.rollout import (
+    ITSELF,
+    WITH_TRAFFIC,
+    Decision,
+    GateResult,
+    IllegalMove,
+    Rollout,
+    State,
+    Verdict,
+)
+from ratchet.canary_deployer.domain.rollout_statistics import Statistics
+from ratchet.canary_deployer.domain.strategies import IMMEDIATE
+from ratchet.canary_deployer.domain.verdicts import decide, in_soak
 from ratchet.canary_deployer.gates.base import Gate
 from ratchet.canary_deployer.nats_events import Events, Places, PlacesLost, Read
 from ratchet.canary_deployer.rollout_store import Office, RolloutKeeper
@@ -203,7 +211,7 @@ class RolloutController:
             raise NotFound(f"there was no rollout of {self.role} yet")
         if act is Act.APPROVE:
             return await self._approved(rollout, order)
-        return rollout, operators.decision(rollout, act, order, self._office.rules)
+        return rollout, operators.decision_for(rollout, act, order, self._office.rules)
 
     async def _approved(self, rollout: Rollout, order: Order) -> tuple[Rollout, Decision]:
         """Start the canary of what waits."""
@@ -218,23 +226,23 @@ class RolloutController:
             return parked, Decision(Verdict.ROLL_BACK, order.reason, order.actor)
         route = await self._office.policies.route(self.role)
         if route is None or route.previous is None or route.stable is None:
-            raise Conflict(operators.nothing_to_revert(self.role, route))
+            raise Conflict(operators.why_no_revert(self.role, route))
         decision = Decision(Verdict.REVERT, order.reason, order.actor, "manual_approved")
         previous = await self._office.policies.served(self.role, route.previous, self._office.now())
-        return decisions.reverting(previous, route, rollout, decision, self._office.now()), decision
+        return decisions.new_revert(previous, route, rollout, decision, self._office.now()), decision
 
     async def _ordered(
         self, rollout: Rollout | None, policy: PolicyVersion, order: Order
     ) -> tuple[Rollout, Decision | None]:
         """The new rollout that an order opens, or the waiting one with the decision that approves it."""
-        if order.strategy == immediate.NAME and not order.override:
+        if order.strategy == IMMEDIATE and not order.override:
             raise BadRequest(
                 "strategy immediate is a full roll-out that nobody watches: it takes override as well", param="override"
             )
         if rollout is None or not rollout.active:
             return await self._opened(policy, order.approval(), order), None
         if rollout.state is not State.AWAITING_APPROVAL or rollout.candidate.version != policy.version:
-            raise Conflict(operators.occupied(rollout))
+            raise Conflict(operators.why_no_start(rollout))
         if order.strategy is not None:
             rollout = msgspec.structs.replace(rollout, asked_strategy=order.strategy)
         return await self._concluded(rollout, order.approval())
@@ -286,25 +294,25 @@ class RolloutController:
         stable = route.stable if route else None
         if stable is not None and stable.version == policy.version:
             raise Conflict(f"{policy.name} is already the stable policy of {self.role}")
-        rollout = decisions.opened(policy, stable, self._keeper.rollout, decision, self._office.now())
+        rollout = decisions.new_rollout(policy, stable, self._keeper.rollout, decision, self._office.now())
         rollout = msgspec.structs.replace(rollout, forecast=await self._expected())
         if order is not None:
             rollout = msgspec.structs.replace(rollout, asked_strategy=order.strategy)
         if order is not None and order.override:
-            waived = gating.waived(list(self._work.gates), policy.gate, order.actor, order.reason)
+            waived = gating.waived_results(list(self._work.gates), policy.gate, order.actor, order.reason)
             rollout = msgspec.structs.replace(rollout, override=True, gates=waived)
         return rollout
 
     async def _pass_gates(self, rollout: Rollout) -> None:
         """Ask the next gate without holding the lock; conclude when none is left or one has failed."""
-        due = [] if gating.failed(rollout) else gating.due(rollout, list(self._work.gates), self._office.rules)
+        due = [] if gating.refusal(rollout) else gating.due_gates(rollout, list(self._work.gates), self._office.rules)
         result = await self._asked(rollout, due[0]) if due else None
         async with self._lock:
             current = await self._keeper.load()
             if current is None or current.rollout_id != rollout.rollout_id or current.state is not State.GATING:
                 return
             if result is not None:
-                current = decisions.gated(current, result)
+                current = decisions.with_gate_result(current, result)
                 await self._keeper.note(current)
                 metrics.show_gates(current)
             if not due:
@@ -331,27 +339,27 @@ class RolloutController:
     async def _concluded(self, rollout: Rollout, approved: Decision | None = None) -> tuple[Rollout, Decision]:
         """The decision that the gates lead to. Statistics begin with the messages after this moment."""
         rules = self._office.rules
-        decision, strategy = gating.concluded(rollout, self._work.strategy, rules, approved)
+        decision, strategy = gating.gates_decision(rollout, self._work.strategy, rules, approved)
         expected = rollout.forecast if approved is None and rollout.forecast else await self._expected()
         rollout = msgspec.structs.replace(rollout, strategy=strategy, forecast=expected)
-        rollout, decision = gating.in_time(rollout, decision, rules, approved)
+        rollout, decision = gating.timely_decision(rollout, decision, rules, approved)
         if decision.verdict is Verdict.START and rollout.stable is not None:
             rollout = msgspec.structs.replace(rollout, horizon=await self._horizon(rollout, rollout.stable.version))
         places = msgspec.structs.asdict(await self._work.source.places())
-        return msgspec.structs.replace(rollout, watch=Watch(), **places), decision
+        return msgspec.structs.replace(rollout, statistics=Statistics(), **places), decision
 
     async def _horizon(self, rollout: Rollout, stable: int) -> Horizon:
         """The rollout's horizon, from how long outcomes of version `stable` took; else the setting, which says why."""
         rules = self._office.rules
         if not rules.outcomes:
-            return by_setting("the role has no outcomes", rules)
+            return horizon_by_setting("the role has no outcomes", rules)
         try:
             policy = await self._office.policies.version(self.role, stable)
             took_s = await self._work.history.outcome_times(policy, rules.horizon_max_s)
         except (Unavailable, Rejected) as error:
             log.warning("horizon by setting", role=self.role, reason=str(error))
-            return by_setting(str(error), rules)
-        return measured(took_s, rollout.forecast, rules)
+            return horizon_by_setting(str(error), rules)
+        return measured_horizon(took_s, rollout.forecast, rules)
 
     async def _expected(self) -> Forecast | None:
         """How long a rollout would take at the role's traffic."""

@@ -11,11 +11,12 @@ import structlog
 from ratchet.bus.kv import Bucket
 from ratchet.bus.received import Received
 from ratchet.canary_deployer import metrics
-from ratchet.canary_deployer.domain.announcements import Facts, registration
-from ratchet.canary_deployer.domain.registry import Announced, Origin, deployable, fenced, new_version
+from ratchet.canary_deployer.domain.announcements import Announcer
+from ratchet.canary_deployer.domain.registry import deployable, fenced, new_version
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.contract import Message, TrainingStatus
-from ratchet.contract.state import Job, PolicyVersion
+from ratchet.contract.policy_manifest import PolicyManifest
+from ratchet.contract.state import Job
 from ratchet.errors import DigestMismatch, NotFound, Rejected
 from ratchet.stores.policies import BlobStore, read_policy
 
@@ -31,14 +32,14 @@ class Handlers:
         jobs: Bucket[Job],
         objects: BlobStore,
         registered: Callable[[str], None],
-        facts: Callable[[PolicyVersion], Facts],
+        announcer: Announcer,
         now: Callable[[], datetime],
     ) -> None:
         self._policies = policies
         self._jobs = jobs
         self._objects = objects
         self._registered = registered
-        self._facts = facts
+        self._announcer = announcer
         self._now = now
 
     async def on_training_status(self, received: Received[TrainingStatus]) -> Sequence[Message]:
@@ -51,32 +52,25 @@ class Handlers:
         if fenced(status, job):
             log.info("status of a fenced attempt", job=status.training_job_id, attempt=status.attempt)
             return ()
-        origin = await asyncio.to_thread(self._origin, status)
-        now, announced = self._now(), Announced(status, job, received.as_cause())
+        manifest = await asyncio.to_thread(self._manifest, status)
+        now, cause = self._now(), received.as_cause()
         policy, new = await self._policies.register(
-            status.role, status.training_job_id, lambda version: new_version(announced, version, origin, now)
+            status.role,
+            status.training_job_id,
+            lambda version: new_version(status, job, manifest, version, now, cause),
         )
         self._registered(status.role)
         if new:
             metrics.DEPLOYMENTS.labels("registered").inc()
-        return [registration(policy, self._facts(policy), status.timestamp)]
+        return [self._announcer.registration(policy, status.timestamp)]
 
-    def _origin(self, status: TrainingStatus) -> Origin | None:
-        """What the policy's manifest says; None when it is broken, which the gates will find and refuse."""
+    def _manifest(self, status: TrainingStatus) -> PolicyManifest | None:
+        """The policy's manifest; None when it is broken: the gates will notice that, and refuse the policy."""
         artifacts = status.artifacts
         if artifacts is None or artifacts.final_checkpoint is None:
             return None
         try:
-            manifest = read_policy(self._objects, artifacts.final_checkpoint, artifacts.digest).manifest
+            return read_policy(self._objects, artifacts.final_checkpoint, artifacts.digest).manifest
         except (NotFound, DigestMismatch, Rejected) as error:
             log.warning("manifest cannot be read", job=status.training_job_id, reason=str(error))
             return None
-        return Origin(
-            manifest.base_model,
-            manifest.created_at,
-            manifest.dataset_digest,
-            manifest.training_samples,
-            manifest.final_reward,
-            manifest.algorithm,
-            manifest.metrics,
-        )

@@ -14,7 +14,7 @@ import msgspec
 from fastapi import FastAPI
 
 from ratchet.canary_deployer.controllers import Deployments
-from ratchet.canary_deployer.domain.audit import Audit, audited
+from ratchet.canary_deployer.domain.audit import Audit, audit_chain
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.rules import Rules
@@ -110,7 +110,7 @@ class Api:
         if route is None:
             raise NotFound(f"no such role: {role}")
         untold = await self._untold(role)
-        return _audit(role, audited(await self._decisions.of(role), route.audit_hash, untold))
+        return _audit(role, audit_chain(await self._decisions.of(role), route.audit_hash, untold))
 
     async def _untold(self, role: str) -> ModelRollout | None:
         """The decision that the route knows already and the log does not yet.

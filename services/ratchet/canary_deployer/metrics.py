@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge
 
-from ratchet.canary_deployer.domain.announcements import HELDOUT
+from ratchet.canary_deployer.domain.gating import HELDOUT
 from ratchet.canary_deployer.domain.rollout import Rollout, State
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
 
@@ -28,10 +28,10 @@ def show_rollout(rollout: Rollout, e_values: dict[str, dict[str, float]]) -> Non
     done = rollout.state is State.PROMOTED
     weight = 1.0 if done else rollout.weight
     TRAFFIC.labels(rollout.candidate.name).set(100 * weight)
-    _show_arm(rollout.candidate.name, rollout.watch.canary)
+    _show_arm(rollout.candidate.name, rollout.statistics.canary)
     if rollout.stable is not None:
         TRAFFIC.labels(rollout.stable.name).set(100 * (1 - weight))
-        _show_arm(rollout.stable.name, rollout.watch.stable)
+        _show_arm(rollout.stable.name, rollout.statistics.stable)
     for test in ("rollback", "promotion"):
         E_VALUE.labels(rollout.role, test).set(e_values[test]["combined"])
     for test, value in e_values["tests"].items():
@@ -42,8 +42,8 @@ def count_errors(rollout: Rollout, before: Rollout) -> None:
     """Add the errors that were seen since `before`."""
     pairs = ((rollout.candidate, "canary"), (rollout.stable, "stable"))
     for policy, arm in pairs:
-        now: ArmCounts = getattr(rollout.watch, arm)
-        then: ArmCounts = getattr(before.watch, arm)
+        now: ArmCounts = getattr(rollout.statistics, arm)
+        then: ArmCounts = getattr(before.statistics, arm)
         if policy is not None and now.errors > then.errors:
             ERRORS.labels(policy.name).inc(now.errors - then.errors)
 

@@ -36,13 +36,20 @@ from ratchet.bus.message import Cause
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.chunk_store import ChunksLost, ChunkStore
 from ratchet.canary_deployer.domain import decisions
-from ratchet.canary_deployer.domain.announcements import Facts, e_values, registered, superseded
-from ratchet.canary_deployer.domain.rollout import TERMINAL, WITH_TRAFFIC, Rollout, Verdict, without_statistics
+from ratchet.canary_deployer.domain.announcements import Announcer, registration_cause
+from ratchet.canary_deployer.domain.rollout import (
+    TERMINAL,
+    WITH_TRAFFIC,
+    Decision,
+    Rollout,
+    Verdict,
+    without_statistics,
+)
+from ratchet.canary_deployer.domain.rollout_statistics import LiveStatistics
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.serving import renewed, restaged, settled
+from ratchet.canary_deployer.domain.serving import expected_route, renewed_route, staged_policy
+from ratchet.canary_deployer.domain.summary import e_values
 from ratchet.canary_deployer.domain.trajectories import Chunk
-from ratchet.canary_deployer.domain.verdicts import Decision
-from ratchet.canary_deployer.domain.watch import Watching
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Lead
 from ratchet.canary_deployer.nats_events import Read
@@ -80,8 +87,7 @@ class Office:
     publish: Publish
     now: Callable[[], datetime]
     rules: Rules
-    endpoint: str
-    serving_platform: str
+    announcer: Announcer
     lease_s: float
     lead: Lead
     monotonic: Callable[[], float] = time.monotonic
@@ -102,7 +108,7 @@ class RolloutKeeper:
         self._leased_at: float | None = None
         self._ticked_at: float | None = None
         self._chunks = ChunkStore(role, office.chunks)
-        self._watching: tuple[str, Watching] | None = None
+        self._watching: tuple[str, LiveStatistics] | None = None
         self.lost: str | None = None
         """Why the trajectories of a rollout with traffic are gone; None when they are not."""
         self.generation = 0
@@ -161,8 +167,8 @@ class RolloutKeeper:
         """A candidate that never began makes room for a newer one. Announced first: the stage says that it is done."""
         await self._office.lead.confirm()
         office, reason = self._office, f"superseded by {newer.name} before it met traffic"
-        facts = Facts(older, office.endpoint, office.serving_platform)
-        await office.publish([superseded(facts, reason, office.now())], cause=registered(older))
+        message = office.announcer.superseded(older, reason, office.now())
+        await office.publish([message], cause=registration_cause(older))
         await office.policies.change_version(
             self._role,
             older.version,
@@ -188,27 +194,27 @@ class RolloutKeeper:
     def folded(self, rollout: Rollout, read: Read) -> Rollout:
         """The rollout with what was read. The trajectories change in place; they are saved with the record."""
         if self._watching is None or self._watching[0] != rollout.rollout_id:
-            self._watching = (rollout.rollout_id, Watching(rollout.watch, [], self._office.rules))
+            self._watching = (rollout.rollout_id, LiveStatistics(rollout.statistics, [], self._office.rules))
             self._chunks.begin()
         watching = self._watching[1]
         watching.fold(read.batch, rollout.compared, rollout.under(self._office.rules))
-        watch = watching.watch(rollout.weight, rollout.watch.chunks)
-        return msgspec.structs.replace(rollout, watch=watch, **msgspec.structs.asdict(read.places))
+        watch = watching.record(rollout.weight, rollout.statistics.chunks)
+        return msgspec.structs.replace(rollout, statistics=watch, **msgspec.structs.asdict(read.places))
 
     async def observe(self, rollout: Rollout) -> None:
         """Take over new statistics; they are saved when the last save is a while ago, time alone with every lease."""
         before = self._rollout
         if before is not None and rollout != before:
-            folded = (rollout.watch, rollout.turn_seq, rollout.reward_seq) != (
-                before.watch,
+            folded = (rollout.statistics, rollout.turn_seq, rollout.reward_seq) != (
+                before.statistics,
                 before.turn_seq,
                 before.reward_seq,
             )
             self._rollout, self._unsaved = rollout, self._unsaved or folded
             metrics.count_errors(rollout, before)
-            metrics.show_rollout(rollout, e_values(rollout.watch, self._office.rules))
+            metrics.show_rollout(rollout, e_values(rollout.statistics, self._office.rules))
         since_s = self._office.monotonic() - self._saved_at if self._saved_at is not None else math.inf
-        pause_s = min(LONGEST_SAVE_S, SAVE_S + SAVE_CHUNK_S * len(rollout.watch.chunks))
+        pause_s = min(LONGEST_SAVE_S, SAVE_S + SAVE_CHUNK_S * len(rollout.statistics.chunks))
         if since_s >= (pause_s if self._unsaved else self._office.lease_s):
             await self._save(rollout)
 
@@ -233,8 +239,8 @@ class RolloutKeeper:
         else:
             policy = await policies.served(self._role, rollout.candidate, rollout.created_at)
         taken_back = await self._taken_back(rollout) if decision.verdict is Verdict.REVERT else ()
-        facts = Facts(policy, self._office.endpoint, self._office.serving_platform, taken_back)
-        return decisions.taken(rollout, decision, self._office.rules, facts, self._office.now())
+        office, entries = self._office, (policy, *taken_back)
+        return decisions.apply_decision(rollout, decision, office.rules, office.announcer, entries, office.now())
 
     async def _taken_back(self, rollout: Rollout) -> tuple[PolicyVersion, ...]:
         """The policies that a revert ends: the promoted one, and a canary that had traffic."""
@@ -246,13 +252,13 @@ class RolloutKeeper:
     async def make_true(self, rollout: Rollout) -> Rollout:
         """Steps 2 to 5; harmless when some of them were done before."""
         try:
-            await self._office.policies.change_route(self._role, lambda route: settled(route, rollout))
+            await self._office.policies.change_route(self._role, lambda route: expected_route(route, rollout))
             await self._restage(rollout)
             await self._announce(rollout)
         except (Unavailable, Conflict):
             self.forget()
             raise
-        metrics.show_rollout(rollout, e_values(rollout.watch, self._office.rules))
+        metrics.show_rollout(rollout, e_values(rollout.statistics, self._office.rules))
         announced = msgspec.structs.replace(rollout, outbox=())
         await self._save(announced)
         return announced
@@ -263,7 +269,7 @@ class RolloutKeeper:
         fresh = self._leased_at is not None and now - self._leased_at < self._office.lease_s
         if fresh or rollout.state not in WITH_TRAFFIC:
             return
-        route = await self._office.policies.change_route(self._role, lambda route: renewed(route, rollout))
+        route = await self._office.policies.change_route(self._role, lambda route: renewed_route(route, rollout))
         self._leased_at = now
         if route.canary is not None:
             metrics.LEASE.labels(self._role).set(route.canary.lease)
@@ -275,7 +281,7 @@ class RolloutKeeper:
                 continue
             try:
                 await self._office.policies.change_version(
-                    self._role, policy.version, lambda known: restaged(known, rollout)
+                    self._role, policy.version, lambda known: staged_policy(known, rollout)
                 )
             except (NotFound, Unreadable) as error:
                 log.error("stage not written", role=self._role, policy=policy.name, reason=str(error))
@@ -289,7 +295,7 @@ class RolloutKeeper:
                 if isinstance(message, ModelDeployed) and message.state is not None:
                     metrics.DEPLOYMENTS.labels(message.state).inc()
 
-    async def _watched(self, rollout: Rollout | None) -> tuple[tuple[str, Watching] | None, str | None]:
+    async def _watched(self, rollout: Rollout | None) -> tuple[tuple[str, LiveStatistics] | None, str | None]:
         """The trajectories of a record that was just read, or why they are gone.
 
         Chunks are deleted only once a newer record names others: with the same record they are gone for good, and an
@@ -298,13 +304,13 @@ class RolloutKeeper:
         if rollout is None or rollout.state not in WITH_TRAFFIC:
             return None, None
         try:
-            chunks = await self._chunks.load(rollout.watch.chunks)
+            chunks = await self._chunks.load(rollout.statistics.chunks)
         except ChunksLost as error:
             now = await self._office.rollouts.get(self._role)
             if now is None or now.revision != self._revision:
                 raise BusUnavailable("the record has changed meanwhile: reading it again") from error
             return None, str(error)
-        return (rollout.rollout_id, Watching(rollout.watch, chunks, self._office.rules)), None
+        return (rollout.rollout_id, LiveStatistics(rollout.statistics, chunks, self._office.rules)), None
 
     async def _save(self, rollout: Rollout) -> None:
         """Write chunks that have changed, then the record by compare-and-set; only then older chunks may go.
@@ -323,15 +329,15 @@ class RolloutKeeper:
             raise
         self._rollout, self._unsaved = rollout, False
         self._saved_at = self._office.monotonic()
-        await self._chunks.drop_all_but(rollout.watch.chunks)
+        await self._chunks.drop_all_but(rollout.statistics.chunks)
 
     async def _with_chunks(self, rollout: Rollout) -> Rollout:
         """The record with the names of its chunks; a rollout that has ended keeps none."""
-        names = rollout.watch.chunks
+        names = rollout.statistics.chunks
         if rollout.state in TERMINAL:
             names = ()
         elif self._watching is not None and self._watching[0] == rollout.rollout_id:
             window = self._watching[1].window
             names = await self._chunks.save(window.chunks, window.changed)
             window.changed.clear()
-        return msgspec.structs.replace(rollout, watch=msgspec.structs.replace(rollout.watch, chunks=names))
+        return msgspec.structs.replace(rollout, statistics=msgspec.structs.replace(rollout.statistics, chunks=names))

@@ -8,8 +8,15 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from ratchet.canary_deployer.domain.budget import FULL_BUDGET, LARGEST_BUDGET, Budget
-from ratchet.canary_deployer.domain.rules import METRICS, PROMOTION_METRICS, Rules, Stage
+from ratchet.canary_deployer.domain.rules import (
+    FULL_BUDGET,
+    LARGEST_BUDGET,
+    METRICS,
+    PROMOTION_METRICS,
+    Budget,
+    Rules,
+    Stage,
+)
 from ratchet.service.settings import SharedSettings
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from ratchet.canary_deployer.domain.heldout import Played, read_results
+from ratchet.canary_deployer.domain.paired import Played, read_results
 from ratchet.canary_deployer.gates.base import HeldoutRun
 from ratchet.canary_deployer.subprocess_command import Command, run
 from ratchet.contract.state import PolicyVersion

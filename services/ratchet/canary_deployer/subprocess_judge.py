@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ratchet.bus.message import JsonObject
-from ratchet.canary_deployer.domain.heldout import read_results
+from ratchet.canary_deployer.domain.paired import read_results
 from ratchet.canary_deployer.gates.base import HeldoutRun
 from ratchet.canary_deployer.subprocess_command import Command, run
 

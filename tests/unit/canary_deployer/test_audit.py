@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ratchet.bus.testing import START
-from ratchet.canary_deployer.domain.audit import audited, first_break, sealed
+from ratchet.canary_deployer.domain.audit import audit_chain, first_break, seal
 from ratchet.contract import ModelRollout, decode, encode
 from ratchet.contract.deployment import RolloutStage
 
@@ -30,7 +30,7 @@ def decision(sequence: int) -> ModelRollout:
 def decisions() -> list[ModelRollout]:
     found: list[ModelRollout] = []
     for number in range(4):
-        found.append(sealed(decision(number), found[-1].hash if found else None))
+        found.append(seal(decision(number), found[-1].hash if found else None))
     return found
 
 
@@ -56,7 +56,7 @@ def test_a_changed_chain_breaks(change: str):
     elif change == "swap":
         chain[1], chain[2] = chain[2], chain[1]
     else:
-        chain.insert(1, sealed(decision(9), chain[0].hash))
+        chain.insert(1, seal(decision(9), chain[0].hash))
         assert first_break(chain) == 2
         return
     assert first_break(chain) == 1
@@ -67,25 +67,25 @@ MISSING = "the newest decisions are missing from the log"
 
 def test_a_decision_that_is_told_again_word_for_word_breaks_nothing():
     chain = decisions()
-    found = audited([*chain[:3], chain[1], chain[2], chain[3]], chain[-1].hash)
+    found = audit_chain([*chain[:3], chain[1], chain[2], chain[3]], chain[-1].hash)
     assert (found.problem, found.decisions) == (None, 4)
 
 
 def test_a_decision_that_is_told_again_in_other_words_is_a_break():
     chain = decisions()
-    found = audited([*chain, msgspec.structs.replace(chain[1], reason="nothing to see")], chain[-1].hash)
+    found = audit_chain([*chain, msgspec.structs.replace(chain[1], reason="nothing to see")], chain[-1].hash)
     assert found.problem == "it is not what was decided"
 
 
 def test_a_log_that_has_grown_since_the_route_was_read_is_whole():
     chain = decisions()
-    assert audited(chain, chain[2].hash).problem is None
-    assert audited(chain[:2], chain[2].hash).problem == MISSING
+    assert audit_chain(chain, chain[2].hash).problem is None
+    assert audit_chain(chain[:2], chain[2].hash).problem == MISSING
 
 
 def test_a_decision_that_waits_to_be_announced_is_not_missing_and_those_before_it_are():
     chain = decisions()
-    assert audited(chain[:3], chain[3].hash, untold=chain[3]).problem is None
-    assert audited(chain[:2], chain[3].hash, untold=chain[3]).problem == MISSING
-    assert audited([], chain[0].hash, untold=chain[0]).problem is None
-    assert audited(chain[:3], "0" * 64, untold=chain[3]).problem == MISSING
+    assert audit_chain(chain[:3], chain[3].hash, untold=chain[3]).problem is None
+    assert audit_chain(chain[:2], chain[3].hash, untold=chain[3]).problem == MISSING
+    assert audit_chain([], chain[0].hash, untold=chain[0]).problem is None
+    assert audit_chain(chain[:3], "0" * 64, untold=chain[3]).problem == MISSING

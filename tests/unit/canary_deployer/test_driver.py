@@ -14,14 +14,13 @@ from ratchet.bus.kv import Entry
 from ratchet.bus.message import Cause
 from ratchet.bus.testing import FakeBucket, Killed, eventually
 from ratchet.canary_deployer.controller import RolloutController
-from ratchet.canary_deployer.domain.announcements import Facts, registration
+from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.audit import first_break
-from ratchet.canary_deployer.domain.budget import Budget
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, GateResult, IllegalMove, Rollout
-from ratchet.canary_deployer.domain.rules import Stage
+from ratchet.canary_deployer.domain.rollout_statistics import Statistics
+from ratchet.canary_deployer.domain.rules import Budget, Stage
 from ratchet.canary_deployer.domain.trajectories import Chunk
-from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.nats_events import Places
 from ratchet.contract import Alert, ModelDeployed, ModelRollout, named_id
@@ -44,9 +43,9 @@ from tests.support.canary_world import (
 )
 
 
-def shown(rollout: Rollout) -> Watch:
+def shown(rollout: Rollout) -> Statistics:
     """The statistics, whatever the chunks are called in which the trajectories are stored."""
-    return msgspec.structs.replace(rollout.watch, chunks=())
+    return msgspec.structs.replace(rollout.statistics, chunks=())
 
 
 async def advanced(world: CanaryWorld, stable: float, canary: float, rounds: int = 60) -> str:
@@ -130,7 +129,7 @@ async def test_decisions_answer_the_registration_and_everything_else_a_decision(
     await world.until("refused")
     events = world.bus.stored("RL_DEPLOYMENTS") + world.bus.stored("RL_ALERTS")
     decision, deployed, alert = events
-    registered = registration(candidate, Facts(candidate, "http://127.0.0.1:8080"), candidate.created_at)
+    registered = Announcer("http://127.0.0.1:8080").registration(candidate, candidate.created_at)
     assert [type(one.message) for one in events] == [ModelRollout, ModelDeployed, Alert]
     assert decision.causation_id == registered.event_id
     assert {deployed.causation_id, alert.causation_id} == {decision.event_id}
@@ -192,7 +191,7 @@ async def test_a_candidate_that_waits_for_approval_is_superseded_with_a_new_salt
     after = await world.until("running")
     assert after.candidate == served(3)
     assert after.salt != before.salt
-    assert after.watch == before.watch == Watch()
+    assert after.statistics == before.statistics == Statistics()
     decisions = world.bus.published(ModelRollout)
     assert [d.verdict for d in decisions] == ["hold", "supersede", "start"]
     assert first_break(decisions) is None
@@ -569,7 +568,7 @@ async def test_a_restart_resumes_the_statistics():
     plain, restarted = [await world.rollout() for world in worlds]
     assert restarted.stage == plain.stage
     assert shown(restarted) == shown(plain)
-    assert restarted.watch.stable.trajectories > 50
+    assert restarted.statistics.stable.trajectories > 50
 
 
 async def test_statistics_folded_after_the_last_save_are_folded_again_after_a_kill():
@@ -592,11 +591,11 @@ async def test_the_last_statistics_are_saved_although_nothing_follows():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     await world.play(10, 0.8, 0.8)
-    assert (await world.rollout()).watch.stable.trajectories == 0
+    assert (await world.rollout()).statistics.stable.trajectories == 0
     world.clock.advance(2)
     await world.controller.step()
     saved = await world.rollout()
-    assert saved.watch.stable.trajectories > 0
+    assert saved.statistics.stable.trajectories > 0
     writes = world.bus.faults.writes
     world.clock.advance(2)
     await world.controller.step()
@@ -901,7 +900,7 @@ async def test_latencies_that_nobody_measured_leave_a_record_that_can_be_read():
     world.bus.arrive([start_of(*claim, route), *turns, reward_of(trajectory_id, success=True)])
     world.clock.advance(61)
     await world.controller.step()
-    assert (await world.rollout()).watch.stable.timed == 1
+    assert (await world.rollout()).statistics.stable.timed == 1
 
 
 async def test_an_abort_ends_a_gate_that_is_still_running():

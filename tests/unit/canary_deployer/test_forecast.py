@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.canary_deployer.domain.forecast import forecast, told, too_long
+from ratchet.canary_deployer.domain.estimates import forecast, in_words, takes_too_long
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.settings import Settings
 from ratchet.contract import Alert, ModelRollout
@@ -35,14 +35,14 @@ def test_much_traffic_takes_the_shortest_times_of_the_stages():
 
 def test_a_few_starts_say_nothing():
     assert forecast(4, DAY_S, RULES) is None
-    assert not too_long(None, RULES)
+    assert not takes_too_long(None, RULES)
 
 
 def test_the_numbers_are_told_in_one_line():
     expected = forecast(20, DAY_S, RULES)
     assert expected is not None
-    assert "at 20 trajectories a day a policy equal to stable takes about" in told(expected, RULES)
-    assert told(expected, RULES).endswith("the bound is 14")
+    assert "at 20 trajectories a day a policy equal to stable takes about" in in_words(expected, RULES)
+    assert in_words(expected, RULES).endswith("the bound is 14")
 
 
 async def test_the_start_says_how_long_it_will_take():

@@ -10,18 +10,19 @@ import pytest
 
 from ratchet.bus.testing import START
 from ratchet.canary_deployer.domain import decisions, gating
-from ratchet.canary_deployer.domain.heldout import Played
+from ratchet.canary_deployer.domain.paired import Played
 from ratchet.canary_deployer.domain.rollout import (
     FAILED,
+    ITSELF,
     NEEDS_APPROVAL,
     NOT_RUN,
     PASSED,
     WAIVED,
+    Decision,
     GateResult,
     Rollout,
     Verdict,
 )
-from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import Answer, GateTools, HeldoutRun, Loaded
 from ratchet.contract.state import PolicyVersion
@@ -192,7 +193,7 @@ async def test_approval_is_asked_for_only_where_it_is_wanted():
 
 def gated(*results: GateResult, first: bool = False, **changes: object) -> Rollout:
     opening = Decision(Verdict.START, "registered", ITSELF)
-    rollout = decisions.opened(policy(2), None if first else served(1), None, opening, START)
+    rollout = decisions.new_rollout(policy(2), None if first else served(1), None, opening, START)
     return msgspec.structs.replace(rollout, gates=results, **changes)
 
 
@@ -201,57 +202,57 @@ def heldout(difference: float, outcome: str = PASSED) -> GateResult:
 
 
 def test_gates_are_asked_in_order_and_a_first_policy_only_those_that_need_no_comparison():
-    assert gating.due(gated(), NAMES, quick_rules()) == ["probe", "warmup", "heldout_tasks", "approval"]
+    assert gating.due_gates(gated(), NAMES, quick_rules()) == ["probe", "warmup", "heldout_tasks", "approval"]
     probed = gated(GateResult("probe", PASSED, ""))
-    assert gating.due(probed, NAMES, quick_rules()) == ["warmup", "heldout_tasks", "approval"]
-    assert gating.due(gated(first=True), NAMES, quick_rules()) == ["probe", "warmup"]
+    assert gating.due_gates(probed, NAMES, quick_rules()) == ["warmup", "heldout_tasks", "approval"]
+    assert gating.due_gates(gated(first=True), NAMES, quick_rules()) == ["probe", "warmup"]
 
 
 def test_a_failed_gate_refuses():
-    decision, _ = gating.concluded(gated(heldout(-0.3, FAILED)), "canary", quick_rules())
+    decision, _ = gating.gates_decision(gated(heldout(-0.3, FAILED)), "canary", quick_rules())
     assert (decision.verdict, decision.reason) == (Verdict.REFUSE, "gate heldout_tasks: measured")
 
 
 def test_passed_gates_start_a_canary():
-    decision, strategy = gating.concluded(gated(heldout(0.0)), "canary", quick_rules())
+    decision, strategy = gating.gates_decision(gated(heldout(0.0)), "canary", quick_rules())
     assert (decision.verdict, strategy) == (Verdict.START, "canary")
 
 
 def test_an_open_question_holds_until_an_operator_answers_it():
     rollout = gated(GateResult("approval", NEEDS_APPROVAL, "ask"))
-    assert gating.concluded(rollout, "canary", quick_rules())[0].verdict is Verdict.HOLD
+    assert gating.gates_decision(rollout, "canary", quick_rules())[0].verdict is Verdict.HOLD
     answer = Decision(Verdict.START, "fine by me", "ann", "manual_approved")
-    decision, _ = gating.concluded(rollout, "canary", quick_rules(), answer)
+    decision, _ = gating.gates_decision(rollout, "canary", quick_rules(), answer)
     assert (decision.verdict, decision.actor, decision.approval) == (Verdict.START, "ann", "manual_approved")
 
 
 def test_auto_aborts_on_a_negative_improvement_and_watches_a_large_one():
-    assert gating.concluded(gated(heldout(-0.01)), "auto", quick_rules())[0].verdict is Verdict.REFUSE
-    decision, strategy = gating.concluded(gated(heldout(0.2)), "auto", quick_rules())
+    assert gating.gates_decision(gated(heldout(-0.01)), "auto", quick_rules())[0].verdict is Verdict.REFUSE
+    decision, strategy = gating.gates_decision(gated(heldout(0.2)), "auto", quick_rules())
     assert (decision.verdict, strategy) == (Verdict.START, "blue_green")
-    decision, strategy = gating.concluded(gated(heldout(0.1)), "auto", quick_rules())
+    decision, strategy = gating.gates_decision(gated(heldout(0.1)), "auto", quick_rules())
     assert (decision.verdict, strategy) == (Verdict.START, "blue_green")
 
 
 def test_the_strategy_asked_for_at_the_start_wins_over_the_setting():
     rollout = msgspec.structs.replace(gated(heldout(0.2)), asked_strategy="blue_green")
-    decision, strategy = gating.concluded(rollout, "canary", quick_rules())
+    decision, strategy = gating.gates_decision(rollout, "canary", quick_rules())
     assert (decision.verdict, strategy) == (Verdict.START, "blue_green")
     rollout = msgspec.structs.replace(gated(heldout(-0.2, FAILED)), asked_strategy="immediate")
-    assert gating.concluded(rollout, "canary", quick_rules())[0].verdict is Verdict.REFUSE
+    assert gating.gates_decision(rollout, "canary", quick_rules())[0].verdict is Verdict.REFUSE
 
 
 def test_an_override_goes_as_a_canary_where_auto_would_abort():
     measured = GateResult("heldout_tasks", WAIVED, "waived by ann: rehearsal", {"difference": -0.3})
-    decision, strategy = gating.concluded(gated(measured, override=True), "auto", quick_rules())
+    decision, strategy = gating.gates_decision(gated(measured, override=True), "auto", quick_rules())
     assert (decision.verdict, strategy) == (Verdict.START, "canary")
 
 
 def test_an_override_waives_what_can_be_waived_and_keeps_the_evidence():
     known = {"heldout_tasks": {"outcome": FAILED, "evidence": {"difference": -0.3, "regression": True}}}
-    results = gating.waived(NAMES, known, "ann", "rehearsal")
+    results = gating.waived_results(NAMES, known, "ann", "rehearsal")
     assert [(r.gate, r.outcome) for r in results] == [("heldout_tasks", WAIVED), ("approval", WAIVED)]
     assert results[0].evidence["regression"]
     rollout = gated(*results, override=True, actor="ann", reason="rehearsal")
-    assert gating.due(rollout, NAMES, quick_rules()) == ["probe", "warmup"]
-    assert gating.concluded(rollout, "canary", quick_rules())[0].actor == "ann"
+    assert gating.due_gates(rollout, NAMES, quick_rules()) == ["probe", "warmup"]
+    assert gating.gates_decision(rollout, "canary", quick_rules())[0].actor == "ann"

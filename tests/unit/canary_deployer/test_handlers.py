@@ -9,7 +9,7 @@ import pytest
 from ratchet.bus.message import Cause
 from ratchet.bus.received import Received
 from ratchet.bus.testing import START, FakeBus
-from ratchet.canary_deployer.domain.announcements import Facts
+from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.handlers import Handlers
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.contract import ModelDeployed, TrainingRequest, TrainingStatus, named_id
@@ -65,7 +65,7 @@ class Desk:
             self.bus.bucket(JOBS, Job),
             self.objects,
             self.called.append,
-            lambda policy: Facts(policy, "http://127.0.0.1:8080"),
+            Announcer("http://127.0.0.1:8080"),
             lambda: START,
         )
 

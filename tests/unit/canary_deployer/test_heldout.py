@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from ratchet.canary_deployer.domain.heldout import read_results
-from ratchet.canary_deployer.domain.paired import compare, paired_differences
+from ratchet.canary_deployer.domain.paired import compare, paired_differences, read_results
 from ratchet.canary_deployer.settings import Settings
 
 CONFIDENCE, MARGIN = Settings().heldout_confidence, Settings().heldout_margin

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.canary_deployer.domain.forecast import forecast
-from ratchet.canary_deployer.domain.horizon import FEWEST_OUTCOMES, measured, quantile
+from ratchet.canary_deployer.domain.estimates import FEWEST_OUTCOMES, forecast, measured_horizon, quantile
 from ratchet.canary_deployer.settings import Settings
 from ratchet.contract import ModelRollout
 from ratchet.errors import Unavailable
@@ -21,24 +20,24 @@ def test_the_quantile_is_the_value_that_the_share_does_not_exceed(share: float, 
 
 
 def test_the_horizon_leaves_head_room_above_the_slowest_one_in_a_hundred():
-    frozen = measured([*[60.0] * 980, *[1200.0] * 20], None, RULES)
+    frozen = measured_horizon([*[60.0] * 980, *[1200.0] * 20], None, RULES)
     assert (frozen.seconds, frozen.quantile_s, frozen.outcomes) == (1800.0, 1200.0, 1000)
     assert frozen.basis == "99% of 1000 outcomes of stable were known within 1200 s"
 
 
 @pytest.mark.parametrize(("took_s", "seconds"), [(1.0, 600.0), (7000.0, 7200.0)])
 def test_the_horizon_stays_between_its_bounds(took_s: float, seconds: float):
-    assert measured([took_s] * 1000, None, RULES).seconds == seconds
+    assert measured_horizon([took_s] * 1000, None, RULES).seconds == seconds
 
 
 def test_much_traffic_leaves_no_room_for_a_long_horizon_but_never_less_than_the_setting():
     busy, busier = forecast(10 * int(DAY_S), DAY_S, RULES), forecast(100 * int(DAY_S), DAY_S, RULES)
-    assert measured([5000.0] * 1000, busy, RULES).seconds == 3600.0
-    assert measured([5000.0] * 1000, busier, RULES).seconds == 1800.0
+    assert measured_horizon([5000.0] * 1000, busy, RULES).seconds == 3600.0
+    assert measured_horizon([5000.0] * 1000, busier, RULES).seconds == 1800.0
 
 
 def test_too_little_history_leaves_the_setting_and_says_so():
-    frozen = measured([5.0] * (FEWEST_OUTCOMES - 1), None, RULES)
+    frozen = measured_horizon([5.0] * (FEWEST_OUTCOMES - 1), None, RULES)
     assert (frozen.seconds, frozen.outcomes) == (1800.0, 0)
     assert frozen.basis == "the setting: 99 of 100 outcomes of stable are known from before"
 
@@ -52,7 +51,7 @@ async def missing(world: CanaryWorld) -> int:
     """Outcomes that are given up on both arms."""
     rollout = await world.controller.current()
     assert rollout is not None
-    return rollout.watch.stable.missing + rollout.watch.canary.missing
+    return rollout.statistics.stable.missing + rollout.statistics.canary.missing
 
 
 async def test_the_horizon_is_frozen_when_the_rollout_starts_and_read_by_whoever_leads_next():

@@ -9,38 +9,41 @@ import pytest
 
 from ratchet.bus.testing import START, FakeClock
 from ratchet.canary_deployer.domain import decisions
-from ratchet.canary_deployer.domain.announcements import Facts
+from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.evidence import Evidence
 from ratchet.canary_deployer.domain.rollout import (
+    ITSELF,
     MOVES,
     TERMINAL,
+    Decision,
     IllegalMove,
     Rollout,
     State,
     Verdict,
     checked_move,
 )
-from ratchet.canary_deployer.domain.serving import CANDIDATE_STAGE, renewed, settled
+from ratchet.canary_deployer.domain.rollout_statistics import Statistics
+from ratchet.canary_deployer.domain.serving import CANDIDATE_STAGE, expected_route, renewed_route
 from ratchet.canary_deployer.domain.strategies import STRATEGIES, chosen
 from ratchet.canary_deployer.domain.summary import summary
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
-from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, decide, waiting_for
-from ratchet.canary_deployer.domain.watch import Watch
+from ratchet.canary_deployer.domain.verdicts import decide, waiting_for
 from ratchet.canary_deployer.settings import Settings
 from ratchet.contract.state import Route
 from tests.support.canary_world import policy, quick_rules, served
 
 RULES = quick_rules()
-FACTS = Facts(policy(2), "http://127.0.0.1:8080")
+ANNOUNCER = Announcer("http://127.0.0.1:8080")
+CANDIDATE = (policy(2),)
 
 
 def take(rollout: Rollout, verdict: Verdict, seconds: float = 0, actor: str = ITSELF) -> Rollout:
     now = START + timedelta(seconds=seconds)
-    return decisions.taken(rollout, Decision(verdict, "because", actor), RULES, FACTS, now)
+    return decisions.apply_decision(rollout, Decision(verdict, "because", actor), RULES, ANNOUNCER, CANDIDATE, now)
 
 
 def gating() -> Rollout:
-    return decisions.opened(policy(2), served(1), None, Decision(Verdict.START, "new", ITSELF), START)
+    return decisions.new_rollout(policy(2), served(1), None, Decision(Verdict.START, "new", ITSELF), START)
 
 
 def running() -> Rollout:
@@ -50,8 +53,8 @@ def running() -> Rollout:
 def with_canary(rollout: Rollout, trajectories: int, **changes: object) -> Rollout:
     """The rollout when so many canary trajectories have settled, all with known outcomes."""
     evidence = Evidence(**({"coverage": {"stable": 1.0, "canary": 1.0}} | changes))
-    watch = Watch(canary=ArmCounts(trajectories=trajectories), evidence=evidence)
-    return msgspec.structs.replace(rollout, watch=watch)
+    watch = Statistics(canary=ArmCounts(trajectories=trajectories), evidence=evidence)
+    return msgspec.structs.replace(rollout, statistics=watch)
 
 
 def aged(rollout: Rollout, seconds: float) -> Rollout:
@@ -85,13 +88,15 @@ def test_nothing_leads_out_of_a_terminal_state_and_every_other_state_has_a_way_o
 def test_default_schedule_is_10_25_50_100_at_0_60_120_240_minutes():
     rules = Settings().rules()
     clock, reached = FakeClock(), {0: 0.1}
-    rollout = decisions.taken(gating(), Decision(Verdict.START, "go", ITSELF), rules, FACTS, clock())
+    rollout = decisions.apply_decision(
+        gating(), Decision(Verdict.START, "go", ITSELF), rules, ANNOUNCER, CANDIDATE, clock()
+    )
     for minute in range(1, 300):
         clock.advance(60)
         rollout = aged(with_canary(rollout, 20 * minute, **PROVEN), 60)
         decision = decide(aged(rollout, rules.lead_s), rules)
         if decision is not None and rollout.state is State.RUNNING:
-            rollout = decisions.taken(rollout, decision, rules, FACTS, clock())
+            rollout = decisions.apply_decision(rollout, decision, rules, ANNOUNCER, CANDIDATE, clock())
             reached[minute] = rollout.weight
     assert reached == {0: 0.1, 60: 0.25, 120: 0.5, 240: 0.95}
 
@@ -213,15 +218,15 @@ def test_a_concern_holds_once_and_never_rolls_back():
 
 def test_a_safety_violation_and_complaints_ask_a_person():
     arms = {"stable": ArmCounts(rated=20, negative=1), "canary": ArmCounts(rated=20, negative=3, violations=1)}
-    watch = msgspec.structs.replace(Watch(), **arms)
-    decision = decide(msgspec.structs.replace(running(), watch=watch), RULES)
+    watch = msgspec.structs.replace(Statistics(), **arms)
+    decision = decide(msgspec.structs.replace(running(), statistics=watch), RULES)
     assert decision.verdict is Verdict.HOLD
     assert decision.reason == (
         "a person has to look: 1 canary trajectories violated safety; "
         "15% of the canary's feedback is negative, 5% of stable's"
     )
     fewer = msgspec.structs.replace(watch, canary=ArmCounts(rated=19, negative=19))
-    assert decide(msgspec.structs.replace(running(), watch=fewer), RULES) is None
+    assert decide(msgspec.structs.replace(running(), statistics=fewer), RULES) is None
 
 
 def test_undecided_at_the_deadline_is_held():
@@ -231,13 +236,15 @@ def test_undecided_at_the_deadline_is_held():
 
 def test_a_new_weight_holds_a_little_later_for_all_gateways_alike():
     rules = quick_rules(lead_s=2.0)
-    rollout = decisions.taken(gating(), Decision(Verdict.START, "go", ITSELF), rules, FACTS, START)
+    rollout = decisions.apply_decision(
+        gating(), Decision(Verdict.START, "go", ITSELF), rules, ANNOUNCER, CANDIDATE, START
+    )
     assert [step.at - START for step in rollout.schedule] == [timedelta(seconds=2)]
 
 
 def test_each_rollout_has_its_own_salt():
     first = running()
-    again = decisions.opened(policy(2), served(1), first, Decision(Verdict.START, "again", "ann"), START)
+    again = decisions.new_rollout(policy(2), served(1), first, Decision(Verdict.START, "again", "ann"), START)
     assert first.salt != again.salt
     assert again.last_hash == first.last_hash
 
@@ -269,11 +276,11 @@ def test_evidence_that_is_lost_in_the_soak_ends_no_promotion_and_a_person_is_ask
 def test_a_concern_in_the_soak_holds_it_once_and_asks_a_person():
     soak = soaking()
     counts = ArmCounts(trajectories=60, violations=1)
-    worrying = msgspec.structs.replace(soak, watch=msgspec.structs.replace(soak.watch, canary=counts))
+    worrying = msgspec.structs.replace(soak, statistics=msgspec.structs.replace(soak.statistics, canary=counts))
     decision = decide(worrying, RULES)
     assert decision is not None
     assert (decision.verdict, "violated safety" in decision.reason) == (Verdict.HOLD, True)
-    held = decisions.taken(worrying, decision, RULES, FACTS, START)
+    held = decisions.apply_decision(worrying, decision, RULES, ANNOUNCER, CANDIDATE, START)
     assert (held.state, held.noticed) == (State.HELD, ("safety",))
     assert decide(take(held, Verdict.RESUME), RULES).verdict is Verdict.PROMOTE
 
@@ -320,25 +327,25 @@ def test_the_strategy_follows_the_improvement_only_if_asked_to(setting, improvem
 
 def test_routes_follow_from_the_state_and_settling_twice_changes_nothing():
     route = Route(role="support", stable=served(1), next_version=3)
-    live = settled(route, running())
+    live = expected_route(route, running())
     assert live.canary is not None
     assert (live.canary.policy, live.stable) == (served(2), served(1))
-    assert settled(live, running()) == live
-    promoted = settled(live, take(running(), Verdict.PROMOTE, actor="ann"))
+    assert expected_route(live, running()) == live
+    promoted = expected_route(live, take(running(), Verdict.PROMOTE, actor="ann"))
     assert (promoted.stable, promoted.previous, promoted.canary) == (served(2), served(1), None)
-    assert settled(promoted, take(running(), Verdict.PROMOTE, actor="ann")) == promoted
-    back = settled(live, take(running(), Verdict.ROLL_BACK))
+    assert expected_route(promoted, take(running(), Verdict.PROMOTE, actor="ann")) == promoted
+    back = expected_route(live, take(running(), Verdict.ROLL_BACK))
     assert (back.stable, back.previous, back.canary) == (served(1), None, None)
 
 
 def test_only_a_lease_with_traffic_grows():
     route = Route(role="support", stable=served(1))
-    live = renewed(route, running())
-    again = renewed(live, running())
+    live = renewed_route(route, running())
+    again = renewed_route(live, running())
     assert live.canary is not None
     assert again.canary is not None
     assert again.canary.lease == live.canary.lease + 1
-    assert renewed(again, take(running(), Verdict.ROLL_BACK)).canary is None
+    assert renewed_route(again, take(running(), Verdict.ROLL_BACK)).canary is None
 
 
 def test_the_record_survives_its_json():

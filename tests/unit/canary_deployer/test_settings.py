@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from ratchet.canary_deployer.domain.budget import Budget
+from ratchet.canary_deployer.domain.rules import Budget
 from ratchet.canary_deployer.settings import Settings
 
 

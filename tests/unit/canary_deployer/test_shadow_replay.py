@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 
 from ratchet.bus.message import JsonObject
-from ratchet.canary_deployer.domain.heldout import Played
+from ratchet.canary_deployer.domain.gating import REPLAY, first_stage
 from ratchet.canary_deployer.domain.operators import Act, Order
-from ratchet.canary_deployer.domain.paired import compare
-from ratchet.canary_deployer.domain.replay import REPLAY, first_stage
+from ratchet.canary_deployer.domain.paired import Played, compare
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, PASSED, GateResult
+from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Stage
-from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import GateTools, HeldoutRun, LoggedPrompt, LoggedPrompts, ReplayTools
 from ratchet.canary_deployer.settings import Settings
@@ -297,8 +296,8 @@ async def test_a_passed_replay_starts_at_a_higher_weight_and_says_that_it_is_no_
 async def test_replay_is_evidence_in_no_test_of_traffic():
     world = await slow_world(PASSED)
     rollout = await world.until("running")
-    assert rollout.watch == Watch()
-    assert (await world.controller.current()).watch.evidence == Watch().evidence  # type: ignore[union-attr]
+    assert rollout.statistics == Statistics()
+    assert (await world.controller.current()).statistics.evidence == Statistics().evidence  # type: ignore[union-attr]
 
 
 async def test_blue_green_does_not_send_all_traffic_on_a_replay():

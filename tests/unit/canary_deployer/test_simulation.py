@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from ratchet.canary_deployer.domain.cohorts import cohort_of
+from ratchet.canary_deployer.domain.rollout_statistics import ChunkName, LiveStatistics, Statistics
 from ratchet.canary_deployer.domain.rules import Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Call, Chunk, Compared, Event, Score, Started, Terms
-from ratchet.canary_deployer.domain.watch import ChunkName, Watch, Watching
 from tests.support.canary_messages import Disturbed, play_messages
 from tests.support.canary_scenes import FALSE_PROMOTIONS, FALSE_ROLLBACKS, plain
 from tests.support.canary_simulation import Played, Scene, counted, exact_interval, play
@@ -124,29 +124,29 @@ def history(seed: int, count: int) -> list[Batch]:
 def test_a_restart_at_any_moment_changes_nothing_and_folding_is_the_same_as_weighing_all_at_once(seed: int):
     rules = quick_rules(horizon_s=100.0)
     batches = history(seed, 700)
-    straight, often = Watching(Watch(), [], rules), Watching(Watch(), [], rules)
+    straight, often = LiveStatistics(Statistics(), [], rules), LiveStatistics(Statistics(), [], rules)
     for batch in batches:
         straight.fold(batch, PAIR, rules)
         often.fold(batch, PAIR, rules)
         names = tuple(ChunkName(chunk.number, "x") for chunk in often.window.chunks)
-        record = msgspec.json.decode(msgspec.json.encode(often.watch(0.5, names)), type=Watch)
+        record = msgspec.json.decode(msgspec.json.encode(often.record(0.5, names)), type=Statistics)
         chunks = msgspec.json.decode(msgspec.json.encode(often.window.chunks), type=list[Chunk])
-        assert straight.watch(0.5, names) == record
-        often = Watching(record, chunks, rules)
+        assert straight.record(0.5, names) == record
+        often = LiveStatistics(record, chunks, rules)
     assert straight.window.closed == 5
-    unclosed = Watching(Watch(), straight.window.chunks, rules)
-    assert unclosed.watch(0.5).evidence.rollback == pytest.approx(straight.watch(0.5).evidence.rollback, rel=1e-9)
-    assert unclosed.watch(0.5).evidence.promotion == pytest.approx(straight.watch(0.5).evidence.promotion, rel=1e-9)
+    unclosed = LiveStatistics(Statistics(), straight.window.chunks, rules)
+    assert unclosed.record(0.5).evidence.rollback == pytest.approx(straight.record(0.5).evidence.rollback, rel=1e-9)
+    assert unclosed.record(0.5).evidence.promotion == pytest.approx(straight.record(0.5).evidence.promotion, rel=1e-9)
 
 
 def test_no_look_shows_more_evidence_for_a_rollback_than_there_is_once_all_is_known():
     """The bounds of what is pending: the reason why nobody has to wait."""
     rules = quick_rules(horizon_s=100.0)
     for seed in range(5):
-        watching, seen = Watching(Watch(), [], rules), []
+        watching, seen = LiveStatistics(Statistics(), [], rules), []
         for batch in history(seed, 400):
             watching.fold(batch, PAIR, rules)
-            seen.append(watching.watch(0.5).evidence.rollback)
+            seen.append(watching.record(0.5).evidence.rollback)
         for test, last in seen[-1].items():
             assert all(one[test] <= last + 1e-9 for one in seen), test
 
@@ -159,7 +159,7 @@ def test_the_fold_of_messages_makes_the_cohorts_that_the_simulation_plays():
     for now in (100.0, 300.0, 700.0):
         played = Played.until(scene, now)
         rules = scene.made_rules()
-        watching = Watching(Watch(), [], rules)
+        watching = LiveStatistics(Statistics(), [], rules)
         watching.fold(Batch(played.events, now), PAIR, rules)
         folded = cohort_of(watching.window.chunks[0])
         arrays = played.cohort(len(folded.canary))

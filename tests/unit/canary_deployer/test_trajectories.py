@@ -8,7 +8,7 @@ import pytest
 
 from ratchet.bus.testing import START
 from ratchet.canary_deployer.domain.cohorts import cohort_of, for_promotion, for_rollback
-from ratchet.canary_deployer.domain.prefixes import BLOCK
+from ratchet.canary_deployer.domain.e_processes import BLOCK
 from ratchet.canary_deployer.domain.rules import FAILURE, MISSED, Rules
 from ratchet.canary_deployer.domain.trajectories import (
     FAILED,
@@ -16,7 +16,7 @@ from ratchet.canary_deployer.domain.trajectories import (
     MOVED,
     PENDING,
     SUCCESS,
-    UNTOLD,
+    UNSCORED,
     Batch,
     Call,
     Compared,
@@ -189,8 +189,8 @@ def test_what_was_reported_after_the_horizon_is_missing_although_the_reward_comp
 
 def test_what_nobody_computes_for_too_long_is_untold_and_worst_for_every_claim():
     window = behind(folded(start("a"), call("a"), start("b", "stable")), 90.0, 201.0)
-    assert [known(window, name).outcome for name in "ab"] == [UNTOLD, UNTOLD]
-    assert (known(window, "b").first, window.canary.untold, window.canary.trajectories) == (1, 1, 0)
+    assert [known(window, name).outcome for name in "ab"] == [UNSCORED, UNSCORED]
+    assert (known(window, "b").first, window.canary.unscored, window.canary.trajectories) == (1, 1, 0)
     behind(window, 210.0, 210.0, score("a", at=95.0))
     cohort = cohort_of(window.chunks[0])
     assert (for_rollback(cohort, MISSED).tolist(), for_promotion(cohort, FAILURE).tolist()) == ([0, 1], [1, 0])

@@ -11,7 +11,7 @@ import msgspec
 from ratchet.contract import ModelRollout
 
 
-def sealed(decision: ModelRollout, previous_hash: str | None) -> ModelRollout:
+def seal(decision: ModelRollout, previous_hash: str | None) -> ModelRollout:
     """The decision with its place in the chain."""
     linked = msgspec.structs.replace(decision, previous_hash=previous_hash, hash=None)
     return msgspec.structs.replace(linked, hash=digest(linked))
@@ -46,7 +46,9 @@ class Audit:
     """Where the log begins: with an older decision before it when the stream has forgotten that one."""
 
 
-def audited(decisions: Sequence[ModelRollout], newest_hash: str | None, untold: ModelRollout | None = None) -> Audit:
+def audit_chain(
+    decisions: Sequence[ModelRollout], newest_hash: str | None, untold: ModelRollout | None = None
+) -> Audit:
     """The log held against itself, and its end against `newest_hash`, which the role's route keeps.
 
     `newest_hash` was read before the log, which may have grown since: it may stand anywhere in the chain. `untold`: the

@@ -24,7 +24,7 @@ import numpy as np
 
 from ratchet.canary_deployer.domain.e_processes import Flags, Floats
 from ratchet.canary_deployer.domain.rules import FAILURE, LATENCY, MISSED, REWARD
-from ratchet.canary_deployer.domain.trajectories import FAILED, MISSING, MOVED, PENDING, UNTOLD, Chunk, Trajectory
+from ratchet.canary_deployer.domain.trajectories import FAILED, MISSING, MOVED, PENDING, UNSCORED, Chunk, Trajectory
 
 FIRST_CALL, SAFETY = "first_call", "safety"
 
@@ -56,7 +56,7 @@ class Cohort:
     @property
     def unknowable(self) -> Flags:
         """Whose outcome will never be known, through no fault of the arm."""
-        return (self.outcome == MOVED) | (self.outcome == UNTOLD)
+        return (self.outcome == MOVED) | (self.outcome == UNSCORED)
 
 
 def cohort_of(chunk: Chunk) -> Cohort:

@@ -8,11 +8,13 @@ from datetime import datetime, timedelta
 import msgspec
 
 from ratchet.bus.message import Cause
-from ratchet.canary_deployer.domain.announcements import Facts, announcements, registered
-from ratchet.canary_deployer.domain.forecast import too_long
+from ratchet.canary_deployer.domain.announcements import Announcer, registration_cause
+from ratchet.canary_deployer.domain.estimates import takes_too_long
 from ratchet.canary_deployer.domain.rollout import (
+    ITSELF,
     TERMINAL,
     WITH_TRAFFIC,
+    Decision,
     Ended,
     GateResult,
     PendingEvent,
@@ -23,7 +25,7 @@ from ratchet.canary_deployer.domain.rollout import (
 )
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.strategies import STRATEGIES
-from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision, in_soak, noticed
+from ratchet.canary_deployer.domain.verdicts import in_soak, noticed
 from ratchet.contract import Message, encode, named_id
 from ratchet.contract.state import PolicyVersion, Route, ServedPolicy, WeightStep
 
@@ -46,7 +48,7 @@ def may_be_superseded(rollout: Rollout, rules: Rules) -> bool:
         case State.HELD:
             return rollout.age_s >= rules.deadline_s
         case State.RUNNING:
-            return too_long(rollout.forecast, rules)
+            return takes_too_long(rollout.forecast, rules)
         case _:
             return False
 
@@ -56,7 +58,7 @@ def served(policy: PolicyVersion) -> ServedPolicy:
     return ServedPolicy(version=policy.version, name=policy.name, digest=policy.digest)
 
 
-def opened(
+def new_rollout(
     candidate: PolicyVersion, stable: ServedPolicy | None, before: Rollout | None, decision: Decision, now: datetime
 ) -> Rollout:
     """A new rollout of `candidate`, its gates still to come. The audit chain goes on from the rollout before."""
@@ -74,28 +76,35 @@ def opened(
         approval=decision.approval or "automated",
         salt=named_id("salt", rollout_id),
         last_hash=last_hash,
-        cause=registered(candidate),
+        cause=registration_cause(candidate),
     )
 
 
-def reverting(
+def new_revert(
     policy: PolicyVersion, route: Route, before: Rollout | None, decision: Decision, now: datetime
 ) -> Rollout:
     """A rollout back to `policy`, which served before the role's stable one. It ends the one that is active."""
     ended = None
     if before is not None and before.active:
         ended = Ended(before.rollout_id, before.candidate, before.state in WITH_TRAFFIC)
-    back = opened(policy, route.stable, before, decision, now)
+    back = new_rollout(policy, route.stable, before, decision, now)
     return msgspec.structs.replace(back, strategy="immediate", ended=ended, parked=True)
 
 
-def gated(rollout: Rollout, result: GateResult) -> Rollout:
+def with_gate_result(rollout: Rollout, result: GateResult) -> Rollout:
     """The rollout with what one more gate said."""
     kept = tuple(known for known in rollout.gates if known.gate != result.gate)
     return msgspec.structs.replace(rollout, gates=(*kept, result))
 
 
-def taken(rollout: Rollout, decision: Decision, rules: Rules, facts: Facts, now: datetime) -> Rollout:
+def apply_decision(
+    rollout: Rollout,
+    decision: Decision,
+    rules: Rules,
+    announcer: Announcer,
+    policies: Sequence[PolicyVersion],
+    now: datetime,
+) -> Rollout:
     """The rollout after `decision`. Raises `IllegalMove` when its state does not allow it."""
     target = checked_move(rollout.state, decision.verdict, _target(rollout, decision, rules))
     moved = msgspec.structs.replace(
@@ -109,7 +118,7 @@ def taken(rollout: Rollout, decision: Decision, rules: Rules, facts: Facts, now:
         noticed=tuple(sorted(noticed(rollout, rules))) if decision.verdict is Verdict.HOLD else rollout.noticed,
     )
     moved = _staged(moved, decision.verdict, rules, now)
-    messages = announcements(moved, decision, rules, facts, now)
+    messages = announcer.announcements(moved, decision, rules, policies, now)
     return msgspec.structs.replace(moved, outbox=_outbox(rollout.cause, messages), last_hash=messages[0].hash)
 
 
@@ -182,6 +191,6 @@ def _entered(rollout: Rollout, stage: int, weight: float, rules: Rules, now: dat
         stage=stage,
         stage_since=since,
         stage_age_s=0.0,
-        stage_base=rollout.watch.canary.trajectories,
+        stage_base=rollout.statistics.canary.trajectories,
         schedule=(*rollout.schedule, WeightStep(at=since, weight=weight)),
     )

@@ -1,6 +1,6 @@
 """What the trajectories show: every test over closed blocks and the open window behind them.
 
-A block is closed when nothing in it is pending; it is folded into `Standing` once and for good. The open blocks are
+A block is closed when nothing in it is pending; it is folded into `TestState` once and for good. The open blocks are
 weighed anew at each look, pending harms at their bounds. Both go through the same functions, on arrays [..., n] whose
 leading axes are rollouts: none in the product, many in simulations.
 """
@@ -14,7 +14,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from ratchet.canary_deployer.domain import prefixes, run_wire
+from ratchet.canary_deployer.domain import e_processes, run_wire
 from ratchet.canary_deployer.domain.cohorts import (
     FIRST_CALL,
     SAFETY,
@@ -58,7 +58,7 @@ class Stratum:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TestState:
     """Everything that closed blocks have shown."""
 
     block: int
@@ -109,7 +109,7 @@ class Layout:
         return mixed
 
 
-class Court:
+class SequentialTests:
     """Weighs cohorts under some rules."""
 
     def __init__(self, rules: Rules) -> None:
@@ -117,12 +117,12 @@ class Court:
         self.tests = Layout(rules).tests
         self._mixtures = Layout(rules).mixtures()
 
-    def fresh(self, *shape: int) -> Standing:
+    def fresh(self, *shape: int) -> TestState:
         """Nothing has started yet, in rollouts of this shape."""
         promoting = len(self.rules.promotion_metrics)
-        return Standing(
+        return TestState(
             block=0,
-            capital=np.full((*shape, len(self._mixtures)), prefixes.first_capital()),
+            capital=np.full((*shape, len(self._mixtures)), e_processes.first_capital()),
             peaks=np.ones((*shape, len(self.tests))),
             wealth=np.ones((*shape, promoting * len(SHARPNESS))),
             strata={},
@@ -144,31 +144,31 @@ class Court:
             factors = rollback_factors(cohort.canary, cohort.weight, harm, cohort.centres[name], margin)
             parts.append(np.where(cohort.timed[..., None], factors, 1.0) if name == LATENCY else factors)
         parts.append(ratio_factors(cohort.canary, cohort.weight))
-        return prefixes.running_products(np.concatenate(parts, axis=-1))
+        return e_processes.running_products(np.concatenate(parts, axis=-1))
 
-    def closed(self, standing: Standing, cohort: Cohort, products: Floats) -> Standing:
+    def closed(self, standing: TestState, cohort: Cohort, products: Floats) -> TestState:
         """After a full block in which nothing is pending."""
-        values = prefixes.prefix_values(products, standing.capital, self._mixtures, standing.block)
+        values = e_processes.prefix_values(products, standing.capital, self._mixtures, standing.block)
         known = self._present(standing, cohort)
         spent, runs = self._runs(standing.run, cohort)
         return replace(
             known,
             block=standing.block + 1,
-            capital=prefixes.grown(standing.capital, products[..., -1, :], standing.block),
+            capital=e_processes.grown(standing.capital, products[..., -1, :], standing.block),
             peaks=np.maximum(standing.peaks, values.max(axis=-2)),
             run=runs,
             spent=np.minimum(standing.spent, spent),
         )
 
-    def weigh(self, standing: Standing, cohorts: Sequence[Cohort], products: Sequence[Floats]) -> Weighed:
+    def weigh(self, standing: TestState, cohorts: Sequence[Cohort], products: Sequence[Floats]) -> Evaluation:
         """What closed blocks and the open ones behind them show now."""
         capital, block = standing.capital, standing.block
-        present = capital @ self._mixtures + prefixes.reserve(block)
+        present = capital @ self._mixtures + e_processes.reserve(block)
         largest = present
         for grown in products:
-            values = prefixes.prefix_values(grown, capital, self._mixtures, block)
+            values = e_processes.prefix_values(grown, capital, self._mixtures, block)
             largest = np.maximum(largest, values.max(axis=-2))
-            capital, block = prefixes.grown(capital, grown[..., -1, :], block), block + 1
+            capital, block = e_processes.grown(capital, grown[..., -1, :], block), block + 1
         known = standing
         for cohort in cohorts:
             known = self._present(known, cohort)
@@ -177,9 +177,9 @@ class Court:
         spent = standing.spent
         if cohorts:
             spent = np.minimum(spent, self._runs(standing.run, _joined(cohorts))[0])
-        return Weighed(self.rules, self.tests, np.maximum(standing.peaks, largest), largest[..., 0], known, spent)
+        return Evaluation(self.rules, self.tests, np.maximum(standing.peaks, largest), largest[..., 0], known, spent)
 
-    def _present(self, standing: Standing, cohort: Cohort) -> Standing:
+    def _present(self, standing: TestState, cohort: Cohort) -> TestState:
         """Promotion's wealth, strata and extremes with the trajectories of a cohort that are before the watermark."""
         rules, before = self.rules, before_watermark(cohort)
         harms = {name: for_promotion(cohort, name) for name in PROMOTION_METRICS}
@@ -193,7 +193,7 @@ class Court:
         chosen = np.stack([harms[name] for name in rules.promotion_metrics], axis=-1)
         return replace(
             standing,
-            wealth=prefixes.capped(standing.wealth, np.concatenate(parts, axis=-1), rules.ceiling),
+            wealth=e_processes.capped(standing.wealth, np.concatenate(parts, axis=-1), rules.ceiling),
             strata=_with_strata(standing.strata, cohort, harms, before),
             low=np.minimum(standing.low, np.where(before[..., None], chosen, np.inf).min(axis=-2)),
             high=np.maximum(standing.high, np.where(before[..., None], chosen, -np.inf).max(axis=-2)),
@@ -212,7 +212,7 @@ class Court:
 
 
 @dataclass(frozen=True)
-class Weighed:
+class Evaluation:
     """What a look shows, in one rollout or in many."""
 
     rules: Rules
@@ -221,7 +221,7 @@ class Weighed:
     """Largest e-value of any prefix, per test."""
     caution: Floats
     """Largest combined rollback e-value of a prefix that reaches into the open window."""
-    known: Standing
+    known: TestState
     """Closed blocks and what is before the watermark."""
     spent: Floats
     """Smallest share that any run of failing canary trajectories has used up."""

@@ -7,29 +7,35 @@ from collections.abc import Sequence
 import msgspec
 
 from ratchet.bus.message import JsonObject
-from ratchet.canary_deployer.domain.announcements import HELDOUT
-from ratchet.canary_deployer.domain.forecast import DAY_S, at_rate, told, too_long
-from ratchet.canary_deployer.domain.replay import REPLAY, first_stage
+from ratchet.canary_deployer.domain.estimates import DAY_S, forecast_at_rate, in_words, takes_too_long
 from ratchet.canary_deployer.domain.rollout import (
     FAILED,
+    ITSELF,
     NEEDS_APPROVAL,
     NOT_RUN,
     PASSED,
     WAIVED,
+    Decision,
     GateResult,
     Rollout,
     State,
     Verdict,
 )
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.strategies import DEFAULT, STRATEGIES, chosen, immediate
-from ratchet.canary_deployer.domain.verdicts import ITSELF, Decision
+from ratchet.canary_deployer.domain.strategies import CANARY, IMMEDIATE, STRATEGIES, chosen
 
+HELDOUT = "heldout_tasks"
+REPLAY = "shadow_replay"
+"""The gate's name."""
+SAFETY_SUITE = "safety_suite"
+"""The gate behind `safety_checks_passed`. None ships: without one the event says false, and `checks` says why."""
+CHECKS = ("probe", "warmup", HELDOUT, "approval", REPLAY, SAFETY_SUITE)
+"""What every event names among its checks, whether it ran or not."""
 ALWAYS = ("probe", "warmup")
 """Gates that nobody can waive: a policy that does not load or answers with noise cannot serve."""
 
 
-def due(rollout: Rollout, names: Sequence[str], rules: Rules) -> list[str]:
+def due_gates(rollout: Rollout, names: Sequence[str], rules: Rules) -> list[str]:
     """Gates of `names` that must still be passed. A first policy has nothing to be compared with.
 
     Shadow replay comes last, and only where little traffic is all that keeps the candidate from starting.
@@ -41,10 +47,10 @@ def due(rollout: Rollout, names: Sequence[str], rules: Rules) -> list[str]:
     if others or not waiting:
         return others
     passed = all(result.outcome in (PASSED, NOT_RUN) for result in rollout.gates)
-    return waiting if passed and not rollout.override and too_long(rollout.forecast, rules) else []
+    return waiting if passed and not rollout.override and takes_too_long(rollout.forecast, rules) else []
 
 
-def waived(names: Sequence[str], known: JsonObject | None, actor: str, reason: str) -> tuple[GateResult, ...]:
+def waived_results(names: Sequence[str], known: JsonObject | None, actor: str, reason: str) -> tuple[GateResult, ...]:
     """Results for an override: each gate that can be waived, with the evidence it had found before."""
     before = known or {}
     return tuple(
@@ -54,7 +60,7 @@ def waived(names: Sequence[str], known: JsonObject | None, actor: str, reason: s
     )
 
 
-def failed(rollout: Rollout) -> Decision | None:
+def refusal(rollout: Rollout) -> Decision | None:
     """The refusal that a failed gate asks for. Shadow replay refuses nothing."""
     for result in rollout.gates:
         if result.outcome == FAILED and result.gate != REPLAY:
@@ -62,50 +68,54 @@ def failed(rollout: Rollout) -> Decision | None:
     return None
 
 
-def concluded(rollout: Rollout, setting: str, rules: Rules, approved: Decision | None = None) -> tuple[Decision, str]:
+def gates_decision(
+    rollout: Rollout, setting: str, rules: Rules, approved: Decision | None = None
+) -> tuple[Decision, str]:
     """The decision when every gate has spoken, and the strategy that goes with it: the one asked for, or the setting's.
 
     `approved` is the operator's act that stands in for a gate which could not decide.
     """
-    refusal = failed(rollout)
-    if refusal is not None:
-        return refusal, rollout.strategy
+    refused = refusal(rollout)
+    if refused is not None:
+        return refused, rollout.strategy
     open_questions = [f"{r.gate}: {r.reason}" for r in rollout.gates if r.outcome == NEEDS_APPROVAL]
     if open_questions and approved is None:
         return Decision(Verdict.HOLD, f"needs approval: {'; '.join(open_questions)}", ITSELF), rollout.strategy
     actor, approval = (approved.actor, approved.approval) if approved else (ITSELF, None)
     if rollout.stable is None:
-        return Decision(Verdict.PROMOTE, "first policy of the role", actor, approval), immediate.NAME
+        return Decision(Verdict.PROMOTE, "first policy of the role", actor, approval), IMMEDIATE
     strategy = chosen(rollout.asked_strategy or setting, improvement(rollout))
     if strategy is None and approved is None and not rollout.override:
         return Decision(Verdict.REFUSE, "held-out improvement is negative", ITSELF), rollout.strategy
     reason = approved.reason if approved else "every gate passed"
     if rollout.override:
         reason, actor = rollout.reason, rollout.actor
-    return _started(strategy or DEFAULT, Decision(Verdict.START, reason, actor, approval), rules)
+    return _started(strategy or CANARY, Decision(Verdict.START, reason, actor, approval), rules)
 
 
-def in_time(rollout: Rollout, decision: Decision, rules: Rules, approved: Decision | None) -> tuple[Rollout, Decision]:
+def timely_decision(
+    rollout: Rollout, decision: Decision, rules: Rules, approved: Decision | None
+) -> tuple[Rollout, Decision]:
     """The decision; where a start would take too long, one at a higher weight after a passed replay, or a question.
 
     The higher weight is that of a stage, taken as a canary whatever the setting's strategy is.
     """
     expected = rollout.forecast
     asked = approved is not None or rollout.override
-    if decision.verdict is not Verdict.START or asked or expected is None or not too_long(expected, rules):
+    if decision.verdict is not Verdict.START or asked or expected is None or not takes_too_long(expected, rules):
         return rollout, decision
-    slow, replay = told(expected, rules), replayed(rollout)
+    slow, replay = in_words(expected, rules), replay_result(rollout)
     if replay is None or replay.outcome != PASSED:
         why = f"; {REPLAY}: {replay.reason}" if replay else ""
         return rollout, Decision(Verdict.HOLD, f"needs approval: {slow}{why}", ITSELF)
     stage = first_stage(rules)
-    sooner = at_rate(expected.per_day / DAY_S, rules, stage)
-    rollout = msgspec.structs.replace(rollout, strategy=DEFAULT, first_stage=stage, forecast=sooner)
+    sooner = forecast_at_rate(expected.per_day / DAY_S, rules, stage)
+    rollout = msgspec.structs.replace(rollout, strategy=CANARY, first_stage=stage, forecast=sooner)
     begins = f"begins at {rules.stages[stage].weight:.0%}, which takes about {sooner.days:.0f} days"
     return rollout, Decision(Verdict.START, f"{slow}; {replay.reason}; {begins}", ITSELF)
 
 
-def replayed(rollout: Rollout) -> GateResult | None:
+def replay_result(rollout: Rollout) -> GateResult | None:
     """What shadow replay said, if it was asked."""
     return next((result for result in rollout.gates if result.gate == REPLAY), None)
 
@@ -120,8 +130,13 @@ def improvement(rollout: Rollout) -> float | None:
 
 def _started(strategy: str, start: Decision, rules: Rules) -> tuple[Decision, str]:
     """`immediate` promotes at once. Any other is watched: without a hold-back, stage by stage."""
-    if strategy != immediate.NAME and STRATEGIES[strategy].enters(rules.soaks) is State.PROMOTED:
-        return start, DEFAULT
+    if strategy != IMMEDIATE and STRATEGIES[strategy].enters(rules.soaks) is State.PROMOTED:
+        return start, CANARY
     if STRATEGIES[strategy].enters(rules.soaks) is not State.PROMOTED:
         return start, strategy
     return Decision(Verdict.PROMOTE, f"{start.reason}; strategy {strategy}", start.actor, start.approval), strategy
+
+
+def first_stage(rules: Rules) -> int:
+    """Where traffic begins after a passed replay: at the last stage whose weight is at most the setting's."""
+    return max((n for n, stage in enumerate(rules.stages) if stage.weight <= rules.replay_weight), default=0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ratchet.canary_deployer.domain.gating import replayed
-from ratchet.canary_deployer.domain.rollout import PASSED, WITH_TRAFFIC, IllegalMove, Rollout, State, Verdict
+from ratchet.canary_deployer.domain.gating import replay_result
+from ratchet.canary_deployer.domain.rollout import PASSED, WITH_TRAFFIC, Decision, IllegalMove, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.verdicts import Decision, proven, waiting_for
+from ratchet.canary_deployer.domain.verdicts import proven, waiting_for
 from ratchet.contract.state import Route
 from ratchet.errors import Conflict
 
@@ -49,7 +49,7 @@ class Order:
         return Decision(Verdict.START, self.reason, self.actor, approval)
 
 
-def decision(rollout: Rollout, act: Act, order: Order, rules: Rules) -> Decision:
+def decision_for(rollout: Rollout, act: Act, order: Order, rules: Rules) -> Decision:
     """The decision that an act on this rollout stands for. Raises `IllegalMove`, or `Conflict` for an undecided one."""
     approval, reason = None, order.reason
     match act:
@@ -59,7 +59,7 @@ def decision(rollout: Rollout, act: Act, order: Order, rules: Rules) -> Decision
             verdict = Verdict.ROLL_BACK if rollout.state in WITH_TRAFFIC else Verdict.ABORT
         case Act.PROMOTE:
             verdict, approval = Verdict.PROMOTE, _promotion(rollout, order, rules)
-            if approval == "emergency_override" and (replay := replayed(rollout)) and replay.outcome == PASSED:
+            if approval == "emergency_override" and (replay := replay_result(rollout)) and replay.outcome == PASSED:
                 reason = f"{reason} ({replay.reason})"
         case Act.PAUSE:
             verdict = Verdict.PAUSE
@@ -70,14 +70,14 @@ def decision(rollout: Rollout, act: Act, order: Order, rules: Rules) -> Decision
     return Decision(verdict, reason, order.actor, approval)
 
 
-def nothing_to_revert(role: str, route: Route | None) -> str:
+def why_no_revert(role: str, route: Route | None) -> str:
     """Why no promotion can be undone, and what to do instead."""
     serving = f"{route.stable.name} serves and has" if route and route.stable else f"{role} has"
     way = f"roll out another version with `ratchet rollout start {role} VERSION`"
     return f"{serving} no predecessor to go back to: {way}"
 
 
-def occupied(rollout: Rollout) -> str:
+def why_no_start(rollout: Rollout) -> str:
     """Why another rollout cannot start, and what ends the one that is in its way."""
     name, role = rollout.candidate.name, rollout.role
     ways = [f"end it with `ratchet rollout rollback {role}`"]

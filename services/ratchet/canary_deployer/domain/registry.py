@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 
 from ratchet.bus.message import Cause
 from ratchet.contract import TrainingStatus
+from ratchet.contract.policy_manifest import PolicyManifest
 from ratchet.contract.state import Job, PolicyStage, PolicyVersion
 from ratchet.rules.arms import parse_model, policy_name
 
 DEPLOYABLE = frozenset({"adapter", "model"})
 """Kinds of artifact that can serve; a reward model, for example, cannot."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What a policy's manifest says about how it came to be."""
-
-    base_model: str
-    created_at: datetime
-    dataset_digest: str | None
-    training_samples: int | None
-    final_reward: float | None
-    algorithm: str | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def deployable(status: TrainingStatus) -> bool:
@@ -37,26 +23,26 @@ def deployable(status: TrainingStatus) -> bool:
 
 
 def fenced(status: TrainingStatus, job: Job | None) -> bool:
-    """Whether the status is that of an attempt which is no longer the job's."""
+    """Whether the status is that of an attempt which a newer one of the job has replaced."""
     return job is not None and job.attempt > status.attempt
 
 
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """A completed job as the deployer hears of it."""
-
-    status: TrainingStatus
-    job: Job | None
-    cause: Cause
-    """The status' own event."""
-
-
-def new_version(announced: Announced, version: int, origin: Origin | None, now: datetime) -> PolicyVersion:
-    """The next version of the role. Without a readable manifest only what status and job say is known."""
-    status, job = announced.status, announced.job
+def new_version(
+    status: TrainingStatus,
+    job: Job | None,
+    manifest: PolicyManifest | None,
+    version: int,
+    now: datetime,
+    cause: Cause,
+) -> PolicyVersion:
+    """The next version of the role; `cause` is the status' own event. Without a readable manifest, what only it holds
+    stays unknown."""
     artifacts = status.artifacts
     assert artifacts is not None  # noqa: S101 - `deployable` was asked first
-    digest = artifacts.digest or ""
+    digest, base_model, parent = artifacts.digest or "", "unknown", None
+    if job is not None:
+        base_model = job.request.training_config.base_model
+        parent = _version_of(job.parent, status.role)
     return PolicyVersion(
         role=status.role,
         version=version,
@@ -64,30 +50,24 @@ def new_version(announced: Announced, version: int, origin: Origin | None, now: 
         digest=digest,
         uri=artifacts.final_checkpoint or "",
         kind=artifacts.kind or "",
-        base_model=origin.base_model if origin else _requested_base(job),
-        created_at=origin.created_at if origin else now,
+        base_model=manifest.base_model if manifest else base_model,
+        created_at=manifest.created_at if manifest else now,
         stage=PolicyStage.REGISTERED,
-        parent=_parent_version(job, status.role),
+        parent=parent,
         training_job_id=status.training_job_id,
-        dataset_digest=status.dataset_digest or (origin.dataset_digest if origin else None),
-        training_samples=origin.training_samples if origin else None,
-        final_reward=origin.final_reward if origin else None,
-        algorithm=(origin.algorithm if origin else None) or (job.algorithm if job else None),
-        metrics=dict(origin.metrics) if origin and origin.metrics else None,
-        cause=announced.cause,
+        dataset_digest=status.dataset_digest or (manifest.dataset_digest if manifest else None),
+        training_samples=manifest.training_samples if manifest else None,
+        final_reward=manifest.final_reward if manifest else None,
+        algorithm=(manifest.algorithm if manifest else None) or (job.algorithm if job else None),
+        metrics=dict(manifest.metrics) if manifest and manifest.metrics else None,
+        cause=cause,
     )
 
 
-def _requested_base(job: Job | None) -> str:
-    return job.request.training_config.base_model if job else "unknown"
-
-
-def _parent_version(job: Job | None, role: str) -> int | None:
-    """Version of the policy that the job continued from, if it was one of this role."""
-    if job is None or job.parent is None:
-        return None
+def _version_of(parent: str | None, role: str) -> int | None:
+    """Version of the policy that a job continued from, if it was one of this role."""
     try:
-        parent = parse_model(job.parent)
+        model = parse_model(parent) if parent is not None else None
     except ValueError:
         return None
-    return parent.version if parent.role == role else None
+    return model.version if model is not None and model.role == role else None

@@ -9,11 +9,10 @@ from enum import StrEnum
 import msgspec
 
 from ratchet.bus.message import Cause, JsonObject, Value, decode
-from ratchet.canary_deployer.domain.forecast import Forecast
-from ratchet.canary_deployer.domain.horizon import Horizon
+from ratchet.canary_deployer.domain.estimates import Forecast, Horizon
+from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.trajectories import Compared
-from ratchet.canary_deployer.domain.watch import Watch
 from ratchet.contract.state import ServedPolicy, WeightStep
 from ratchet.errors import WrongState
 
@@ -58,6 +57,21 @@ class Verdict(StrEnum):
     ABORT = "abort"
     SUPERSEDE = "supersede"
     REVERT = "revert"
+
+
+ITSELF = "canary_deployer"
+"""Actor of every decision that no operator took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict, who took it and why."""
+
+    verdict: Verdict
+    reason: str
+    actor: str
+    approval: str | None = None
+    """New approval status, when an operator's act changes it."""
 
 
 OPERATORS_MAY: dict[State, tuple[str, ...]] = {
@@ -196,7 +210,7 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Finished canary trajectories when the stage began."""
     age_s: float = 0.0
     """For how long the rollout has been watched since it began, or was last resumed."""
-    watch: Watch = msgspec.field(default_factory=Watch)
+    statistics: Statistics = msgspec.field(default_factory=Statistics, name="watch")
     noticed: tuple[str, ...] = ()
     """Concerns that a person has been asked about (see `verdicts.concerns`)."""
     start_seq: int = 0

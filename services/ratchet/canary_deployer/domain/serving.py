@@ -27,7 +27,7 @@ CANDIDATE_STAGE: dict[State, PolicyStage] = {
 }
 
 
-def settled(route: Route, rollout: Rollout) -> Route:
+def expected_route(route: Route, rollout: Rollout) -> Route:
     """The role's route as the rollout's state asks for it, also where it was lost or set back meanwhile."""
     audited = msgspec.structs.replace(route, audit_hash=rollout.last_hash)
     if rollout.state is State.REVERTED:
@@ -38,15 +38,15 @@ def settled(route: Route, rollout: Rollout) -> Route:
     return msgspec.structs.replace(audited, stable=rollout.stable, canary=canary)
 
 
-def renewed(route: Route, rollout: Rollout) -> Route:
+def renewed_route(route: Route, rollout: Rollout) -> Route:
     """The settled route with a lease that has grown, while there is one."""
-    route = settled(route, rollout)
+    route = expected_route(route, rollout)
     if route.canary is None:
         return route
     return msgspec.structs.replace(route, canary=msgspec.structs.replace(route.canary, lease=route.canary.lease + 1))
 
 
-def restaged(policy: PolicyVersion, rollout: Rollout) -> PolicyVersion:
+def staged_policy(policy: PolicyVersion, rollout: Rollout) -> PolicyVersion:
     """A policy of the rollout with the stage, reason and gate evidence that its state asks for.
 
     Letting a parked queue go on says nothing of a policy: each keeps the reason for which it got its stage.
@@ -78,6 +78,6 @@ def _canary_route(route: Route, rollout: Rollout) -> CanaryRoute:
         salt=rollout.salt,
         schedule=list(rollout.schedule),
         lease=route.canary.lease if same and route.canary else 1,
-        centres=rollout.watch.centres or None,
-        latency_scale_ms=rollout.watch.latency_scale_ms,
+        centres=rollout.statistics.centres or None,
+        latency_scale_ms=rollout.statistics.latency_scale_ms,
     )

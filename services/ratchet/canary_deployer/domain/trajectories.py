@@ -28,15 +28,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ratchet.canary_deployer.domain.e_processes import MIN_WEIGHT
-from ratchet.canary_deployer.domain.prefixes import BLOCK
+from ratchet.canary_deployer.domain.e_processes import BLOCK, MIN_WEIGHT
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.contract import Reward, Start, Turn
 from ratchet.rules.arms import CANARY, STABLE
 
-PENDING, SUCCESS, FAILED, MISSING, MOVED, UNTOLD = range(6)
+PENDING, SUCCESS, FAILED, MISSING, MOVED, UNSCORED = range(6)
 """What is known of an outcome. `MOVED`: another policy answered from some call on, through no fault of the arm.
-`UNTOLD`: whoever computes rewards was away for too long."""
+`UNSCORED`: whoever computes rewards was away for too long."""
 
 CANCELLED = "cancelled"
 """Finish reason of a call whose caller went away before the answer: it may have hung."""
@@ -146,7 +145,7 @@ class Trajectory(msgspec.Struct, array_like=True):
     @property
     def done(self) -> bool:
         """Nothing that a test uses will change any more."""
-        return self.outcome in (MOVED, UNTOLD) or (self.outcome != PENDING and self.first is not None)
+        return self.outcome in (MOVED, UNSCORED) or (self.outcome != PENDING and self.first is not None)
 
     @property
     def broken(self) -> bool:
@@ -169,7 +168,7 @@ class ArmCounts(msgspec.Struct):
     failures: int = 0
     missing: int = 0
     moved: int = 0
-    untold: int = 0
+    unscored: int = msgspec.field(default=0, name="untold")
     rewarded: int = 0
     reward_total: float = 0.0
     timed: int = 0
@@ -413,11 +412,11 @@ class Window:
         one.outcome = outcome
         one.reward = one.reward if outcome == MISSING else reward
         counts = self.arm(one.canary)
-        counts.trajectories += outcome not in (MOVED, UNTOLD)
+        counts.trajectories += outcome not in (MOVED, UNSCORED)
         counts.failures += outcome == FAILED
         counts.missing += outcome == MISSING
         counts.moved += outcome == MOVED
-        counts.untold += outcome == UNTOLD
+        counts.unscored += outcome == UNSCORED
         if one.reward is not None:
             counts.rewarded += 1
             counts.reward_total += one.reward
@@ -442,7 +441,7 @@ class Window:
                 if one.outcome == PENDING and one.since < told:
                     self._settle(chunk, one, MISSING, None)
                 elif one.outcome == PENDING and one.since < now - rules.patience_s:
-                    self._settle(chunk, one, UNTOLD, None)
+                    self._settle(chunk, one, UNSCORED, None)
 
     def _count_opinion(self, chunk: Chunk, one: Trajectory, score: Score) -> None:
         """Feedback and safety, also of trajectories that have settled; each counts once."""

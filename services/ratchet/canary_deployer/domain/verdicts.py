@@ -12,31 +12,14 @@ complaints, arms that do not get their shares) holds the rollout once and asks a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from ratchet.canary_deployer.domain.budget import threshold
 from ratchet.canary_deployer.domain.cohorts import FIRST_CALL, SAFETY
 from ratchet.canary_deployer.domain.evidence import COMBINED, SAMPLE_RATIO
-from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, State, Verdict
-from ratchet.canary_deployer.domain.rules import Rules, Stage
+from ratchet.canary_deployer.domain.rollout import ITSELF, WITH_TRAFFIC, Decision, Rollout, State, Verdict
+from ratchet.canary_deployer.domain.rules import Rules, Stage, threshold
 from ratchet.canary_deployer.domain.strategies import STRATEGIES
 
 FEEDBACK = "negative_feedback"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A verdict, who took it and why."""
-
-    verdict: Verdict
-    reason: str
-    actor: str
-    approval: str | None = None
-    """New approval status, when an operator's act changes it."""
-
-
-ITSELF = "canary_deployer"
-"""Actor of every decision that no operator took."""
 
 
 def decide(rollout: Rollout, rules: Rules) -> Decision | None:
@@ -86,7 +69,7 @@ def proven(rollout: Rollout, rules: Rules) -> bool:
 
 def concerns(rollout: Rollout, rules: Rules) -> Mapping[str, str]:
     """By name: what a person should look at. None of it is proof, so none of it rolls back."""
-    watch, evidence = rollout.watch, rollout.watch.evidence
+    watch, evidence = rollout.statistics, rollout.statistics.evidence
     stable, canary = watch.stable, watch.canary
     concerned: dict[str, str] = {}
     if canary.violations:
@@ -108,7 +91,7 @@ def noticed(rollout: Rollout, rules: Rules) -> frozenset[str]:
 
 
 def _alarm(rollout: Rollout, rules: Rules) -> str | None:
-    evidence, budget = rollout.watch.evidence, rules.budget
+    evidence, budget = rollout.statistics.evidence, rules.budget
     limits = {COMBINED: budget.evidence, FIRST_CALL: budget.first_call, SAFETY: budget.safety}
     words = {COMBINED: "worse than the margin", FIRST_CALL: "first calls fail", SAFETY: "safety violations"}
     for test, share in limits.items():
@@ -126,7 +109,7 @@ def _onward(rollout: Rollout, rules: Rules) -> Decision:
     if not last(rollout, rules):
         weight = rules.stages[rollout.stage + 1].weight
         return Decision(Verdict.ADVANCE, f"stage complete without alarm, on to {weight:.0%}", ITSELF)
-    evidence = min(rollout.watch.evidence.promotion.values())
+    evidence = min(rollout.statistics.evidence.promotion.values())
     shown = f"not worse than the margin: e-value {evidence:.3g} reached {rules.promotion_threshold:g}"
     if not rules.outcomes:
         return Decision(Verdict.HOLD, f"{shown}; the role has no outcomes, a person decides", ITSELF)
@@ -153,10 +136,10 @@ def _stage_lacks(rollout: Rollout, stage: Stage, rules: Rules) -> list[str]:
     passed_s = max(0.0, rollout.stage_age_s - rules.lead_s)
     if passed_s < stage.min_s:
         lacks.append(f"{passed_s:.0f} of {stage.min_s:g} s in this stage")
-    settled = rollout.watch.canary.trajectories - rollout.stage_base
+    settled = rollout.statistics.canary.trajectories - rollout.stage_base
     if settled < stage.min_trajectories:
         lacks.append(f"{settled} of {stage.min_trajectories} canary trajectories in this stage")
-    caution = rollout.watch.evidence.caution
+    caution = rollout.statistics.evidence.caution
     if caution >= rules.caution_threshold:
         lacks.append(f"rollback e-value {caution:.3g} below {rules.caution_threshold:g}")
     return lacks
@@ -166,7 +149,7 @@ def _coverage_lacks(rollout: Rollout, rules: Rules) -> list[str]:
     """Too few known outcomes on an arm."""
     if not rules.outcomes:
         return []
-    coverage = rollout.watch.evidence.coverage
+    coverage = rollout.statistics.evidence.coverage
     if set(coverage) != {"stable", "canary"}:
         return ["outcomes on both arms"]
     return [
@@ -177,7 +160,7 @@ def _coverage_lacks(rollout: Rollout, rules: Rules) -> list[str]:
 
 
 def _evidence_lacks(rollout: Rollout, rules: Rules) -> list[str]:
-    evidence = rollout.watch.evidence
+    evidence = rollout.statistics.evidence
     values = {name: evidence.promotion.get(name, 1.0) for name in rules.promotion_metrics}
     short = [
         f"promotion e-value of {name} {value:.3g} of {rules.promotion_threshold:g}"

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from ratchet.bus.message import JsonObject
-from ratchet.canary_deployer.domain.heldout import Played
+from ratchet.canary_deployer.domain.paired import Played
 from ratchet.canary_deployer.domain.rollout import GateResult
 from ratchet.contract.state import PolicyVersion
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ratchet.bus.message import JsonObject
-from ratchet.canary_deployer.domain.announcements import HELDOUT, share
+from ratchet.canary_deployer.domain.gating import HELDOUT
 from ratchet.canary_deployer.domain.paired import compare, paired_differences
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, PASSED, GateResult
+from ratchet.canary_deployer.domain.summary import share
 from ratchet.canary_deployer.gates.base import GateTools, Heldout, HeldoutRun
 from ratchet.contract.state import PolicyVersion
 
@@ -51,7 +52,7 @@ class HeldoutGate:
         comparison = compare(differences, self.confidence, self.margin)
         missing = len(usual.played.scores.keys() - fresh.played.scores.keys())
         evidence |= {**comparison.shown(), "missing_tasks": missing}
-        return GateResult(NAME, PASSED if comparison.passed else FAILED, comparison.told(), evidence)
+        return GateResult(NAME, PASSED if comparison.passed else FAILED, comparison.in_words(), evidence)
 
 
 def build(tools: GateTools) -> HeldoutGate:

@@ -1,8 +1,9 @@
 """Gate `shadow_replay`: candidate and stable answer logged prompts once, and the role's evaluator judges both.
 
 It is asked only where little traffic is all that keeps a candidate from starting, and it refuses nothing: a candidate
-that passed starts at a higher weight, for every other outcome a person is asked (`gating.in_time`). No tool is called,
-no answer reaches a user. Both policies are asked by name, so that their answers are in no statistic and no training.
+that passed starts at a higher weight; after every other outcome an operator decides (`gating.timely_decision`). No tool
+is called, no answer reaches a user. Both policies are asked by name, so that their answers are in no statistic and no
+training.
 """
 
 from __future__ import annotations
@@ -10,20 +11,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ratchet.bus.message import JsonObject
-from ratchet.canary_deployer.domain.paired import compare
-from ratchet.canary_deployer.domain.replay import (
-    NOT_TRAFFIC,
-    REPLAY,
-    Pair,
-    answer_id,
-    differences,
-    misjudged,
-    to_judge,
-)
+from ratchet.bus.message import JsonObject, named_id
+from ratchet.canary_deployer.domain.gating import REPLAY
+from ratchet.canary_deployer.domain.paired import Played, compare
 from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.gates.base import GateTools, LoggedPrompt, LoggedPrompts, ReplayTools
 from ratchet.contract.state import PolicyVersion
@@ -32,6 +25,52 @@ from ratchet.errors import Rejected, Unavailable
 NAME = REPLAY
 AT_A_TIME = 4
 """Prompts that are asked at the same time: the engine serves users meanwhile."""
+
+
+NOT_TRAFFIC = "replay, not traffic"
+"""What every record, event and line says of such a comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One prompt, and what each policy answered; None where it did not."""
+
+    candidate_id: str
+    stable_id: str
+    prompt: JsonObject
+    """`messages` and `tools`."""
+    candidate: JsonObject | None
+    stable: JsonObject | None
+
+    @property
+    def to_judge(self) -> list[JsonObject]:
+        """The answers as the evaluator is given them."""
+        answers = ((self.candidate_id, self.candidate), (self.stable_id, self.stable))
+        return [{"task": task, **self.prompt, "answer": answer} for task, answer in answers if answer is not None]
+
+
+def answer_id(turn_id: str, digest: str) -> str:
+    """Stands for the answer of a policy to the prompt of a call."""
+    return named_id("replay", turn_id, digest)
+
+
+def to_judge(pairs: Sequence[Pair]) -> list[JsonObject]:
+    """All answers, in the order of their ids."""
+    return sorted((answer for pair in pairs for answer in pair.to_judge), key=lambda answer: str(answer["task"]))
+
+
+def misjudged(played: Played, given: Collection[str]) -> str | None:
+    """Why judgements cannot be used, None when they can."""
+    if played.scores.keys() - set(given):
+        return "it judged answers that it was not given"
+    if played.tries > len(played.scores):
+        return "it judged an answer more than once"
+    return None if played.scores else "it judged no answer"
+
+
+def differences(pairs: Sequence[Pair], scores: Mapping[str, float]) -> list[float]:
+    """Candidate minus stable, by prompt."""
+    return [scores.get(pair.candidate_id, 0.0) - scores.get(pair.stable_id, 1.0) for pair in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +121,7 @@ async def _compared(
         return _not_run(f"the evaluator's judgement is no use: {problem}", evidence)
     found = compare(differences(pairs, run.played.scores), tools.confidence, tools.margin)
     outcome = PASSED if found.passed else FAILED
-    return GateResult(NAME, outcome, f"{NOT_TRAFFIC}: {found.told()}", {**evidence, **found.shown()})
+    return GateResult(NAME, outcome, f"{NOT_TRAFFIC}: {found.in_words()}", {**evidence, **found.shown()})
 
 
 async def _answered(

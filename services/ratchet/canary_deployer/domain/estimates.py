@@ -14,6 +14,7 @@ them 5,750 (ADR 23). A better policy takes less, a worse one is rolled back soon
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ratchet.bus.message import JsonObject, Value
 from ratchet.canary_deployer.domain.rules import Rules
@@ -52,10 +53,10 @@ def forecast(starts: int, span_s: float, rules: Rules) -> Forecast | None:
     """From so many starts in `span_s` seconds; None when they are too few to say anything."""
     if starts < FEWEST_STARTS or span_s <= 0:
         return None
-    return at_rate(starts / span_s, rules)
+    return forecast_at_rate(starts / span_s, rules)
 
 
-def at_rate(per_s: float, rules: Rules, first_stage: int = 0) -> Forecast:
+def forecast_at_rate(per_s: float, rules: Rules, first_stage: int = 0) -> Forecast:
     """With so many starts a second, from this stage on."""
     wanted = 2 * LARGEST_VARIANCE * math.log(rules.promotion_threshold) / max(rules.margin, 1e-3) ** 2
     lasting: list[float] = []
@@ -72,15 +73,64 @@ def at_rate(per_s: float, rules: Rules, first_stage: int = 0) -> Forecast:
     return Forecast(per_day=per_s * DAY_S, stages=tuple(lasting), soak=rules.soak_s / DAY_S if rules.soaks else 0.0)
 
 
-def too_long(expected: Forecast | None, rules: Rules) -> bool:
+def takes_too_long(expected: Forecast | None, rules: Rules) -> bool:
     """Whether a person should decide instead of waiting."""
     return expected is not None and expected.days > rules.longest_days
 
 
-def told(expected: Forecast, rules: Rules) -> str:
+def in_words(expected: Forecast, rules: Rules) -> str:
     """One line with the numbers."""
     stages = ", ".join(f"{days:.1f}" for days in expected.stages)
     return (
         f"at {expected.per_day:.0f} trajectories a day a policy equal to stable takes about {expected.days:.0f} days "
         f"({stages} by stage), the bound is {rules.longest_days:g}"
     )
+
+
+QUANTILE = 0.99
+HEAD_ROOM = 1.5
+FEWEST_OUTCOMES = 100
+"""Fewer outcomes say nothing about the slowest one in a hundred."""
+MOST_OPEN = 36_000
+"""Open trajectories that a rollout has room for (`tests/bench/bench_canary.py`): 20 a second for half an hour."""
+
+
+class Horizon(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """The horizon of one rollout, and where it comes from."""
+
+    seconds: float
+    basis: str
+    """In words, for people."""
+    outcomes: int = 0
+    """How many of stable's outcomes it was measured on; 0: it is the setting."""
+    quantile_s: float | None = None
+    """The time within which .99 of them were known."""
+
+
+def measured_horizon(took_s: Sequence[float], expected: Forecast | None, rules: Rules) -> Horizon:
+    """The horizon from the times that stable's outcomes took; the setting's where they are too few."""
+    if len(took_s) < FEWEST_OUTCOMES:
+        count = f"{len(took_s)} of {FEWEST_OUTCOMES} outcomes of stable"
+        return horizon_by_setting(f"{count} are known from before", rules)
+    slow_s = quantile(took_s, QUANTILE)
+    seconds = min(max(HEAD_ROOM * slow_s, rules.horizon_min_s), _longest_s(expected, rules))
+    shown = f"{QUANTILE:.0%} of {len(took_s)} outcomes of stable were known within {slow_s:.0f} s"
+    return Horizon(seconds=seconds, basis=shown, outcomes=len(took_s), quantile_s=slow_s)
+
+
+def horizon_by_setting(why: str, rules: Rules) -> Horizon:
+    """The horizon of the settings, and why no other is known."""
+    return Horizon(seconds=rules.horizon_s, basis=f"the setting: {why}")
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest of `values` that at least `share` of them do not exceed."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def _longest_s(expected: Forecast | None, rules: Rules) -> float:
+    """The upper bound; with much traffic the one that leaves room, but never less than the setting."""
+    if expected is None:
+        return rules.horizon_max_s
+    room_s = MOST_OPEN / (expected.per_day / DAY_S)
+    return min(rules.horizon_max_s, max(room_s, rules.horizon_s))

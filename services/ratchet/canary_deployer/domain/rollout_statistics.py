@@ -1,7 +1,7 @@
 """A rollout's statistics as the record keeps them, and the window behind them that is too large for it.
 
-`Watch` is a small value: totals, evidence, what closed blocks have shown, and the names of the chunks in which the
-window is stored. `Watching` is the same while it is driven: it folds, weighs and says which chunks have changed.
+`Statistics` is a small value: totals, evidence, what closed blocks have shown, and the names of the chunks in which the
+window is stored. `LiveStatistics` is the same while it is driven: it folds, weighs and says which chunks have changed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from ratchet.canary_deployer.domain.cohorts import Cohort, cohort_of
 from ratchet.canary_deployer.domain.e_processes import Floats
-from ratchet.canary_deployer.domain.evidence import Court, Evidence, Standing, Stratum
+from ratchet.canary_deployer.domain.evidence import Evidence, SequentialTests, Stratum, TestState
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.run_wire import Run
 from ratchet.canary_deployer.domain.trajectories import ArmCounts, Batch, Chunk, Compared, Window
@@ -22,7 +22,7 @@ DECIMALS = 3
 """Of published centres: a route that changed with every outcome would tell gateways nothing more."""
 
 
-class KeptStratum(msgspec.Struct, frozen=True):
+class StoredStratum(msgspec.Struct, frozen=True):
     """A `Stratum` in the record."""
 
     weight: float
@@ -31,14 +31,14 @@ class KeptStratum(msgspec.Struct, frozen=True):
     harm: dict[str, list[float]]
 
 
-class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A `Standing` in the record."""
+class StoredTests(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A `TestState` in the record."""
 
     block: int = 0
     capital: list[float] = []
     peaks: list[float] = []
     wealth: list[float] = []
-    strata: list[KeptStratum] = []
+    strata: list[StoredStratum] = []
     low: list[float | None] = []
     high: list[float | None] = []
     run: Run = Run()
@@ -52,32 +52,32 @@ class ChunkName(msgspec.Struct, frozen=True, array_like=True):
     name: str
 
 
-class Watch(msgspec.Struct, frozen=True, omit_defaults=True):
+class Statistics(msgspec.Struct, frozen=True, omit_defaults=True):
     """The statistics of a rollout."""
 
     stable: ArmCounts = msgspec.field(default_factory=ArmCounts)
     canary: ArmCounts = msgspec.field(default_factory=ArmCounts)
     evidence: Evidence = Evidence()
-    kept: Kept = Kept()
+    kept: StoredTests = StoredTests()
     chunks: tuple[ChunkName, ...] = ()
     closed: int = 0
     """How many of the chunks are folded for good."""
     pending: int = 0
     """Trajectories whose outcome is not settled."""
     centres: dict[str, float] = {}
-    """What the route says to trajectories that start from now on (see `Weighed.centres`)."""
+    """What the route says to trajectories that start from now on (see `Evaluation.centres`)."""
     latency_scale_ms: float | None = None
 
 
-class Watching:
+class LiveStatistics:
     """The statistics of one rollout while they change."""
 
-    def __init__(self, watch: Watch, chunks: Sequence[Chunk], rules: Rules) -> None:
+    def __init__(self, watch: Statistics, chunks: Sequence[Chunk], rules: Rules) -> None:
         self.window = Window(
             list(chunks), watch.closed, msgspec.structs.replace(watch.stable), msgspec.structs.replace(watch.canary)
         )
         self._rules = rules
-        self._court = Court(rules)
+        self._court = SequentialTests(rules)
         self._standing = _standing(watch.kept) if watch.kept.capital else self._court.fresh()
         self._open: dict[int, tuple[Cohort, Floats]] = {}
 
@@ -92,7 +92,7 @@ class Watching:
             self._standing = self._court.closed(self._standing, cohort, products)
             del self._open[chunk.number]
 
-    def watch(self, weight: float, names: tuple[ChunkName, ...] = ()) -> Watch:
+    def record(self, weight: float, names: tuple[ChunkName, ...] = ()) -> Statistics:
         """The record of what is known now, for a canary that has this weight."""
         computed = [self._computed(chunk) for chunk in self.window.open]
         weighed = self._court.weigh(
@@ -102,7 +102,7 @@ class Watching:
         stable, canary = self.window.stable, self.window.canary
         timed = stable.timed + canary.timed
         scale_ms = float(np.exp((stable.log_latency + canary.log_latency) / timed)) if timed else None
-        return Watch(
+        return Statistics(
             stable=msgspec.structs.replace(stable),
             canary=msgspec.structs.replace(canary),
             evidence=weighed.evidence(),
@@ -122,14 +122,14 @@ class Watching:
         return known
 
 
-def _kept(standing: Standing) -> Kept:
-    return Kept(
+def _kept(standing: TestState) -> StoredTests:
+    return StoredTests(
         block=standing.block,
         capital=standing.capital.tolist(),
         peaks=standing.peaks.tolist(),
         wealth=standing.wealth.tolist(),
         strata=[
-            KeptStratum(
+            StoredStratum(
                 weight=weight,
                 count=stratum.count.tolist(),
                 observed=stratum.observed.tolist(),
@@ -144,14 +144,14 @@ def _kept(standing: Standing) -> Kept:
     )
 
 
-def _standing(kept: Kept) -> Standing:
+def _standing(kept: StoredTests) -> TestState:
     strata = {
         one.weight: Stratum(
             np.array(one.count), np.array(one.observed), {name: np.array(values) for name, values in one.harm.items()}
         )
         for one in kept.strata
     }
-    return Standing(
+    return TestState(
         block=kept.block,
         capital=np.array(kept.capital),
         peaks=np.array(kept.peaks),
