@@ -9,16 +9,17 @@
     │   ├── WarehouseUnavailable
     │   └── ObjectsUnavailable
     ├── NotFound                no such role, policy, job, file or object
-    ├── Conflict                another writer changed it first (compare-and-set lost)
+    ├── Conflict                not now: another writer changed it first, or what it needs is missing yet
     ├── DigestMismatch          the bytes are not the ones that were named
     ├── Unreadable              a stored value is not what its bucket holds
     ├── Rejected                a request that can never succeed as it is
-    │   ├── BadRequest          it has not the form that is asked for
-    │   └── WrongState          what it is about is not in a state that allows it
+    │   ├── BadRequest          its form is wrong
+    │   └── WrongState          the state of its object does not allow it
     ├── MissingExtra            an optional part of the package is not installed
     └── ConfigError             a setting is wrong, a port is taken
 
-`str(error)` is one clear line for people. An error of a library is classified once, where it enters.
+`str(error)` is one clear line for people. An error of a library is classified once, where it enters. Over HTTP an error
+is a status and a code, see `service.problems`.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class RatchetError(Exception):
     """Root of the tree."""
 
     code: str | None = None
-    """The error's name for programs, where it has one."""
+    """The error's name for programs, if it has one."""
     param: str | None = None
-    """The part of a request that is to blame, where one is."""
+    """The part of a request that is to blame, if one is."""
 
     def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
         super().__init__(message)
@@ -80,15 +81,19 @@ class NotFound(RatchetError):
 
 
 class Conflict(RatchetError):
-    """Another writer changed it first."""
+    """Not now: another writer changed it first, or what it needs is missing yet."""
+
+    code = "conflict"
 
 
 class DigestMismatch(RatchetError):
     """The bytes are not the ones that were named."""
 
+    code = "digest_mismatch"
+
 
 class Unreadable(RatchetError):
-    """A stored value is not what its bucket holds: damaged, or written by another version. `revision` is its own."""
+    """A stored value, at `revision`, is not what its bucket holds: damaged, or written by another version."""
 
     def __init__(self, key: str, revision: int, reason: str, stored: bytes = b"") -> None:
         super().__init__(f"{key} cannot be read: {reason}")
@@ -103,11 +108,11 @@ class Rejected(RatchetError):
 
 
 class BadRequest(Rejected):
-    """A request has not the form that is asked for: a member is missing, of another type, or out of range."""
+    """A request has the wrong form: a member is missing, of another type, or out of range."""
 
 
 class WrongState(Rejected):
-    """What the request is about is not in a state that allows it."""
+    """The state of the request's object does not allow it."""
 
 
 class MissingExtra(RatchetError):

@@ -86,7 +86,7 @@ class HttpEngine:
             raise Rejected(f"the engine's answer has no log-probabilities: {error!r}") from error
 
     async def _send(self, path: str, body: Mapping[str, object], timeout_s: float | None = None) -> bytes:
-        return self._client.good(await self._client.exchange("POST", path, body=body, timeout_s=timeout_s))
+        return self._client.content_of(await self._client.exchange("POST", path, body=body, timeout_s=timeout_s))
 
 
 def _probe(content: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""Raw ASGI for the two hot HTTP paths: a bounded request body, JSON or event streams, errors in OpenAI's shape."""
+"""Raw ASGI for the two hot HTTP paths: bounded request bodies, JSON or event streams, errors in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Headers = Sequence[tuple[bytes, bytes]]
 _JSON = (b"content-type", b"application/json")
 _EVENTS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
-"""Stands in every body whose integers may not fit into 64 bits: what can be read could then not be written again."""
+"""Matches every body with an integer that may not fit into 64 bits: such a value can be read, but not written again."""
 BODIES_LIMIT = 512 * 1024 * 1024
-"""Bytes of all bodies together, where a service says nothing else."""
+"""Bytes of all bodies together, unless a service sets its own limit."""
 DRAINED = 8
-"""A body that is too large is read, and dropped, up to so many times the limit: a client that is still sending when
-the connection closes would never see why."""
+"""A body that is too large is read, and dropped, up to so many times the limit: a client that still sends while the
+connection closes would never see why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class Request:
     method: str
     path: str
     headers: Mapping[bytes, bytes]
-    """Lower-case names; the last one wins where a name is repeated."""
+    """Lower-case names; of repeated ones the last wins."""
     body: bytes
     query: str = ""
-    """What follows the path's `?`, as it was sent."""
+    """The part after the path's `?`, as it was sent."""
     client: str = ""
-    """Address of whoever is at the other end of the connection."""
+    """Address of the peer of the connection."""
 
     def header(self, name: bytes) -> str | None:
         """The value of a header, None when it is absent or empty."""
@@ -85,8 +85,8 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class EventStream:
-    """An answer in pieces (server-sent events). `events` is always begun, and closed where it stands when the client
-    goes away: its `finally` always runs. The headers are sent with its first event."""
+    """An answer in pieces (server-sent events). `events` is always started, and closed where it stands when the client
+    goes away, so its `finally` always runs. The headers are sent with its first event."""
 
     events: AsyncGenerator[bytes, None]
     headers: Headers = ()
@@ -110,12 +110,12 @@ def json_response(value: object, status: int = 200, headers: Headers = ()) -> Re
 
 
 def problem_response(problem: HttpError, headers: Headers = ()) -> Response:
-    """The answer that a problem stands for."""
+    """A problem as an answer."""
     return Response(problem.status, problem.json, headers)
 
 
-class _Room:
-    """Bytes of bodies in memory, of all requests together."""
+class _BodyMemory:
+    """Bytes that the bodies of all requests together take in memory."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -123,7 +123,7 @@ class _Room:
 
     @contextmanager
     def share(self) -> Iterator[Callable[[int], bool]]:
-        """For one request: yields what asks for more bytes, and gives all of them back in the end."""
+        """For one request: yields a function that reserves more bytes; the end of the block releases all of them."""
         taken = 0
 
         def take(size: int) -> bool:
@@ -153,13 +153,13 @@ class JsonApi:
         self._find = find
         self._body_limit = body_limit
         self._cancel = cancel_on_disconnect
-        self._room = _Room(bodies_limit)
+        self._memory = _BodyMemory(bodies_limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
         if scope["type"] != "http":
             return
-        with self._room.share() as take:
+        with self._memory.share() as take:
             body = await self._body(receive, take)
             if body is None:
                 return
@@ -186,7 +186,7 @@ class JsonApi:
             return problem_response(internal_error())
 
     async def _body(self, receive: Receive, take: Callable[[int], bool]) -> bytes | HttpError | None:
-        """The whole body; a problem when it is too large, or there is no room; None when the client went away."""
+        """The whole body; a problem when it is too large or memory is full; None when the client went away."""
         chunks, size, more = list[bytes](), 0, True
         while more and size <= self._body_limit * DRAINED:
             event = await receive()
@@ -196,27 +196,22 @@ class JsonApi:
             size += len(chunk)
             if size <= self._body_limit:
                 if not take(len(chunk)):
-                    return _no_room()
+                    return HttpError(503, "more is being read than there is room for; try again", code="overloaded")
                 chunks.append(chunk)
             more = event.get("more_body", False)
-        return b"".join(chunks) if size <= self._body_limit else self._too_large()
-
-    def _too_large(self) -> HttpError:
-        return HttpError(413, f"the body is larger than {self._body_limit} bytes", code="body_too_large")
-
-
-def _no_room() -> HttpError:
-    return HttpError(503, "more is being read than there is room for; try again", code="overloaded")
+        if size > self._body_limit:
+            return HttpError(413, f"the body is larger than {self._body_limit} bytes", code="body_too_large")
+        return b"".join(chunks)
 
 
 def client_of(scope: Scope) -> str:
-    """Address of whoever is at the other end of a request's connection; empty when nobody knows."""
+    """Address of the peer of a request's connection; empty when the server does not give it."""
     address = scope.get("client")
     return str(address[0]) if address else ""
 
 
 async def _until_disconnect(work: Awaitable[T], receive: Receive) -> T | None:
-    """What `work` gives, or None when the client went away first: then it was cancelled where it stood."""
+    """The result of `work`, or None when the client went away first: then `work` was cancelled where it stood."""
     task, gone, over = asyncio.current_task(), asyncio.ensure_future(receive()), False
     assert task is not None  # noqa: S101 - a coroutine runs in a task
 
@@ -229,7 +224,7 @@ async def _until_disconnect(work: Awaitable[T], receive: Receive) -> T | None:
         return await work
     except asyncio.CancelledError:
         if not gone.done() or task.uncancel() > 0:
-            raise  # it is the server that stops
+            raise  # the server stops
         return None
     finally:
         over = True

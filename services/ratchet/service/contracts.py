@@ -1,4 +1,4 @@
-"""The contracts of this installation: `contracts/` with the types and rules that belong to them."""
+"""The contracts of this installation: the folder `contracts/` with the types and rules that belong to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ratchet.resources import resource_dir
 from ratchet.rules.redaction import masked
 
 UPGRADES: Upgrades = {}
-"""How bodies of older topics become newer ones: every topic still has its first version."""
+"""The functions that turn bodies of older topics into newer ones: every topic still has its first version."""
 
 
 def load_contracts() -> Contracts:

@@ -5,7 +5,7 @@
 
     async def get_job(job_id: str) -> JobOut: ...
 
-What a handler's signature says stands in the document; `tuple[int, JobOut]` is an answer with a status of its own.
+The document follows from the signatures of the handlers; `tuple[int, JobOut]` is an answer with a status of its own.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ CHANGING: Mapping[int, str] = {
     403: "From a page of another site, or for a host that is none of RATCHET_ALLOWED_HOSTS.",
     415: "The content type is not application/json.",
 }
-"""What any request that changes something may get besides, see `same_site`."""
+"""Further answers to any request that changes something, see `same_site`."""
 JSON = "application/json"
 _FASTAPIS = "Validation Error"
-"""What FastAPI says of a 422 that it adds to every route with parameters, also where none can be wrong."""
+"""FastAPI adds a 422 with this description to every route with parameters, even if none of them can be wrong."""
 _FASTAPI_SCHEMAS = frozenset({"HTTPValidationError", "ValidationError"})
-"""The shape that it would have."""
+"""The shape of that 422."""
 
 Handler = Callable[..., Awaitable[Any]]
-"""Answers a struct, or a status and a struct; its parameters are FastAPI's, and at most one struct: the body."""
+"""Returns a struct, or a status and a struct; its parameters are FastAPI's, and at most one struct: the body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """How a request's body is read whose struct does not say all, and the schemas that describe it."""
+    """How a body is read that its struct describes in part only, and the schemas that describe all of it."""
 
     read: Callable[[bytes], Any]
-    """Gives the struct; raises an error of the tree."""
+    """Returns the struct; raises an error of the tree."""
     schemas: Callable[[], Mapping[str, Schema]]
-    """For the document."""
+    """They replace the struct's schemas in the document."""
 
 
 class ControlApi:
@@ -63,7 +63,7 @@ class ControlApi:
         errors: Mapping[int, str],
         bodies: Mapping[type[msgspec.Struct], Body] | None = None,
     ) -> None:
-        """`errors`: what every route may answer, by status. `bodies`: those that are read in a way of their own."""
+        """`errors`: those that every route may answer, by status. `bodies`: the structs that have a `Body`."""
         self.app = FastAPI(title=title, version="1", description=description)
         self._errors = errors
         self._bodies = bodies or {}
@@ -75,12 +75,9 @@ class ControlApi:
             self.app.add_exception_handler(kind, answer)
 
     def document(self) -> dict[str, Any]:
-        """The OpenAPI document, made when it is asked for first."""
-        if self._document is None:
-            self._document = self._made()
-        return self._document
-
-    def _made(self) -> dict[str, Any]:
+        """The OpenAPI document; the first call makes it."""
+        if self._document is not None:
+            return self._document
         document = self._described()
         schemas = document.get("components", {}).get("schemas", {}) | components([*self._kinds])
         for body in self._bodies.values():
@@ -91,6 +88,7 @@ class ControlApi:
         document["components"] = {
             "schemas": {name: schemas[name] for name in sorted(schemas.keys() - _FASTAPI_SCHEMAS)}
         }
+        self._document = document
         return document
 
     def route(
@@ -105,8 +103,8 @@ class ControlApi:
     ) -> None:
         """Serve `path` with `handler`.
 
-        `answers`: by status, the first one being what a handler answers that names none; else 200. `errors`: by status,
-        besides those of every route.
+        `answers`: by status; the first is that of a handler which returns no status of its own; by default 200.
+        `errors`: by status, besides those of every route.
         """
         signature = inspect.signature(handler, eval_str=True)
         returned = signature.return_annotation
@@ -126,7 +124,7 @@ class ControlApi:
                 **{code: _response(text, ErrorOut) for code, text in sorted(refused.items())},
                 **{code: _response(text, kind) for code, text in good.items()},
             },
-            openapi_extra=_request_body(body) if body else None,
+            openapi_extra={"requestBody": {"required": True, "content": _content(body)}} if body else None,
         )
 
     def _reader(self, kind: type[msgspec.Struct] | None) -> Callable[[bytes], Any] | None:
@@ -141,11 +139,15 @@ def _is_struct(parameter: inspect.Parameter) -> bool:
 
 
 def _with_body(signature: inspect.Signature, reader: Callable[[bytes], Any] | None) -> inspect.Signature:
-    """The signature as FastAPI takes it: what it has no model for is read by a dependency."""
+    """The signature as FastAPI takes it: FastAPI has no model for a struct, so a dependency reads the body."""
     if reader is None:
         return signature.replace(return_annotation=Any)
-    read = Annotated[Any, Depends(_dependency(reader))]
-    parameters = [one.replace(annotation=read) if _is_struct(one) else one for one in signature.parameters.values()]
+
+    async def read(request: Request) -> Any:
+        return reader(await request.body())
+
+    body = Annotated[Any, Depends(read)]
+    parameters = [one.replace(annotation=body) if _is_struct(one) else one for one in signature.parameters.values()]
     return signature.replace(parameters=parameters, return_annotation=Any)
 
 
@@ -154,53 +156,43 @@ def _reader(kind: type[msgspec.Struct]) -> Callable[[bytes], Any]:
         try:
             return decode(content, kind)
         except msgspec.ValidationError as error:
-            raise BadRequest(f"bad request: {error}", param=_place(str(error))) from error
+            # The member that msgspec blames: its place in the body, and the one that is missing or unknown there.
+            places = (re.search(pattern, str(error)) for pattern in (r"`\$\.(.+)`$", r"field `(\w+)`"))
+            blamed = ".".join(place[1] for place in places if place) or None
+            raise BadRequest(f"bad request: {error}", param=blamed) from error
         except msgspec.DecodeError as error:
             raise BadRequest(f"bad request: {error}", code="invalid_json") from error
 
     return read
 
 
-def _place(reason: str) -> str | None:
-    """The member that msgspec's words name: the one that they are about, or the one that is missing or unknown."""
-    within, member = re.search(r"`\$\.(.+)`$", reason), re.search(r"field `(\w+)`", reason)
-    return ".".join(found[1] for found in (within, member) if found) or None
-
-
-def _dependency(reader: Callable[[bytes], Any]) -> Callable[[Request], Awaitable[Any]]:
-    async def read(request: Request) -> Any:
-        return reader(await request.body())
-
-    return read
-
-
 def _answering(handler: Handler, signature: inspect.Signature, status: int) -> Handler:
     async def answering(**values: Any) -> Response:
-        given = await handler(**values)
-        code, answer = cast("tuple[int, Any]", given) if isinstance(given, tuple) else (status, given)
+        returned = await handler(**values)
+        code, answer = cast("tuple[int, Any]", returned) if isinstance(returned, tuple) else (status, returned)
         return Response(msgspec.json.encode(answer), code, media_type=JSON)
 
     answering.__name__, answering.__doc__ = handler.__name__, handler.__doc__
-    answering.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]  what `inspect` reads first
+    answering.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]  `inspect` reads it first
     return answering
 
 
 def _response(text: str, kind: type[msgspec.Struct]) -> dict[str, Any]:
-    return {"description": text, "content": {JSON: {"schema": reference(kind)}}}
+    return {"description": text, "content": _content(kind)}
 
 
-def _request_body(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    return {"requestBody": {"required": True, "content": {JSON: {"schema": reference(kind)}}}}
+def _content(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {JSON: {"schema": reference(kind)}}
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RatchetError)  # noqa: S101 - what it is registered for
+    assert isinstance(error, RatchetError)  # noqa: S101 - see `_ERRORS`
     return _problem(http_error(error))
 
 
 async def _invalid(_: Request, error: Exception) -> Response:
     """One line that names every parameter that is wrong."""
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - what it is registered for
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - see `_ERRORS`
     places = [(".".join(str(part) for part in each["loc"][1:]), each["msg"]) for each in error.errors()]
     line = "; ".join(f"{place}: {reason}" for place, reason in places)
     return _problem(HttpError(422, line, param=places[0][0]))
@@ -208,7 +200,7 @@ async def _invalid(_: Request, error: Exception) -> Response:
 
 async def _no_route(_: Request, error: Exception) -> Response:
     """No such path, or another method."""
-    assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
+    assert isinstance(error, HTTPException)  # noqa: S101 - see `_ERRORS`
     return _problem(HttpError(error.status_code, error.detail), error.headers)
 
 

@@ -1,4 +1,4 @@
-"""Where the system is, for a program that was told nothing: the stack of a directory says so in its `stack.json`."""
+"""Where the system is when no setting gives its address: the local stack of a directory records it in `stack.json`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def address(variable: str) -> str | None:
 
     The stack's record is read every time: a program may be older than the stack it talks to.
     """
-    told = os.environ.get(variable)
-    if told or sys.platform == "win32":  # no stack runs there, and signal 0 would end a process instead of asking
-        return told
+    configured = os.environ.get(variable)
+    if configured or sys.platform == "win32":  # no stack runs there, and signal 0 would end a process
+        return configured
     directory = Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
     return stack_env(directory, os.geteuid()).get(variable)
 
@@ -37,7 +37,7 @@ def address(variable: str) -> str | None:
 def stack_env(directory: Path, user: int) -> dict[str, str]:
     """The environment of the services of a local stack; empty when none runs, or its record cannot be read.
 
-    Only a record that `user` owns is believed: in a folder that others write to, theirs would lead to their servers.
+    Only a record that `user` owns counts: in a folder that others write to, their record would lead to their servers.
     """
     try:
         with (directory / STATE_FILE).open("rb") as file:

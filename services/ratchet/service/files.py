@@ -1,4 +1,4 @@
-"""Files that appear, or take an old one's place, only when they are complete."""
+"""Files that appear, or replace an old one, only when they are complete."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PUBLIC, PRIVATE = 0o666, 0o600
-"""Modes of new files, before the umask: for everybody, and for this user alone."""
+"""Modes of new files, before the umask: for all users, and for this one alone."""
 
 
 @contextmanager
 def staged(path: Path, *, durable: bool = True) -> Generator[Path]:
-    """Where to write what shall be `path` when the block ends well; otherwise `path` stays as it was.
+    """A file to write, which becomes `path` when the block ends well; otherwise `path` stays as it was.
 
-    `durable`: wait for the disk, so that it survives a power failure too; not worth it for what can be fetched again.
-    Raises `OSError`.
+    `durable`: wait for the disk, so that the file survives a power failure; not worth it for content that can be
+    fetched again. Raises `OSError`.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

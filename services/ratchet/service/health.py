@@ -1,4 +1,4 @@
-"""Is this process alive, is it ready, what does it count: /healthz, /readyz and /metrics on the service's own loop."""
+"""Whether this process is alive and ready, and what it counts: /healthz, /readyz and /metrics on its own loop."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Check = Callable[[], Awaitable[str | None]]
 FAILING = Gauge("ratchet_check_failing", "1 while a check of /readyz fails, or notes something.", ["check"])
 
 CHECK_DEADLINE_S = 2.0
-"""A check that takes longer counts as failed: whoever asks is waiting."""
+"""A check that takes longer counts as failed: the caller is waiting."""
 
 
 @dataclass
 class Health:
-    """What /readyz answers from. `starting` holds the reason until the service is built."""
+    """The state behind /readyz. `starting` holds the reason until the service is built."""
 
     service: str
     starting: str | None = "starting"
@@ -35,7 +35,7 @@ class Health:
     """Faults that do not keep the service from its work."""
 
     def stop(self) -> None:
-        """Not ready any more: before anything is stopped, so that callers go elsewhere."""
+        """Report not ready from now on. Comes before anything is stopped, so that callers go elsewhere."""
         self.starting = "stopping"
 
     async def reasons(self) -> dict[str, str]:
@@ -43,16 +43,16 @@ class Health:
         return {"start": self.starting} if self.starting is not None else await _failing(self.checks)
 
     async def noted(self) -> dict[str, str]:
-        """What else is wrong, by check."""
+        """Faults that do not make the service unready, by check."""
         return await _failing(self.notes)
 
 
 async def _failing(checks: Mapping[str, Check]) -> dict[str, str]:
-    found = await asyncio.gather(*(_ask(check) for check in checks.values()))
-    return {name: reason for name, reason in zip(checks, found, strict=True) if reason is not None}
+    reasons = await asyncio.gather(*(_reason(check) for check in checks.values()))
+    return {name: reason for name, reason in zip(checks, reasons, strict=True) if reason is not None}
 
 
-async def _ask(check: Check) -> str | None:
+async def _reason(check: Check) -> str | None:
     try:
         async with asyncio.timeout(CHECK_DEADLINE_S):
             return await check()
@@ -63,7 +63,7 @@ async def _ask(check: Check) -> str | None:
 
 
 async def has_files() -> str | None:
-    """A check: None while the process may open one more file, so one more connection, else the reason."""
+    """A check: None while the process can open one more file, and so one more connection, else the reason."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:

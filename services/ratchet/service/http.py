@@ -1,4 +1,4 @@
-"""An HTTP server as a component: uvicorn in the service's own event loop, with bounds on what connections may cost."""
+"""An HTTP server as a component: uvicorn in the service's own event loop, with bounds on the cost of connections."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from ratchet.service.problems import HttpError
 from ratchet.service.same_site import AsgiApp, SameSite
 
 HEADER_S = 10.0
-"""How long a client may take until its request's headers are there; between requests uvicorn closes after 5 s."""
+"""How long a client may take for its request's headers; between requests uvicorn closes after 5 s."""
 BODY_S = 60.0
 """How long a client may take for its request's body."""
 READ_S = 60.0
-"""Within it a client must take `TAKEN` bytes of an answer that waits for it, or the rest."""
+"""How long a client may take for `TAKEN` bytes of an answer that waits for it, or for its rest."""
 TAKEN = 64 * 1024
 HEAD_BYTES = 64 * 1024
-"""Most bytes of a request that are no body: its line, headers, trailers, and what frames its chunks beyond their own
+"""Most bytes of a request beside its body: its line, headers, trailers, and the framing of its chunks beyond their own
 size."""
 BODY_BYTES = 64 * 1024 * 1024
-"""Most bytes of a body, whatever the application takes of it."""
+"""Most bytes of a body, whatever limit the application has."""
 PIPELINED = 8
 """Requests that may wait on a connection for the answers to those before them."""
 SPARE_FILES = 64
-"""Files that are no connections: logs, the spool, the broker."""
+"""Open files besides connections: logs, the spool, the broker."""
 LEFT_S = 2.0
-"""How long calls that were broken off may take to say so."""
+"""How long calls that were cancelled may take to answer so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What all connections together may cost, and how a stop goes."""
+    """The most that all connections together may cost, and the times of a stop."""
 
     connections: int = 0
-    """Most open connections; 0: as many as leave each of them a second file, for what its call opens."""
+    """Most open connections; 0: as many as leave each of them a second file for the call that it makes."""
     per_address: int = 0
     """Most open connections of one address; 0: half of all."""
     grace_s: float = 0.0
-    """How long a stop still lets new connections in: load balancers must first see that it is not ready."""
+    """How long a stop still accepts connections: load balancers must first see that the service is not ready."""
     drain_s: float = 3.0
     """How long calls may go on after that."""
     header_s: float = HEADER_S
@@ -60,7 +60,7 @@ class Bounds:
 
 @dataclass(slots=True)
 class _Gate:
-    """Who is connected."""
+    """Counts open connections, by address."""
 
     limit: int
     per_address: int
@@ -68,27 +68,27 @@ class _Gate:
     open: Counter[str] = field(default_factory=Counter[str])
 
     def enter(self, address: str) -> bool:
-        """Whether one more connection of the address may be opened, which is then counted."""
+        """Count one more connection of the address; False when it is one too many."""
         if self.open.total() >= self.limit or self.open[address] >= self.per_address:
             return False
         self.open[address] += 1
         return True
 
     def leave(self, address: str) -> None:
-        """A connection has ended."""
+        """A connection ended."""
         self.open[address] -= 1
         if not self.open[address]:
             del self.open[address]
 
 
 class _Config(uvicorn.Config):
-    """uvicorn's settings, and who may connect."""
+    """uvicorn's settings, and the gate that connections pass."""
 
     gate: _Gate
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection that has deadlines, for headers, for the body, and for taking an answer; and bounds on each."""
+    """A connection with a deadline and a bound for each of headers, body, and taking an answer."""
 
     config: _Config
     _entered: str | None = None
@@ -105,7 +105,7 @@ class _Connection(HttpToolsProtocol):
             self._refuse(503, "too many connections", "too_many_connections")
             return
         self._entered = address
-        transport.set_write_buffer_limits(high=0)  # whatever the client has not taken is noticed
+        transport.set_write_buffer_limits(high=0)  # any byte that the client has not taken pauses writing
         self._due_in(self.config.gate.bounds.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -119,8 +119,8 @@ class _Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._entered is None or self.transport.is_closing():
             return
-        # Without a deadline one request has come, so there is a cycle. Empty lines begin no request, and yet make
-        # uvicorn wait for one.
+        # Without a deadline a request has come, so there is a cycle. Empty lines begin no request, but make uvicorn
+        # wait for one.
         if self._deadline is None and self.cycle.response_complete:
             self._due_in(self.config.gate.bounds.header_s)
         self._overhead += len(data)
@@ -132,7 +132,7 @@ class _Connection(HttpToolsProtocol):
         elif self._body > BODY_BYTES:
             self._refuse(413, f"the body is larger than {BODY_BYTES} bytes", "body_too_large")
         elif len(self.pipeline) > PIPELINED:
-            self.transport.abort()  # an answer may have begun: nothing can be said
+            self.transport.abort()  # an answer may have begun: no other can be sent
 
     def on_message_begin(self) -> None:
         if self._deadline is None:
@@ -166,24 +166,24 @@ class _Connection(HttpToolsProtocol):
     def _watch_unread(self, left: int) -> None:
         """`left`: bytes that the client has not taken."""
 
-        def look() -> None:
+        def check() -> None:
             now = self.transport.get_write_buffer_size()
             if now > left - TAKEN:
                 self.transport.abort()
             else:
                 self._watch_unread(now)
 
-        self._unread = self.loop.call_later(self.config.gate.bounds.read_s, look)
+        self._unread = self.loop.call_later(self.config.gate.bounds.read_s, check)
 
     def _refuse(self, status: int, message: str, code: str) -> None:
-        """Say so where no other answer has begun, and close."""
+        """Send an error unless another answer has begun, and close."""
         self._due_in(None)
-        cycle = cast("RequestResponseCycle | None", self.cycle)  # there is none before the first request's headers
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request's headers
         begun = cycle is not None and cycle.response_started and not cycle.response_complete
-        if begun or self.pipeline:  # it would stand in another answer
+        if begun or self.pipeline:  # the error would stand inside another answer
             self.transport.abort()
             return
-        if cycle is not None:  # whoever is at work on it sees that its client has gone
+        if cycle is not None:  # the handler sees that its client has gone
             cycle.disconnected = True
             cycle.message_event.set()
         self.transport.write(_closing(status, message, code))
@@ -218,14 +218,14 @@ class HttpServer:
         self._socket = _bind(host, port)
         self.port: int = self._socket.getsockname()[1]
         config = _Config(
-            _Parting(SameSite(app, hosts)),
+            _AnsweringAtTheEnd(SameSite(app, hosts)),
             http=_Connection,
             log_config=None,  # its loggers write as all others do: see `logs`
             log_level="warning",
             access_log=False,
             lifespan="off",
             ws="none",  # an upgraded connection would leave the bounds behind
-            proxy_headers=False,  # anybody can send them: whose word counts is the service's setting
+            proxy_headers=False,  # any client can send them: a setting of the service says whose count
             timeout_graceful_shutdown=max(1, round(bounds.drain_s)),
         )
         limit = bounds.connections or _affordable()
@@ -235,17 +235,17 @@ class HttpServer:
     async def run(self) -> None:
         """Serve until stopped."""
         await self._server.serve(sockets=[self._socket])
-        if self._server.server_state.tasks:  # broken off after the deadline
+        if self._server.server_state.tasks:  # cancelled after the deadline
             await asyncio.wait(self._server.server_state.tasks, timeout=LEFT_S)
 
     async def stop(self) -> None:
-        """Let in who comes within the grace, then take no new connections and finish the open requests."""
+        """Accept connections for the grace, then no more, and finish the open requests."""
         await asyncio.sleep(self._grace_s)
         self._server.should_exit = True
 
 
-class _Parting:
-    """Answers a request that the end of the server breaks off, in the shape of every other error."""
+class _AnsweringAtTheEnd:
+    """Answers a request that the end of the server cancels, in the shape of every other error."""
 
     def __init__(self, app: AsgiApp) -> None:
         self._app = app
@@ -260,9 +260,7 @@ class _Parting:
 
         try:
             await self._app(scope, receive, sending)
-        except (
-            ClientDisconnect
-        ):  # Starlette's, where a client goes away before its body is there: nobody is left to tell
+        except ClientDisconnect:  # Starlette raises it when a client goes away before its body is there
             return
         except asyncio.CancelledError:
             if not begun:
@@ -270,13 +268,13 @@ class _Parting:
 
 
 def _affordable() -> int:
-    """How many connections the process can have: each may need a second file for what its call opens."""
+    """How many connections the process can have: each may need a second file for the call that it makes."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(8, (min(files, 65_536) - SPARE_FILES) // 2)
 
 
 def _closing(status: int, message: str, code: str) -> bytes:
-    """An answer that needs no application, after which the connection closes."""
+    """An answer without the application; the connection closes after it."""
     body = HttpError(status, message, code=code).json
     head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body

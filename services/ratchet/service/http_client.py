@@ -23,7 +23,8 @@ import msgspec
 from ratchet.bus.message import decode
 from ratchet.bus.settings import without_user
 from ratchet.contract.http.answers import ErrorOut
-from ratchet.errors import BadRequest, NotFound, RatchetError, Rejected, Unavailable, WrongState
+from ratchet.errors import RatchetError, Unavailable
+from ratchet.service.problems import error_class
 
 T = TypeVar("T")
 Query = Mapping[str, str | int | float | None]
@@ -37,13 +38,11 @@ QUOTED = 500
 """Most characters of another program's words in an error."""
 TIMEOUT = "timeout"
 """Code of the error of a peer that took too long."""
-ERRORS: Mapping[int, type[RatchetError]] = {400: BadRequest, 404: NotFound, 409: WrongState}
-"""What a status means; of the others those from 500 on are `Unavailable`, and all below `Rejected`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Whom requests go to."""
+    """The program that requests go to."""
 
     name: str
     """What errors call it, such as `the coordinator`."""
@@ -51,9 +50,9 @@ class Peer:
     """In front of every path."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     timeout_s: float = 30.0
-    """Longest wait for a whole answer, where a request says nothing else."""
-    errors: Mapping[int, type[RatchetError]] = field(default_factory=lambda: ERRORS)
-    """What its statuses mean."""
+    """Longest wait for a whole answer, unless a request sets its own."""
+    errors: Mapping[int, type[RatchetError]] = field(default_factory=dict[int, type[RatchetError]])
+    """The errors that its statuses stand for, where they differ from those of `problems`."""
     refusal: str = "{reason}"
     """How a refusal reads; it may name the `{status}`."""
     quotable: bool = True
@@ -69,7 +68,7 @@ class Reply(NamedTuple):
 
 
 class _Client:
-    """What both clients have in common."""
+    """The parts that both clients share."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -77,8 +76,10 @@ class _Client:
             "base_url": peer.url.rstrip("/"),
             "headers": dict(peer.headers),
             "timeout": peer.timeout_s,
-            # Reading the certificates takes a while: without need, a context that trusts nobody.
-            "verify": httpx.create_ssl_context() if peer.url.lower().startswith("https:") else _trusting_nobody(),
+            # Reading the certificates takes a while: a peer without TLS gets a context that trusts none.
+            "verify": httpx.create_ssl_context()
+            if peer.url.lower().startswith("https:")
+            else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             "trust_env": False,
             # Servers close an idle connection after 5 s (uvicorn): it is closed here before a request meets that.
             "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=IDLE_S),
@@ -94,33 +95,29 @@ class _Client:
             request["headers"] = {"content-type": "application/json"}
         return request
 
-    def _taken(self, content: bytearray, chunk: bytes) -> None:
+    def _append(self, content: bytearray, chunk: bytes) -> None:
         content += chunk
         if len(content) > ANSWER_BYTES:
             raise Unavailable(f"{self._peer.name} answers with more than {ANSWER_BYTES} bytes")
 
-    def good(self, reply: Reply) -> bytes:
-        """The content of an answer. Raises what it stands for where it is an error."""
+    def content_of(self, reply: Reply) -> bytes:
+        """The content of an answer. An error status raises the error that it stands for."""
         if not 200 <= reply.status < 300:
             raise error_of(self._peer, reply)
         return reply.content
 
     def _read(self, reply: Reply, kind: type[T]) -> T:
-        content = self.good(reply)
+        content = self.content_of(reply)
         try:
             return decode(content, kind)
         except msgspec.DecodeError as error:
             raise Unavailable(f"the answer of {self._peer.name} cannot be read: {error}") from error
 
-    def _away(self, error: Exception) -> Unavailable:
-        """What the library says is shown of a failed connection only: other words of its may quote an answer."""
+    def _unanswered(self, error: Exception) -> Unavailable:
+        """httpx's own words are shown for a failed connection only: others of its messages may quote an answer."""
         why = str(error) if isinstance(error, httpx.ConnectError) and str(error) else type(error).__name__
         code = TIMEOUT if isinstance(error, (httpx.TimeoutException, TimeoutError)) else None
         return Unavailable(f"{self._peer.name} does not answer at {without_user(self._peer.url)} ({why})", code=code)
-
-
-def _trusting_nobody() -> ssl.SSLContext:
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class ApiClient(_Client):
@@ -152,16 +149,16 @@ class ApiClient(_Client):
         query: Query | None = None,
         timeout_s: float | None = None,
     ) -> T:
-        """The answer as `kind`. Raises `Unavailable`, or what the answer's status means."""
+        """The answer as `kind`. Raises `Unavailable`, or the error that the answer's status stands for."""
         content, until = bytearray(), time.monotonic() + (timeout_s or self._peer.timeout_s)
         try:
             with self._http.stream(method, path, **self._request(body, query, timeout_s)) as answer:
                 for chunk in answer.iter_bytes():
-                    self._taken(content, chunk)
+                    self._append(content, chunk)
                     if time.monotonic() > until:
                         raise httpx.ReadTimeout("the answer does not end")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise self._away(error) from error
+            raise self._unanswered(error) from error
         return self._read(Reply(answer.status_code, bytes(content), answer.headers), kind)
 
 
@@ -194,7 +191,7 @@ class AsyncApiClient(_Client):
         query: Query | None = None,
         timeout_s: float | None = None,
     ) -> T:
-        """The answer as `kind`. Raises `Unavailable`, or what the answer's status means."""
+        """The answer as `kind`. Raises `Unavailable`, or the error that the answer's status stands for."""
         return self._read(await self.exchange(method, path, body=body, query=query, timeout_s=timeout_s), kind)
 
     async def exchange(
@@ -206,7 +203,7 @@ class AsyncApiClient(_Client):
         query: Query | None = None,
         timeout_s: float | None = None,
     ) -> Reply:
-        """The answer as it comes, whatever its status. Raises `Unavailable` when there is none."""
+        """The answer as it comes, whatever its status. Raises `Unavailable` when the peer does not answer."""
         content = bytearray()
         try:
             async with (
@@ -214,19 +211,19 @@ class AsyncApiClient(_Client):
                 self._http.stream(method, path, **self._request(body, query, timeout_s)) as answer,
             ):
                 async for chunk in answer.aiter_bytes():
-                    self._taken(content, chunk)
+                    self._append(content, chunk)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-            raise self._away(error) from error
+            raise self._unanswered(error) from error
         return Reply(answer.status_code, bytes(content), answer.headers)
 
 
 def bearer(key: str | None) -> dict[str, str]:
-    """The headers that let us in with an API key."""
+    """The header that carries an API key; without a key none."""
     return {"authorization": f"Bearer {key}"} if key else {}
 
 
 class _Blame(msgspec.Struct):
-    """The error of a body. Servers that are not ours leave members out, or give a number as the code."""
+    """The error in a body. Foreign servers leave members out, or give a number as the code."""
 
     message: str = ""
     param: str | None = None
@@ -234,7 +231,7 @@ class _Blame(msgspec.Struct):
 
 
 class _ErrorBody(msgspec.Struct):
-    """The one shape of errors, and the ways in which other servers say one line."""
+    """The one shape of errors, and those in which foreign servers put one line."""
 
     error: _Blame | str | None = None
     detail: str | None = None
@@ -251,23 +248,19 @@ def is_error(content: bytes) -> bool:
 
 
 def error_of(peer: Peer, reply: Reply) -> RatchetError:
-    """What an answer with an error status stands for."""
-    told = _told(reply.content)
-    words = told.message[:QUOTED]
-    reason = words or f"{peer.name} answered {reply.status}"
-    kind = peer.errors.get(reply.status, Unavailable if not 400 <= reply.status < 500 else Rejected)
-    code = told.code if isinstance(told.code, str) else None
+    """The error that an answer with an error status stands for."""
+    try:
+        body = decode(reply.content, _ErrorBody)
+        blame = (
+            body.error if isinstance(body.error, _Blame) else _Blame(body.error or body.detail or body.message or "")
+        )
+    except msgspec.DecodeError:
+        blame = _Blame(reply.content.decode(errors="replace").strip())
+    words = blame.message[:QUOTED]
+    code = blame.code if isinstance(blame.code, str) else None
+    kind = peer.errors.get(reply.status) or error_class(reply.status, code)
     if issubclass(kind, Unavailable):
         why = f": {words or 'no reason given'}" if peer.quotable else ""
         return kind(f"{peer.name} answered {reply.status}{why}", code=code)
-    return kind(peer.refusal.format(status=reply.status, reason=reason), param=told.param, code=code)
-
-
-def _told(content: bytes) -> _Blame:
-    try:
-        body = decode(content, _ErrorBody)
-    except msgspec.DecodeError:
-        return _Blame(content.decode(errors="replace").strip())
-    if isinstance(body.error, _Blame):
-        return body.error
-    return _Blame(body.error or body.detail or body.message or "")
+    reason = words or f"{peer.name} answered {reply.status}"
+    return kind(peer.refusal.format(status=reply.status, reason=reason), param=blame.param, code=code)

@@ -3,10 +3,10 @@
 Prompts, answers, credentials and personal data pass through our variables, and errors quote them. Every line therefore
 goes through the same steps, whatever logs it (structlog, the standard library's loggers, an uncaught exception):
 
-- an exception is its type, its message without what it quotes, and where it was raised: file, line, function. Never a
-  local variable, never the `repr` of an object;
-- texts lose secrets and personal data that `redaction` knows by their form, and end after `LONGEST` characters;
-- anything that is no text, number, list or object is shown as the name of its type.
+- an exception is its type, its message without the values that it quotes, and the place that raised it: file, line,
+  function. Never a local variable, never the `repr` of an object;
+- texts lose secrets and personal data that `redaction` recognises by their form, and end after `LONGEST` characters;
+- a value that is no text, number, list or object is shown as the name of its type.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ DEPTH = 4
 """Levels of a structure inside a line that are shown."""
 
 Line = MutableMapping[str, Any]
-"""Members of one line. `Any` because a caller may log whatever it has."""
+"""Members of one line. `Any`: a caller may log any object."""
 
 
 class _Output:
-    """Standard error. That a full disk takes no line is no reason to fail at what the line is about."""
+    """Standard error. A disk that is full takes no line: the work that logs it goes on."""
 
     def write(self, text: str) -> None:
-        """A line, or nothing."""
+        """Write a line, if that is possible."""
         with suppress(OSError):
             sys.stderr.write(text)
 
     def flush(self) -> None:
-        """What can be written is."""
+        """Flush, if that is possible."""
         with suppress(OSError):
             sys.stderr.flush()
 
@@ -73,18 +73,25 @@ def configure_logs(service: str, level: str) -> None:
 
 
 def failure(error: BaseException) -> dict[str, str]:
-    """What a log line says of an exception, as members of their own, without secrets that are known by their form."""
+    """An exception as members of a log line, without secrets that have a known form."""
     return failures.failure(error, masked)
 
 
 def reason_of(error: BaseException) -> str:
-    """The message of an exception; of one that is not ours, without what it quotes and without long numbers."""
+    """The message of an exception; a foreign one without the values that it quotes and without long numbers."""
     return failures.reason_of(error, masked)
 
 
 def without_content(_logger: object, _method: str, line: Line) -> Line:
-    """A structlog processor: replaces `exc_info` by what may be said of it, and makes every value safe to print."""
-    error = _error_in(line.pop("exc_info", None))
+    """A structlog processor: replaces `exc_info` by a description without content, and makes every value printable."""
+    exc_info = line.pop("exc_info", None)
+    if isinstance(exc_info, tuple):
+        parts = cast("tuple[object, ...]", exc_info)
+        error = next((part for part in parts if isinstance(part, BaseException)), None)
+    elif isinstance(exc_info, BaseException):
+        error = exc_info
+    else:
+        error = sys.exc_info()[1] if exc_info else None
     shown = {name: _safe(value, DEPTH) for name, value in line.items()}
     if error is not None:
         shown["exception"] = _described(error)
@@ -92,7 +99,7 @@ def without_content(_logger: object, _method: str, line: Line) -> Line:
 
 
 class LibraryLines(logging.Formatter):
-    """Lines of the standard library's loggers. Only the first line of a message: others show the objects at hand."""
+    """Lines of the standard library's loggers. Only the first line of a message: the others show objects."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
@@ -112,16 +119,8 @@ class LibraryLines(logging.Formatter):
         return json.dumps(without_content(None, "", line))
 
 
-def _error_in(exc_info: object) -> BaseException | None:
-    if isinstance(exc_info, BaseException):
-        return exc_info
-    if isinstance(exc_info, tuple):
-        return next((part for part in cast("tuple[object, ...]", exc_info) if isinstance(part, BaseException)), None)
-    return sys.exc_info()[1] if exc_info else None
-
-
 def _described(error: BaseException) -> list[dict[str, object]]:
-    """The exception and what it came from, newest first."""
+    """The exception and its causes, newest first."""
     chain: list[dict[str, object]] = []
     current: BaseException | None = error
     while current is not None and len(chain) < DEPTH:

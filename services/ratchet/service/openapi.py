@@ -1,4 +1,4 @@
-"""The structs of the contract as the schemas of an OpenAPI document, with the words that stand below their members."""
+"""The structs of the contract as the schemas of an OpenAPI document; the texts below their members describe these."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def reference(kind: type[msgspec.Struct]) -> Schema:
 
 
 def plain_components(kinds: Iterable[type[msgspec.Struct]]) -> dict[str, Schema]:
-    """The schemas of structs and of everything in them, by name; their members without words."""
+    """The schemas of structs and of all structs in them, by name; their members without descriptions."""
     schemas = msgspec.json.schema_components(kinds, ref_template=REFERENCE)[1]
     for schema in schemas.values():
         if "enum" in schema:
@@ -43,7 +43,7 @@ def plain_components(kinds: Iterable[type[msgspec.Struct]]) -> dict[str, Schema]
 
 
 def components(kinds: Sequence[type[msgspec.Struct]]) -> dict[str, Schema]:
-    """The same with the words below each member, which are read from the source: for documents."""
+    """The same with the text below each member, read from the source, as its description: for documents."""
     schemas = plain_components(kinds)
     for kind in {part for info in multi_type_info(kinds) for part in _structs(info)}:
         schema = schemas[kind.__name__]
@@ -51,31 +51,24 @@ def components(kinds: Sequence[type[msgspec.Struct]]) -> dict[str, Schema]:
         for name, member in schema.get("properties", {}).items():
             if name in words:
                 member["description"] = words[name]
-            if member.get("default", ...) is None:  # absent says as much
+            if member.get("default", ...) is None:  # leaving it out means the same
                 del member["default"]
     return schemas
 
 
 @cache
 def member_words(kind: type) -> Mapping[str, str]:
-    """What the text below each member of a class says; a class may say more of an inherited member."""
+    """The text below each member of a class, by member; a class may describe an inherited member anew."""
     words: dict[str, str] = {}
-    for owner in reversed(kind.__mro__):
-        if owner.__module__.startswith("ratchet."):
-            words |= _own_words(owner)
-    return words
-
-
-def _own_words(kind: type) -> Mapping[str, str]:
-    (statement,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(statement, ast.ClassDef)  # noqa: S101 - it is the source of a class
-    words: dict[str, str] = {}
-    for member, text in zip(statement.body, statement.body[1:], strict=False):
-        target = member.target if isinstance(member, ast.AnnAssign) else None
-        if isinstance(member, ast.Assign):
-            target = member.targets[0]
-        if isinstance(target, ast.Name) and isinstance(text, ast.Expr):
-            words[target.id] = " ".join(str(ast.literal_eval(text.value)).split())
+    for owner in (one for one in reversed(kind.__mro__) if one.__module__.startswith("ratchet.")):
+        (statement,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(statement, ast.ClassDef)  # noqa: S101 - it is the source of a class
+        for member, text in zip(statement.body, statement.body[1:], strict=False):
+            target = member.target if isinstance(member, ast.AnnAssign) else None
+            if isinstance(member, ast.Assign):
+                target = member.targets[0]
+            if isinstance(target, ast.Name) and isinstance(text, ast.Expr):
+                words[target.id] = " ".join(str(ast.literal_eval(text.value)).split())
     return words
 
 
@@ -87,17 +80,18 @@ def _structs(info: Type, seen: set[type] | None = None) -> Iterator[type[msgspec
             return
         seen.add(info.cls)
         yield info.cls
-    for part in _parts(info):
+    match info:
+        case StructType():
+            parts = [field.type for field in info.fields]
+        case UnionType():
+            parts = list(info.types)
+        case ListType():
+            parts = [info.item_type]
+        case DictType():
+            parts = [info.value_type]
+        case Metadata():
+            parts = [info.type]
+        case _:
+            parts = []
+    for part in parts:
         yield from _structs(part, seen)
-
-
-def _parts(info: Type) -> list[Type]:
-    if isinstance(info, StructType):
-        return [field.type for field in info.fields]
-    if isinstance(info, UnionType):
-        return list(info.types)
-    if isinstance(info, ListType):
-        return [info.item_type]
-    if isinstance(info, DictType):
-        return [info.value_type]
-    return [info.type] if isinstance(info, Metadata) else []

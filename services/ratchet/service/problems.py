@@ -1,4 +1,8 @@
-"""Errors over HTTP: which status an error of the tree is answered with, and the one body that all servers use."""
+"""Errors over HTTP: the status of each error of the tree, the error that each status stands for, and the one body.
+
+A server answers an error with its status and code, and a client raises the error that they name. Errors that a caller
+cannot act on come back as their nearest kin: a broken contract as `BadRequest`, a faulty service as `Unavailable`.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +35,14 @@ STATUS_OF: Sequence[tuple[type[RatchetError], int]] = (
     (Unavailable, 503),
     (Unreadable, 503),
 )
-"""The first class that an error belongs to decides; any other error is 500."""
+"""The first class that an error belongs to decides; any other error is 500. A status stands for the class of its own
+that has the answer's code, else for the first of its classes."""
+RETRYABLE = frozenset({408, 425, 429})
+"""Besides all statuses from 500 on, those that say "later" and nothing about the request."""
 
 
 class HttpError(RatchetError):
-    """An answer with an error status that only HTTP knows: no such path, no key, too large, too many."""
+    """An error that only HTTP knows, by its status: no such path, no key, too large, too many."""
 
     def __init__(
         self, status: int, message: str, *, kind: str | None = None, code: str | None = None, param: str | None = None
@@ -56,13 +63,21 @@ class HttpError(RatchetError):
 
 
 def http_error(error: RatchetError) -> HttpError:
-    """The answer that an error stands for."""
+    """The answer to a request that raised `error`."""
     if isinstance(error, HttpError):
         return error
     status = next((status for kind, status in STATUS_OF if isinstance(error, kind)), 500)
     return HttpError(status, str(error), code=error.code, param=error.param)
 
 
+def error_class(status: int, code: str | None) -> type[RatchetError]:
+    """The error that an answer with this status and code stands for."""
+    kinds = [kind for kind, listed in STATUS_OF if listed == status]
+    if not kinds:
+        return Rejected if 400 <= status < 500 and status not in RETRYABLE else Unavailable
+    return next((kind for kind in kinds if code is not None and kind.code == code), kinds[0])
+
+
 def internal_error() -> HttpError:
-    """The answer to a request that met a bug, which the log describes."""
+    """The answer to a request that met a bug; the log describes the bug."""
     return HttpError(500, "internal error; the service's log has the details")

@@ -55,15 +55,15 @@ class App:
     components: Sequence[Component]
     checks: Mapping[str, Check] = field(default_factory=dict[str, Check])
     notes: Mapping[str, Check] = field(default_factory=dict[str, Check])
-    """Faults that are reported with readiness, and alerted, but do not keep the service from its work."""
+    """Faults that /readyz reports and alerts name, but that do not keep the service from its work."""
     drain_s: float = 0.0
-    """How much longer than `shutdown_s` a stop may take: for calls that are under way."""
+    """How much longer than `shutdown_s` a stop may take, so that open calls can end."""
 
 
 class Periodic:
     """Runs `action` every `interval_s` seconds, the first time at once; an action never overlaps itself.
 
-    Whatever an action raises is logged, and tried again at the next tick: it must not end the service.
+    An error of an action is logged, and the next tick tries again: it must not end the service.
     """
 
     def __init__(self, interval_s: float, action: Callable[[], Awaitable[None]], name: str = "periodic") -> None:
@@ -108,7 +108,9 @@ def run(name: str, build: Callable[[S], AbstractAsyncContextManager[App]], kind:
 
 
 async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: SharedSettings) -> bool:
-    stopping = _stop_signals()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     health = Health(name)
     server = HttpServer(health_app(health), settings.http_host, settings.health_port)
     serving = asyncio.create_task(server.run())
@@ -138,7 +140,7 @@ async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: S
 
 
 async def supervise(app: App, stopping: asyncio.Event, shutdown_s: float) -> bool:
-    """Run the components until a signal, or until one ends. Returns whether the end was asked for."""
+    """Run the components until a signal, or until one of them ends. Returns whether it was a signal."""
     tasks = [asyncio.create_task(component.run()) for component in app.components]
     asked = asyncio.create_task(stopping.wait())
     await asyncio.wait({asked, *tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -147,32 +149,18 @@ async def supervise(app: App, stopping: asyncio.Event, shutdown_s: float) -> boo
     for component, task in zip(app.components, tasks, strict=True):
         if task.done() and not healthy:
             log.error("component ended", component=type(component).__name__, exc_info=task.exception())
-    await _stop_in_order(app.components, tasks, shutdown_s)
-    log.info("stopped")
-    return healthy
-
-
-async def _stop_in_order(
-    components: Sequence[Component], tasks: Sequence[asyncio.Task[None]], shutdown_s: float
-) -> None:
-    """Last started, first stopped; one deadline for all of them together."""
+    # Last started, first stopped; one deadline for all of them together.
     loop = asyncio.get_running_loop()
     deadline = loop.time() + shutdown_s
-    for component, task in zip(reversed(components), reversed(tasks), strict=True):
+    for component, task in zip(reversed(app.components), reversed(tasks), strict=True):
         await component.stop()
         await asyncio.wait({task}, timeout=max(0.0, deadline - loop.time()))
         if not task.done():
             log.warning("did not stop in time", component=type(component).__name__)
             await end(task)
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    for component, result in zip(components, results, strict=True):
+    for component, result in zip(app.components, results, strict=True):
         if isinstance(result, Exception):
             log.error("component failed", component=type(component).__name__, exc_info=result)
-
-
-def _stop_signals() -> asyncio.Event:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    return stopping
+    log.info("stopped")
+    return healthy

@@ -1,8 +1,8 @@
 """Requests that change something come from programs, not from web pages of other sites.
 
 A page that a person has open can send requests to a service on the person's machine or network. Without asking first it
-can send no JSON content type; `Origin` names the page's own site; and a page whose name was made to point here
-(DNS rebinding) gives that name as `Host`. All three are checked, for every method that may change something.
+can send no JSON content type; `Origin` names the page's own site; and a page whose name was made to point here (DNS
+rebinding) sends that name as `Host`. All three are checked, for every method that may change something.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class SameSite:
-    """Refuses what a page of another site may have sent, in front of any ASGI application.
+    """Refuses, in front of any ASGI application, requests that a page of another site may have sent.
 
     `hosts`: names under which the service is known beside IP addresses and names without a dot.
     """
@@ -32,22 +32,22 @@ class SameSite:
         """ASGI entry point: 403 for another site, 415 for another content type than JSON, 400 for more than one."""
         problem = None
         if scope["type"] == "http" and scope["method"] not in _SAFE:
-            problem = _repeated(scope["headers"]) or refusal(dict(scope["headers"]), self._hosts)
+            problem = _repeated_header(scope["headers"]) or refusal(dict(scope["headers"]), self._hosts)
         if problem is not None:
             await send_response(send, problem_response(problem))
         else:
             await self._app(scope, receive, send)
 
 
-def _repeated(headers: Sequence[tuple[bytes, bytes]]) -> HttpError | None:
-    """A proxy in front may have judged the one that is not judged here."""
+def _repeated_header(headers: Sequence[tuple[bytes, bytes]]) -> HttpError | None:
+    """A proxy in front may have judged another copy of the header than this server would."""
     names = [name for name, _ in headers]
     twice = next((name for name in (b"host", b"origin", b"content-type") if names.count(name) > 1), None)
     return HttpError(400, f"the header {twice.decode()} comes twice", code="repeated_header") if twice else None
 
 
 def refusal(headers: Mapping[bytes, bytes], hosts: frozenset[str]) -> HttpError | None:
-    """What is wrong with a request that may change something; None when nothing is."""
+    """Why a request that may change something is refused; None when it is not."""
     host = headers.get(b"host", b"").decode("latin-1").lower()
     name = _name(host)
     if host and not (_cannot_be_a_site(name) or name in hosts):
@@ -78,7 +78,7 @@ def _name(host: str) -> str:
 
 
 def _cannot_be_a_site(name: str) -> bool:
-    """An address, or a name without a dot, such as `localhost` and services' names: no stranger can register those."""
+    """An address, or a name without a dot, such as `localhost` and services' names: no attacker can register those."""
     if "." not in name and ":" not in name:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Settings that all services share: where the broker, the warehouse and the object store are; and how any are read."""
+"""Settings that all services share: addresses of broker, warehouse and object store; and how settings are read."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ LogLevel = Annotated[Literal["debug", "info", "warning", "error", "critical"], B
 
 
 def _from_json(value: object) -> object:
-    """A variable's text as what it says; what is no text is that already. Raises `ValueError` when it is no JSON."""
+    """The value of a variable that holds JSON; a value that is no text stays as it is. Raises `ValueError`."""
     if not isinstance(value, str):
         return value
     try:
         return json.loads(value)
     except ValueError as error:
-        raise ValueError(f"it is no JSON: {error}") from error
+        raise ValueError(f"it is not JSON: {error}") from error
 
 
 FROM_JSON = (NoDecode, BeforeValidator(_from_json))
-"""For a field that a variable gives as JSON: also when the variable is not one of this process's environment."""
+"""Annotates a field whose variable holds JSON, also one that does not come from this process's environment."""
 
 
 class EnvironmentSettings(Protocol):
-    """What `read` makes: a class of pydantic-settings."""
+    """Settings that `read` makes: a class of pydantic-settings."""
 
     model_config: SettingsConfigDict
 
@@ -50,11 +50,11 @@ class SharedSettings(BaseSettings):
     nats_url: str = "nats://127.0.0.1:4222"
     """Broker; `tls://` insists on TLS."""
     nats_seed_file: Path | None = None
-    """File with this service's NKEY seed; none where the broker asks for no credentials."""
+    """File with this service's NKEY seed; unset for a broker that asks for no credentials."""
     replicas: int = 1
     """Copies of every stream and bucket: 1 on one machine, 3 in a cluster."""
     stream_max_bytes: Annotated[dict[str, int], *FROM_JSON] = Field(default_factory=dict)
-    """JSON: stream -> bytes it may hold, where that differs from `contracts/topics.json`."""
+    """JSON: stream -> bytes that it may hold; a stream that is not named has the bound of `contracts/topics.json`."""
     clickhouse_url: str = "http://127.0.0.1:8123"
     """ClickHouse's HTTP interface, or HTTPS; user and password may stand in the url."""
     clickhouse_database: str = "ratchet"
@@ -85,7 +85,7 @@ class SharedSettings(BaseSettings):
 
     @property
     def bus(self) -> BusSettings:
-        """What the bus needs to know."""
+        """The settings of the bus."""
         return BusSettings(self.nats_url, self.nats_seed_file, self.replicas, self.stream_max_bytes)
 
 
@@ -97,7 +97,7 @@ def read(kind: type[S]) -> S:
     except SettingsError as error:
         unread = re.search(r'field "(\w+)"', str(error))
         variable = prefix + (unread[1].upper() if unread else "*")
-        raise ConfigError(f"wrong setting {variable}: it is no JSON: {error.__cause__}") from error
+        raise ConfigError(f"wrong setting {variable}: it is not JSON: {error.__cause__}") from error
     except ValidationError as error:
         shared = error.title == SharedSettings.__name__
         wrong = faults(error, PREFIX if shared else prefix)
@@ -105,7 +105,7 @@ def read(kind: type[S]) -> S:
 
 
 def faults(error: ValidationError, prefix: str) -> str:
-    """Each fault with its variable and the place in it; a fault of several together names its fields itself."""
+    """Each fault with its variable and its place in the value; a fault across several fields names them itself."""
     faults: list[str] = []
     for one in error.errors(include_url=False):
         field = str(one["loc"][0]).upper() if one["loc"] else "*"

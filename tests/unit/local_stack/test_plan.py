@@ -114,7 +114,7 @@ def test_a_drain_other_than_a_time_is_refused(tmp_path: Path, text: str) -> None
 def test_a_stacks_environment_may_hold_json() -> None:
     shared = shared_of({"RATCHET_STREAM_MAX_BYTES": '{"RL_TURNS": 5}', "RATCHET_ALLOWED_HOSTS": '["a.example"]'})
     assert (shared.stream_max_bytes, shared.allowed_hosts) == ({"RL_TURNS": 5}, ["a.example"])
-    with pytest.raises(ConfigError, match=r"^wrong setting RATCHET_ALLOWED_HOSTS: it is no JSON"):
+    with pytest.raises(ConfigError, match=r"^wrong setting RATCHET_ALLOWED_HOSTS: it is not JSON"):
         shared_of({"RATCHET_ALLOWED_HOSTS": "a.example"})
 
 

@@ -47,7 +47,7 @@ class Call:
 
     @property
     def unread(self) -> int:
-        """Chunks of the body that nobody has asked for."""
+        """Chunks of the body that the app has not read."""
         return len(self._chunks)
 
     @property
@@ -67,7 +67,7 @@ async def called(handler: Handler, chunks: Sequence[bytes] = (b"{}",), limit: in
 
 
 async def echo(request: Request) -> Response:
-    return json_response({"said": request.json(), "one": request.header(b"x-one"), "empty": request.header(b"empty")})
+    return json_response({"body": request.json(), "one": request.header(b"x-one"), "empty": request.header(b"empty")})
 
 
 def raising(error: Exception) -> Handler:
@@ -79,7 +79,7 @@ def raising(error: Exception) -> Handler:
 
 async def test_a_body_in_pieces_is_put_together() -> None:
     call = await called(echo, [b'{"a":', b" 1", b"}"])
-    assert (call.status, call.json) == (200, {"said": {"a": 1}, "one": "1", "empty": None})
+    assert (call.status, call.json) == (200, {"body": {"a": 1}, "one": "1", "empty": None})
 
 
 @pytest.mark.parametrize("chunks", [[b"x" * 101], [b"x" * 60, b"x" * 60, b"x"]])
@@ -145,7 +145,7 @@ async def test_every_error_has_openais_shape(error: Exception, status: int, kind
     assert "a bug" not in call.json["error"]["message"]
 
 
-async def test_a_handler_ends_when_its_client_goes() -> None:
+async def test_a_handler_ends_when_its_client_goes_away() -> None:
     started, ended = asyncio.Event(), asyncio.Event()
 
     async def endless(_: Request) -> Response:
@@ -173,7 +173,7 @@ async def test_errors_are_answered_while_the_client_is_watched() -> None:
     assert (await called(echo, cancel_on_disconnect=True)).status == 200
 
 
-async def test_nothing_is_sent_to_a_client_that_left_before_it_was_heard() -> None:
+async def test_nothing_is_sent_to_a_client_that_left_before_its_body_was_read() -> None:
     call = Call([], stays=False)
     scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
     await JsonApi(lambda _, __: echo, 100)(scope, call.receive, call.send)

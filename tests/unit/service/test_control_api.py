@@ -1,4 +1,4 @@
-"""A control API: a handler's signature says what is read, answered and documented; every error has one shape."""
+"""A control API: what it reads, answers and documents follows from a handler's signature; every error has one shape."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ async def things() -> AsyncIterator[httpx.AsyncClient]:
 START = {"version": 3, "actor": "ann", "reason": "because"}
 
 
-async def test_an_answer_is_the_struct_with_the_status_that_its_handler_says(things: httpx.AsyncClient) -> None:
-    found = await things.get("/v1/things/known", params={"limit": 7})
-    assert (found.status_code, found.json()) == (200, {"feedback_id": "known", "trajectory_id": "7"})
-    assert found.headers["content-type"] == "application/json"
+async def test_an_answer_is_the_struct_with_the_status_that_its_handler_gives(things: httpx.AsyncClient) -> None:
+    answer = await things.get("/v1/things/known", params={"limit": 7})
+    assert (answer.status_code, answer.json()) == (200, {"feedback_id": "known", "trajectory_id": "7"})
+    assert answer.headers["content-type"] == "application/json"
     assert [(await things.post(f"/v1/things/{name}", json=START)).status_code for name in ("known", "new")] == [
         200,
         201,
@@ -77,7 +77,7 @@ async def test_an_answer_is_the_struct_with_the_status_that_its_handler_says(thi
         ("POST", "/v1/things/known", b'{"version": 3, "actor": "ann", "reason": "x", "force": 1}', 400, "force", None),
     ],
 )
-async def test_every_error_has_the_one_shape_and_names_what_is_wrong(
+async def test_every_error_has_one_shape_and_names_the_wrong_part(
     things: httpx.AsyncClient, method: str, path: str, body: bytes | None, status: int, param: str | None, code: str
 ) -> None:
     answer = await things.request(method, path, content=body)
@@ -89,11 +89,11 @@ async def test_every_error_has_the_one_shape_and_names_what_is_wrong(
     assert "a bug" not in error["message"]
 
 
-async def test_a_wrong_method_is_told_the_right_ones(things: httpx.AsyncClient) -> None:
+async def test_the_answer_to_a_wrong_method_names_the_right_ones(things: httpx.AsyncClient) -> None:
     assert "GET" in (await things.delete("/v1/things/known")).headers["allow"]
 
 
-def test_the_document_names_every_body_and_every_error_and_nothing_that_cannot_come() -> None:
+def test_the_document_names_every_body_and_every_error_and_no_answer_that_cannot_come() -> None:
     document: Any = served().document()
     operations = document["paths"]["/v1/things/{name}"]
     assert set(operations["get"]["responses"]) == {"200", "404", "422", "503"}

@@ -1,4 +1,4 @@
-"""Files are there as a whole or not at all."""
+"""A file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ratchet.service.files import PRIVATE, staged, write_whole
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_file_appears_when_it_is_complete(tmp_path: Path, durable: bool):
+def test_a_file_appears_when_it_is_complete(tmp_path: Path, durable: bool) -> None:
     path = tmp_path / "runs.jsonl"
     with staged(path, durable=durable) as partial:
         partial.write_bytes(b"one\n")
@@ -20,7 +20,7 @@ def test_a_file_appears_when_it_is_complete(tmp_path: Path, durable: bool):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path):
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     path.write_text("old")
 
@@ -35,7 +35,7 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_is_private_can_be_read_by_its_owner_only_whatever_was_there_before(tmp_path: Path):
+def test_only_its_owner_can_read_a_private_file_whatever_mode_the_old_one_had(tmp_path: Path) -> None:
     path = tmp_path / "stack.json"
     path.write_text("readable by all")
     path.chmod(0o644)
@@ -44,6 +44,6 @@ def test_what_is_private_can_be_read_by_its_owner_only_whatever_was_there_before
     assert stat.S_IMODE(path.stat().st_mode) == PRIVATE
 
 
-def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path):
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_whole(tmp_path / "no" / "file", b"")

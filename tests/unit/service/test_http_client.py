@@ -15,9 +15,23 @@ import msgspec
 import pytest
 
 from ratchet.contract.http.gateway import FeedbackTaken
-from ratchet.errors import BadRequest, NotFound, RatchetError, Rejected, Unavailable, WrongState
+from ratchet.errors import (
+    BadRequest,
+    Conflict,
+    ContractError,
+    DigestMismatch,
+    InvalidMessage,
+    MissingExtra,
+    NotFound,
+    RatchetError,
+    Rejected,
+    Unavailable,
+    Unreadable,
+    WrongState,
+)
 from ratchet.service import http_client
 from ratchet.service.http_client import QUOTED, TIMEOUT, ApiClient, AsyncApiClient, Peer, bearer
+from ratchet.service.problems import http_error
 
 PEER = Peer("the gateway", "http://user:secret@gateway/")
 TAKEN = {"feedback_id": "f", "trajectory_id": "t", "of_a_newer_version": 1}
@@ -26,7 +40,7 @@ Handle = Callable[[httpx.Request], httpx.Response]
 
 
 async def both(handle: Handle, *args: Any, peer: Peer = PEER, **options: Any) -> list[Any]:
-    """What both clients make of it: an answer, or the error."""
+    """The answer, or the error, that each of the two clients gives."""
     results: list[Any] = []
     transport = httpx.MockTransport(handle)
     with ApiClient(peer, transport) as client:
@@ -64,13 +78,22 @@ async def test_an_answer_is_its_struct_whatever_a_newer_service_adds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "content", "kind", "said", "param"),
+    ("status", "content", "kind", "message", "param"),
     [
         (404, {"error": {"message": "no such role: x", "type": "x"}}, NotFound, "no such role: x", None),
         (422, {"error": {"message": "bad", "type": "x", "param": "role", "code": "c"}}, Rejected, "bad", "role"),
         (400, {"error": {"message": "bad", "type": "x", "param": "a.b"}}, BadRequest, "bad", "a.b"),
         (409, {"error": {"message": "it runs", "type": "x"}}, WrongState, "it runs", None),
-        (429, {"error": {"message": "slow down", "type": "x", "code": 429}}, Rejected, "slow down", None),
+        (
+            429,
+            {"error": {"message": "slow down", "type": "x", "code": 429}},
+            Unavailable,
+            "the gateway answered 429: slow down",
+            None,
+        ),
+        (408, b"", Unavailable, "the gateway answered 408: no reason given", None),
+        (425, b"", Unavailable, "the gateway answered 425: no reason given", None),
+        (413, b"too large", Rejected, "too large", None),
         (400, {"detail": "no such base"}, BadRequest, "no such base", None),
         (400, {"message": "too long", "type": "x", "code": 400}, BadRequest, "too long", None),
         (400, {"error": "model not found"}, BadRequest, "model not found", None),
@@ -88,24 +111,55 @@ async def test_an_answer_is_its_struct_whatever_a_newer_service_adds() -> None:
         (307, b"", Unavailable, "the gateway answered 307: no reason given", None),
     ],
 )
-async def test_an_error_is_one_of_the_tree_with_what_the_service_said(
-    status: int, content: object, kind: type[RatchetError], said: str, param: str | None
+async def test_an_error_is_one_of_the_tree_with_the_words_of_the_service(
+    status: int, content: object, kind: type[RatchetError], message: str, param: str | None
 ) -> None:
     body = content if isinstance(content, bytes) else msgspec.json.encode(content)
     for error in await both(lambda _: httpx.Response(status, content=body), "GET", "/x", dict):
-        assert (type(error), str(error), error.param) == (kind, said, param)
+        assert (type(error), str(error), error.param) == (kind, message, param)
 
 
-async def test_a_peer_says_what_its_statuses_mean_and_how_a_refusal_reads() -> None:
+SAME = (BadRequest, NotFound, WrongState, Conflict, Rejected, DigestMismatch, Unavailable)
+"""Classes that come back as they are."""
+MADE: dict[type[RatchetError], RatchetError] = {
+    InvalidMessage: InvalidMessage("it is too long", "/x"),
+    Unreadable: Unreadable("key", 7, "it is damaged"),
+    MissingExtra: MissingExtra("engine", "it"),
+}
+"""Errors whose class takes more than a message."""
+
+
+def tree(kind: type[RatchetError] = RatchetError) -> set[type[RatchetError]]:
+    """The classes of `ratchet.errors`."""
+    below = {each for child in kind.__subclasses__() for each in tree(child)}
+    return {each for each in below | {kind} if each.__module__ == RatchetError.__module__}
+
+
+@pytest.mark.parametrize("kind", sorted(tree(), key=lambda one: one.__name__))
+async def test_every_error_comes_back_over_http_as_itself_or_as_its_nearest_kin(kind: type[RatchetError]) -> None:
+    problem = http_error(MADE.get(kind) or kind("it did not work", param="role"))
+    kin = next((one for one in SAME if kind is one or (one is Unavailable and issubclass(kind, one))), None)
+    expected = kin or (BadRequest if issubclass(kind, ContractError) else Unavailable)
+    for error in await both(lambda _: httpx.Response(problem.status, content=problem.json), "GET", "/x", dict):
+        assert type(error) is expected
+        assert error.code == problem.code or kind.code is None
+        assert str(problem) in str(error)
+        assert http_error(error).status == (problem.status if problem.status != 500 else 503)
+
+
+async def test_a_peer_may_read_its_statuses_and_word_its_refusals_in_its_own_way() -> None:
     peer = Peer("the engine", "http://e", errors={500: Rejected, 429: Unavailable}, refusal="{status}: {reason}")
-    for status, kind, said in ((500, Rejected, "500: broken"), (429, Unavailable, "the engine answered 429: broken")):
+    for status, kind, message in (
+        (500, Rejected, "500: broken"),
+        (429, Unavailable, "the engine answered 429: broken"),
+    ):
         for error in await both(
             lambda _, code=status: httpx.Response(code, text="broken"), "GET", "/x", dict, peer=peer
         ):
-            assert (type(error), str(error)) == (kind, said)
+            assert (type(error), str(error)) == (kind, message)
 
 
-async def test_an_error_repeats_little_of_another_programs_words_and_nothing_where_they_may_be_secret() -> None:
+async def test_an_error_quotes_little_of_another_program_and_nothing_that_may_be_secret() -> None:
     long = {"error": {"message": "x" * 100_000}}
     for error in await both(lambda _: httpx.Response(409, json=long), "GET", "/x", dict):
         assert str(error) == "x" * QUOTED
@@ -127,7 +181,7 @@ async def test_an_answer_that_is_no_answer_is_unavailable(content: bytes) -> Non
         (httpx.ConnectError("refused"), "unavailable"),
         (httpx.ReadTimeout("late"), TIMEOUT),
         (httpx.PoolTimeout("full"), TIMEOUT),
-        (httpx.RemoteProtocolError("the answer of somebody"), "unavailable"),
+        (httpx.RemoteProtocolError("the answer of a user"), "unavailable"),
         (httpx.InvalidURL("no url"), "unavailable"),
     ],
 )
@@ -139,7 +193,7 @@ async def test_a_peer_that_does_not_answer_is_named_without_credentials(failure:
         assert (type(error), error.code) == (Unavailable, code)
         assert str(error).startswith("the gateway does not answer at http://gateway/ (")
         assert "secret" not in str(error)
-        assert "somebody" not in str(error)
+        assert "of a user" not in str(error)
 
 
 async def test_an_answer_without_end_is_not_kept() -> None:

@@ -1,4 +1,4 @@
-"""The life of a service: ordered shutdown, one deadline, and what ends it."""
+"""The life of a service: ordered shutdown, one deadline, and the causes of its end."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_the_last_started_stops_first_and_each_finishes_before_the_next_is
     assert diary[2:] == ["second is asked to stop", "second ends", "first is asked to stop", "first ends"]
 
 
-async def test_one_that_does_not_stop_is_cancelled_at_the_deadline_and_the_rest_still_stops() -> None:
+async def test_a_component_that_does_not_stop_is_cancelled_at_the_deadline_and_the_others_still_stop() -> None:
     diary: list[str] = []
     stopping = asyncio.Event()
     stopping.set()
@@ -70,7 +70,7 @@ async def test_a_component_that_fails_ends_the_service_as_unhealthy() -> None:
 
 
 @pytest.mark.parametrize("fault", [BusUnavailable("away"), RecursionError("too deep"), OverflowError(), KeyError("x")])
-async def test_a_tick_that_fails_in_any_way_is_tried_again(fault: Exception) -> None:
+async def test_the_next_tick_comes_whatever_error_one_raises(fault: Exception) -> None:
     ticks: list[int] = []
     periodic: Periodic
 

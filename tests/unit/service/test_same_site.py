@@ -1,4 +1,4 @@
-"""Pages of other sites change nothing here, whatever they send."""
+"""Pages of other sites change nothing, whatever they send."""
 
 from __future__ import annotations
 

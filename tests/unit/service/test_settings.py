@@ -1,4 +1,4 @@
-"""Settings from the environment, and what is said of wrong ones."""
+"""Settings from the environment, and the errors of wrong ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ratchet.service.settings import EnvironmentSettings, SharedSettings, read
 
 
 @pytest.mark.parametrize(
-    ("kind", "variable", "value", "said"),
+    ("kind", "variable", "value", "message"),
     [
         (SharedSettings, "RATCHET_HEALTH_PORT", "x", "RATCHET_HEALTH_PORT: Input should be a valid integer"),
         (SharedSettings, "RATCHET_LOG_LEVEL", "verbose", "RATCHET_LOG_LEVEL: Input should be 'debug', 'info'"),
@@ -21,7 +21,7 @@ from ratchet.service.settings import EnvironmentSettings, SharedSettings, read
             GatewaySettings,
             "RATCHET_GATEWAY_UPSTREAMS",
             "x",
-            "RATCHET_GATEWAY_UPSTREAMS: it is no JSON: Expecting",
+            "RATCHET_GATEWAY_UPSTREAMS: it is not JSON: Expecting",
         ),
         (
             GatewaySettings,
@@ -34,10 +34,10 @@ from ratchet.service.settings import EnvironmentSettings, SharedSettings, read
     ],
 )
 def test_a_wrong_setting_is_named_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, kind: type[EnvironmentSettings], variable: str, value: str, said: str
+    monkeypatch: pytest.MonkeyPatch, kind: type[EnvironmentSettings], variable: str, value: str, message: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    with pytest.raises(ConfigError, match=f"^wrong setting {said}") as caught:
+    with pytest.raises(ConfigError, match=f"^wrong setting {message}") as caught:
         read(kind)
     assert "\n" not in str(caught.value)
 
