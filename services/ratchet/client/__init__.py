@@ -1,4 +1,4 @@
-"""What an agent imports: record trajectories and feedback without ever waiting for Ratchet."""
+"""The package that an agent imports: it records trajectories and feedback, and never waits for Ratchet."""
 
 from ratchet.client.async_client import AsyncClient
 from ratchet.client.logs import use_stdlib_logging

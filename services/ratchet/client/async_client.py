@@ -16,12 +16,11 @@ from typing import Any
 import structlog
 
 from ratchet.bus.clock import utc_now
-from ratchet.bus.connection import Bus
+from ratchet.bus.connection import Bus, Patience
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.settings import without_user
 from ratchet.bus.spool import NoSpool, Spool
 from ratchet.bus.tasks import end
-from ratchet.client.connection import broker_url, connect
 from ratchet.client.preparer import Preparer
 from ratchet.client.recording import Recording, Stats, new_id
 from ratchet.client.settings import ClientSettings
@@ -31,21 +30,22 @@ from ratchet.contract import DEFAULT_ROLE, TrainingRequest
 from ratchet.errors import ConfigError, Unavailable
 from ratchet.service.contracts import load_contracts
 from ratchet.service.discovery import address
+from ratchet.service.settings import SharedSettings
 
 log = structlog.get_logger()
 
 GRACE_S = 2.0
-"""What closing may take beyond its deadline: writing the rest to the spool."""
+"""How much longer than its deadline closing may take, to write the rest to the spool."""
 COORDINATOR_URL, GATEWAY_URL = "http://127.0.0.1:8081", "http://127.0.0.1:8080"
 """The usual ports."""
 BROKER_S = 3.0
-"""How long asking for training waits for the broker before it asks over HTTP."""
+"""How long a request for training waits for the broker before it goes over HTTP."""
 
 
 class AsyncClient:
     """Records trajectories and feedback in the background; use it as an asynchronous context manager.
 
-    An absent broker is fine, at the start and later: messages wait in a bounded spool on disk.
+    The broker may be away, at the start and later: messages wait in a bounded spool on disk.
     """
 
     def __init__(  # noqa: PLR0913 - keywords, each with a default
@@ -59,7 +59,7 @@ class AsyncClient:
         strict: bool = False,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
-        """`strict` raises on what breaks the contract, instead of logging and counting it."""
+        """`strict` raises for a message that breaks the contract, instead of logging and counting it."""
         self._settings = settings or ClientSettings()
         self._contracts = load_contracts()
         self._now = now
@@ -102,12 +102,12 @@ class AsyncClient:
         )
 
     def trajectory(self, **task: Any) -> TrajectoryRecorder:
-        """Begin a trajectory; see `Recording.trajectory` for what can be said about it."""
+        """Begin a trajectory; see `Recording.trajectory` for the options."""
         return self._recording.trajectory(**task)
 
-    def feedback(self, trajectory_id: str, **said: Any) -> None:
-        """Say something about a trajectory; see `Recording.feedback`."""
-        self._recording.feedback(trajectory_id, **said)
+    def feedback(self, trajectory_id: str, **feedback: Any) -> None:
+        """Give feedback on a trajectory; see `Recording.feedback`."""
+        self._recording.feedback(trajectory_id, **feedback)
 
     def preference(self, prompt: Any, chosen: Any, rejected: Any, **about: Any) -> str:
         """Prefer one answer over another; see `Recording.preference`."""
@@ -116,7 +116,7 @@ class AsyncClient:
     async def train(self, role: str | None = None, algorithm: str = "rloo", **options: Any) -> str:
         """Ask for training, and return the id of the job; see `training.request_of` for the options.
 
-        The bus is asked first. A request that cannot be run becomes a failed job there; over HTTP it raises `Rejected`.
+        The bus comes first. A request that cannot run becomes a failed job there; over HTTP it raises `Rejected`.
         Raises `Unavailable` when neither the broker, nor the coordinator, nor the gateway answers: asking again with
         the same `idempotency_key` is safe.
         """
@@ -130,8 +130,12 @@ class AsyncClient:
             **options,
         )
         self._contracts.check_strict(request)
-        if not await self._told_the_bus(request):
-            await ask_over_http(self._listeners(), request)
+        if not await self._publish_request(request):
+            settings = self._settings
+            coordinator = settings.coordinator_url or address("RATCHET_COORDINATOR_URL") or COORDINATOR_URL
+            gateway = settings.gateway_url or address("RATCHET_GATEWAY_URL") or GATEWAY_URL
+            listeners = Listener("the coordinator", coordinator), Listener("the gateway", gateway, settings.api_key)
+            await ask_over_http(listeners, request)
         return request.training_job_id
 
     async def flush(self, deadline_s: float) -> bool:
@@ -147,7 +151,7 @@ class AsyncClient:
         self._running = asyncio.create_task(self._outbox.run(self._connect))
 
     async def close(self) -> None:
-        """Publish what is queued, within `close_s`; the rest stays in the spool for the next start."""
+        """Publish the queue within `close_s`; the rest stays in the spool for the next start."""
         running, self._running = self._running, None
         if running is None:
             return
@@ -160,7 +164,13 @@ class AsyncClient:
         if self._bus is not None:
             await self._bus.close()
         elif self.stats.pending or self.stats.overflowed:
-            self._warn_unheard()
+            log.warning(
+                "never reached a broker",
+                url=without_user(_broker_url(self._settings.shared)),
+                pending=self.stats.pending,
+                overflowed=self.stats.overflowed,
+                spool=str(self._spool.directory) if self._spool.directory else "none: nothing could be kept",
+            )
         self._spool.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -173,11 +183,18 @@ class AsyncClient:
         await self.close()
 
     async def _connect(self) -> Bus:
-        self._bus = await connect(self._settings.shared, self._name, self._contracts, self._now)
+        """The bus, as soon as the broker can be reached, for as long as that takes; warns once while it is away."""
+        shared = self._settings.shared
+        patience = Patience(
+            address=lambda: _broker_url(shared), first_pause_s=0.25, longest_pause_s=5.0, reconnect_s=1.0, quiet=True
+        )
+        self._bus = await Bus.connect(
+            shared.bus, name=self._name, contracts=self._contracts, now=self._now, patience=patience
+        )
         self._connected.set()
         return self._bus
 
-    async def _told_the_bus(self, request: TrainingRequest) -> bool:
+    async def _publish_request(self, request: TrainingRequest) -> bool:
         """Whether the broker has stored the request. If that is unknown, asking elsewhere is safe: one id, one job."""
         try:
             async with asyncio.timeout(BROKER_S):
@@ -190,27 +207,17 @@ class AsyncClient:
             return False
         return True
 
-    def _listeners(self) -> list[Listener]:
-        given = self._settings
-        return [
-            Listener(given.coordinator_url or address("RATCHET_COORDINATOR_URL") or COORDINATOR_URL),
-            Listener(given.gateway_url or address("RATCHET_GATEWAY_URL") or GATEWAY_URL, given.api_key),
-        ]
 
-    def _warn_unheard(self) -> None:
-        log.warning(
-            "never reached a broker",
-            url=without_user(broker_url(self._settings.shared)),
-            pending=self.stats.pending,
-            overflowed=self.stats.overflowed,
-            spool=str(self._spool.directory) if self._spool.directory else "none: nothing could be kept",
-        )
+def _broker_url(settings: SharedSettings) -> str:
+    """The broker: the configured address, else that of the local stack that runs, else the usual port."""
+    configured = "nats_url" in settings.model_fields_set
+    return settings.nats_url if configured else address("RATCHET_NATS_URL") or settings.nats_url
 
 
 def _open_spool(settings: ClientSettings) -> Spool:
-    """A spool under the data folder, else this user's under the system's temporary one, else none: agents start anyway.
+    """A spool below the data folder, else below the system's temporary one, else none: agents start anyway.
 
-    Others can write to the temporary folder as well: a directory there that is not this user's is not used.
+    Other users can write to the temporary folder as well: a directory there that is not this user's is not used.
     """
     user = os.geteuid() if sys.platform != "win32" else os.getlogin()
     for parent in (settings.shared.data_dir / "client-spool", Path(gettempdir()) / f"ratchet-client-spool-{user}"):

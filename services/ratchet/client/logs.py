@@ -1,4 +1,4 @@
-"""Where the client's log lines go: into the agent's own `logging`, never to its standard output."""
+"""Sends the client's log lines to the agent's own `logging`, never to its standard output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ratchet.service.logs import without_content
 def use_stdlib_logging() -> None:
     """Send structlog's lines to `logging`, unless the agent has set structlog up itself.
 
-    Unconfigured, structlog prints to standard output, which for some agents is a protocol channel.
+    By default structlog prints to standard output, which for some agents is a protocol channel.
     """
     if structlog.is_configured():
         return

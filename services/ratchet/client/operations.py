@@ -1,4 +1,4 @@
-"""What an agent or a script asks about the state of learning: three questions over HTTP, each answered as plain JSON.
+"""Three questions of an agent or a script about the state of learning, over HTTP, each answered as plain JSON.
 
     from ratchet.client.operations import Operations
 
@@ -7,7 +7,7 @@
         operations.get_training_status(role="support")["active"]
         operations.get_dpo_status()["roles"]["support"]["would_fire"]
 
-The answers' fields are described by the coordinator itself, at `/docs`.
+The coordinator itself describes the members of the answers, at `/docs`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TIMEOUT_S = 10.0
 
 
 class Operations:
-    """One connection to the coordinator. Raises `Unavailable` while it does not answer, `Rejected` when it refuses."""
+    """Asks the coordinator. Raises `Unavailable` while it does not answer, `Rejected` when it refuses."""
 
     def __init__(self, coordinator_url: str, timeout_s: float = TIMEOUT_S) -> None:
         self._coordinator = ApiClient(Peer("the coordinator", coordinator_url, timeout_s=timeout_s))
@@ -40,11 +40,11 @@ class Operations:
         self._coordinator.close()
 
     def get_ml_status(self) -> dict[str, Any]:
-        """All of it: jobs by state, slots, and what serves each role (`GET /v1/status`)."""
+        """Jobs by state, slots, and the policy that serves each role (`GET /v1/status`)."""
         return self._get("/v1/status")
 
     def get_training_status(self, role: str | None = None) -> dict[str, Any]:
-        """What trains now, what waits, how the last trainings ended (`GET /v1/status/training`)."""
+        """Running and waiting jobs, and how the last ones ended (`GET /v1/status/training`)."""
         return self._get("/v1/status/training", role)
 
     def get_dpo_status(self, role: str | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What both clients share: making recorders and feedback, and handing over what they made.
+"""The part that both clients share: it makes recorders, feedback and preferences, and queues their messages.
 
 Nothing here waits for the network or a disk, and nothing raises into the agent unless it asked for `strict`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -16,10 +16,9 @@ import structlog
 import uuid_utils
 
 from ratchet.bus.contracts import Contracts
-from ratchet.client.plain import plain
 from ratchet.client.preparer import Preparer
 from ratchet.client.settings import ClientSettings
-from ratchet.client.trajectory import Agent, Desk, TrajectoryRecorder
+from ratchet.client.trajectory import Agent, TrajectoryRecorder, plain
 from ratchet.contract import Feedback, JsonObject, Message, Preference
 from ratchet.contract.reward import preference_id
 from ratchet.contract.trajectory import TaskContext, TrajectoryMetadata
@@ -31,12 +30,12 @@ log = structlog.get_logger()
 Answer = str | list[JsonObject]
 """A text, or chat messages in OpenAI's form."""
 SOURCES = ("human", "teacher", "heuristic", "derived", "rag")
-"""Who can have preferred; nothing else is a preference."""
+"""Sources that a preference can have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What became of everything that was recorded since the client was made."""
+    """The fate of all that was recorded since the client was made."""
 
     published: int
     """Stored by the broker."""
@@ -69,15 +68,14 @@ class Recording:
     ) -> None:
         self.agent = agent
         self.unrecordable = 0
-        """What never became a message: turns, chats and feedback of the wrong shape."""
+        """Turns, chats and feedback of the wrong shape, which became no message."""
         self._settings = settings
         self._contracts = contracts
         self._preparer = preparer
         self._strict = strict
         self._now = now
-        self._desk = Desk(publish=self.submit, report=self._report, new_id=new_id, now=now)
 
-    def trajectory(  # noqa: PLR0913 - keywords: what the contract knows of a trajectory
+    def trajectory(  # noqa: PLR0913 - keywords: the members of a trajectory
         self,
         *,
         task_id: str,
@@ -99,9 +97,12 @@ class Recording:
         `group_key`: equal for several tries of one task. `trajectory_id`: the gateway's (`x-ratchet-trajectory`), when
         the agent's calls go through it. `user_id` is hashed with the key in the settings, and not sent without one.
         """
+        user_ref, key = None, self._settings.user_key
+        if user_id is not None and key is not None:  # keyed: equal users stay equal, and without the key are unknown
+            user_ref = hmac.new(key.get_secret_value().encode(), user_id.encode(), hashlib.sha256).hexdigest()
         return TrajectoryRecorder(
             trajectory_id=trajectory_id or new_id(),
-            agent=self._acting_as(subordinate_profile),
+            agent=replace(self.agent, subordinate_profile=subordinate_profile or self.agent.subordinate_profile),
             task=TaskContext(
                 task_id=task_id,
                 instructions=instructions,
@@ -111,13 +112,16 @@ class Recording:
                 tools=plain(tools),
             ),
             metadata=TrajectoryMetadata(model=model, temperature=temperature),
-            desk=self._desk,
+            publish=self.submit,
+            report=self._report,
+            new_id=new_id,
+            now=self._now,
             parent_trajectory_id=parent_trajectory_id,
-            user_ref=self._user_ref(user_id),
+            user_ref=user_ref,
             labels=plain(labels),
         )
 
-    def feedback(  # noqa: PLR0913 - keywords: what can be said
+    def feedback(  # noqa: PLR0913 - keywords: the kinds of feedback
         self,
         trajectory_id: str,
         *,
@@ -130,14 +134,14 @@ class Recording:
         source: str = "client",
     ) -> None:
         """Say one thing about a trajectory: `thumbs`, `stars` (0..5), `correction`, `comment` or `abandoned`."""
-        said: dict[str, Any] = {
+        values: dict[str, Any] = {
             "thumbs": thumbs,
             "rating": stars,
             "correction": correction,
             "comment": comment,
             "abandoned": abandoned or None,
         }
-        given = [(kind, value) for kind, value in said.items() if value is not None]
+        given = [(kind, value) for kind, value in values.items() if value is not None]
         if len(given) != 1:
             self._report(ValueError("give exactly one of thumbs, stars, correction, comment, abandoned"))
             return
@@ -155,7 +159,7 @@ class Recording:
             )
         )
 
-    def preference(  # noqa: PLR0913 - keywords: what can be said
+    def preference(  # noqa: PLR0913 - keywords: the members of a preference
         self,
         prompt: Answer,
         chosen: Answer,
@@ -170,13 +174,13 @@ class Recording:
     ) -> str:
         """Prefer one answer over another: texts, or lists of OpenAI messages; returns the preference's id.
 
-        The same words of the same rater are the same preference, however often they are said. Raises `Rejected` at once
-        for a `source` that is none of `SOURCES`, and for two answers that are the same: that tells no preference.
+        The same answers of the same rater are one preference, however often they are recorded. Raises `Rejected` at
+        once for a `source` that is none of `SOURCES`, and for two equal answers.
         """
         if source not in SOURCES:
             raise Rejected(f"source must be one of {', '.join(SOURCES)}, not {source!r}")
         if chosen == rejected:
-            raise Rejected("chosen and rejected are the same: that tells no preference")
+            raise Rejected("chosen and rejected are the same: that is no preference")
         made = Preference(
             preference_id=preference_id([self.agent.role, source, rater, prompt, chosen, rejected]),
             prompt=plain(prompt),
@@ -205,23 +209,7 @@ class Recording:
         self.unrecordable += 1
         log.error("not recorded", **failure(error))
 
-    def _acting_as(self, profile: str | None) -> Agent:
-        agent = self.agent
-        return Agent(
-            agent_id=agent.agent_id,
-            role=agent.role,
-            session_id=agent.session_id,
-            subordinate_profile=profile or agent.subordinate_profile,
-        )
-
-    def _user_ref(self, user_id: str | None) -> str | None:
-        """A keyed hash: the same user is recognised, and nobody can compute who it is."""
-        key = self._settings.user_key
-        if user_id is None or key is None:
-            return None
-        return hmac.new(key.get_secret_value().encode(), user_id.encode(), hashlib.sha256).hexdigest()
-
 
 def new_id() -> str:
-    """A UUIDv7: the time it carries decides which canary weight was in force."""
+    """A UUIDv7: its time decides which canary weight was in force."""
     return str(uuid_utils.uuid7())

@@ -11,7 +11,7 @@ from ratchet.service.settings import SharedSettings
 class ClientSettings(BaseSettings):
     """Read from `RATCHET_CLIENT_*`; the broker's address from `RATCHET_NATS_URL`.
 
-    Addresses that nobody gives are those of the local stack in `RATCHET_DIR` (`.ratchet`), while one runs.
+    Addresses that are not set are those of the local stack in `RATCHET_DIR` (`.ratchet`), while one runs.
     """
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_CLIENT_", frozen=True)
@@ -19,19 +19,18 @@ class ClientSettings(BaseSettings):
     shared: SharedSettings = Field(default_factory=SharedSettings)
     """Where the broker is, and the folder for the spool."""
     queue_limit: int = 10_000
-    """Messages kept in memory before more of them are counted as lost: in each of two queues, before and after they
-    are redacted."""
+    """Messages kept in memory, before further ones count as lost: in each of two queues, before and after redaction."""
     queue_bytes: int = 64 * 1024 * 1024
-    """Bytes of messages kept in memory, in the same way."""
+    """Bytes of messages kept in memory, in each of the two queues."""
     spool_bytes: int = 256 * 1024 * 1024
     """Disk space for messages while the broker is away."""
     close_s: float = 5.0
-    """How long closing waits for the broker; what is left then stays in the spool for the next start."""
+    """How long closing waits for the broker; the rest stays in the spool for the next start."""
     coordinator_url: str | None = None
-    """Where `train` asks while the broker is away; by default `RATCHET_COORDINATOR_URL`."""
+    """The first server that `train` asks while the broker is away; by default `RATCHET_COORDINATOR_URL`."""
     gateway_url: str | None = None
-    """Where it asks next; by default `RATCHET_GATEWAY_URL`."""
+    """The second one; by default `RATCHET_GATEWAY_URL`."""
     api_key: SecretStr | None = None
     """Key for a gateway that asks for one."""
     user_key: SecretStr | None = None
-    """Key of the hash that turns user ids into `user_ref`; without it user ids are not sent at all."""
+    """Key of the hash that turns user ids into `user_ref`; without it the client sends no user ids."""

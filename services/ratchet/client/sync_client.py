@@ -22,14 +22,14 @@ log = structlog.get_logger()
 T = TypeVar("T")
 START_S = 10.0
 TRAIN_S = 60.0
-"""Beyond every deadline inside."""
+"""Longer than every deadline inside."""
 
 
 class Client:
     """Records trajectories and feedback in the background; use it as a context manager, from any thread.
 
-    A client that is not closed is closed when the interpreter exits. After a fork the child gets threads, a connection
-    and a spool of its own with its first use.
+    The interpreter's exit closes a client that is still open. After a fork, its first use in the child gives the child
+    threads, a connection and a spool of its own.
     """
 
     def __init__(self, agent_id: str, *, settings: ClientSettings | None = None, **options: Any) -> None:
@@ -47,12 +47,12 @@ class Client:
         return self._client.stats
 
     def trajectory(self, **task: Any) -> TrajectoryRecorder:
-        """Begin a trajectory; see `Recording.trajectory` for what can be said about it."""
+        """Begin a trajectory; see `Recording.trajectory` for the options."""
         return self._here().trajectory(**task)
 
-    def feedback(self, trajectory_id: str, **said: Any) -> None:
-        """Say something about a trajectory; see `Recording.feedback`."""
-        self._here().feedback(trajectory_id, **said)
+    def feedback(self, trajectory_id: str, **feedback: Any) -> None:
+        """Give feedback on a trajectory; see `Recording.feedback`."""
+        self._here().feedback(trajectory_id, **feedback)
 
     def preference(self, prompt: Any, chosen: Any, rejected: Any, **about: Any) -> str:
         """Prefer one answer over another; see `Recording.preference`."""
@@ -68,7 +68,7 @@ class Client:
         return self._call(client.flush(deadline_s), deadline_s + GRACE_S)
 
     def close(self) -> None:
-        """Publish what is queued, within `close_s`; the rest stays in the spool for the next start."""
+        """Publish the queue within `close_s`; the rest stays in the spool for the next start."""
         if not self._open or self._pid != os.getpid():
             return
         self._open = False

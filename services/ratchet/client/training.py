@@ -1,4 +1,4 @@
-"""Asking for training: as a message on the bus, or over HTTP while the bus is away."""
+"""Requests for training: as a message on the bus, or over HTTP while the broker does not answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pydantic import SecretStr
 
-from ratchet.bus.settings import without_user
 from ratchet.contract import TrainingRequest, named_id
 from ratchet.contract.http.jobs import JobIn
 from ratchet.contract.training import Dataset, DatasetFilter, Hyperparameters, TrainingConfig
@@ -25,13 +24,15 @@ HTTP_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Somebody who takes requests for training over HTTP, and the key that is meant for them alone."""
+    """A server that takes requests for training over HTTP, and the key that no other server may see."""
 
+    name: str
+    """For errors, such as `the coordinator`."""
     url: str
     api_key: SecretStr | None = None
 
 
-def request_of(  # noqa: PLR0913 - keywords: what can be asked for
+def request_of(  # noqa: PLR0913 - keywords: the options of a request
     *,
     role: str,
     algorithm: str,
@@ -47,7 +48,14 @@ def request_of(  # noqa: PLR0913 - keywords: what can be asked for
     idempotency_key: str | None = None,
 ) -> TrainingRequest:
     """The request. The same `idempotency_key` names the same job. Raises `Rejected` for a misspelt hyperparameter."""
-    chosen = DatasetFilter(min_reward=min_reward, sources=list(sources) if sources is not None else None)
+    unknown = sorted(set(hyperparameters or {}) - set(Hyperparameters.__struct_fields__))
+    if unknown:
+        raise Rejected(f"no such hyperparameter: {', '.join(unknown)}")
+    try:
+        chosen = msgspec.convert(dict(hyperparameters or {}), Hyperparameters)
+    except msgspec.ValidationError as error:
+        raise Rejected(f"hyperparameters: {error}") from error
+    query = DatasetFilter(min_reward=min_reward, sources=list(sources) if sources is not None else None)
     return TrainingRequest(
         training_job_id=named_id("job", role, idempotency_key) if idempotency_key else fresh_id,
         timestamp=now,
@@ -57,9 +65,9 @@ def request_of(  # noqa: PLR0913 - keywords: what can be asked for
             algorithm=algorithm,
             base_model=base_model,
             dataset=Dataset(
-                source="clickhouse", sample_size=samples, filter=chosen if chosen != DatasetFilter() else None
+                source="clickhouse", sample_size=samples, filter=query if query != DatasetFilter() else None
             ),
-            hyperparameters=_hyperparameters(hyperparameters or {}),
+            hyperparameters=chosen,
         ),
         role=role,
         priority=priority,
@@ -67,45 +75,16 @@ def request_of(  # noqa: PLR0913 - keywords: what can be asked for
     )
 
 
-def _hyperparameters(said: Mapping[str, Any]) -> Hyperparameters:
-    unknown = sorted(set(said) - set(Hyperparameters.__struct_fields__))
-    if unknown:
-        raise Rejected(f"no such hyperparameter: {', '.join(unknown)}")
-    try:
-        return msgspec.convert(dict(said), Hyperparameters)
-    except msgspec.ValidationError as error:
-        raise Rejected(f"hyperparameters: {error}") from error
-
-
 async def ask_over_http(
     listeners: Sequence[Listener], request: TrainingRequest, transport: httpx.AsyncBaseTransport | None = None
 ) -> None:
-    """Ask the first of the listeners that answers; it knows the job by its id if it was told before.
+    """Ask the first of the listeners that answers; a job that it already has keeps its id, and is not started twice.
 
-    Raises `Rejected` with what is wrong with the request, or `Unavailable` with every reason.
+    Raises `Rejected` with the fault of the request, or `Unavailable` with the reasons of all listeners.
     """
     from ratchet.service.http_client import AsyncApiClient, Peer, bearer  # noqa: PLC0415 - most agents never ask
 
-    reasons: list[str] = []
-    meanings = {**dict.fromkeys(range(400, 500), Unavailable), **dict.fromkeys((400, 409, 422), Rejected)}
-    for listener in listeners:
-        key = listener.api_key.get_secret_value() if listener.api_key else None
-        peer = Peer(
-            without_user(listener.url), listener.url, bearer(key), HTTP_S, meanings, "training was refused: {reason}"
-        )
-        async with AsyncApiClient(peer, transport) as client:
-            try:
-                client.good(await client.exchange("POST", "/v1/jobs", body=_body(request)))
-            except Unavailable as error:
-                reasons.append(str(error))
-            else:
-                return
-    raise Unavailable(f"cannot ask for training: {'; '.join(reasons)}")
-
-
-def _body(request: TrainingRequest) -> JobIn:
-    """The request as the coordinator's HTTP API takes it."""
-    return JobIn(
+    body = JobIn(
         **msgspec.structs.asdict(request.training_config),
         role=request.role,
         priority=request.priority,
@@ -113,3 +92,16 @@ def _body(request: TrainingRequest) -> JobIn:
         training_job_id=request.training_job_id,
         idempotency_key=request.idempotency_key,
     )
+    reasons: list[str] = []
+    errors = {**dict.fromkeys(range(400, 500), Unavailable), **dict.fromkeys((400, 409, 422), Rejected)}
+    for listener in listeners:
+        key = listener.api_key.get_secret_value() if listener.api_key else None
+        peer = Peer(listener.name, listener.url, bearer(key), HTTP_S, errors, "training was refused: {reason}")
+        async with AsyncApiClient(peer, transport) as client:
+            try:
+                client.content_of(await client.exchange("POST", "/v1/jobs", body=body))
+            except Unavailable as error:
+                reasons.append(str(error))
+            else:
+                return
+    raise Unavailable(f"cannot ask for training: {'; '.join(reasons)}")

@@ -1,17 +1,16 @@
-"""Recording one trajectory while the agent works."""
+"""Records one trajectory while the agent works."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import msgspec
 
-from ratchet.client.plain import plain
 from ratchet.contract import JsonObject, Outcome, PolicyClaim, Trajectory
 from ratchet.contract.trajectory import (
     Action,
@@ -30,7 +29,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 @dataclass(frozen=True, kw_only=True)
 class Agent:
-    """Who records."""
+    """The agent that records."""
 
     agent_id: str
     role: str
@@ -38,36 +37,29 @@ class Agent:
     subordinate_profile: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Desk:
-    """Where a recorder gets its time from and leaves its work."""
-
-    publish: Callable[[Trajectory], None]
-    report: Callable[[Exception], None]
-    """Told what could not be recorded. Raises it if the client is strict, counts it otherwise."""
-    new_id: Callable[[], str]
-    now: Callable[[], datetime]
-
-
 @dataclass(kw_only=True)
 class TrajectoryRecorder:
     """A trajectory in the making; leaving the `with` block publishes it, once, whatever happened inside.
 
-    An exception inside marks the outcome as a failure that the agent reported itself, and goes on to the caller.
-    A trajectory without a turn says nothing and is not published, nor is one of which a part could not be recorded.
+    An exception inside marks the outcome as a failure that the agent reported itself, and propagates to the caller.
+    A trajectory without a turn is not published, nor is one with a part that could not be recorded.
     """
 
     trajectory_id: str
     agent: Agent
     task: TaskContext
     metadata: TrajectoryMetadata
-    desk: Desk = field(repr=False)
+    publish: Callable[[Trajectory], None] = field(repr=False)
+    report: Callable[[Exception], None] = field(repr=False)
+    """Takes the error of a part that could not be recorded. Raises it if the client is strict, else counts it."""
+    new_id: Callable[[], str] = field(repr=False)
+    now: Callable[[], datetime] = field(repr=False)
     parent_trajectory_id: str | None = None
     user_ref: str | None = None
     labels: JsonObject | None = None
 
     def __post_init__(self) -> None:
-        self._started_at = self.desk.now()
+        self._started_at = self.now()
         self._turns: list[TrajectoryTurn] = []
         self._outcome: Outcome | None = None
         self._quality: Quality | None = None
@@ -86,16 +78,16 @@ class TrajectoryRecorder:
         thought_process: Sequence[str] | None = None,
         reward: float | None = None,
     ) -> None:
-        """Add what the agent saw, did and got.
+        """Add one turn: the agent's observation, its action, and the result.
 
-        Plain text is a user's message, the agent's answer, and what came out. Otherwise the members of the contract:
+        Plain texts are a user's message, the agent's answer, and the output. Otherwise the members of the contract:
         observation {type, content, context?}, action {type, tool_name?, tool_args?, raw_response?},
         result {success, output?, error?, execution_time_ms?}.
         """
         with self._guarded():
             turn = TrajectoryTurn(
                 turn_id=len(self._turns) + 1,
-                timestamp=self.desk.now(),
+                timestamp=self.now(),
                 observation=_observation(observation),
                 action=_action(action),
                 result=_result(result),
@@ -105,7 +97,7 @@ class TrajectoryRecorder:
             self._turns.append(turn)
 
     def chat(self, messages: Sequence[JsonObject], *, tools: Sequence[JsonObject] | None = None) -> None:
-        """Take a whole conversation in OpenAI's form, tool calls and results included, as this trajectory's turns."""
+        """Record a whole conversation in OpenAI's form, tool calls and results included, as this trajectory's turns."""
         with self._guarded():
             instructions, self._turns = trajectory_turns(plain(list(messages)), started_at=self._started_at)
             self.task = msgspec.structs.replace(
@@ -122,7 +114,7 @@ class TrajectoryRecorder:
         score: float | None = None,
         verified_by: str | None = None,
     ) -> None:
-        """How it ended: `success`, `partial` or `failure`. Say `verified_by` when something checked it."""
+        """How it ended: `success`, `partial` or `failure`. Name in `verified_by` the check that verified it, if any."""
         self._outcome = Outcome(
             status=status, completion_percentage=completion_percentage, score=score, verified_by=verified_by
         )
@@ -141,38 +133,59 @@ class TrajectoryRecorder:
         )
 
     def policy(self, claim: PolicyClaim) -> None:
-        """Which policy answered, when the agent knows it from the gateway's headers."""
+        """The policy that answered, if the agent knows it from the gateway's headers."""
         self._policy = claim
 
     def usage(self, *, tokens: int = 0, cost_usd: float = 0.0) -> None:
-        """Add what a call used."""
+        """Add the tokens and the cost of a call."""
         self._tokens = (self._tokens or 0) + tokens
         self._cost = (self._cost or 0.0) + cost_usd
 
     def subordinate(self, profile: str, *, task_id: str, instructions: str = "") -> TrajectoryRecorder:
         """Begin the trajectory of a sub-agent: same session, linked to this one."""
         return TrajectoryRecorder(
-            trajectory_id=self.desk.new_id(),
-            agent=Agent(
-                agent_id=f"{self.agent.agent_id}/{profile}",
-                role=self.agent.role,
-                session_id=self.agent.session_id,
-                subordinate_profile=profile,
-            ),
+            trajectory_id=self.new_id(),
+            agent=replace(self.agent, agent_id=f"{self.agent.agent_id}/{profile}", subordinate_profile=profile),
             task=TaskContext(task_id=task_id, instructions=instructions, domain=self.task.domain),
             metadata=TrajectoryMetadata(model=self.metadata.model, temperature=self.metadata.temperature),
-            desk=self.desk,
+            publish=self.publish,
+            report=self.report,
+            new_id=self.new_id,
+            now=self.now,
             parent_trajectory_id=self.trajectory_id,
             user_ref=self.user_ref,
         )
 
     def end(self) -> None:
-        """Publish. Happens by itself at the end of the `with` block; a second call does nothing."""
+        """Publish. The end of the `with` block does so by itself; a second call does nothing."""
         if self._ended:
             return
         self._ended = True
-        if self._turns and not self._broken:
-            self.desk.publish(self._trajectory())
+        if not self._turns or self._broken:
+            return
+        metadata = msgspec.structs.replace(
+            self.metadata, total_tokens=self._tokens, total_cost_usd=self._cost, source=self.metadata.source or "client"
+        )
+        self.publish(
+            Trajectory(
+                trajectory_id=self.trajectory_id,
+                session_id=self.agent.session_id,
+                agent_id=self.agent.agent_id,
+                start_timestamp=self._started_at,
+                end_timestamp=self.now(),
+                turns=list(self._turns),
+                task_context=self.task,
+                metadata=metadata,
+                role=self.agent.role,
+                subordinate_profile=self.agent.subordinate_profile,
+                user_ref=self.user_ref,
+                outcome=self._outcome,
+                policy=self._policy,
+                quality=self._quality,
+                parent_trajectory_id=self.parent_trajectory_id,
+                labels=self.labels,
+            )
+        )
 
     def __enter__(self) -> TrajectoryRecorder:
         return self
@@ -198,32 +211,17 @@ class TrajectoryRecorder:
         """The boundary to the agent: its work matters more than its record."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - told to the desk, which raises it for a strict client
+        except Exception as error:  # noqa: BLE001 - `report` raises it for a strict client
             self._broken = True
-            self.desk.report(error)
+            self.report(error)
 
-    def _trajectory(self) -> Trajectory:
-        metadata = msgspec.structs.replace(
-            self.metadata, total_tokens=self._tokens, total_cost_usd=self._cost, source=self.metadata.source or "client"
-        )
-        return Trajectory(
-            trajectory_id=self.trajectory_id,
-            session_id=self.agent.session_id,
-            agent_id=self.agent.agent_id,
-            start_timestamp=self._started_at,
-            end_timestamp=self.desk.now(),
-            turns=list(self._turns),
-            task_context=self.task,
-            metadata=metadata,
-            role=self.agent.role,
-            subordinate_profile=self.agent.subordinate_profile,
-            user_ref=self.user_ref,
-            outcome=self._outcome,
-            policy=self._policy,
-            quality=self._quality,
-            parent_trajectory_id=self.parent_trajectory_id,
-            labels=self.labels,
-        )
+
+def plain(value: Any) -> Any:
+    """A deep copy of `value` as JSON has it. An object that JSON has no form for becomes its text.
+
+    `Any` on both sides: agents hand over any object. Raises the errors of msgspec for keys that are no text.
+    """
+    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
 
 
 def _observation(seen: Observation | Content) -> Observation:

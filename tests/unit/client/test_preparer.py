@@ -1,4 +1,4 @@
-"""Between agent and outbox: redacted, checked, bounded, and off the agent's thread."""
+"""Between agent and outbox a message is redacted and checked, within bounds, and not on the agent's thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def made(limit: int = 100, limit_bytes: int = 1_000_000) -> tuple[Preparer, Outb
     return Preparer(outbox, limit, limit_bytes), outbox
 
 
-async def test_secrets_are_taken_out_and_counted_before_anything_is_queued_for_the_bus() -> None:
+async def test_secrets_are_removed_and_counted_before_a_message_reaches_the_outbox() -> None:
     preparer, outbox = made()
     preparer.start()
     task = TaskContext(task_id="t", instructions="mail mia@example.com with key sk-abcdefghijklmnopqrstuvwx1234")
@@ -31,7 +31,7 @@ async def test_secrets_are_taken_out_and_counted_before_anything_is_queued_for_t
     assert preparer.redactions["email"] == 1
 
 
-async def test_what_breaks_the_contract_is_counted_and_its_neighbours_go_on() -> None:
+async def test_a_message_that_breaks_the_contract_is_counted_and_its_neighbours_go_on() -> None:
     preparer, outbox = made()
     preparer.start()
     for message in (trajectory("1"), trajectory("bad", trajectory_id="no uuid"), trajectory("2")):
@@ -51,7 +51,7 @@ async def test_what_cannot_be_redacted_is_not_passed_on() -> None:
     assert (outbox.pending, preparer.invalid) == (0, 1)
 
 
-async def test_a_full_queue_is_counted_and_nothing_waits() -> None:
+async def test_messages_beyond_the_limit_are_counted_and_do_not_wait() -> None:
     preparer, outbox = made(limit=3)
     for n in range(5):
         preparer.put(trajectory(str(n)))
@@ -61,7 +61,7 @@ async def test_a_full_queue_is_counted_and_nothing_waits() -> None:
     assert outbox.pending == 3
 
 
-async def test_a_queue_that_is_full_by_its_bytes_is_counted() -> None:
+async def test_messages_beyond_the_limit_of_bytes_are_counted() -> None:
     preparer, outbox = made(limit_bytes=10_000)
     for n in range(5):
         preparer.put(trajectory(str(n), task_context=TaskContext(task_id=str(n), instructions="x" * 4_000)))
@@ -71,7 +71,7 @@ async def test_a_queue_that_is_full_by_its_bytes_is_counted() -> None:
     assert outbox.pending == 2
 
 
-async def test_what_is_no_json_is_counted_as_invalid() -> None:
+async def test_a_message_without_a_form_in_json_is_counted_as_invalid() -> None:
     preparer, outbox = made()
     preparer.start()
     preparer.put(trajectory(session_id="off \ud800 unicode"))
@@ -79,7 +79,7 @@ async def test_what_is_no_json_is_counted_as_invalid() -> None:
     assert (outbox.pending, preparer.invalid) == (0, 1)
 
 
-async def test_closing_gives_up_at_its_deadline_and_counts_the_rest() -> None:
+async def test_closing_ends_at_its_deadline_and_counts_the_rest() -> None:
     preparer, outbox = made()
     for n in range(3):
         preparer.put(trajectory(str(n)))

@@ -1,4 +1,4 @@
-"""Who is asked for training over HTTP, and what each of them is told."""
+"""The servers that a client asks for training over HTTP, and the requests that each of them gets."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ratchet.contract import TrainingRequest
 from ratchet.errors import Rejected, Unavailable
 from tests.support.messages import AT
 
-COORDINATOR = Listener("http://ann:secret@coordinator:8081/")
-GATEWAY = Listener("http://gateway:8080", SecretStr("key-of-the-gateway"))
+COORDINATOR = Listener("the coordinator", "http://ann:secret@coordinator:8081/")
+GATEWAY = Listener("the gateway", "http://gateway:8080", SecretStr("key-of-the-gateway"))
 
 
 def request(**hyperparameters: object) -> TrainingRequest:
@@ -42,7 +42,7 @@ async def asked(*statuses: int | None) -> list[httpx.Request]:
     return made
 
 
-async def test_the_gateways_key_is_for_the_gateway_alone():
+async def test_the_gateways_key_is_for_the_gateway_alone() -> None:
     first, second = await asked(None, 202)
     assert (first.url.host, "key-of-the-gateway" in str(first.headers.raw)) == ("coordinator", False)
     assert (second.url.host, second.headers["authorization"]) == ("gateway", "Bearer key-of-the-gateway")
@@ -50,22 +50,22 @@ async def test_the_gateways_key_is_for_the_gateway_alone():
     assert msgspec.json.decode(second.content)["training_job_id"] == "job-1"
 
 
-async def test_nobody_else_is_asked_once_one_has_taken_or_refused_it():
+async def test_the_first_server_that_takes_or_refuses_the_request_is_the_last_that_is_asked() -> None:
     assert len(await asked(201)) == 1
     with pytest.raises(Rejected, match="no data"):
         await asked(422)
 
 
-async def test_the_reasons_name_addresses_without_the_credentials_in_them():
+async def test_the_reasons_name_servers_and_addresses_without_credentials() -> None:
     with pytest.raises(Unavailable) as raised:
         await asked(None, 401)
-    assert "http://coordinator:8081/ does not answer" in str(raised.value)
-    assert "http://gateway:8080 answered 401" in str(raised.value)
+    assert "the coordinator does not answer at http://coordinator:8081/ (" in str(raised.value)
+    assert "the gateway answered 401" in str(raised.value)
     assert "secret" not in str(raised.value)
     assert "key-of-the-gateway" not in str(raised.value)
 
 
-def test_a_misspelt_or_impossible_hyperparameter_is_refused():
+def test_a_misspelt_or_impossible_hyperparameter_is_refused() -> None:
     with pytest.raises(Rejected, match="no such hyperparameter: learning_rat"):
         request(learning_rat=1e-5)
     with pytest.raises(Rejected, match="hyperparameters: "):

@@ -1,4 +1,4 @@
-"""A recorder tells what the agent did, and never gets in its way."""
+"""A recorder records the agent's work, and never gets in its way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ratchet.client.trajectory import Agent, Desk, TrajectoryRecorder
+from ratchet.client.trajectory import Agent, TrajectoryRecorder
 from ratchet.contract import Trajectory
 from ratchet.contract.trajectory import Action, Observation, Outcome, TaskContext, TrajectoryMetadata, TurnResult
 from ratchet.rules.chat import chat_messages
@@ -20,22 +20,22 @@ IDS = iter(f"01a1b2c3-0000-7000-8000-{n:012d}" for n in range(1, 1_000_000))
 
 
 class Notes:
-    """Collects what recorders hand over."""
+    """Collects what recorders publish and report."""
 
     def __init__(self) -> None:
         self.published: list[Trajectory] = []
         self.reported: list[Exception] = []
 
     def recorder(self, **changes: Any) -> TrajectoryRecorder:
-        desk = Desk(
-            publish=self.published.append, report=self.reported.append, new_id=lambda: next(IDS), now=lambda: NOON
-        )
         values: dict[str, Any] = {
             "trajectory_id": next(IDS),
             "agent": AGENT,
             "task": TaskContext(task_id="t1", instructions="Help.", domain="general", group_key="g1"),
             "metadata": TrajectoryMetadata(model="gpt-4o", temperature=0.2),
-            "desk": desk,
+            "publish": self.published.append,
+            "report": self.reported.append,
+            "new_id": lambda: next(IDS),
+            "now": lambda: NOON,
         }
         return TrajectoryRecorder(**{**values, **changes})
 
@@ -46,7 +46,7 @@ class Notes:
         return trajectory
 
 
-def test_everything_that_was_said_is_in_the_message() -> None:
+def test_all_that_was_recorded_is_in_the_message() -> None:
     notes = Notes()
     with notes.recorder(labels={"release": "7"}) as t:
         t.turn(
@@ -138,7 +138,7 @@ def test_later_changes_to_the_agents_objects_do_not_reach_the_record() -> None:
     assert notes.one.turns[0].action.tool_args == {"id": 1}
 
 
-def test_what_json_cannot_say_becomes_text() -> None:
+def test_an_object_without_a_form_in_json_becomes_text() -> None:
     notes = Notes()
     with notes.recorder() as t:
         t.turn(observation={"at": NOON, "problem": ValueError("x")}, action="b", result=None)
@@ -155,7 +155,7 @@ def test_what_json_cannot_say_becomes_text() -> None:
         {"observation": "a", "action": "b", "thought_process": 3},
     ],
 )
-def test_a_turn_of_the_wrong_shape_is_reported_and_the_half_told_trajectory_is_not_published(wrong: Any) -> None:
+def test_a_turn_of_the_wrong_shape_is_reported_and_its_trajectory_is_not_published(wrong: Any) -> None:
     notes = Notes()
     with notes.recorder() as t:
         t.turn(observation="a", action="b")
