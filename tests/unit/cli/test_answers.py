@@ -18,7 +18,7 @@ from ratchet.errors import NotFound, Rejected
 from ratchet.local_stack.state import StackRecord, write_record
 
 
-def test_hyperparameters_are_read_as_json_and_nest():
+def test_hyperparameters_are_read_as_json_and_nest() -> None:
     options = ["learning_rate=1e-5", "full_finetune=true", "lora.r=8", "lora.alpha=16.0", "loss_normalization=token"]
     assert hyperparameters(options) == {
         "learning_rate": 1e-5,
@@ -28,12 +28,12 @@ def test_hyperparameters_are_read_as_json_and_nest():
     }
 
 
-def test_a_hyperparameter_without_a_value_is_refused():
+def test_a_hyperparameter_without_a_value_is_refused() -> None:
     with pytest.raises(typer.BadParameter, match="NAME=VALUE"):
         hyperparameters(["epochs"])
 
 
-def test_a_request_file_is_found_and_is_an_object(tmp_path: Path):
+def test_a_request_file_is_found_and_is_an_object(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="there is no file"):
         read_request(tmp_path / "absent.json")
     (tmp_path / "list.json").write_text("[1]")
@@ -50,25 +50,25 @@ def record(started_at: float) -> StackRecord:
     )
 
 
-def test_a_running_stack_says_where_its_services_are(tmp_path: Path):
+def test_a_running_stack_says_where_its_services_are(tmp_path: Path) -> None:
     write_record(tmp_path, record(psutil.Process().create_time()))
     assert locate(tmp_path).url("coordinator") == "http://127.0.0.1:5"
 
 
-def test_a_stack_whose_supervisor_is_gone_does_not_count(tmp_path: Path):
+def test_a_stack_whose_supervisor_is_gone_does_not_count(tmp_path: Path) -> None:
     write_record(tmp_path, record(psutil.Process().create_time() - 1000))
     assert locate(tmp_path).record is None
     with pytest.raises(NoStack, match=rf"no stack runs in {tmp_path}: `ratchet up --dir {tmp_path}` starts one"):
         locate(tmp_path).url("gateway")
 
 
-def test_an_address_in_the_environment_stands_for_a_system_elsewhere(tmp_path: Path):
+def test_an_address_in_the_environment_stands_for_a_system_elsewhere(tmp_path: Path) -> None:
     given = Endpoints(tmp_path, None, {"RATCHET_NATS_URL": "nats://broker:4222"})
     assert settings_of(given).nats_url == "nats://broker:4222"
     assert given.url("gateway") == "http://127.0.0.1:8080"
 
 
-def test_processes_without_their_supervisor_are_named_with_their_pids(tmp_path: Path):
+def test_processes_without_their_supervisor_are_named_with_their_pids(tmp_path: Path) -> None:
     left = Endpoints(tmp_path, None, {}, {"nats": [11], "gateway": [12, 13]})
     with pytest.raises(NoStack, match=rf"nats 11, gateway 12 13\): `ratchet down --dir {tmp_path}` ends them"):
         left.require()
@@ -79,18 +79,18 @@ def report(running: bool, state: str, errors: dict[str, str]) -> StatusReport:
     return StatusReport(running=running, directory="d", pid=1, services={"gateway": service}, errors=errors)
 
 
-def test_the_exit_code_of_status_tells_well_from_amiss_from_absent():
+def test_the_exit_code_of_status_tells_well_from_amiss_from_absent() -> None:
     assert report(True, "ready", {}).exit_code == 0
     assert report(True, "crashed", {}).exit_code == 3
     assert report(True, "ready", {"nats": "no answer"}).exit_code == 3
     assert report(False, "ready", {"nats": "no answer", "clickhouse": "no answer"}).exit_code == 4
 
 
-def test_a_setting_cannot_be_a_value_and_hold_others():
+def test_a_setting_cannot_be_a_value_and_hold_others() -> None:
     with pytest.raises(typer.BadParameter, match=r"--set lora\.r=2: lora already has a value"):
         hyperparameters(["lora=1", "lora.r=2"])
 
 
-def test_a_request_says_only_what_was_chosen():
+def test_a_request_says_only_what_was_chosen() -> None:
     assert request_body("x", "sft", "org/model", {})["base_model"] == "org/model"
     assert dataset_request(5, min_reward=None, sources=["a"]) == {"sample_size": 5, "filter": {"sources": ["a"]}}

@@ -26,7 +26,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("words", "command"), COMMANDS, ids=NAMES)
-def test_odd_values_get_an_answer(words: tuple[str, ...], command: Any, capsys: pytest.CaptureFixture[str]):
+def test_odd_values_get_an_answer(words: tuple[str, ...], command: Any, capsys: pytest.CaptureFixture[str]) -> None:
     for odd in ODD:
         for line in lines(words, command, odd):
             code = main(line)
@@ -37,7 +37,7 @@ def test_odd_values_get_an_answer(words: tuple[str, ...], command: Any, capsys: 
 
 
 @pytest.mark.parametrize("words", [words for words, _ in COMMANDS], ids=" ".join)
-def test_every_error_is_a_document_with_json(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]):
+def test_every_error_is_a_document_with_json(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     code = main([*words, "--no-such-option", "--json"])
     said = capsys.readouterr()
     assert code == ExitCode.USAGE
@@ -45,13 +45,15 @@ def test_every_error_is_a_document_with_json(words: tuple[str, ...], capsys: pyt
     assert f"ratchet {' '.join(words)} --help" in said.err
 
 
-def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]):
+def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rollout"]) == ExitCode.USAGE
     assert "promote" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["jobs", "policies list", "rollout status", "deadletters list", "train"])
-def test_a_role_that_can_be_none_and_a_missing_stack_are_one_line(command: str, capsys: pytest.CaptureFixture[str]):
+def test_a_role_that_can_be_none_and_a_missing_stack_are_one_line(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(command.split()) == ExitCode.NO_STACK
     assert capsys.readouterr().err == "ratchet: no stack runs in .ratchet: `ratchet up` starts one\n"
 
@@ -66,19 +68,19 @@ def test_a_role_that_can_be_none_and_a_missing_stack_are_one_line(command: str, 
         ("--only=nope", "there is no service 'nope'"),
     ],
 )
-def test_a_wrong_port_or_service_is_wrong_usage(option: str, said: str, capsys: pytest.CaptureFixture[str]):
+def test_a_wrong_port_or_service_is_wrong_usage(option: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--dry-run", option]) == ExitCode.USAGE
     told = capsys.readouterr().err
     assert said in told
     assert told.endswith("see `ratchet up --help`\n")
 
 
-def test_a_wrong_port_in_the_environment_is_no_wrong_usage(monkeypatch: pytest.MonkeyPatch):
+def test_a_wrong_port_in_the_environment_is_no_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_PORT_S3", "x")
     assert main(["up", "--dry-run"]) == ExitCode.FAILED
 
 
-def test_what_can_be_no_trajectory_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
+def test_what_can_be_no_trajectory_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     for line in ("feedback ride-7 --thumbs up", "feedback ride-7 --thumbs up --dry-run", "trajectories show ride-7"):
         assert main(line.split()) == ExitCode.USAGE
         said = capsys.readouterr().err
@@ -86,12 +88,12 @@ def test_what_can_be_no_trajectory_is_wrong_usage(capsys: pytest.CaptureFixture[
         assert said.count("\n") == 1
 
 
-def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]):
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == ExitCode.DONE
     assert capsys.readouterr().out == f"ratchet {version('ratchet-rl')}\n"
 
 
-def test_what_can_be_no_role_is_one_line_everywhere(capsys: pytest.CaptureFixture[str]):
+def test_what_can_be_no_role_is_one_line_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
     for line in (
         "train A/b",
         "jobs --role A/b",

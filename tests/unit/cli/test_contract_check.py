@@ -27,7 +27,7 @@ from tests.support.contract_files import SCHEMAS
 )
 def test_what_cannot_be_held_against_a_contract_is_one_clear_line(
     tmp_path: Path, text: str, subject: str | None, reason: str
-):
+) -> None:
     file = tmp_path / "proposed.json"
     file.write_text(text)
     with pytest.raises(RatchetError, match=reason) as refused:
@@ -35,12 +35,12 @@ def test_what_cannot_be_held_against_a_contract_is_one_clear_line(
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_a_missing_file_is_named(tmp_path: Path):
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"proposed\.json"):
         read_proposal(tmp_path / "proposed.json", None)
 
 
-def test_valid_examples_that_readers_would_refuse_are_named(tmp_path: Path):
+def test_valid_examples_that_readers_would_refuse_are_named(tmp_path: Path) -> None:
     schema = copy.deepcopy(SCHEMAS["alert.v1"])
     schema["required"].append("runbook")
     file = tmp_path / "proposed.json"

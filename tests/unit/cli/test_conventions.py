@@ -25,12 +25,12 @@ def options(command: Any) -> set[str]:
 
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
-def test_a_command_speaks_json_and_tries_what_it_would_create(name: str, command: Any):
+def test_a_command_speaks_json_and_tries_what_it_would_create(name: str, command: Any) -> None:
     assert "--json" in options(command) or name in NO_DOCUMENT
     assert "--dry-run" in options(command) or not CREATES.fullmatch(name)
 
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
-def test_a_command_and_all_that_it_takes_is_explained(name: str, command: Any):
+def test_a_command_and_all_that_it_takes_is_explained(name: str, command: Any) -> None:
     assert command.help
     assert [one.name for one in command.params if not one.help] == []

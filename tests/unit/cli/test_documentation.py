@@ -23,11 +23,11 @@ SOURCES = sorted((ROOT / "services" / "ratchet").rglob("*.py"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_and_option_in_the_documentation_exists(page: Path):
+def test_every_command_and_option_in_the_documentation_exists(page: Path) -> None:
     assert [said for one in mentions(page, page.read_text()) if (said := complaint(one.line))] == []
 
 
-def test_every_command_that_the_code_itself_names_exists():
+def test_every_command_that_the_code_itself_names_exists() -> None:
     found = [one for source in SOURCES for one in inline(source, source.read_text()) if "{" not in one.line]
     assert [f"{one.where}: {said}" for one in found if (said := complaint(one.line))] == []
 
@@ -45,7 +45,7 @@ def test_every_command_that_the_code_itself_names_exists():
         ("ratchet status support --json", "support is one more than the 0 arguments of status"),
     ],
 )
-def test_what_the_parser_does_not_know_is_found(line: str, said: str):
+def test_what_the_parser_does_not_know_is_found(line: str, said: str) -> None:
     assert said in (complaint(line) or "")
 
 
@@ -61,11 +61,11 @@ def test_what_the_parser_does_not_know_is_found(line: str, said: str):
         "ratchet rollout start support 3 --reason 'why not' # now",
     ],
 )
-def test_what_the_parser_knows_passes(line: str):
+def test_what_the_parser_knows_passes(line: str) -> None:
     assert complaint(line) is None
 
 
-def test_commands_are_found_in_blocks_and_between_words(tmp_path: Path):
+def test_commands_are_found_in_blocks_and_between_words(tmp_path: Path) -> None:
     block = "```\n$ A=1 ratchet down --dir x  # stop\nratchet.txt\nmake up && ratchet \\\n  jobs\n```\n"
     text = f"Say `ratchet\nup` then\n{block}"
     assert [one.line.split("#")[0].split() for one in mentions(tmp_path, text)] == [
@@ -75,11 +75,11 @@ def test_commands_are_found_in_blocks_and_between_words(tmp_path: Path):
     ]
 
 
-def test_the_reference_is_up_to_date():
+def test_the_reference_is_up_to_date() -> None:
     assert (ROOT / "docs" / "cli.md").read_text() == reference(app), "run `make docs`"
 
 
-def test_the_completion_script_is_valid_bash():
+def test_the_completion_script_is_valid_bash() -> None:
     script = subprocess.run(
         [ROOT / ".venv/bin/ratchet", "completion", "bash"], capture_output=True, text=True, check=True, timeout=60
     ).stdout

@@ -75,7 +75,7 @@ def drawn(answer: dict[str, Any]) -> str:
     return captured.get()
 
 
-def test_the_tree_goes_from_the_policy_to_trajectories_and_raters():
+def test_the_tree_goes_from_the_policy_to_trajectories_and_raters() -> None:
     reward = {"event_id": "r", "total": 0.75, "function": "default 1", "revision": 1, "at": "2026-11-21T12:00:00Z"}
     item = {"trajectory_id": "t1", "event_id": "e1", "task": "refund", "source": "client", "reward": reward}
     page = {"total": 2, "offset": 0, "items": [item]}
@@ -97,16 +97,16 @@ def test_the_tree_goes_from_the_policy_to_trajectories_and_raters():
         assert words in told
 
 
-def test_missing_pieces_are_named():
+def test_missing_pieces_are_named() -> None:
     told = drawn(lineage(job=None, snapshot=None, missing=["snapshot ab is not in the object store any more"]))
     assert "missing: snapshot ab is not in the object store any more" in told
 
 
-def test_a_trajectory_that_is_gone_says_so():
+def test_a_trajectory_that_is_gone_says_so() -> None:
     gone = {"trajectory_id": "t1", "event_id": None}
     assert "t1 (not stored any more)" in drawn(lineage(trajectories={"total": 1, "offset": 0, "items": [gone]}))
 
 
-def test_a_parent_is_a_branch_of_its_own():
+def test_a_parent_is_a_branch_of_its_own() -> None:
     parent = lineage(policy=POLICY | {"version": 1, "name": "support@1-bbbbbbbb", "stage": "archived"})
     assert "support@1-bbbbbbbb archived" in drawn(lineage(parent=parent))

@@ -14,29 +14,29 @@ ID = "01a1fca2-df19-713d-8bd8-1bb400e40e5d"
 WORDS = "the role has no stable policy yet: name a base_model"
 
 
-def test_a_pipe_gets_whole_lines(capsys: pytest.CaptureFixture[str]):
+def test_a_pipe_gets_whole_lines(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("job", "state", "error"), [(ID, "failed", WORDS * 8), (ID, "done", None)], "none")
     _, first, second = capsys.readouterr().out.splitlines()
     assert first.split("  ") == [ID, "failed", WORDS * 8]
     assert second.split() == [ID, "done", "-"]
 
 
-def test_a_table_needs_room_for_everything_but_its_last_column():
+def test_a_table_needs_room_for_everything_but_its_last_column() -> None:
     assert least_width(("job", "error"), [(ID, WORDS * 8)]) == 36 + 2 + 24
     assert least_width(("job", "error"), [(ID, "x")]) == 36 + 2 + 5
 
 
-def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]):
+def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("job",), [], "no jobs yet")
     assert capsys.readouterr().out == "no jobs yet\n"
 
 
-def test_facts_that_are_not_known_are_left_out_and_inner_ones_are_named(capsys: pytest.CaptureFixture[str]):
+def test_facts_that_are_not_known_are_left_out_and_inner_ones_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     print_facts({"job": ID, "error": None, "lora": {"r": 8}})
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["job", ID], ["lora.r", "8"]]
 
 
-def test_a_follow_up_names_the_stack_unless_it_is_the_usual_one(monkeypatch: pytest.MonkeyPatch):
+def test_a_follow_up_names_the_stack_unless_it_is_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RATCHET_DIR", raising=False)
     assert follow_up("jobs", ID, directory=DEFAULT_DIRECTORY) == f"ratchet jobs {ID}"
     assert follow_up("down", directory=Path("a state")) == "ratchet down --dir 'a state'"
@@ -44,14 +44,14 @@ def test_a_follow_up_names_the_stack_unless_it_is_the_usual_one(monkeypatch: pyt
     assert follow_up("down", directory=DEFAULT_DIRECTORY) == "ratchet down --dir .ratchet"
 
 
-def test_a_dry_run_shows_what_would_be_sent(capsys: pytest.CaptureFixture[str]):
+def test_a_dry_run_shows_what_would_be_sent(capsys: pytest.CaptureFixture[str]) -> None:
     print_dry_run("POST /v1/jobs", {"role": "x"}, as_json=True)
     assert json.loads(capsys.readouterr().out) == {"dry_run": True, "action": "POST /v1/jobs", "body": {"role": "x"}}
     print_dry_run("POST /v1/jobs", {"role": "x"}, as_json=False)
     assert capsys.readouterr().out.startswith("would POST /v1/jobs\n{")
 
 
-def test_progress_is_silent_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]):
+def test_progress_is_silent_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("working") as bar:
         bar(1, 2, "half")
     assert capsys.readouterr() == ("", "")

@@ -79,7 +79,7 @@ def rollout(**changes: Any) -> RolloutOut:
     return msgspec.convert(ROLLOUT | changes, RolloutOut)
 
 
-def test_a_whole_log_is_one_line(capsys: pytest.CaptureFixture[str]):
+def test_a_whole_log_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     show_audit(audit())
     said = capsys.readouterr().out
     assert said == "3 decisions about support since 2026-11-21 12:00:00 UTC: the log is whole\n"
@@ -87,7 +87,7 @@ def test_a_whole_log_is_one_line(capsys: pytest.CaptureFixture[str]):
     assert "older ones have left the stream" in capsys.readouterr().out
 
 
-def test_a_broken_log_names_the_decision(capsys: pytest.CaptureFixture[str]):
+def test_a_broken_log_names_the_decision(capsys: pytest.CaptureFixture[str]) -> None:
     broken = {
         "event_id": "e1",
         "rollout_id": "r1",
@@ -103,7 +103,7 @@ def test_a_broken_log_names_the_decision(capsys: pytest.CaptureFixture[str]):
         assert words in said
 
 
-def test_only_a_rollout_with_traffic_has_a_stage_and_a_weight(capsys: pytest.CaptureFixture[str]):
+def test_only_a_rollout_with_traffic_has_a_stage_and_a_weight(capsys: pytest.CaptureFixture[str]) -> None:
     ended = rollout(state="promoted")
     show([ended, msgspec.structs.replace(ended, role="sales", state="canary", stage=2, weight=0.5)])
     support, sales = capsys.readouterr().out.splitlines()[1:]
@@ -111,7 +111,7 @@ def test_only_a_rollout_with_traffic_has_a_stage_and_a_weight(capsys: pytest.Cap
     assert sales.split() == ["sales", "canary", "support@2-aaaaaaaa", "-", "2", "0.5", "none"]
 
 
-def test_a_rollout_is_shown_with_its_evidence(capsys: pytest.CaptureFixture[str]):
+def test_a_rollout_is_shown_with_its_evidence(capsys: pytest.CaptureFixture[str]) -> None:
     show_one(rollout())
     said = " ".join(capsys.readouterr().out.split())
     for words in (

@@ -41,24 +41,24 @@ def nouns(modules: set[str]) -> set[str]:
     return modules & known
 
 
-def test_the_list_of_commands_imports_no_command_and_nothing_heavy():
+def test_the_list_of_commands_imports_no_command_and_nothing_heavy() -> None:
     text, modules = run("--help")
     assert "deadletters" in text
     assert nouns(modules) | (modules & (HEAVY | {"rich.markdown", "rich.traceback"})) == set()
 
 
-def test_a_command_imports_no_other():
+def test_a_command_imports_no_other() -> None:
     assert nouns(run("completion", "bash")[1]) == {"ratchet.cli.completion"}
 
 
-def test_the_names_of_commands_are_completed_without_importing_them():
+def test_the_names_of_commands_are_completed_without_importing_them() -> None:
     text, modules = run(_RATCHET_COMPLETE="complete_bash", COMP_WORDS="ratchet pol", COMP_CWORD="1")
     assert text.split() == ["policies"]
     assert nouns(modules) | (modules & (HEAVY | {"rich"})) == set()
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *GROUPS])
-def test_the_list_of_commands_says_what_the_command_says(name: str):
+def test_the_list_of_commands_says_what_the_command_says(name: str) -> None:
     listed: Any = get_command(app)
     entry, command = listed.commands[name], imported(listed.commands[name])
     assert (entry.name, entry.help) == (command.name, " ".join(command.help.split("\n\n")[0].split()))
@@ -66,7 +66,7 @@ def test_the_list_of_commands_says_what_the_command_says(name: str):
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("terminal", [True, False])
-def test_the_help_is_drawn_as_typer_draws_it(width: int, terminal: bool, monkeypatch: pytest.MonkeyPatch):
+def test_the_help_is_drawn_as_typer_draws_it(width: int, terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("FORCE_COLOR", "1" if terminal else "")
     monkeypatch.setattr(rich_utils, "FORCE_TERMINAL", terminal or None)

@@ -21,16 +21,16 @@ ROUTE = Route(role=ROLE, stable=served(2), previous=served(1))
         (3, "rolled_back", "archived"),
     ],
 )
-def test_the_stage_in_the_registry(version: int, stage: str, told: str):
+def test_the_stage_in_the_registry(version: int, stage: str, told: str) -> None:
     assert registry_stage(policy(version, stage=stage), ROUTE) == told
 
 
-def test_the_route_says_what_is_in_production_whatever_the_policies_own_stage():
+def test_the_route_says_what_is_in_production_whatever_the_policies_own_stage() -> None:
     assert registry_stage(policy(2, stage="canary"), ROUTE) == "production"
     assert registry_stage(policy(1, stage="stable"), ROUTE) == "archived"
 
 
-def test_without_a_route_nothing_is_in_production():
+def test_without_a_route_nothing_is_in_production() -> None:
     assert registry_stage(policy(1), None) == "staging"
 
 
@@ -46,5 +46,5 @@ def test_without_a_route_nothing_is_in_production():
         ("something newer", "pending"),
     ],
 )
-def test_a_policy_is_ready_when_it_passed_and_was_not_taken_back(stage: str, status: str):
+def test_a_policy_is_ready_when_it_passed_and_was_not_taken_back(stage: str, status: str) -> None:
     assert policy(1, stage=stage).status == status
