@@ -191,21 +191,6 @@ ENGINE = ReplacingMergeTree(ingested_at)
 ORDER BY (role, rollout_id, decision, event_id)
 SETTINGS non_replicated_deduplication_window = 1000;
 
--- The newest revision of every trajectory's reward under every reward function.
-CREATE VIEW IF NOT EXISTS latest_rewards AS
-SELECT
-    r.role AS role,
-    r.trajectory_id AS trajectory_id,
-    r.function_name AS function_name,
-    max(r.revision) AS revision,
-    argMax(r.total, r.revision) AS total,
-    argMax(r.components, r.revision) AS components,
-    argMax(r.confidence, r.revision) AS confidence,
-    argMax(r.at, r.revision) AS at,
-    argMax(r.body, r.revision) AS body
-FROM rewards AS r
-GROUP BY r.role, r.trajectory_id, r.function_name;
-
 CREATE TABLE IF NOT EXISTS training_requests
 (
     event_id        String,

@@ -18,6 +18,7 @@ from ratchet.contract import Feedback, Reward, Trajectory, decode
 from ratchet.errors import NotFound
 from ratchet.rules.chat import chat_messages, text_of
 from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.stores.history import latest_rewards
 
 if TYPE_CHECKING:
     from ratchet.stores.warehouse import Row, Warehouse
@@ -33,11 +34,7 @@ WHERE ({role:String} = '' OR t.role = {role:String})
 ORDER BY t.ended_at DESC, t.trajectory_id DESC
 LIMIT {limit:UInt32}
 """
-_REWARDS = """
-SELECT role, trajectory_id, argMax(tuple(if(confidence = 0, NULL, total)), (at, revision)).1 AS reward,
-    max(revision) AS newest_revision
-FROM rewards WHERE trajectory_id IN {ids:Array(String)} GROUP BY role, trajectory_id
-"""
+_REWARDS = latest_rewards("total", "confidence", "revision", where="trajectory_id IN {ids:Array(String)}")
 
 
 @app.command("list")
@@ -184,7 +181,10 @@ def _text(message: dict[str, Any]) -> str:
 
 
 def _worth(reward: Row | None) -> Row:
-    return {"reward": reward["reward"] if reward else None, "revision": reward["newest_revision"] if reward else None}
+    """The reward and its revision; no reward where nothing was known to reward (confidence 0)."""
+    if reward is None:
+        return {"reward": None, "revision": None}
+    return {"reward": reward["total"] if reward["confidence"] else None, "revision": reward["revision"]}
 
 
 async def _bodies(warehouse: Warehouse, table: str, order: str, trajectory_id: str) -> list[bytes]:

@@ -15,12 +15,7 @@ from ratchet.stores.warehouse import Row, Warehouse
 
 _SINCE = f"{OF_ROLE} AND ingested_at > {{since:DateTime64(3)}}"
 _CALLS_SINCE = f"{OF_ROLE} AND ingested_at > {{turns_since:DateTime64(3)}}"
-_REWARDED = latest_rewards(
-    _SINCE,
-    reward="w.total",
-    confidence="coalesce(w.confidence, 1)",
-    reward_function="concat(w.function_name, ' ', w.function_version)",
-)
+_REWARDED = latest_rewards("total", "confidence", "function", where=_SINCE)
 
 _CANDIDATES = f"""
 SELECT
@@ -32,9 +27,9 @@ SELECT
     t.subordinate_profile AS profile,
     t.turn_count AS turns,
     t.arm AS claimed_arm,
-    r.reward AS reward,
+    r.total AS reward,
     r.confidence AS confidence,
-    r.reward_function AS reward_function,
+    r.function AS reward_function,
     u.arms AS arms,
     u.trainable_calls AS trainable_calls
 FROM (

@@ -24,23 +24,23 @@ _RECENT = f"""
 SELECT
     count() AS trials,
     countIf(t.outcome = 'success') AS successes,
-    avgIf(r.total, r.total IS NOT NULL) AS mean_reward
+    avgOrNullIf(r.total, r.is_rewarded) AS mean_reward
 FROM (
     SELECT trajectory_id, any(outcome) AS outcome, max(ended_at) AS ended_at
     FROM trajectories WHERE role = {{role:String}} AND source = 'assembled'
     GROUP BY trajectory_id ORDER BY ended_at DESC LIMIT {{recent:UInt32}}
 ) AS t
-LEFT JOIN {latest_rewards(total="toNullable(w.total)")} AS r ON r.trajectory_id = t.trajectory_id
+LEFT JOIN {latest_rewards("total", "is_rewarded")} AS r ON r.trajectory_id = t.trajectory_id
 """  # noqa: S608 - all parts are ours
 
 _VERSIONS = f"""
-SELECT t.version AS version, count() AS trajectories, avgIf(r.total, r.total IS NOT NULL) AS mean_reward
+SELECT t.version AS version, count() AS trajectories, avgOrNullIf(r.total, r.is_rewarded) AS mean_reward
 FROM (
     SELECT trajectory_id, any(policy_version) AS version
     FROM trajectories WHERE role = {{role:String}} AND source = 'assembled' AND arm IN ('stable', 'canary')
     GROUP BY trajectory_id
 ) AS t
-LEFT JOIN {latest_rewards(total="toNullable(w.total)")} AS r ON r.trajectory_id = t.trajectory_id
+LEFT JOIN {latest_rewards("total", "is_rewarded")} AS r ON r.trajectory_id = t.trajectory_id
 GROUP BY version
 """  # noqa: S608 - all parts are ours
 

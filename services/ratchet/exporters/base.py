@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ratchet.contract import Reward
+from ratchet.stores.history import latest_rewards
 
 Record = dict[str, Any]
 """One line of an export; `Any` because each member has its own type. Times are datetimes, the rest is JSON."""
@@ -61,7 +62,7 @@ def reward_part(reward: Reward | None) -> Record | None:
 
 
 REWARDED = (
-    "(role, trajectory_id) IN (SELECT role, trajectory_id FROM rewards GROUP BY role, trajectory_id"
-    " HAVING argMax(total, (at, revision)) >= {min_reward:Float64})"
+    f"(role, trajectory_id) IN (SELECT role, trajectory_id FROM {latest_rewards('total', where='')}"  # noqa: S608 - our own names
+    " WHERE total >= {min_reward:Float64})"
 )
 """Condition on a trajectory: its newest reward is high enough."""

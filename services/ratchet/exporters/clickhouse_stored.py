@@ -90,10 +90,10 @@ class Stored:
     async def rewards(self, rows: Sequence[Row]) -> dict[tuple[str, str], Reward]:
         """The newest reward of each trajectory among `rows`, by role and id."""
         newest = await self._warehouse.rows(
-            latest_rewards("role IN {roles:Array(String)} AND trajectory_id IN {ids:Array(String)}", newest="w.body"),
+            latest_rewards("body", where="role IN {roles:Array(String)} AND trajectory_id IN {ids:Array(String)}"),
             {"roles": sorted({row["role"] for row in rows}), "ids": sorted({row["trajectory_id"] for row in rows})},
         )
-        return {(row["role"], row["trajectory_id"]): decode(row["newest"].encode(), Reward) for row in newest}
+        return {(row["role"], row["trajectory_id"]): decode(row["body"].encode(), Reward) for row in newest}
 
     async def _page(self, kind: Kind, selection: Selection, size: int, after: Row | None) -> list[Row]:
         where, values = _conditions(kind, selection)

@@ -26,8 +26,8 @@ SELECT
     t.verified_by AS verified_by,
     t.arm AS claimed_arm,
     t.rag AS rag,
-    r.rewarded AS rewarded,
-    r.reward AS reward,
+    r.is_rewarded AS is_rewarded,
+    r.total AS reward,
     r.confidence AS confidence,
     u.arms AS arms
 FROM (
@@ -37,7 +37,7 @@ FROM (
         JSONExtractRaw(body, 'labels', 'rag') AS rag
     FROM trajectories FINAL WHERE {OF_ROLE}
 ) AS t
-LEFT JOIN {latest_rewards(rewarded="1", reward="w.total", confidence="coalesce(w.confidence, 1)")} AS r
+LEFT JOIN {latest_rewards("is_rewarded", "total", "confidence")} AS r
     ON r.trajectory_id = t.trajectory_id
 LEFT JOIN {calls()} AS u ON u.trajectory_id = t.trajectory_id
 ORDER BY t.ended_at DESC, t.trajectory_id DESC
@@ -108,7 +108,7 @@ def _try(row: Row, role: str) -> Try:
         task_key=row["task_key"],
         group_key=row["group_key"],
         domain=row["domain"],
-        reward=row["reward"] if row["rewarded"] and row["confidence"] > 0 else None,
+        reward=row["reward"] if row["is_rewarded"] and row["confidence"] > 0 else None,
         success=_verified(row["outcome"], row["verified_by"]),
         rag={"true": True, "false": False}.get(str(row["rag"]).strip('"').lower()),
     )

@@ -1,13 +1,13 @@
-"""The history in ClickHouse: what more than one service asks of it, stated once.
+"""The history in ClickHouse: the queries that more than one service asks, stated once.
 
 A fact table holds a message once per event id, but a trajectory may be rewarded several times (revisions, further
-reward functions) and may have many turns. What "its reward" and "its arms" are is said here, as subqueries that the
-services join to what they select. Parameters of a query are ClickHouse's own: `{role:String}`.
+reward functions) and may have many turns. This module defines which reward is "its reward" and which arms are "its
+arms", as subqueries that services join to their own. Parameters of a query are ClickHouse's own: `{role:String}`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from ratchet.bus.message import Message, decode
@@ -19,20 +19,36 @@ M = TypeVar("M", bound=Message)
 
 NEWEST = "(w.at, w.revision)"
 """The order of the rewards of one trajectory: the newest one is its reward, whichever function computed it."""
+REWARD_COLUMNS: Mapping[str, str] = {
+    "event_id": "w.event_id",
+    "function": "concat(w.function_name, ' ', w.function_version)",
+    "revision": "w.revision",
+    "total": "w.total",
+    "components": "w.components",
+    "confidence": "coalesce(w.confidence, 1)",
+    "at": "w.at",
+    "body": "w.body",
+    "is_rewarded": "true",
+}
+"""Columns of a trajectory's reward. `confidence`: 0 when nothing was known to reward. `is_rewarded`: after a left join,
+false for a trajectory without a reward."""
 OF_ROLE = "role = {role:String}"
 IDS_PER_QUERY = 250
-"""Ids travel in the url of a query."""
+"""The ids are part of a query's url, whose length is bounded."""
 
 
-def latest_rewards(where: str = OF_ROLE, **columns: str) -> str:
-    """A subquery: role, trajectory_id, and `columns` of the reward of each trajectory that has one.
+def latest_rewards(*columns: str, where: str = OF_ROLE) -> str:
+    """A subquery: role, trajectory_id and `columns` of `REWARD_COLUMNS`, one row for each trajectory with a reward.
 
-    `columns`: name -> expression over a row `w` of `rewards`. `where`: which rewards count.
+    `where`: the condition that a reward must fulfil to count; every reward counts when it is empty.
     """
-    picked = "".join(f", argMax({value}, {NEWEST}) AS {name}" for name, value in columns.items())
+    picked = "".join(f",\n        argMax({REWARD_COLUMNS[name]}, {NEWEST}) AS {name}" for name in columns)
     return f"""(
-    SELECT w.role AS role, w.trajectory_id AS trajectory_id{picked}
-    FROM rewards AS w WHERE {_of("w", where)} GROUP BY w.role, w.trajectory_id
+    SELECT
+        w.role AS role,
+        w.trajectory_id AS trajectory_id{picked}
+    FROM rewards AS w{_where("w", where)}
+    GROUP BY w.role, w.trajectory_id
 )"""  # noqa: S608 - our own names
 
 
@@ -44,33 +60,34 @@ def calls(where: str = OF_ROLE, **columns: str) -> str:
     further = "".join(f", {value} AS {name}" for name, value in columns.items())
     return f"""(
     SELECT c.role AS role, c.trajectory_id AS trajectory_id, groupUniqArray(toString(c.arm)) AS arms{further}
-    FROM turns AS c WHERE {_of("c", where)} GROUP BY c.role, c.trajectory_id
+    FROM turns AS c{_where("c", where)}
+    GROUP BY c.role, c.trajectory_id
 )"""  # noqa: S608 - our own names
 
 
 class History:
-    """Messages as they were stored."""
+    """Reads messages as they were stored, and the outcomes that the ledger recorded."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
 
     async def messages(self, table: str, kind: type[M], role: str, ids: Iterable[str]) -> list[M]:
-        """The messages about these trajectories of a role (in `preferences`: with these preference ids), in no order.
+        """The messages about these trajectories of a role (in `preferences`: with these preference ids), in any order.
 
-        Of a trajectory that was reported again, the newest report.
+        For a trajectory that was reported again, the newest report.
         """
         key = "preference_id" if table == "preferences" else "trajectory_id"
         sql = f"SELECT body FROM {table} FINAL WHERE {OF_ROLE} AND {key} IN {{ids:Array(String)}}"  # noqa: S608 - our own names
-        found: list[M] = []
+        messages: list[M] = []
         for part in _parts(sorted(set(ids))):
             rows = await self._warehouse.rows(sql, {"role": role, "ids": part})
-            found += [decode(row["body"].encode(), kind) for row in rows]
-        return found
+            messages += [decode(row["body"].encode(), kind) for row in rows]
+        return messages
 
     async def outcomes(self, stream: str, sequences: Collection[int]) -> dict[int, str]:
-        """What became of these messages of a stream, as the ledger says; those that are not settled are left out.
+        """The outcome of each of these messages that the ledger has settled, in the stream's present life.
 
-        In the present life of the stream: a broker that was restored gives its sequences out again.
+        A broker that was restored gives its sequences out again; the ledger tells the lives apart.
         """
         sql = """
             SELECT sequence, any(toString(outcome)) AS outcome FROM ledger_entries
@@ -93,16 +110,17 @@ class History:
             SELECT trajectory_id, any(role) AS role FROM trajectories
             WHERE trajectory_id IN {ids:Array(String)} GROUP BY trajectory_id
         """
-        found: dict[str, str] = {}
+        roles: dict[str, str] = {}
         for part in _parts(sorted(ids)):
-            found |= {row["trajectory_id"]: row["role"] for row in await self._warehouse.rows(sql, {"ids": part})}
-        return found
+            roles |= {row["trajectory_id"]: row["role"] for row in await self._warehouse.rows(sql, {"ids": part})}
+        return roles
 
 
-def _parts(ids: Sequence[str]) -> Iterable[list[str]]:
+def _parts(ids: Sequence[str]) -> Iterator[list[str]]:
     return (list(ids[start : start + IDS_PER_QUERY]) for start in range(0, len(ids), IDS_PER_QUERY))
 
 
-def _of(alias: str, where: str) -> str:
-    """A condition on columns as one on those of `alias`: an alias of a result may have a column's name."""
-    return " AND ".join(f"{alias}.{condition}" for condition in where.split(" AND "))
+def _where(alias: str, condition: str) -> str:
+    """The clause, on the columns of `alias`: a result's alias may have a column's name."""
+    parts = [f"{alias}.{part}" for part in condition.split(" AND ") if part]
+    return f" WHERE {' AND '.join(parts)}" if parts else ""

@@ -15,12 +15,7 @@ FROM trajectories FINAL
 WHERE role = {role:String} AND trajectory_id IN {ids:Array(String)}
 """
 _REWARDS = latest_rewards(
-    f"{OF_ROLE} AND trajectory_id IN {{ids:Array(String)}}",
-    event_id="w.event_id",
-    total="w.total",
-    function="concat(w.function_name, ' ', w.function_version)",
-    revision="w.revision",
-    at="w.at",
+    "event_id", "total", "function", "revision", "at", where=f"{OF_ROLE} AND trajectory_id IN {{ids:Array(String)}}"
 )
 _FEEDBACK = """
 SELECT rater, source, kind, uniqExact(event_id) AS count

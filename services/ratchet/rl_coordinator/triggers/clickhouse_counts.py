@@ -18,14 +18,14 @@ SELECT countIf(r.is_rewarded) AS stored, countIf(NOT r.is_rewarded) AS waiting, 
     AND NOT has({{profiles:Array(String)}}, coalesce(t.profile, ''))
     AND ({{longest:UInt32}} = 0 OR t.turns <= {{longest:UInt32}})
     AND toUnixTimestamp64Milli(t.ended_at) >= {{start:Int64}} AND toUnixTimestamp64Milli(t.ended_at) < {{end:Int64}}
-    AND r.reward >= {{min_reward:Float64}}
+    AND r.total >= {{min_reward:Float64}}
 ) AS matching
 FROM (
     SELECT trajectory_id, source, toString(domain) AS domain, toString(subordinate_profile) AS profile,
         turn_count AS turns, ended_at
     FROM trajectories FINAL WHERE role = {{role:String}}
 ) AS t
-LEFT JOIN {latest_rewards(reward="w.total", is_rewarded="true")} AS r ON r.trajectory_id = t.trajectory_id
+LEFT JOIN {latest_rewards("total", "is_rewarded")} AS r ON r.trajectory_id = t.trajectory_id
 """  # noqa: S608 - all parts are ours
 _PREFERENCES = "SELECT source, uniqExact(event_id) AS n FROM preferences WHERE role = {role:String} GROUP BY source"
 _THUMBS = """
