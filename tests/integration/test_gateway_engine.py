@@ -19,9 +19,9 @@ from ratchet.bus.testing import eventually
 from ratchet.contract import Turn
 from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
 from ratchet.gateway.app import build
-from ratchet.gateway.domain.capture import ids_digest
 from ratchet.gateway.settings import Settings
 from ratchet.rules.arms import policy_name
+from ratchet.rules.recorded import ids_digest
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.policies import Policy
 from tests.support.engine_process import (

@@ -32,8 +32,8 @@ from ratchet.contract.trajectory import (
     TurnResult,
 )
 from ratchet.contract.turn import EngineInfo, PromptTokens, Sampling, Trainable, Turn, Usage
-from ratchet.datasets.domain.calls import ids_digest
 from ratchet.rl_coordinator.jobs.domain.jobs import accept
+from ratchet.rules.recorded import ids_digest
 from ratchet.rules.training_options import Amounts
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Stored preferences and thumbs of one role, as snapshots need them."""
+"""Stored preferences and thumbs, as far as snapshots need them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ratchet.contract import Preference
 from ratchet.datasets.domain.labels import Thumb
 from ratchet.datasets.domain.pairs import Opinion
 from ratchet.stores.history import History
-from ratchet.stores.warehouse import Row, Warehouse
+from ratchet.stores.warehouse import Warehouse
 
 _OPINIONS = """
 SELECT
@@ -41,7 +41,7 @@ _WATERMARK = "SELECT max(sequence) AS sequence FROM {table} WHERE role = {{role:
 
 
 class Preferences:
-    """Queries over what people and rules said about one role."""
+    """Reads what people and rules preferred in one role."""
 
     def __init__(self, warehouse: Warehouse, history_limit: int) -> None:
         self._warehouse = warehouse
@@ -49,13 +49,12 @@ class Preferences:
 
     async def opinions(self, role: str) -> list[Opinion]:
         """The newest preferences of a role, without their texts."""
-        rows = await self._warehouse.rows(_OPINIONS, self._newest(role))
-        return [_opinion(row) for row in rows]
+        return [Opinion(**row) for row in await self._warehouse.rows(_OPINIONS, self._newest(role))]
 
     async def preferences(self, role: str, ids: Sequence[str]) -> dict[str, Preference]:
         """Stored preferences by id."""
-        found = await History(self._warehouse).messages("preferences", Preference, role, ids)
-        return {preference.preference_id: preference for preference in found}
+        preferences = await History(self._warehouse).messages("preferences", Preference, role, ids)
+        return {preference.preference_id: preference for preference in preferences}
 
     async def thumbs(self, role: str) -> list[Thumb]:
         """The newest thumbs of a role, oldest first."""
@@ -63,24 +62,9 @@ class Preferences:
         return [Thumb(row["trajectory_id"], bool(row["up"]), row["rater"]) for row in reversed(rows)]
 
     async def watermark(self, role: str, table: str) -> int:
-        """Newest stored sequence of the role in `preferences` or `feedback`: at least this much was seen."""
+        """Newest stored sequence of the role in `preferences` or `feedback`: queries that follow see at least this."""
         rows = await self._warehouse.rows(_WATERMARK.format(table=table), {"role": role})
         return int(rows[0]["sequence"])
 
     def _newest(self, role: str) -> dict[str, str | int]:
         return {"role": role, "limit": self._history_limit}
-
-
-def _opinion(row: Row) -> Opinion:
-    return Opinion(
-        preference_id=row["preference_id"],
-        source=row["source"],
-        rater=row["rater"],
-        domain=row["domain"],
-        at=row["at"],
-        sequence=row["sequence"],
-        prompt=row["prompt"],
-        chosen=row["chosen"],
-        rejected=row["rejected"],
-        group_key=row["group_key"],
-    )

@@ -1,4 +1,4 @@
-"""Stored trajectories, their rewards and turns, as snapshots need them."""
+"""Stored trajectories, their rewards and turns, as far as snapshots need them."""
 
 from __future__ import annotations
 
@@ -71,31 +71,31 @@ _WATERMARK = (
     " WHERE role = {{role:String}} AND ingested_at > {{since:DateTime64(3)}}"
 )
 OPEN = timedelta(days=7)
-"""Calls are looked for from so long before the first trajectory is. What was open for longer may lack its first calls
-here; whoever reads its turns holds them against the same rules (`domain.selection.is_left_out`)."""
+"""A query reads calls from this long before the first trajectory was stored. A trajectory that was open for longer may
+lack its first calls here; the reader of its turns applies the same rules to all of them (`selection.is_left_out`)."""
 _STREAM_TABLES = {"RL_TRAJECTORIES": "trajectories", "RL_REWARDS": "rewards", "RL_TURNS": "turns"}
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What there is to choose from."""
+    """The trajectories to choose from."""
 
     candidates: Sequence[Candidate]
     waiting: int
-    """Stored trajectories that have no reward yet: none of them is a candidate."""
+    """Stored trajectories that have no reward yet and therefore are no candidates."""
     reward_function: str
     """`<name> <version>` of the rewards; several, separated by commas, where they differ."""
     watermarks: Mapping[str, int]
-    """Newest stored sequence by stream, read before the candidates: at least this much was seen."""
+    """Newest stored sequence by stream, read before the candidates: these include everything up to it."""
 
 
 class Trajectories:
-    """Queries over the facts of one role."""
+    """Reads the trajectories of one role."""
 
     def __init__(
         self, warehouse: Warehouse, history_limit: int, history: timedelta, now: Callable[[], datetime]
     ) -> None:
-        """Chosen from are the newest `history_limit` trajectories, none of them stored longer ago than `history`."""
+        """A catalogue lists the newest `history_limit` trajectories that were stored within `history`."""
         self._warehouse = warehouse
         self._history_limit = history_limit
         self._span = history
@@ -105,7 +105,10 @@ class Trajectories:
     async def catalogue(self, role: str) -> Catalogue:
         """The newest rewarded trajectories of a role."""
         since = self._now() - self._span
-        watermarks = {stream: await self._watermark(table, role, since) for stream, table in _STREAM_TABLES.items()}
+        watermarks: dict[str, int] = {}
+        for stream, table in _STREAM_TABLES.items():
+            (row,) = await self._warehouse.rows(_WATERMARK.format(table=table), {"role": role, "since": since})
+            watermarks[stream] = int(row["sequence"])
         bounds = {"role": role, "limit": self._history_limit, "since": since, "turns_since": since - OPEN}
         rows = await self._warehouse.rows(_CANDIDATES, bounds)
         waiting = int((await self._warehouse.rows(_WAITING, {"role": role, "since": since}))[0]["waiting"])
@@ -120,8 +123,8 @@ class Trajectories:
 
     async def trajectories(self, role: str, ids: Sequence[str]) -> dict[str, Trajectory]:
         """Stored trajectories by id."""
-        found = await self._history.messages("trajectories", Trajectory, role, ids)
-        return {trajectory.trajectory_id: trajectory for trajectory in found}
+        trajectories = await self._history.messages("trajectories", Trajectory, role, ids)
+        return {trajectory.trajectory_id: trajectory for trajectory in trajectories}
 
     async def turns(self, role: str, ids: Sequence[str]) -> dict[str, list[Turn]]:
         """Stored turns by trajectory."""
@@ -129,10 +132,6 @@ class Trajectories:
         for turn in await self._history.messages("turns", Turn, role, ids):
             turns[turn.trajectory_id].append(turn)
         return turns
-
-    async def _watermark(self, table: str, role: str, since: datetime) -> int:
-        rows = await self._warehouse.rows(_WATERMARK.format(table=table), {"role": role, "since": since})
-        return int(rows[0]["sequence"])
 
 
 def _candidate(row: Row) -> Candidate:

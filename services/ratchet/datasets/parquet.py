@@ -1,7 +1,7 @@
-"""Rows of a snapshot as a Parquet file. Columns, their types and how they are read follow from the row's struct.
+"""Rows of a snapshot as a Parquet file. Columns, their types and the reading of them follow from the row's struct.
 
-A text, a number or a truth is a column of its type, a list is a column of JSON text; a member that may be None is a
-column that may be null. Knows no store: the training process reads its file with this module.
+A text, a number or a boolean is a column of its type, a list is a column of JSON text; a member that may be None is a
+column that may be null. Imports no store: the training process reads its file with this module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ratchet.errors import Rejected
 R = TypeVar("R", bound=Row)
 
 BATCH = 500
-"""Rows that are read together."""
+"""Rows that are decoded at a time."""
 
 # pyarrow ships no types: its members are unknown to the type checker.
 _ARROW: Any = pa
@@ -39,7 +39,12 @@ _COLUMN_TYPES: dict[type[inspect.Type], Callable[[], Any]] = {
 
 def arrow_schema(kind: type[Row]) -> Any:
     """The columns of a kind of rows, in order. `Any`: a `pyarrow.Schema`, see above."""
-    return _ARROW.schema([_column(field) for field in _fields(kind)])
+    columns: list[Any] = []
+    for field in _fields(kind):
+        types = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
+        (column,) = (one for one in types if not isinstance(one, inspect.NoneType))
+        columns.append(_ARROW.field(field.name, _COLUMN_TYPES[type(column)](), nullable=len(types) > 1))
+    return _ARROW.schema(columns)
 
 
 class RowWriter(Generic[R]):
@@ -52,19 +57,18 @@ class RowWriter(Generic[R]):
 
     def add(self, rows: Sequence[R]) -> None:
         """Append rows as one row group."""
-        records = [{name: self._stored(name, getattr(row, name)) for name in self._schema.names} for row in rows]
+        records = [{name: getattr(row, name) for name in self._schema.names} for row in rows]
+        for record in records:
+            record |= {name: msgspec.json.encode(record[name]).decode() for name in self._texts}
         self._writer.write_table(_ARROW.Table.from_pylist(records, schema=self._schema))
 
     def close(self) -> None:
         """Complete the file; a second time does nothing."""
         self._writer.close()
 
-    def _stored(self, name: str, value: object) -> object:
-        return msgspec.json.encode(value).decode() if name in self._texts else value
-
 
 def read_rows(path: Path, kind: type[R]) -> Iterator[R]:
-    """The rows of a file, in its order; columns that their struct does not know are not read.
+    """The rows of a file, in its order; skips columns that their struct does not have.
 
     Raises `Rejected` when the file does not hold rows of this kind.
     """
@@ -84,15 +88,9 @@ def read_rows(path: Path, kind: type[R]) -> Iterator[R]:
 
 
 def _fields(kind: type[Row]) -> Sequence[inspect.Field]:
-    shape = inspect.type_info(kind)
-    assert isinstance(shape, inspect.StructType)  # noqa: S101 - every kind of rows is one
-    return shape.fields
-
-
-def _column(field: inspect.Field) -> Any:
-    shapes = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
-    (shape,) = (one for one in shapes if not isinstance(one, inspect.NoneType))
-    return _ARROW.field(field.name, _COLUMN_TYPES[type(shape)](), nullable=len(shapes) > 1)
+    struct = inspect.type_info(kind)
+    assert isinstance(struct, inspect.StructType)  # noqa: S101 - every kind of rows is one
+    return struct.fields
 
 
 def _json_columns(kind: type[Row]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class SnapshotWriter:
     """Writes rows to a local file, then publishes it. For use in a `with` block; blocking: run it in a thread."""
 
     def __init__(self, objects: BlobStore, form: str) -> None:
-        """`form`: the format."""
+        """`form`: the format of the rows."""
         self._objects = objects
         self._form = form
         self._directory = tempfile.TemporaryDirectory(prefix="ratchet-snapshot-")
@@ -74,7 +74,7 @@ class SnapshotWriter:
 
 
 def decode_manifest(body: bytes, uri: str) -> SnapshotManifest:
-    """Read a manifest. Raises `Rejected` when `body` is none of a snapshot."""
+    """Read a manifest. Raises `Rejected` when `body` is not the manifest of a snapshot."""
     try:
         manifest = decode(body, SnapshotManifest)
     except msgspec.DecodeError as error:
@@ -85,7 +85,7 @@ def decode_manifest(body: bytes, uri: str) -> SnapshotManifest:
 
 
 class Snapshots:
-    """Reads manifests; they never change, so what was read is remembered."""
+    """Reads manifests, and remembers what it has read: they never change."""
 
     def __init__(self, objects: BlobStore, bucket: str) -> None:
         self._objects = objects
@@ -97,7 +97,7 @@ class Snapshots:
         return SnapshotWriter(self._objects, form)
 
     def manifest(self, ref: SnapshotRef) -> SnapshotManifest:
-        """A verified manifest. Raises `NotFound`, `DigestMismatch`, or `Rejected` when it is none."""
+        """A verified manifest. Raises `NotFound`, `DigestMismatch`, or `Rejected` when it is not a snapshot's."""
         return decode_manifest(self._objects.get(ref.uri, ref.digest), ref.uri)
 
     def ref(self, digest: str) -> SnapshotRef:

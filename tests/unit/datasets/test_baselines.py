@@ -1,4 +1,4 @@
-"""A baseline is what was known before the trajectory: its task's mean, shrunk to everybody's."""
+"""A baseline follows from the trajectories before this one: its task's mean, shrunk to that of all tasks."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def recomputed(rewards: list[tuple[str, float]], place: int) -> float | None:
 
 @given(histories)
 def test_the_fold_equals_recomputing_every_baseline_from_its_past(rewards: list[tuple[str, float]]) -> None:
-    found = baselines(numbered(rewards))
+    by_id = baselines(numbered(rewards))
     for place in range(len(rewards)):
-        assert found[str(place)] == pytest.approx(recomputed(rewards, place))
+        assert by_id[str(place)] == pytest.approx(recomputed(rewards, place))
 
 
 @given(histories, st.floats(0, 1))
@@ -49,9 +49,9 @@ def test_the_first_trajectory_of_all_has_no_baseline() -> None:
 
 def test_a_new_task_starts_from_the_cohort_and_then_finds_its_own_level() -> None:
     history = [(f"old {n}", "hard", 0.0) for n in range(20)] + [(f"new {n}", "easy", 1.0) for n in range(20)]
-    found = baselines(history)
-    assert found["new 0"] == pytest.approx(0.0)
-    later = found["new 19"]
+    by_id = baselines(history)
+    assert by_id["new 0"] == pytest.approx(0.0)
+    later = by_id["new 19"]
     assert later is not None
     assert later > 0.9
 

@@ -1,4 +1,4 @@
-"""Thumbs become labels: whose word counts, and what a row holds."""
+"""Thumbs become labels: which label counts, and what a row holds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ratchet.datasets.domain.rows import SnapshotRow
 from tests.support.training import conversation, trajectory
 
 
-def test_the_last_word_of_each_rater_and_the_majority_of_raters_count() -> None:
-    found = labels(
+def test_the_last_thumb_of_each_rater_and_the_majority_of_raters_count() -> None:
+    by_trajectory = labels(
         [
             Thumb("changed", False, "one"),
             Thumb("changed", True, "one"),
@@ -25,15 +25,15 @@ def test_the_last_word_of_each_rater_and_the_majority_of_raters_count() -> None:
             Thumb("nameless", True, None),
         ]
     )
-    assert found == {"changed": True, "majority": False, "tie": None, "nameless": True}
+    assert by_trajectory == {"changed": True, "majority": False, "tie": None, "nameless": True}
 
 
-def test_judged_trajectories_that_cannot_be_chosen_from_are_counted_by_reason() -> None:
-    said = {"rewarded": True, "without": False, "also without": True, "undecided": None}
-    assert left_out_before(said, {"rewarded", "undecided"}) == {"contradicted": 1, "no_reward": 2}
+def test_trajectories_with_thumbs_that_cannot_be_chosen_are_counted_by_reason() -> None:
+    given = {"rewarded": True, "without": False, "also without": True, "undecided": None}
+    assert left_out_before(given, {"rewarded", "undecided"}) == {"contradicted": 1, "no_reward": 2}
 
 
-def test_all_that_was_said_after_the_first_prompt_is_judged() -> None:
+def test_a_thumb_judges_everything_after_the_first_prompt() -> None:
     turns, _ = conversation("t", [3, 2])
     made = label_row(trajectory("t", turns=turns), turns, label=False)
     assert isinstance(made, SnapshotRow)

@@ -1,4 +1,4 @@
-"""Preferences become pairs of a snapshot: what counts where several judged, and what a row holds."""
+"""Preferences become pairs of a snapshot: which opinion counts where several judged, and what a row holds."""
 
 from __future__ import annotations
 
@@ -45,39 +45,39 @@ def test_the_newest_pairs_are_taken_oldest_first() -> None:
     assert chosen(*several, sample_size=2) == (["2", "3"], {"beyond_sample_size": 1})
 
 
-def test_a_task_that_was_derived_from_time_and_again_has_its_newest_pairs_and_no_more() -> None:
+def test_a_task_with_several_derivations_keeps_only_its_newest_pairs() -> None:
     several = [opinion(str(n), n, prompt=str(n), group_key="task") for n in range(1, 5)]
     free = [opinion(f"free {n}", n, prompt=f"free {n}") for n in range(5, 8)]
     rules = PairRules(filter=DatasetFilter(), consumed=frozenset(), per_group=2)
-    found = chosen(*several, *free, opinion("other", 9, prompt="other", group_key="other"), rules=rules)
-    assert found == (["3", "4", "free 5", "free 6", "free 7", "other"], {"beyond_max_per_group": 2})
+    selected = chosen(*several, *free, opinion("other", 9, prompt="other", group_key="other"), rules=rules)
+    assert selected == (["3", "4", "free 5", "free 6", "free 7", "other"], {"beyond_max_per_group": 2})
 
 
 def test_a_majority_decides_and_its_pair_counts_once() -> None:
-    found = chosen(opinion("one", 1), opinion("two", 2), other_way("three", 3))
-    assert found == (["two"], {"duplicate": 1, "outvoted": 1})
+    selected = chosen(opinion("one", 1), opinion("two", 2), other_way("three", 3))
+    assert selected == (["two"], {"duplicate": 1, "outvoted": 1})
 
 
-def test_where_as_many_say_the_opposite_nothing_is_learned() -> None:
+def test_a_tie_teaches_nothing() -> None:
     assert chosen(opinion("one", 1), other_way("two", 2)) == ([], {"contradicted": 2})
 
 
-def test_a_raters_last_word_counts() -> None:
+def test_a_raters_newest_opinion_counts() -> None:
     derived = {"source": "derived", "rater": "reward-margin"}
-    found = chosen(opinion("before", 1, **derived), other_way("after", 2, **derived))
-    assert found == (["after"], {"superseded": 1})
+    selected = chosen(opinion("before", 1, **derived), other_way("after", 2, **derived))
+    assert selected == (["after"], {"superseded": 1})
 
 
 @pytest.mark.parametrize("prefix", ["", "rag-"])
-def test_two_tests_of_one_rule_are_one_rater_whose_newer_word_counts(prefix: str) -> None:
+def test_two_tests_of_one_rule_are_one_rater_whose_newer_opinion_counts(prefix: str) -> None:
     compared = opinion("before", 1, source="derived", rater=f"{prefix}reward-margin")
     verified = other_way("after", 2, source="derived", rater=f"{prefix}verified-outcome")
     assert chosen(compared, verified) == (["after"], {"superseded": 1})
 
 
 def test_raters_without_a_name_are_different_raters() -> None:
-    found = chosen(opinion("a", 1, rater=None), opinion("b", 2, rater=None), other_way("c", 3, rater=None))
-    assert found == (["b"], {"duplicate": 1, "outvoted": 1})
+    selected = chosen(opinion("a", 1, rater=None), opinion("b", 2, rater=None), other_way("c", 3, rater=None))
+    assert selected == (["b"], {"duplicate": 1, "outvoted": 1})
 
 
 @pytest.mark.parametrize(
@@ -94,54 +94,54 @@ def test_filters_name_the_reason(filters: DatasetFilter, reason: str) -> None:
     assert chosen(opinion("one", 1, domain="airline"), rules=rules) == ([], {reason: 1})
 
 
-def test_what_the_lineage_has_learned_from_is_not_taken_again() -> None:
+def test_a_pair_that_the_lineage_has_learned_from_is_not_chosen_again() -> None:
     rules = PairRules(filter=DatasetFilter(), consumed=frozenset({"old"}))
-    found = chosen(opinion("old", 1), opinion("new", 2, prompt="q"), rules=rules)
-    assert found == (["new"], {"consumed_by_lineage": 1})
+    selected = chosen(opinion("old", 1), opinion("new", 2, prompt="q"), rules=rules)
+    assert selected == (["new"], {"consumed_by_lineage": 1})
 
 
-def test_a_word_that_was_taken_back_stays_so_when_the_newer_one_was_learned_from() -> None:
+def test_a_withdrawn_opinion_does_not_return_when_the_newer_one_was_learned_from() -> None:
     before, after_it = opinion("before", 1, rater="ann"), other_way("after", 2, rater="ann")
     rules = PairRules(filter=DatasetFilter(), consumed=frozenset({"after"}))
     assert chosen(before, after_it, rules=rules) == ([], {"superseded": 1, "consumed_by_lineage": 1})
 
 
-def test_a_word_that_was_taken_back_stays_so_when_the_newer_one_is_filtered_away() -> None:
+def test_a_withdrawn_opinion_does_not_return_when_the_newer_one_is_filtered_out() -> None:
     before, after_it = opinion("before", 1, rater="ann"), other_way("after", 2, rater="ann")
     rules = PairRules(filter=DatasetFilter(date_range=DateRange(end=after(2))), consumed=frozenset())
     assert chosen(before, after_it, rules=rules) == ([], {"superseded": 1, "outside_date_range": 1})
 
 
-def test_who_was_outvoted_does_not_win_when_the_majority_is_filtered_away() -> None:
-    said = [opinion("one", 1, source="teacher"), opinion("two", 2, source="teacher"), other_way("three", 3)]
+def test_a_minority_does_not_win_when_the_majority_is_filtered_out() -> None:
+    opinions = [opinion("one", 1, source="teacher"), opinion("two", 2, source="teacher"), other_way("three", 3)]
     rules = PairRules(filter=DatasetFilter(sources=["human"]), consumed=frozenset())
-    assert chosen(*said, rules=rules) == ([], {"outvoted": 1, "duplicate": 1, "source": 1})
+    assert chosen(*opinions, rules=rules) == ([], {"outvoted": 1, "duplicate": 1, "source": 1})
 
 
-def test_the_newest_of_those_who_agree_that_passes_the_filters_speaks_for_them() -> None:
-    said = [opinion("one", 1), opinion("two", 2, source="teacher")]
+def test_the_newest_agreeing_opinion_that_passes_the_filters_represents_the_others() -> None:
+    opinions = [opinion("one", 1), opinion("two", 2, source="teacher")]
     rules = PairRules(filter=DatasetFilter(sources=["human"]), consumed=frozenset())
-    assert chosen(*said, rules=rules) == (["one"], {"duplicate": 1})
+    assert chosen(*opinions, rules=rules) == (["one"], {"duplicate": 1})
 
 
-def test_what_several_said_is_learned_once_and_all_of_them_are_consumed_with_it() -> None:
-    said = [opinion("one", 1), opinion("two", 2), other_way("three", 3)]
-    selection = select_pairs(said, ANY, 10)
+def test_agreeing_opinions_are_learned_once_and_consumed_together() -> None:
+    opinions = [opinion("one", 1), opinion("two", 2), other_way("three", 3)]
+    selection = select_pairs(opinions, ANY, 10)
     assert selection.votes == {"two": ("one", "two")}
     assert made(pair_row(preference(), selection.votes["two"])).origin.preferences == (named_id("pair"), "one", "two")
     rules = PairRules(filter=DatasetFilter(), consumed=frozenset({"one", "two"}))
-    assert chosen(*said, opinion("four", 4), rules=rules)[0] == []
+    assert chosen(*opinions, opinion("four", 4), rules=rules)[0] == []
 
 
-def test_a_changed_majority_is_learned_although_the_other_order_was() -> None:
-    said = [opinion("one", 1), other_way("two", 2), other_way("three", 3)]
+def test_a_changed_majority_is_learned_although_the_opposite_was_learned_before() -> None:
+    opinions = [opinion("one", 1), other_way("two", 2), other_way("three", 3)]
     rules = PairRules(filter=DatasetFilter(), consumed=frozenset({"one"}))
-    assert chosen(*said, rules=rules)[0] == ["three"]
+    assert chosen(*opinions, rules=rules)[0] == ["three"]
 
 
-def made(found: SnapshotRow | str) -> SnapshotRow:
-    assert isinstance(found, SnapshotRow)
-    return found
+def made(result: SnapshotRow | str) -> SnapshotRow:
+    assert isinstance(result, SnapshotRow)
+    return result
 
 
 def preference(**changes: Any) -> Preference:
@@ -155,22 +155,22 @@ def preference(**changes: Any) -> Preference:
     return Preference(**{**values, **changes})
 
 
-def test_a_plain_text_is_a_message_of_whoever_says_it() -> None:
-    found = made(pair_row(preference()))
-    row = found.row
+def test_a_plain_text_becomes_a_message_of_its_side() -> None:
+    pair = made(pair_row(preference()))
+    row = pair.row
     assert isinstance(row, PairRow)
     assert row.prompt == [{"role": "user", "content": "Where is it?"}]
     assert row.chosen == [{"role": "assistant", "content": "In the annex."}]
     assert row.rejected == [{"role": "assistant", "content": "No idea."}]
-    assert (row.tools, found.origin.rater, found.origin.trajectories) == ([], "unnamed", ())
+    assert (row.tools, pair.origin.rater, pair.origin.trajectories) == ([], "unnamed", ())
 
 
-def test_a_derived_pair_tells_the_tries_that_it_comes_from() -> None:
+def test_the_origin_of_a_derived_pair_names_its_tries() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
-    found = made(pair_row(preference(chosen_trajectory_id="t1", rejected_trajectory_id="t2", rater="r", tools=tools)))
-    assert found.origin.trajectories == ("t1", "t2")
-    assert (found.origin.preferences, found.origin.rater) == ((named_id("pair"),), "r")
-    assert found.row.tools == tools
+    pair = made(pair_row(preference(chosen_trajectory_id="t1", rejected_trajectory_id="t2", rater="r", tools=tools)))
+    assert pair.origin.trajectories == ("t1", "t2")
+    assert (pair.origin.preferences, pair.origin.rater) == ((named_id("pair"),), "r")
+    assert pair.row.tools == tools
 
 
 @pytest.mark.parametrize(
@@ -183,14 +183,14 @@ def test_a_derived_pair_tells_the_tries_that_it_comes_from() -> None:
         ({"chosen": "No idea."}, "identical"),
     ],
 )
-def test_what_cannot_be_a_row_has_a_reason(changes: dict[str, Any], reason: str) -> None:
+def test_a_row_that_cannot_be_made_has_a_reason(changes: dict[str, Any], reason: str) -> None:
     assert pair_row(preference(**changes)) == reason
 
 
 def test_filters_that_pairs_do_not_have_are_refused() -> None:
-    asked = config(
+    requested = config(
         "dpo", "base", dataset=Dataset(source="clickhouse", sample_size=10, filter=DatasetFilter(min_reward=0.5))
     )
     able = Abilities(training_enabled=True, algorithms=frozenset({"dpo"}), amounts=AMOUNTS)
-    (problem,) = [one for one in config_problems(asked, able) if "min_reward" in one]
+    (problem,) = [one for one in config_problems(requested, able) if "min_reward" in one]
     assert problem == "dataset.filter.min_reward does nothing for dpo, which learns from preference pairs"

@@ -55,7 +55,7 @@ label: bool not null
 tools: string not null
 source: string not null""",
 }
-"""The columns of version 0.1, which files that exist have."""
+"""The columns of version 0.1: stored files have them."""
 
 CHAT = [{"role": "user", "content": "Où?"}, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]
 WRITTEN: list[Row] = [
@@ -68,7 +68,7 @@ WRITTEN: list[Row] = [
 
 
 @pytest.mark.parametrize("kind", list(ROWS.values()))
-def test_the_columns_are_those_of_the_files_that_exist(kind: type[Row], tmp_path: Path) -> None:
+def test_the_columns_are_those_of_stored_files(kind: type[Row], tmp_path: Path) -> None:
     assert arrow_schema(kind).to_string() == COLUMNS[kind]
     row = next(row for row in WRITTEN if isinstance(row, kind))
     assert PARQUET.read_schema(write_rows(tmp_path / "rows.parquet", [row])).equals(arrow_schema(kind))
@@ -114,7 +114,7 @@ def test_a_file_of_other_rows_is_refused(kind: type[Row], tmp_path: Path) -> Non
         list(read_rows(file, kind))
 
 
-def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_bytes(b"PAR1 it is not")
     with pytest.raises(Rejected, match="no LabelRows can be read"):
         list(read_rows(tmp_path / "rows.parquet", LabelRow))
@@ -128,7 +128,7 @@ def test_a_text_cannot_add_members_to_its_row(tmp_path: Path) -> None:
         list(read_rows(tmp_path / "forged.parquet", LabelRow))
 
 
-def test_reading_rows_loads_no_store() -> None:
+def test_reading_rows_imports_no_store() -> None:
     check = (
         "import sys, ratchet.trainer_worker.training.snapshot\n"
         "print([name for name in ('clickhouse_connect', 'boto3', 'nats', 'httpx', 'pydantic') if name in sys.modules])"

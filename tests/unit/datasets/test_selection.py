@@ -1,4 +1,4 @@
-"""What a job may learn from: everything its filter admits, newest groups first, nothing twice, nothing evaluated."""
+"""A job learns from everything its filter admits: newest groups first, nothing twice, no evaluation traffic."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def rules(needs_calls: bool = True, consumed: frozenset[str] = frozenset(), **ch
 def test_a_trajectory_is_left_out_for_a_reason_that_is_counted(
     left_out: Candidate, rule: TrajectoryRules, reason: str
 ) -> None:
-    found = select([left_out, candidate("good", ended_at=after(0.5))], rule, 10)
-    assert reason in found.left_out
+    selection = select([left_out, candidate("good", ended_at=after(0.5))], rule, 10)
+    assert reason in selection.left_out
     assert reason_against(left_out, rule) == reason
 
 
-def test_what_the_filter_admits_is_chosen() -> None:
+def test_a_trajectory_that_the_filter_admits_is_chosen() -> None:
     admitting = rules(
         min_reward=0.5,
         max_trajectory_length=3,
@@ -78,22 +78,22 @@ def test_text_may_be_learned_from_again_and_without_calls() -> None:
     assert select([known], rules(needs_calls=False, consumed=frozenset({"seen"})), 10).chosen == [known]
 
 
-def test_the_newest_are_taken_and_handed_over_oldest_first() -> None:
+def test_the_newest_trajectories_are_chosen_and_listed_oldest_first() -> None:
     all_of_them = [candidate(str(n), ended_at=after(n)) for n in range(10)]
-    found = select(all_of_them, EVERYTHING, 3)
-    assert [each.trajectory_id for each in found.chosen] == ["7", "8", "9"]
-    assert found.left_out == {"beyond_sample_size": 7}
+    selection = select(all_of_them, EVERYTHING, 3)
+    assert [each.trajectory_id for each in selection.chosen] == ["7", "8", "9"]
+    assert selection.left_out == {"beyond_sample_size": 7}
 
 
 def test_a_group_is_taken_whole_or_not_at_all() -> None:
     group = [candidate(f"g{n}", task_key="g", ended_at=after(n)) for n in range(4)]
     single = candidate("single", ended_at=after(-5))
     newest = [candidate(f"n{n}", task_key="n", ended_at=after(10 + n)) for n in range(3)]
-    found = select([*group, single, *newest], EVERYTHING, 5)
-    assert {each.trajectory_id for each in found.chosen} == {"n0", "n1", "n2", "single"}
+    selection = select([*group, single, *newest], EVERYTHING, 5)
+    assert {each.trajectory_id for each in selection.chosen} == {"n0", "n1", "n2", "single"}
 
 
-def test_a_group_larger_than_the_sample_is_cut_when_it_is_all_there_is() -> None:
+def test_a_group_larger_than_the_sample_is_cut_when_there_is_no_other() -> None:
     group = [candidate(f"g{n}", task_key="g", ended_at=after(n)) for n in range(4)]
     assert [each.trajectory_id for each in select(group, EVERYTHING, 2).chosen] == ["g2", "g3"]
 

@@ -15,7 +15,6 @@ from ratchet.gateway.domain.capture import (
     Answer,
     Asked,
     Said,
-    ids_digest,
     prompt_delta,
     trainable_of,
     turn_of,
@@ -32,6 +31,7 @@ from ratchet.gateway.domain.conversations import (
     PastCall,
     prefix_digests,
 )
+from ratchet.rules.recorded import ids_digest
 from ratchet.service.contracts import load_contracts
 from tests.support.messages import AT
 

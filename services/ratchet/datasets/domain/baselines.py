@@ -1,4 +1,4 @@
-"""What a trajectory's reward is compared with when its task was tried once: a running mean per task, shrunk to all.
+"""The baseline of a trajectory's reward where its task was tried once: a running mean per task, shrunk to all.
 
 For trajectory i of task k, with n earlier trajectories of k, their running mean m and the running mean c of all earlier
 trajectories of the role:  b_i = (n m + s c) / (n + s),  where s is the weight of the cohort, counted in trajectories.
@@ -18,7 +18,7 @@ COHORT_WINDOW = 1000
 
 @dataclass(frozen=True, slots=True)
 class RunningMean:
-    """Mean of the values so far; of about the last `window` once there are more."""
+    """The mean of the values so far, or of about the last `window` once there are more."""
 
     count: int = 0
     mean: float = 0.0
@@ -40,10 +40,10 @@ def baselines(history: Iterable[tuple[str, str, float]]) -> Mapping[str, float |
     """Baseline by trajectory id, each from those before it. `history`: (id, task key, reward), oldest first."""
     tasks: dict[str, RunningMean] = {}
     cohort = RunningMean()
-    found: dict[str, float | None] = {}
+    by_id: dict[str, float | None] = {}
     for trajectory_id, task_key, reward in history:
         task = tasks.get(task_key, RunningMean())
-        found[trajectory_id] = baseline(task, cohort)
+        by_id[trajectory_id] = baseline(task, cohort)
         tasks[task_key] = task.after(reward, TASK_WINDOW)
         cohort = cohort.after(reward, COHORT_WINDOW)
-    return found
+    return by_id

@@ -1,4 +1,4 @@
-"""Answers with a thumb, for a snapshot of the format `labels`: whose word counts, and one row."""
+"""Answers with a thumb, for a snapshot of the format `labels`: which label counts, and one row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ratchet.bus.message import JsonObject, encode
+from ratchet.bus.message import encode
 from ratchet.contract.snapshot import LabelRow
 from ratchet.contract.trajectory import Trajectory
 from ratchet.contract.turn import Turn
@@ -23,7 +23,7 @@ NO_REWARD = "no_reward"
 
 @dataclass(frozen=True, slots=True)
 class Thumb:
-    """One thumb up or down; thumbs are given oldest first."""
+    """One thumb up or down."""
 
     trajectory_id: str
     up: bool
@@ -32,29 +32,33 @@ class Thumb:
 
 
 def labels(thumbs: Iterable[Thumb]) -> Mapping[str, bool | None]:
-    """By trajectory: what most say, each with their last word; None where as many say the opposite."""
-    last: dict[str, dict[str, bool]] = {}
+    """By trajectory, the label of most raters, each by their last thumb; None for a tie. `thumbs`: oldest first.
+
+    Every thumb without a rater counts as another rater's.
+    """
+    by_rater: dict[str, dict[str, bool]] = {}
     for number, thumb in enumerate(thumbs):
-        last.setdefault(thumb.trajectory_id, {})[thumb.rater or f"unnamed {number}"] = thumb.up
-    return {trajectory_id: _majority(words.values()) for trajectory_id, words in last.items()}
+        by_rater.setdefault(thumb.trajectory_id, {})[thumb.rater or f"unnamed {number}"] = thumb.up
+    counts = {trajectory_id: Counter(given.values()) for trajectory_id, given in by_rater.items()}
+    return {one: None if up[True] == up[False] else up[True] > up[False] for one, up in counts.items()}
 
 
-def left_out_before(said: Mapping[str, bool | None], rewarded: Collection[str]) -> Mapping[str, int]:
-    """How many judged trajectories cannot be chosen from, by reason."""
-    undecided = sum(label is None for label in said.values())
-    unknown = sum(label is not None and trajectory_id not in rewarded for trajectory_id, label in said.items())
+def left_out_before(given: Mapping[str, bool | None], rewarded: Collection[str]) -> Mapping[str, int]:
+    """How many trajectories with thumbs cannot be chosen from, by reason. `given`: by trajectory, its label."""
+    undecided = sum(label is None for label in given.values())
+    unknown = sum(label is not None and trajectory_id not in rewarded for trajectory_id, label in given.items())
     return {CONTRADICTED: undecided, NO_REWARD: unknown}
 
 
 def label_row(trajectory: Trajectory, turns: Sequence[Turn], label: bool) -> SnapshotRow | str:
-    """The row, or the reason (a token) why there can be none. All that was said after the first prompt was judged."""
+    """The row, or the reason (a token) why it cannot be made. A thumb judges everything after the first prompt."""
     if is_left_out(turns):
         return MIXED_OR_PINNED
     if lacks_turns(trajectory, turns):
         return TURNS_NOT_STORED
     try:
         chat = recorded_chat(trajectory, turns)
-        start = _first_answer(chat)
+        start = next((index for index, message in enumerate(chat) if message.get("role") == "assistant"), 0)
         if not start:
             return NO_PROMPT
         row = LabelRow(
@@ -69,12 +73,3 @@ def label_row(trajectory: Trajectory, turns: Sequence[Turn], label: bool) -> Sna
     except (ChatError, RecursionError):
         return UNREADABLE_CHAT
     return SnapshotRow(row, RowOrigin((trajectory.trajectory_id,), THUMBS))
-
-
-def _majority(words: Iterable[bool]) -> bool | None:
-    counted = Counter(words)
-    return None if counted[True] == counted[False] else counted[True] > counted[False]
-
-
-def _first_answer(chat: Sequence[JsonObject]) -> int:
-    return next((index for index, message in enumerate(chat) if message.get("role") == "assistant"), 0)

@@ -1,4 +1,4 @@
-"""Which logged prompts a candidate has not learned from, and the prompt of one call. Pure.
+"""Which logged prompts a candidate has not learned from, and the prompt of one call.
 
 One prompt of each task, and one call of each trajectory: answers to prompts of one task, or of one conversation, go
 together, and a comparison counts prompts as independent. Which call it is follows from the trajectory's id, so that
@@ -36,13 +36,13 @@ class CapturedTrajectory:
     task: str
     """Group key, or task id: equal ones are tries of one task."""
     began: datetime
-    """When its first call was asked."""
+    """When the agent made its first call."""
     arms: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What a candidate and all its ancestors have learned from."""
+    """The data that a candidate and all its ancestors have learned from."""
 
     versions: Sequence[int]
     """The candidate, its parent and so on."""
@@ -54,7 +54,7 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What one call was asked."""
+    """The prompt of one call."""
 
     turn_id: str
     trajectory_id: str
@@ -66,44 +66,28 @@ class Prompt:
     """Bytes of messages and tools."""
 
 
-def _is_within(value: object, levels: int) -> bool:
-    """Whether a JSON value is nested at most so deep. No gateway records a deeper one; no HTTP answer carries it."""
-    if levels < 0:
-        return False
-    if isinstance(value, dict):
-        return all(_is_within(one, levels - 1) for one in cast("JsonObject", value).values())
-    if isinstance(value, list):
-        return all(_is_within(one, levels - 1) for one in cast("list[object]", value))
-    return True
-
-
-def unseen(logged: Iterable[CapturedTrajectory], lineage: Lineage) -> tuple[list[CapturedTrajectory], Counter[str]]:
-    """Those of `logged` that may be replayed, in their order, and how many were left out for which reason."""
+def unseen(captured: Iterable[CapturedTrajectory], lineage: Lineage) -> tuple[list[CapturedTrajectory], Counter[str]]:
+    """The trajectories that may be replayed, in their order, and how many others were left out for which reason."""
     left_out: Counter[str] = Counter()
     kept: list[CapturedTrajectory] = []
     tasks: set[str] = set()
-    for one in logged:
-        reason = _reason_against(one, lineage) or ("same_task" if one.task in tasks else None)
-        if reason is not None:
-            left_out[reason] += 1
-            continue
-        tasks.add(one.task)
-        kept.append(one)
+    for one in captured:
+        if one.arms & LEFT_OUT_ARMS:
+            left_out[MIXED_OR_PINNED] += 1
+        elif one.began <= lineage.since:
+            left_out[OLDER_THAN_SNAPSHOT] += 1
+        elif one.trajectory_id in lineage.trajectories or one.task in lineage.groups:
+            left_out["group_of_lineage"] += 1
+        elif one.task in tasks:
+            left_out["same_task"] += 1
+        else:
+            tasks.add(one.task)
+            kept.append(one)
     return kept, left_out
 
 
-def _reason_against(one: CapturedTrajectory, lineage: Lineage) -> str | None:
-    if one.arms & LEFT_OUT_ARMS:
-        return MIXED_OR_PINNED
-    if one.began <= lineage.since:
-        return OLDER_THAN_SNAPSHOT
-    if one.trajectory_id in lineage.trajectories or one.task in lineage.groups:
-        return "group_of_lineage"
-    return None
-
-
 def reason_against_calls(turns: Iterable[Turn], lineage: Lineage) -> str | None:
-    """Why a trajectory may not be replayed, by all of its calls; the catalogue may not know the first of a long one."""
+    """Why a trajectory may not be replayed, by all of its calls; `began` may miss the first calls of a long one."""
     calls = list(turns)
     if is_left_out(calls):
         return MIXED_OR_PINNED
@@ -136,3 +120,14 @@ def prompt_of(turns: Sequence[Turn]) -> Prompt | str:
         sampling=called.sampling or Sampling(),
         size=size,
     )
+
+
+def _is_within(value: object, levels: int) -> bool:
+    """Whether JSON is nested at most `levels` deep: an HTTP answer could not carry a deeper value."""
+    if levels < 0:
+        return False
+    if isinstance(value, dict):
+        return all(_is_within(one, levels - 1) for one in cast("JsonObject", value).values())
+    if isinstance(value, list):
+        return all(_is_within(one, levels - 1) for one in cast("list[object]", value))
+    return True

@@ -1,4 +1,8 @@
-"""One row of a snapshot: a trajectory with everything a learner needs, so that it needs no other store."""
+"""One row of a snapshot: a trajectory with everything a learner needs, so that it needs no other store.
+
+A learner recomputes log-probabilities over the full prompt of each call. Turns carry prompts as deltas to their
+parent's prompt and output; here they become full prompts again, verified by the digest of a delta's prefix.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ratchet.bus.message import encode
-from ratchet.contract.snapshot import Row, TrajectoryRow
+from ratchet.contract.snapshot import Call, Row, TrajectoryRow
 from ratchet.contract.trajectory import Trajectory
 from ratchet.contract.turn import Turn
-from ratchet.datasets.domain.calls import calls_of
 from ratchet.datasets.domain.selection import MIXED_OR_PINNED, is_left_out
 from ratchet.rules.chat import ChatError
-from ratchet.rules.recorded import is_captured, lacks_turns, offered_tools, recorded_chat, told_turns
+from ratchet.rules.recorded import (
+    ids_digest,
+    in_call_order,
+    is_captured,
+    lacks_turns,
+    offered_tools,
+    recorded_chat,
+    turn_refs,
+)
 
 TRANSFORMS: Mapping[str, Callable[[float], float]] = {
     "identity": lambda reward: reward,
@@ -23,6 +34,12 @@ TRANSFORMS: Mapping[str, Callable[[float], float]] = {
 TURNS_NOT_STORED = "turns_not_stored"
 NO_TRAINABLE_CALL = "no_trainable_call"
 UNREADABLE_CHAT = "unreadable_chat"
+"""Reasons why a row cannot be made."""
+NO_IDS = "no_token_ids"
+PARENT_MISSING = "parent_missing"
+PREFIX_MISMATCH = "prefix_mismatch"
+COUNT_MISMATCH = "count_mismatch"
+"""Reasons why a call of a row is not trainable, beside the gateway's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +78,7 @@ def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, needs_
         return MIXED_OR_PINNED
     if lacks_turns(trajectory, turns):
         return TURNS_NOT_STORED
-    calls = calls_of(turns, told_turns(trajectory) if is_captured(trajectory, turns) else None)
+    calls = calls_of(turns, turn_refs(trajectory) if is_captured(trajectory, turns) else None)
     if needs_calls and not any(call.trainable for call in calls):
         return NO_TRAINABLE_CALL
     source = trajectory.metadata.source or "client"
@@ -84,3 +101,63 @@ def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, needs_
     except (ChatError, RecursionError):
         return UNREADABLE_CHAT
     return SnapshotRow(row, RowOrigin((trajectory.trajectory_id,), source))
+
+
+def calls_of(turns: Sequence[Turn], referenced: frozenset[str] | None = None) -> list[Call]:
+    """The calls of one trajectory in order. `referenced`: the ids of the turns that its entries refer to.
+
+    Without them, the last answered attempt at each index counts. Every turn is read all the same, since later prompts
+    may build on it.
+    """
+    ordered = in_call_order(turns)
+    prompts = full_prompts(ordered)
+    if referenced is not None:
+        kept = [turn for turn in ordered if turn.turn_id in referenced]
+    else:
+        kept = list({turn.index: turn for turn in ordered if turn.response is not None}.values())
+    return [_call(turn, prompts[turn.turn_id]) for turn in kept]
+
+
+def full_prompts(turns: Sequence[Turn]) -> dict[str, list[int] | str]:
+    """By turn id: the token ids of the whole prompt, or the reason (a token) why they cannot be known."""
+    outputs = {turn.turn_id: turn.output_token_ids for turn in turns}
+    prompts: dict[str, list[int] | str] = {}
+    for turn in turns:
+        delta = turn.prompt_token_ids
+        if delta is None:
+            prompts[turn.turn_id] = NO_IDS
+            continue
+        if delta.prefix_length == 0:
+            prompts[turn.turn_id] = delta.suffix
+            continue
+        before, output = prompts.get(turn.parent_turn_id or ""), outputs.get(turn.parent_turn_id or "")
+        if not isinstance(before, list) or output is None:
+            prompts[turn.turn_id] = PARENT_MISSING
+            continue
+        prefix = (before + output)[: delta.prefix_length]
+        is_same = len(prefix) == delta.prefix_length and ids_digest(prefix) == delta.prefix_digest
+        prompts[turn.turn_id] = prefix + delta.suffix if is_same else PREFIX_MISMATCH
+    return prompts
+
+
+def _call(turn: Turn, prompt: list[int] | str) -> Call:
+    reason = None
+    if not turn.trainable.ok:
+        reason = turn.trainable.reason or "unknown"
+    elif isinstance(prompt, str):
+        reason = prompt
+    elif not turn.output_token_ids:
+        reason = NO_IDS
+    elif len(turn.output_token_ids) != len(turn.behavior_logprobs or []):
+        reason = COUNT_MISMATCH
+    return Call(
+        turn_id=turn.turn_id,
+        prompt_token_ids=prompt if isinstance(prompt, list) else [],
+        output_token_ids=turn.output_token_ids or [],
+        behavior_logprobs=turn.behavior_logprobs or [],
+        temperature=turn.sampling.temperature if turn.sampling else 1.0,
+        policy_version=turn.policy.version,
+        policy_digest=turn.policy.digest,
+        trainable=reason is None,
+        reason=reason,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,11 +14,12 @@ from ratchet.rules.arms import MIXED, PINNED
 LEFT_OUT_ARMS = frozenset({MIXED, PINNED})
 """Evaluation traffic, and trajectories whose policy changed in flight."""
 MIXED_OR_PINNED = "mixed_or_pinned"
+CONSUMED = "consumed_by_lineage"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A stored, rewarded trajectory, as far as choosing needs to know it."""
+    """A stored, rewarded trajectory, with what the choice depends on."""
 
     trajectory_id: str
     task_key: str
@@ -47,7 +48,7 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryRules:
-    """What a trajectory must be like."""
+    """The conditions on a trajectory that a job may learn from."""
 
     filter: DatasetFilter
     needs_calls: bool
@@ -57,7 +58,7 @@ class TrajectoryRules:
 
 @dataclass(frozen=True, slots=True)
 class TrajectorySelection:
-    """The chosen ones, oldest first, and how many were left out for which reason."""
+    """The chosen trajectories, oldest first, and how many others were left out for which reason."""
 
     chosen: Sequence[Candidate]
     left_out: Mapping[str, int]
@@ -66,33 +67,38 @@ class TrajectorySelection:
 def select(candidates: Iterable[Candidate], rules: TrajectoryRules, sample_size: int) -> TrajectorySelection:
     """Newest groups first, up to `sample_size` trajectories; a group is cut only if nothing else can be taken."""
     left_out: Counter[str] = Counter()
-    eligible: list[Candidate] = []
-    for candidate in candidates:
+    groups: dict[str, list[Candidate]] = {}
+    for candidate in sorted(candidates, key=age_order, reverse=True):
         reason = reason_against(candidate, rules)
         if reason is None:
-            eligible.append(candidate)
+            groups.setdefault(candidate.task_key, []).append(candidate)
         else:
             left_out[reason] += 1
-    chosen = _newest_groups(eligible, sample_size)
+    eligible = [candidate for group in groups.values() for candidate in group]
+    chosen: list[Candidate] = []
+    for group in groups.values():
+        if len(chosen) + len(group) <= sample_size:
+            chosen.extend(group)
+    chosen = chosen or eligible[:sample_size]
     if len(eligible) > len(chosen):
         left_out["beyond_sample_size"] = len(eligible) - len(chosen)
     return TrajectorySelection(sorted(chosen, key=age_order), left_out)
 
 
 def reason_against(candidate: Candidate, rules: TrajectoryRules) -> str | None:
-    """The first rule the trajectory breaks, as a token; None when it may be learned from."""
+    """The first rule the trajectory breaks, as a token; None when a job may learn from it."""
     return next((reason for reason, breaks in _RULES.items() if breaks(candidate, rules)), None)
 
 
 def pending_rewards_note(count: int) -> str:
-    """What a refusal for too little data adds while some of it is still to come; nothing when nothing is."""
+    """The end of a refusal for too little data while rewards are still to come; empty when none are."""
     if not count:
         return ""
     return f"; {count} stored {'trajectory waits for its' if count == 1 else 'trajectories wait for their'} reward"
 
 
 def is_left_out(turns: Iterable[Turn]) -> bool:
-    """Whether a call of a trajectory bars all of it. The catalogue may not know the first calls of a long one."""
+    """Whether a call of a trajectory bars all of it. The catalogue may lack the first calls of a long one."""
     return any(turn.policy.arm in LEFT_OUT_ARMS for turn in turns)
 
 
@@ -101,41 +107,25 @@ def age_order(candidate: Candidate) -> tuple[datetime, str]:
     return (candidate.ended_at, candidate.trajectory_id)
 
 
-def _newest_groups(eligible: Sequence[Candidate], sample_size: int) -> list[Candidate]:
-    chosen: list[Candidate] = []
-    for group in _groups_newest_first(eligible):
-        if len(chosen) + len(group) <= sample_size:
-            chosen.extend(group)
-    return chosen or [candidate for group in _groups_newest_first(eligible) for candidate in group][:sample_size]
-
-
-def _groups_newest_first(eligible: Sequence[Candidate]) -> Iterator[list[Candidate]]:
-    """Tries of one task together; ordered by their newest try, and newest first within."""
-    groups: dict[str, list[Candidate]] = {}
-    for candidate in sorted(eligible, key=age_order, reverse=True):
-        groups.setdefault(candidate.task_key, []).append(candidate)
-    yield from groups.values()
-
-
-def _outside_dates(candidate: Candidate, rules: TrajectoryRules) -> bool:
-    dates = rules.filter.date_range
+def is_outside_dates(at: datetime, chosen: DatasetFilter) -> bool:
+    """Whether an instant lies outside the filter's range; the end is not part of the range."""
+    dates = chosen.date_range
     if dates is None:
         return False
-    too_old = dates.start is not None and candidate.ended_at < dates.start
-    too_new = dates.end is not None and candidate.ended_at >= dates.end
-    return too_old or too_new
+    return (dates.start is not None and at < dates.start) or (dates.end is not None and at >= dates.end)
 
 
-def _not_in(value: str | None, allowed: list[str] | None) -> bool:
+def is_not_among(value: str | None, allowed: list[str] | None) -> bool:
+    """Whether a filter that lists values leaves this one out."""
     return allowed is not None and value not in allowed
 
 
 _RULES: Mapping[str, Callable[[Candidate, TrajectoryRules], bool]] = {
     MIXED_OR_PINNED: lambda c, _: bool(c.arms & LEFT_OUT_ARMS),
-    "consumed_by_lineage": lambda c, r: r.needs_calls and c.trajectory_id in r.consumed,
-    "outside_date_range": _outside_dates,
-    "source": lambda c, r: _not_in(c.source, r.filter.sources),
-    "task_domain": lambda c, r: _not_in(c.domain, r.filter.task_domains),
+    CONSUMED: lambda c, r: r.needs_calls and c.trajectory_id in r.consumed,
+    "outside_date_range": lambda c, r: is_outside_dates(c.ended_at, r.filter),
+    "source": lambda c, r: is_not_among(c.source, r.filter.sources),
+    "task_domain": lambda c, r: is_not_among(c.domain, r.filter.task_domains),
     "subordinate_profile": lambda c, r: c.profile in (r.filter.exclude_subordinate_profiles or ()),
     "reward_without_evidence": lambda c, r: r.needs_calls and c.confidence <= 0,
     "below_min_reward": lambda c, r: r.filter.min_reward is not None and c.reward < r.filter.min_reward,

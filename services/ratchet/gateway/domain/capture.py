@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,6 +14,7 @@ import msgspec
 from ratchet.contract import JsonObject, PolicyClaim, Turn
 from ratchet.contract.turn import EngineInfo, PromptTokens, Sampling, Trainable, Usage
 from ratchet.gateway.domain.conversations import PastCall
+from ratchet.rules.recorded import ids_digest
 
 CANCELLED, CACHED = "cancelled", "cached"
 UNSEARCHABLE, CONSTRAINED, MULTIMODAL = "unsearchable_prompt", "constrained", "multimodal"
@@ -153,14 +152,6 @@ def prompt_delta(prompt_ids: Sequence[int], parent_ids: Sequence[int]) -> Prompt
     length = len(parent_ids) if list(prompt_ids[: len(parent_ids)]) == list(parent_ids) else sum(1 for _ in same)
     digest = ids_digest(prompt_ids[:length]) if length else None
     return PromptTokens(suffix=list(prompt_ids[length:]), prefix_length=length, prefix_digest=digest)
-
-
-def ids_digest(ids: Sequence[int]) -> str:
-    """sha256 of token ids as little-endian int32."""
-    words = array("i", ids)
-    if sys.byteorder == "big":
-        words.byteswap()
-    return hashlib.sha256(words.tobytes()).hexdigest()
 
 
 def tools_digest(tools: Sequence[JsonObject] | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Prompts come back exactly as the engine saw them, or the call is not trained on."""
+"""Prompts come back exactly as the engine read them; otherwise no policy trains on the call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import given, strategies as st
 
 from ratchet.contract.trajectory import PolicyClaim
 from ratchet.contract.turn import Trainable
-from ratchet.datasets.domain.calls import calls_of, ids_digest
+from ratchet.datasets.domain.rows import calls_of
+from ratchet.rules.recorded import ids_digest
 from tests.support.training import changed, conversation, prompt_delta, turn
 
 
@@ -20,7 +21,7 @@ def test_the_digest_is_that_of_little_endian_int32() -> None:
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.randoms(use_true_random=False))
-def test_prompts_are_rebuilt_from_deltas_in_whatever_order_turns_arrive(lengths: list[int], order: Random) -> None:
+def test_prompts_are_rebuilt_from_deltas_in_any_order_of_turns(lengths: list[int], order: Random) -> None:
     turns, prompts = conversation("t", lengths)
     shuffled = list(turns)
     order.shuffle(shuffled)
@@ -42,12 +43,12 @@ def test_a_call_keeps_what_the_learner_needs() -> None:
     assert (call.trainable, call.reason) == (True, None)
 
 
-def test_the_gateways_verdict_stands() -> None:
+def test_a_call_that_the_gateway_calls_not_trainable_stays_so() -> None:
     turns, _ = conversation("t", [3], trainable=Trainable(ok=False, reason="top_p"))
     assert [(call.trainable, call.reason) for call in calls_of(turns)] == [(False, "top_p")]
 
 
-def test_a_wrong_parent_is_noticed() -> None:
+def test_a_prompt_that_does_not_fit_its_parent_is_not_trained_on() -> None:
     turns, _ = conversation("t", [3, 2, 2])
     turns[0] = changed(turns[0], output_token_ids=[1, 2])
     calls = calls_of(turns)
@@ -78,14 +79,14 @@ def test_counts_that_disagree_are_not_trained_on() -> None:
     ]
 
 
-def test_only_the_calls_that_the_trajectory_tells_of_are_kept() -> None:
+def test_only_the_calls_that_the_trajectory_refers_to_are_kept() -> None:
     turns, _ = conversation("t", [3, 2, 2])
-    calls = calls_of(turns, wanted=frozenset({turns[2].turn_id}))
+    calls = calls_of(turns, referenced=frozenset({turns[2].turn_id}))
     assert [call.turn_id for call in calls] == [turns[2].turn_id]
     assert calls[0].trainable
 
 
-def test_a_call_that_was_tried_again_is_dropped_when_nobody_says_which_counted() -> None:
+def test_without_references_the_last_answered_attempt_counts() -> None:
     first = turn("t", 0, full_prompt=[1, 2], turn_id="first")
     again = turn("t", 0, full_prompt=[1, 2], turn_id="again", attempt=2)
     failed = turn("t", 0, full_prompt=[1, 2], turn_id="failed", attempt=3, response=None)
