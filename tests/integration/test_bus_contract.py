@@ -23,7 +23,16 @@ from ratchet.bus.registry import Bounds
 from ratchet.bus.settings import BusSettings
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import FakeBroker, FakeBus, FakeClock, eventually
-from ratchet.errors import ConfigError, Conflict, InvalidMessage, Rejected, Unavailable, Unreadable
+from ratchet.errors import (
+    ConfigError,
+    Conflict,
+    DigestMismatch,
+    InvalidMessage,
+    NotFound,
+    Rejected,
+    Unavailable,
+    Unreadable,
+)
 from tests.support.running import running
 from tests.support.shop import Bill, Order, Parcel, Undeliverable, shop
 
@@ -267,6 +276,70 @@ async def test_one_message_that_fails_among_many_is_dead_and_the_others_are_hand
         (letter,) = await read(bus, "DEAD")
     assert sizes == [8, 4, 4, 2, 1, 1, 2]
     assert (letter.message.sequence, letter.message.reason) == (5, "exhausted")
+
+
+@pytest.mark.parametrize("by", ["message", "batch"])
+@pytest.mark.parametrize("error", [Conflict("another was faster"), Unreadable("de", 1, "damaged"), ConfigError("off")])
+async def test_an_error_that_may_pass_is_tried_again(connect: Connect, by: str, error: Exception) -> None:
+    handled: list[int] = []
+
+    async def one(received: Received[Order]) -> Sequence[Message]:
+        handled.append(received.delivered)
+        if len(handled) == 1:
+            raise error
+        return [Bill(number=received.message.number)]
+
+    async def several(batch: Sequence[Received[Order]]) -> Sequence[Outcome]:
+        return [Done(await one(received)) for received in batch]
+
+    async with connect() as bus:
+        await bus.publish_all(orders(1))
+        async with running(bus.subscribe("patient-bills", {Order: each(one) if by == "message" else several})):
+            await eventually(lambda: _holds(bus, "BILLS", 1))
+        assert await read(bus, "DEAD") == []
+    assert handled == [1, 2]
+
+
+@pytest.mark.parametrize("by", ["message", "batch"])
+@pytest.mark.parametrize(
+    "error", [Rejected("closed"), NotFound("no such country"), InvalidMessage("wrong"), DigestMismatch("other bytes")]
+)
+async def test_an_error_that_stays_makes_a_dead_letter_at_once(connect: Connect, by: str, error: Exception) -> None:
+    handled: list[int] = []
+
+    async def one(received: Received[Order]) -> Sequence[Message]:
+        handled.append(received.delivered)
+        raise error
+
+    async def several(batch: Sequence[Received[Order]]) -> Sequence[Outcome]:
+        return [Done(await one(received)) for received in batch]
+
+    async with connect() as bus:
+        await bus.publish_all(orders(1))
+        async with running(bus.subscribe("patient-bills", {Order: each(one) if by == "message" else several})):
+            await eventually(lambda: _holds(bus, "DEAD", 1))
+        (letter,) = await read(bus, "DEAD")
+    assert handled == [1]
+    assert (letter.message.reason, letter.message.detail) == ("rejected", str(error))
+
+
+async def test_a_message_whose_handler_fails_costs_its_neighbours_no_second_handling(connect: Connect) -> None:
+    handled: list[int] = []
+
+    async def bill(received: Received[Order]) -> Sequence[Message]:
+        handled.append(received.message.number)
+        if received.message.number == 2:
+            raise ZeroDivisionError
+        return [Bill(number=received.message.number)]
+
+    async with connect() as bus:
+        await bus.publish_all(orders(1, 2, 3))
+        async with running(bus.subscribe("bills", {Order: each(bill)}, bounds=Bounds(linger_s=0.5))):
+            await eventually(lambda: _holds(bus, "BILLS", 2))
+            await eventually(lambda: _holds(bus, "DEAD", 1))
+        (letter,) = await read(bus, "DEAD")
+    assert handled == [1, 2, 3]
+    assert (letter.message.sequence, letter.message.reason) == (2, "exhausted")
 
 
 async def test_what_cannot_be_read_is_accounted_for_and_kept_whole(connect: Connect) -> None:

@@ -58,7 +58,7 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
         await asyncio.to_thread(nats.kill)
         engine.resident.clear()
         async with gateway(settings) as (client, app):
-            assert await app.notes["broker"]() == "broker is not connected"
+            assert await app.notes["broker"]() == "the broker is not connected"
             answer = await said(client, "during")
             assert answer.headers["x-ratchet-arm"] == "stable"
             assert answer.headers["x-ratchet-policy"] == version(1).name

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Consumer as Consumer,
         Dead as Dead,
         Done as Done,
+        Failed as Failed,
         Outcome as Outcome,
         Retry as Retry,
         each as each,
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "ratchet.bus.connection": "BackgroundConnection Bus Extent Patience",
-    "ratchet.bus.consumer": "BatchHandler Consumer Dead Done Outcome Retry each",
+    "ratchet.bus.consumer": "BatchHandler Consumer Dead Done Failed Outcome Retry each",
     "ratchet.bus.contracts": "Contracts Upgrade",
     "ratchet.bus.deadletter": "DeadLetter",
     "ratchet.bus.envelope": "Record Sealer",

@@ -31,7 +31,7 @@ from ratchet.bus.received import Causing, Received
 from ratchet.bus.registry import AS_DECLARED, Bounds, Stream
 from ratchet.bus.settings import BusSettings, without_user
 from ratchet.bus.tasks import end
-from ratchet.errors import BusUnavailable, ConfigError, InvalidMessage
+from ratchet.errors import BusUnavailable, ConfigError, InvalidMessage, Rejected
 
 log = structlog.get_logger()
 
@@ -117,6 +117,7 @@ class Bus:
         self, nc: Nats, *, name: str, contracts: Contracts, replicas: int, now: Callable[[], datetime] = utc_now
     ) -> None:
         self.nc = nc
+        """nats-py's connection, for what this library does not do."""
         self.contracts = contracts
         self.now = now
         self._name = name
@@ -189,9 +190,14 @@ class Bus:
         except (RuntimeError, OSError, nats.errors.Error) as error:  # uvloop's, for a transport that broke before
             log.warning("the connection did not close cleanly", reason=repr(error))
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self.nc.is_connected
+
     async def check(self) -> str | None:
         """Readiness: None while connected, else the reason."""
-        return None if self.nc.is_connected else "broker is not connected"
+        return None if self.is_connected else "the broker is not connected"
 
     async def publish(self, message: Message, *, cause: Causing | None = None) -> None:
         """Check and store one message; returns when the stream has it.
@@ -209,16 +215,25 @@ class Bus:
                 raise result
 
     async def publish_record(self, record: Record) -> None:
-        """Store a message that was sealed before (a spooled one); returns when the stream has it."""
+        """Store a message that was sealed before (a spooled one); returns when the stream has it.
+
+        Raises `BusUnavailable`, or `Rejected`: also for one that is larger than the broker takes.
+        """
+        if reason := self._too_large(record):
+            raise Rejected(reason)
         await self._enqueue(record)
 
     def seal(self, message: Message, cause: Causing | None = None) -> Record:
         """The record that `publish` would send. Raises `UnknownSubject` or `InvalidMessage`."""
         record = self._sealer.seal(message, cause)
-        limit, size = self.nc.max_payload, record.size + HEADER_ROOM
-        if limit and size > limit:
-            raise InvalidMessage(f"headers and body of {size} bytes are larger than the broker takes ({limit})")
+        if reason := self._too_large(record):
+            raise InvalidMessage(reason)
         return record
+
+    def _too_large(self, record: Record) -> str | None:
+        limit, size = self.nc.max_payload, record.size + HEADER_ROOM
+        too_large = 0 < limit < size
+        return f"headers and body of {size} bytes are larger than the broker takes ({limit})" if too_large else None
 
     def read(self, message: Msg, topics: Collection[str] = ()) -> tuple[Received[Message], int]:
         """A delivery as a typed message, and how many members its schema does not know.
@@ -324,27 +339,20 @@ class Bus:
         jetstream: Any = self.nc.jetstream(timeout=ENSURE_S)
         try:
             for stream in self.contracts.streams.values():
-                await self._ensure_stream(jetstream, _stream_config(stream, self._replicas))
+                config = _stream_config(stream, self._replicas)
+                try:
+                    await jetstream.stream_info(stream.name)
+                    await jetstream.update_stream(config)
+                except js_errors.NotFoundError:
+                    await jetstream.add_stream(config)
             for bucket in self.contracts.buckets.values():
                 config = KeyValueConfig(bucket=bucket.name, history=bucket.history, replicas=self._replicas)
-                await self._ensure_bucket(jetstream, config)
+                try:
+                    await jetstream.key_value(bucket.name)
+                except js_errors.BucketNotFoundError:
+                    await jetstream.create_key_value(config=config)
         except (nats.errors.Error, TimeoutError, OSError) as error:
-            raise BusUnavailable(f"broker cannot make the streams and buckets: {error!r}") from error
-
-    @staticmethod
-    async def _ensure_stream(jetstream: Any, config: StreamConfig) -> None:
-        try:
-            await jetstream.stream_info(config.name)
-            await jetstream.update_stream(config)
-        except js_errors.NotFoundError:
-            await jetstream.add_stream(config)
-
-    @staticmethod
-    async def _ensure_bucket(jetstream: Any, config: KeyValueConfig) -> None:
-        try:
-            await jetstream.key_value(config.bucket)
-        except js_errors.BucketNotFoundError:
-            await jetstream.create_key_value(config=config)
+            raise BusUnavailable(f"the broker cannot make the streams and buckets: {error!r}") from error
 
     async def _connection_lost(self) -> None:
         """What is being published fails: its answers cannot come."""
@@ -365,15 +373,13 @@ class Bus:
                 await asyncio.sleep(1.0)
 
     def _enqueue(self, record: Record) -> asyncio.Future[None]:
-        sending = Sending(record, asyncio.get_running_loop().create_future())
-        self._publisher(self.contracts.topic_of(record.subject).stream).enqueue(sending)
-        return sending.done
-
-    def _publisher(self, stream: str) -> Publisher:
+        stream = self.contracts.topic_of(record.subject).stream
         if stream not in self._publishers:
             atomic = self.contracts.streams[stream].allow_atomic
             self._publishers[stream] = Publisher(self.nc, stream, atomic=atomic)
-        return self._publishers[stream]
+        sending = Sending(record, asyncio.get_running_loop().create_future())
+        self._publishers[stream].enqueue(sending)
+        return sending.done
 
 
 D = TypeVar("D")
@@ -414,27 +420,32 @@ class BackgroundConnection:
         self._stopping = asyncio.Event()
 
     async def bus(self) -> Bus:
-        """The connection, once there is one."""
+        """The connection, once there is one. Raises `BusUnavailable` when there will be none."""
         return await asyncio.shield(self._bus)
 
     @property
     def connected(self) -> Bus | None:
         """The bus while it is connected."""
-        return self._bus.result() if self._bus.done() and self._bus.result().nc.is_connected else None
+        bus = self._bus.result() if self._bus.done() and self._bus.exception() is None else None
+        return bus if bus is not None and bus.is_connected else None
 
     async def run(self) -> None:
-        """Hold the connection until stopped."""
+        """Hold the connection until stopped. Raises what connecting raises."""
         connecting = asyncio.ensure_future(self._connect())
         stopping = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not connecting.done():
+        try:
+            await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            was_stopped = not connecting.done()
             await end(connecting)
-            if connecting.cancelled() or connecting.exception() is not None:
+            if connecting.cancelled() or (was_stopped and connecting.exception() is not None):
                 return
-        bus = connecting.result()
-        self._bus.set_result(bus)
-        await stopping
-        await bus.close()
+            self._bus.set_result(connecting.result())
+            await stopping
+            await connecting.result().close()
+        finally:
+            if not self._bus.done():
+                self._bus.set_exception(BusUnavailable("the program stopped before the broker was connected"))
+                self._bus.exception()  # seen, also when no caller waits for it
 
     async def stop(self) -> None:
         """Return from `run`."""
@@ -442,4 +453,4 @@ class BackgroundConnection:
 
     async def check(self) -> str | None:
         """Readiness: None while connected, else the reason."""
-        return None if self.connected else "broker is not connected"
+        return None if self.connected else "the broker is not connected"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,12 +18,20 @@ from nats.js.errors import Error as JetStreamError
 from prometheus_client import Counter, Gauge, Histogram
 
 from ratchet.bus.deadletter import with_body
-from ratchet.bus.failures import failure, reason_of
+from ratchet.bus.failures import failure, frames
 from ratchet.bus.halving import in_halves
 from ratchet.bus.message import Cause, Message
 from ratchet.bus.received import Received
 from ratchet.bus.registry import ConsumerSpec, check_handled
-from ratchet.errors import ContractError, InvalidMessage, RatchetError, Rejected, Unavailable
+from ratchet.errors import (
+    ContractError,
+    DigestMismatch,
+    InvalidMessage,
+    NotFound,
+    RatchetError,
+    Rejected,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus
@@ -32,13 +40,16 @@ log = structlog.get_logger()
 
 M = TypeVar("M", bound=Message)
 
-BACKOFF_S = (0.5, 5.0)
-"""First and longest pause while something that a handler depends on is away: new messages would fare no better."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
+"""Pauses while something that a handler depends on is away: new messages would fare no better."""
 WAITING = 20_000
 """Messages of one consumer that may be delivered and not settled: while some wait for others, for minutes, those
 behind them must still come. What is in memory is bounded elsewhere, in bytes."""
 REMEMBERED = 10_000
 """Messages whose unexpected failures are remembered."""
+
+FINAL = (ContractError, DigestMismatch, NotFound, Rejected)
+"""What a handler raises for a message that will fare no better the next time."""
 
 HANDLED = Counter("ratchet_messages_handled_total", "Messages settled, by outcome.", ["consumer", "outcome"])
 HANDLING = Histogram("ratchet_batch_handling_seconds", "Time one batch took, publishing included.", ["consumer"])
@@ -71,30 +82,41 @@ class Dead:
     detail: str
 
 
-Outcome = Done | Retry | Dead
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Handling it raised `error`: the consumer retries, or gives it up."""
+
+    error: Exception
+
+
+Outcome = Done | Retry | Dead | Failed
 BatchHandler = Callable[[Sequence[Received[Any]]], Awaitable[Sequence[Outcome]]]
 """One outcome per message, in order. `Any` because each topic has its own message type."""
 
 
 Handlers = Mapping[type[Message], BatchHandler]
 """Message type -> what handles a batch of them."""
+Delivery = tuple[Msg, Received[Message]]
+"""A delivery, and what was read of it."""
 OnDead = Callable[[Sequence[int]], Awaitable[None]]
 """Called with the sequences of dead messages before their dead letters are published, at every attempt at that."""
 
 
 def each(handler: Callable[[Received[M]], Awaitable[Sequence[Message]]]) -> BatchHandler:
-    """A batch handler from one that takes a message and returns the events to publish."""
+    """A batch handler from one that takes a message and returns the events to publish.
 
-    async def one(received: Received[M]) -> Outcome:
-        try:
-            return Done(await handler(received))
-        except Unavailable as error:
-            return Retry(str(error), away=True)
-        except RatchetError as error:
-            return Dead("rejected", str(error))
+    What it raises means what it means of a batch handler, for this message alone: `Unavailable` waits, what is one of
+    `FINAL` makes a dead letter, and everything else is tried again, up to `max_deliveries` times.
+    """
 
     async def handle(batch: Sequence[Received[Any]]) -> Sequence[Outcome]:
-        return [await one(received) for received in batch]
+        outcomes: list[Outcome] = []
+        for received in batch:
+            try:
+                outcomes.append(Done(await handler(received)))
+            except Exception as error:  # noqa: BLE001 - the boundary: the consumer decides what an error means
+                outcomes.append(Failed(error))
+        return outcomes
 
     return handle
 
@@ -105,7 +127,7 @@ class Consumer:
     Made by `Bus.subscribe`. One batch at a time goes through these steps:
 
     1. `_read`: each delivery becomes a typed message by the open view, or is dead.
-    2. `_handle`: topic by topic, in the order of the registry. What a handler raises is looked for in halves.
+    2. `_handle`: topic by topic, in the order of the registry. A batch whose handler raises is handled in halves.
     3. `_apply`: what an outcome publishes is stored, then the message is acked; a retry goes back with its delay.
     4. `_dead_letter`: `on_dead` first, then the dead letters are stored, then the message is terminated.
 
@@ -125,7 +147,6 @@ class Consumer:
         self._at_hand: Sequence[Msg] = ()
         self._failures: dict[int, int] = {}
         self._away = False
-        self._pause_s = 0.0
         config = ConsumerConfig(
             durable_name=spec.name,
             ack_policy=AckPolicy.EXPLICIT,
@@ -140,12 +161,19 @@ class Consumer:
         """Consume until stopped; what was delivered but not begun goes back at once."""
         await self._open()
         alive = asyncio.create_task(self._heartbeat())
+        pause_s = 0.0
         try:
             while not self._stopping.is_set():
-                batch = await self._next()
-                if batch:
-                    await self._settle(batch)
-                    await self._rest()
+                batch = await self._pull()
+                if not batch:
+                    continue
+                self._away = False
+                await self._settle(batch)
+                pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * pause_s)) if self._away else 0.0
+                if pause_s:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(pause_s):
+                            await self._stopping.wait()
         finally:
             alive.cancel()
         for message in await self._deliveries.close():
@@ -166,7 +194,7 @@ class Consumer:
                 log.warning("waiting for the broker", consumer=self._spec.name, reason=repr(error))
                 await asyncio.sleep(1.0)
 
-    async def _next(self) -> list[Msg]:
+    async def _pull(self) -> list[Msg]:
         try:
             return await self._deliveries.next_batch(wait_s=0.5)
         except nats.errors.Error as error:
@@ -174,20 +202,12 @@ class Consumer:
             await asyncio.sleep(1.0)
             return []
 
-    async def _rest(self) -> None:
-        """Nothing, or a growing pause while what the handlers depend on is away."""
-        if self._pause_s:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause_s):
-                    await self._stopping.wait()
-
     async def _settle(self, batch: Sequence[Msg]) -> None:
         """Read, handle, publish, ack. What cannot be read comes last and at once: it holds up nothing that can."""
         started = time.perf_counter()
         self._at_hand = batch
-        self._away = False
         try:
-            readable: list[tuple[Msg, Received[Message]]] = []
+            readable: list[Delivery] = []
             unreadable: list[tuple[Msg, Dead]] = []
             for message in batch:
                 received = self._read(message)
@@ -195,13 +215,13 @@ class Consumer:
                     unreadable.append((message, received))
                 else:
                     readable.append((message, received))
-            for handler, part in self._by_topic(readable):
-                await self._handle(handler, part)
+            for topic, handler in self._handlers.items():
+                part = [delivery for delivery in readable if topic == delivery[1].message.TOPIC]
+                if part:
+                    await self._handle(handler, part)
             await self._dead_letter(unreadable)
         finally:
             self._at_hand = ()
-        first, longest = BACKOFF_S
-        self._pause_s = min(longest, max(first, 2 * self._pause_s)) if self._away else 0.0
         HANDLING.labels(self._spec.name).observe(time.perf_counter() - started)
 
     def _read(self, message: Msg) -> Received[Message] | Dead:
@@ -217,16 +237,8 @@ class Consumer:
             UNKNOWN.labels(self._spec.name, received.message.TOPIC).inc(unknown)
         return received
 
-    def _by_topic(
-        self, batch: Sequence[tuple[Msg, Received[Message]]]
-    ) -> Iterator[tuple[BatchHandler, list[tuple[Msg, Received[Message]]]]]:
-        for topic, handler in self._handlers.items():
-            part = [pair for pair in batch if topic == pair[1].message.TOPIC]
-            if part:
-                yield handler, part
-
-    async def _handle(self, handler: BatchHandler, part: Sequence[tuple[Msg, Received[Message]]]) -> None:
-        async def handled(deliveries: Sequence[tuple[Msg, Received[Message]]]) -> Sequence[Outcome]:
+    async def _handle(self, handler: BatchHandler, part: Sequence[Delivery]) -> None:
+        async def handled(deliveries: Sequence[Delivery]) -> Sequence[Outcome]:
             outcomes = await handler([received for _, received in deliveries])
             if len(outcomes) != len(deliveries):
                 raise TypeError(f"the handler returned {len(outcomes)} outcomes for {len(deliveries)} messages")
@@ -234,40 +246,46 @@ class Consumer:
 
         async with aclosing(in_halves(part, handled)) as halves:
             async for deliveries, result in halves:
-                if isinstance(result, Unavailable):
-                    await self._apply_all(deliveries, [Retry(str(result), away=True)] * len(deliveries))
-                elif isinstance(result, Exception):
-                    await self._apply_all(deliveries, [self._unexpected(deliveries[0][1], result)])
-                else:
-                    await self._apply_all(deliveries, result)
+                outcomes = [Failed(result)] * len(deliveries) if isinstance(result, Exception) else result
+                await self._apply_all(deliveries, outcomes)
 
-    async def _apply_all(
-        self, deliveries: Sequence[tuple[Msg, Received[Message]]], outcomes: Sequence[Outcome]
-    ) -> None:
-        self._away = self._away or any(isinstance(outcome, Retry) and outcome.away for outcome in outcomes)
-        self._log_retries(outcomes)
-        pairs = list(zip(deliveries, outcomes, strict=True))
-        alive = [(*known, outcome) for known, outcome in pairs if not isinstance(outcome, Dead)]
-        await asyncio.gather(*(self._apply(*one) for one in alive))
-        await self._dead_letter([(known[0], outcome) for known, outcome in pairs if isinstance(outcome, Dead)])
+    async def _apply_all(self, deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
+        applying: list[Awaitable[None]] = []
+        dead: list[tuple[Msg, Dead]] = []
+        waiting: list[str] = []
+        for (message, received), outcome in zip(deliveries, outcomes, strict=True):
+            decided = self._after_failure(received, outcome.error) if isinstance(outcome, Failed) else outcome
+            if isinstance(decided, Dead):
+                dead.append((message, decided))
+                continue
+            if isinstance(decided, Retry):
+                waiting.append(decided.reason)
+                self._away = self._away or decided.away
+            applying.append(self._apply(message, received, decided))
+        if waiting:  # one line for a batch, with the first reason: hundreds may wait for the same
+            log.info(
+                "will retry",
+                consumer=self._spec.name,
+                messages=len(waiting),
+                reason=self._bus.contracts.mask(waiting[0]),
+            )
+        await asyncio.gather(*applying)
+        await self._dead_letter(dead)
 
-    def _log_retries(self, outcomes: Sequence[Outcome]) -> None:
-        """One line for a batch, with the first reason: hundreds may wait for the same."""
-        reasons = [outcome.reason for outcome in outcomes if isinstance(outcome, Retry)]
-        if reasons:
-            log.info("will retry", consumer=self._spec.name, messages=len(reasons), reason=reasons[0])
-
-    def _unexpected(self, received: Received[Message], error: Exception) -> Outcome:
-        """Again, later and later; dead once it failed in this way `max_deliveries` times."""
-        if isinstance(error, Rejected):
+    def _after_failure(self, received: Received[Message], error: Exception) -> Retry | Dead:
+        """What becomes of a message whose handler raised; unexpected errors are tried again, later and later."""
+        if isinstance(error, Unavailable):
+            return Retry(str(error), away=True)
+        if isinstance(error, FINAL):
             return Dead("rejected", str(error))
-        durable, sequence = self._spec.name, received.sequence
-        log.exception("handler failed", consumer=durable, sequence=sequence, exc_info=error)
-        reason = f"{type(error).__name__}: {reason_of(error, self._bus.contracts.mask)}"
-        failures = self._failures.pop(sequence, 0) + 1
+        described = failure(error, self._bus.contracts.mask)
+        trace = frames(error.__traceback__)
+        log.error("handler failed", consumer=self._spec.name, sequence=received.sequence, **described, trace=trace)
+        reason = f"{described['error']}: {described['reason']}"
+        failures = self._failures.pop(received.sequence, 0) + 1
         if failures >= self._spec.max_deliveries:
             return Dead("exhausted", reason)
-        self._failures[sequence] = failures
+        self._failures[received.sequence] = failures
         if len(self._failures) > REMEMBERED:
             del self._failures[next(iter(self._failures))]  # the one that failed longest ago
         return Retry(reason, delay_s=min(30.0, 0.5 * 2.0**failures))
@@ -291,58 +309,60 @@ class Consumer:
 
     async def _dead_letter(self, dead: Sequence[tuple[Msg, Dead]]) -> None:
         """Account for all of them at once, which takes as long as for one; then keep and end each."""
-        account = self._on_dead
         try:
-            if dead and account is not None:
-                await account([message.metadata.sequence.stream for message, _ in dead])
+            if dead and self._on_dead is not None:
+                await self._on_dead([message.metadata.sequence.stream for message, _ in dead])
         except (RatchetError, nats.errors.Error) as error:
             await self._not_settled([message for message, _ in dead], error)
         else:
-            await asyncio.gather(*(self._dead_letter_one(message, why) for message, why in dead))
+            await asyncio.gather(*(self._keep_and_end(message, why) for message, why in dead))
 
-    async def _dead_letter_one(self, message: Msg, why: Dead) -> None:
-        try:
-            await self._keep(message, why)
-        except (RatchetError, nats.errors.Error) as error:
-            await self._not_settled([message], error)
-        else:
-            self._count(why)
-
-    async def _not_settled(self, messages: Sequence[Msg], error: Exception) -> None:
-        """After a fault on the way they are delivered again."""
-        durable = self._spec.name
-        log.warning("not settled, will be redelivered", consumer=durable, messages=len(messages), reason=str(error))
-        for message in messages:
-            with suppress(nats.errors.Error):
-                await message.nak(delay=1.0)
-            self._count(Retry(str(error)))
-
-    def _count(self, outcome: Outcome) -> None:
-        HANDLED.labels(self._spec.name, type(outcome).__name__.lower()).inc()
-
-    async def _keep(self, message: Msg, dead: Dead) -> None:
-        """Keep it whole as dead letters, and end it."""
-        meta = message.metadata
+    async def _keep_and_end(self, message: Msg, dead: Dead) -> None:
+        """Keep a message whole as dead letters, then terminate it."""
+        meta, headers = message.metadata, dict(message.headers or {})
         letter = self._bus.contracts.dead_letter(
             stream=meta.stream,
             sequence=meta.sequence.stream,
             consumer=self._spec.name,
             original_subject=message.subject,
             reason=dead.reason,
-            detail=dead.detail[:2000],
+            detail=self._bus.contracts.mask(dead.detail)[:2000],
             at=self._bus.now(),
-            headers=dict(message.headers or {}),
+            headers=headers,
             body="",
         )
-        cause = _cause_in(letter.headers)
+        event_id = headers.get("ce-id") or headers.get("Nats-Msg-Id")
+        cause = Cause(event_id=event_id, correlation_id=headers.get("ce-correlationid", event_id)) if event_id else None
         try:
-            await self._bus.publish_all(with_body(letter, message.data), cause=cause)
-        except (ContractError, Rejected) as error:
-            left_out = f"{letter.detail[:1000]} (headers left out: {error})"
-            bare = msgspec.structs.replace(letter, headers={}, detail=left_out[:2000])
-            await self._bus.publish_all(with_body(bare, message.data))
-        await message.term()
-        log.warning("dead letter", consumer=self._spec.name, sequence=letter.sequence, reason=dead.detail)
+            try:
+                await self._bus.publish_all(with_body(letter, message.data), cause=cause)
+            except (ContractError, Rejected) as error:
+                detail = f"{letter.detail[:1000]} (headers left out: {error})"[:2000]
+                bare = msgspec.structs.replace(letter, headers={}, detail=detail)
+                await self._bus.publish_all(with_body(bare, message.data))
+            await message.term()
+        except (RatchetError, nats.errors.Error) as error:
+            await self._not_settled([message], error)
+        else:
+            log.warning("dead letter", consumer=self._spec.name, sequence=letter.sequence, reason=letter.detail)
+            self._count(dead)
+
+    async def _not_settled(self, messages: Sequence[Msg], error: Exception) -> None:
+        """After a fault on the way they are delivered again."""
+        durable = self._spec.name
+        log.warning(
+            "not settled, will be redelivered",
+            consumer=durable,
+            messages=len(messages),
+            reason=self._bus.contracts.mask(str(error)),
+        )
+        for message in messages:
+            with suppress(nats.errors.Error):
+                await message.nak(delay=1.0)
+            self._count(Retry(str(error)))
+
+    def _count(self, outcome: Done | Retry | Dead) -> None:
+        HANDLED.labels(self._spec.name, type(outcome).__name__.lower()).inc()
 
     async def _heartbeat(self) -> None:
         """Report what is at hand, or waits here to be handled, as in progress: the server does not deliver it again."""
@@ -351,11 +371,3 @@ class Consumer:
             for message in [*self._at_hand, *self._deliveries.waiting]:
                 with suppress(nats.errors.Error):
                     await message.in_progress()
-
-
-def _cause_in(headers: Mapping[str, str]) -> Cause | None:
-    """The dead message as a cause, as far as its headers can be read."""
-    event_id = headers.get("ce-id") or headers.get("Nats-Msg-Id")
-    if event_id is None:
-        return None
-    return Cause(event_id=event_id, correlation_id=headers.get("ce-correlationid", event_id))

@@ -108,19 +108,17 @@ class Bucket(Generic[V]):
     async def below(self, prefix: str) -> dict[str, Entry[V] | Unreadable]:
         """Entries whose keys are `prefix`, a dot and more, by key, read at once; an unreadable one is its error."""
         entries: dict[str, Entry[V] | Unreadable] = {}
-        for one in await self._newest(f"{prefix}.>"):
-            key = self._key(one)
+        for message in sorted(await self._newest(f"{prefix}.>"), key=self._key):
             try:
-                entries[key] = entry_of(f"{self._name}/{key}", one.data, one.metadata.sequence.stream, self._kind)
+                entries[self._key(message)] = self._entry(message)
             except Unreadable as error:
-                entries[key] = error
-        return dict(sorted(entries.items()))
+                entries[self._key(message)] = error
+        return entries
 
     async def items(self, select: Callable[[str], bool] = lambda _: True) -> dict[str, Entry[V]]:
-        """All entries whose key is selected, by key."""
-        names = sorted(filter(select, await self._subjects()))
-        entries = await asyncio.gather(*(self.get(name) for name in names))
-        return {name: entry for name, entry in zip(names, entries, strict=True) if entry is not None}
+        """All entries whose key is selected, by key, read at once. Raises `Unreadable` for the first that is."""
+        selected = [message for message in await self._newest(">") if select(self._key(message))]
+        return {self._key(message): self._entry(message) for message in sorted(selected, key=self._key)}
 
     async def watch(
         self, select: Callable[[str], bool] = lambda _: True
@@ -157,7 +155,7 @@ class Bucket(Generic[V]):
                     news.append((key, None))
             elif known.get(key) != revision:
                 known[key] = revision
-                news.append((key, entry_of(f"{self._name}/{key}", message.data, revision, self._kind)))
+                news.append((key, self._entry(message)))
         for key in known.keys() - newest.keys() if whole else ():
             del known[key]
             news.append((key, None))
@@ -166,13 +164,15 @@ class Bucket(Generic[V]):
     async def _newest(self, below: str, *, headers_only: bool = False) -> list[Msg]:
         """The newest message of each key that is not deleted."""
         with _classified(self._name):
-            async with aclosing(self._batches(below, headers_only=headers_only)) as batches:
+            async with aclosing(self._batches(below, headers_only=headers_only, once=True)) as batches:
                 async for newest in batches:
                     return [one for one in newest if not _is_marker(one)]
         raise BusUnavailable(f"broker does not answer for {self._name}: it sent less than there is")
 
-    async def _batches(self, below: str = ">", *, headers_only: bool = False) -> AsyncGenerator[list[Msg]]:
-        """The newest message of every key at once, then what comes; empty batches while nothing comes.
+    async def _batches(
+        self, below: str = ">", *, headers_only: bool = False, once: bool = False
+    ) -> AsyncGenerator[list[Msg]]:
+        """The newest message of every key at once, then, unless `once`, what comes; empty batches while nothing comes.
 
         Ends when the broker has forgotten what was read, or what it holds is not what came.
         """
@@ -191,6 +191,8 @@ class Bucket(Generic[V]):
                     break  # a value was replaced meanwhile
                 if not batch:
                     return
+            if once:
+                await reader.delete()
             yield newest
             seen = max([last, *(one.metadata.sequence.stream for one in newest)])
             while True:
@@ -213,15 +215,14 @@ class Bucket(Generic[V]):
     def _key(self, message: Msg) -> str:
         return message.subject.removeprefix(self._prefix)
 
+    def _entry(self, message: Msg) -> Entry[V]:
+        where, revision = f"{self._name}/{self._key(message)}", message.metadata.sequence.stream
+        return entry_of(where, message.data, revision, self._kind)
+
     async def _open(self) -> KeyValue:
         if self._kv is None:
             self._kv = await self._jetstream.key_value(self._name)
         return self._kv
-
-    async def _subjects(self) -> list[str]:
-        with _classified(self._name):
-            info: Any = await self._jetstream.stream_info(self._stream, subjects_filter=self._prefix + ">")
-        return [subject.removeprefix(self._prefix) for subject in (info.state.subjects or {})]
 
 
 def _is_marker(message: Msg) -> bool:

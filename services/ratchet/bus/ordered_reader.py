@@ -125,7 +125,11 @@ class OrderedReader:
                     return
         finally:
             await self.close()
-            await self._deliveries.delete()
+            await self.delete()
+
+    async def delete(self) -> None:
+        """Let the broker forget the reader now; it would by itself, after `INACTIVE_S`."""
+        await self._deliveries.delete()
 
     async def close(self) -> None:
         """Stop reading."""

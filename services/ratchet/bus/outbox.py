@@ -31,7 +31,7 @@ import structlog
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
 from ratchet.bus.contracts import Contracts
-from ratchet.bus.envelope import HEADER_ROOM, Record, Sealer
+from ratchet.bus.envelope import Record, Sealer
 from ratchet.bus.failures import failure
 from ratchet.bus.message import Message
 from ratchet.bus.spool import Spool
@@ -82,7 +82,7 @@ class Outbox:
         self._spool = spool
         self._limit = queue_limit
         self._limit_bytes = queue_bytes
-        self._ahead = tuple(topic.name for topic in contracts.topics.values() if topic.ahead)
+        self._ahead = tuple(f"{topic.name}." for topic in contracts.topics.values() if topic.ahead)
         self._queue: deque[Record] = deque()
         self._queued_bytes = 0
         self._lock = threading.Lock()
@@ -126,11 +126,21 @@ class Outbox:
     async def run(self, connect: Callable[[], Awaitable[Bus]]) -> None:
         """Publish until stopped. `connect` may take as long as it likes: meanwhile messages go to the spool."""
         self._loop = asyncio.get_running_loop()
-        connecting = asyncio.create_task(self._connect(connect))
+
+        async def connected() -> None:
+            self._bus = await connect()
+            self._wake.set()
+
+        connecting = asyncio.create_task(connected())
         try:
             while not self._stopping:
                 await self._pump_safely()
-                await self._rest()
+                if not self.pending:
+                    self._idle.set()
+                with suppress(TimeoutError):  # then it is time to try the spool again, or to look for orphans
+                    async with asyncio.timeout(RETRY_S if self.pending else ORPHANS_S):
+                        await self._wake.wait()
+                self._wake.clear()
             await self._pump_safely()
             if self._draining is not None:
                 await asyncio.wait({self._draining})
@@ -157,19 +167,6 @@ class Outbox:
         except TimeoutError:
             return False
         return True
-
-    async def _connect(self, connect: Callable[[], Awaitable[Bus]]) -> None:
-        self._bus = await connect()
-        self._wake.set()
-
-    async def _rest(self) -> None:
-        """Sleep until there is something to do, or until it is time to try the spool again."""
-        if not self.pending:
-            self._idle.set()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(RETRY_S if self.pending else ORPHANS_S):
-                await self._wake.wait()
-        self._wake.clear()
 
     async def _safely(self, work: Awaitable[object]) -> bool:
         """The boundary: whatever goes wrong, publishing goes on later. Returns whether all went well."""
@@ -235,11 +232,6 @@ class Outbox:
             self._queued_bytes -= size
         return batch
 
-    def _put_back(self, batch: Sequence[Record]) -> None:
-        with self._lock:
-            self._queue.extendleft(reversed(batch))
-            self._queued_bytes += sum(record.size for record in batch)
-
     async def _publish_or_keep(self, batch: Sequence[Record]) -> None:
         """Publish, or keep what may not have been published: also when this task is cancelled in the middle."""
         try:
@@ -248,7 +240,9 @@ class Outbox:
             if self._spool.keeps:
                 self._keep(batch)
             else:
-                self._put_back(batch)
+                with self._lock:
+                    self._queue.extendleft(reversed(batch))
+                    self._queued_bytes += sum(record.size for record in batch)
             if self._spool.keeps and isinstance(error, Unavailable):
                 log.warning("broker away, spooling", reason=str(error))
                 return
@@ -256,11 +250,14 @@ class Outbox:
 
     async def _publish(self, batch: Sequence[Record]) -> None:
         """Publish in order; a message that the broker will never take is counted, not retried."""
-        ahead = [record for record in batch if record.subject.startswith(self._ahead)]
-        if 0 < len(ahead) < len(batch):
-            await self._publish(ahead)
-            batch = [record for record in batch if not record.subject.startswith(self._ahead)]
-        results = await asyncio.gather(*(self._publish_one(record) for record in batch), return_exceptions=True)
+        assert self._bus is not None  # noqa: S101 - only called while connected
+        by_turn: dict[bool, list[Record]] = {True: [], False: []}
+        for record in batch:
+            by_turn[f"{record.subject}.".startswith(self._ahead)].append(record)
+        if by_turn[True] and by_turn[False]:
+            await self._publish(by_turn[True])
+            batch = by_turn[False]
+        results = await asyncio.gather(*map(self._bus.publish_record, batch), return_exceptions=True)
         refused = [result for result in results if isinstance(result, Rejected | ContractError)]
         for result in results:
             if isinstance(result, BaseException) and result not in refused:
@@ -270,17 +267,9 @@ class Outbox:
         self.stats.refused += len(refused)
         self.stats.published += len(batch) - len(refused)
 
-    async def _publish_one(self, record: Record) -> None:
-        """Raises `Rejected` for what is larger than the broker takes: tried for ever it would block the spool."""
-        assert self._bus is not None  # noqa: S101 - only called while connected
-        limit = self._bus.nc.max_payload
-        if limit and record.size + HEADER_ROOM > limit:
-            raise Rejected(f"a message of {record.size} bytes is larger than the broker takes ({limit})")
-        await self._bus.publish_record(record)
-
     def _keep(self, batch: Sequence[Record]) -> None:
         kept = [self._spool.append(record) for record in batch]
         self.stats.overflowed += kept.count(False)
 
     def _is_connected(self) -> bool:
-        return self._bus is not None and self._bus.nc.is_connected
+        return self._bus is not None and self._bus.is_connected

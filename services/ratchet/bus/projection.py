@@ -248,7 +248,11 @@ class Projection(Generic[S]):
         if anew or cursor.sequence > extent.last:
             back_to = 0 if anew else extent.last
             await self._report(cursor, extent, f"{self._spec.stream} was made anew, or restored from an older copy")
-            await self._set_back(back_to)
+            # States count sequences of a stream that is no more: their content stays, and every message is new to them.
+            for key, folded in sorted(self._folded.items()):
+                if folded.applied_seq > back_to:
+                    self._folded[key] = Folded(back_to, folded.state)
+                    await self._store(key)
             return max(back_to, extent.first - 1)
         missing = extent.first - cursor.sequence - 1
         if cursor.sequence == 0 or missing <= 0:
@@ -260,13 +264,6 @@ class Projection(Generic[S]):
         )
         await self._report(cursor, extent, gone)
         return extent.first - 1
-
-    async def _set_back(self, sequence: int) -> None:
-        """States count sequences of a stream that is no more: what they hold stays, what comes is new."""
-        for key, folded in sorted(self._folded.items()):
-            if folded.applied_seq > sequence:
-                self._folded[key] = Folded(sequence, folded.state)
-                await self._store(key)
 
     async def _report(self, cursor: Cursor, extent: Extent, what: str) -> None:
         log.error("projection lacks messages", projection=self._name, reason=what)

@@ -198,13 +198,9 @@ class PullConsumer:
         if description == COMPLETED:
             return
         self._credit = 0
-        if status in {"409", "503"}:
-            await self._reopen(description)
-
-    async def _reopen(self, reason: str) -> None:
-        if "exceed" in reason.lower():
+        if status not in {"409", "503"} or "exceed" in description.lower():
             return
-        log.warning("consumer lost, creating it again", stream=self._stream, consumer=self._name, reason=reason)
+        log.warning("consumer lost, creating it again", stream=self._stream, consumer=self._name, reason=description)
         with suppress(nats.errors.Error, JetStreamError):
             self._name = (await self._nc.jetstream().add_consumer(self._stream, config=self._config)).name
             self.reopened += 1

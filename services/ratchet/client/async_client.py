@@ -199,7 +199,7 @@ class AsyncClient:
         try:
             async with asyncio.timeout(BROKER_S):
                 await self._connected.wait()
-                if self._bus is None or not self._bus.nc.is_connected:
+                if self._bus is None or not self._bus.is_connected:
                     return False
                 await self._bus.publish(request)
         except (TimeoutError, Unavailable) as error:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from ratchet.bus.connection import BackgroundConnection, Bus, Patience
 from ratchet.bus.settings import BusSettings
 from ratchet.bus.tasks import end
-from ratchet.errors import BusUnavailable
+from ratchet.errors import BusUnavailable, ConfigError
 from ratchet.local_stack.ports import free_ports
 from tests.support.fake_bus import fake_bus
 from tests.support.running import running
@@ -78,14 +78,14 @@ async def test_a_program_serves_before_its_broker_is_there() -> None:
     connection = BackgroundConnection(connect)
     async with running(connection):
         waiting = asyncio.create_task(connection.bus())
-        assert await connection.check() == "broker is not connected"
+        assert await connection.check() == "the broker is not connected"
         assert connection.connected is None
         here.set()
         assert await waiting is bus
         assert connection.connected is bus
         assert await connection.check() is None
         bus.broker.go_away()
-        assert await connection.check() == "broker is not connected"
+        assert await connection.check() == "the broker is not connected"
 
 
 async def test_what_never_connected_stops_at_once() -> None:
@@ -95,3 +95,27 @@ async def test_what_never_connected_stops_at_once() -> None:
 
     async with running(connection := BackgroundConnection(connect)):
         assert connection.connected is None
+
+
+async def test_who_waits_for_a_connection_that_will_never_be_is_not_left_waiting() -> None:
+    async def connect() -> Bus:
+        await asyncio.Event().wait()
+        raise AssertionError("it never is")
+
+    async with running(connection := BackgroundConnection(connect)):
+        waiting = asyncio.create_task(connection.bus())
+    with pytest.raises(BusUnavailable, match="stopped before the broker was connected"):
+        await waiting
+
+
+async def test_a_connection_that_fails_for_good_ends_its_component_and_those_that_wait() -> None:
+    async def connect() -> Bus:
+        raise ConfigError("the seed file is empty")
+
+    connection = BackgroundConnection(connect)
+    waiting = asyncio.create_task(connection.bus())
+    with pytest.raises(ConfigError, match="seed file"):
+        await connection.run()
+    with pytest.raises(BusUnavailable):
+        await waiting
+    assert connection.connected is None

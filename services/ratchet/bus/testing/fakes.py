@@ -19,7 +19,7 @@ from ratchet.bus.message import Message
 from ratchet.bus.pull_consumer import ConsumerState, PullConsumer
 from ratchet.bus.received import Causing, Received
 from ratchet.bus.testing.broker import FakeBroker, FakeConsumer, FakeStore, Faults, Stored
-from ratchet.errors import BusUnavailable, Conflict, Unreadable
+from ratchet.errors import BusUnavailable, Conflict, Rejected, Unreadable
 
 A = TypeVar("A", bound=msgspec.Struct)
 M = TypeVar("M", bound=Message)
@@ -55,6 +55,8 @@ class FakeBus(Bus):
 
     async def publish_record(self, record: Record) -> None:
         """Store a message that was sealed before."""
+        if reason := self._too_large(record):
+            raise Rejected(reason)
         await self.broker.take(record)
 
     def arrive(self, messages: Sequence[Message]) -> None:
