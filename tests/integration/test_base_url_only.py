@@ -47,13 +47,13 @@ async def stored(warehouse: Warehouse, table: str) -> list[dict[str, Any]]:
 
 def has(warehouse: Warehouse, table: str, number: int) -> Callable[[], Any]:
     async def probe() -> list[dict[str, Any]] | None:
-        found = await stored(warehouse, table)
-        return found if len(found) >= number else None
+        rows = await stored(warehouse, table)
+        return rows if len(rows) >= number else None
 
     return probe
 
 
-async def told(warehouse: Warehouse) -> Trajectory:
+async def stored_trajectory(warehouse: Warehouse) -> Trajectory:
     (row,) = await stored(warehouse, "trajectories")
     return decode(row["body"].encode(), Trajectory)
 
@@ -66,7 +66,7 @@ def outcome_is(warehouse: Warehouse, status: str) -> Callable[[], Any]:
     return probe
 
 
-async def test_silence_makes_one_trajectory_and_one_reward_whoever_dies_in_between(
+async def test_silence_makes_one_trajectory_and_one_reward_although_a_collector_dies(
     shared_settings: SharedSettings,
 ) -> None:
     async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
@@ -135,11 +135,11 @@ async def test_an_end_after_the_silence_fills_the_row_and_revises_the_reward(sha
             await eventually(accounted)
         assert (first["revision"], second["revision"], second["total"]) == (0, 1, 0.0)
         assert second["confidence"] > 0
-        assert (await told(warehouse)).task_context.group_key == "group-ride"
+        assert (await stored_trajectory(warehouse)).task_context.group_key == "group-ride"
         assert update["kind"] == "update"
 
 
-async def test_an_outcome_right_after_an_end_without_one_is_no_repetition_of_it(
+async def test_an_outcome_right_after_an_end_without_one_does_not_count_as_its_repetition(
     shared_settings: SharedSettings,
 ) -> None:
     async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
@@ -156,10 +156,12 @@ async def test_an_outcome_right_after_an_end_without_one_is_no_repetition_of_it(
                 return [(one["stored"], one["duplicate"], one["missing"]) for one in balance] == [(1, 2, 0)]
 
             await eventually(settled)
-        assert (await told(warehouse)).outcome == Outcome(status="failure")
+        assert (await stored_trajectory(warehouse)).outcome == Outcome(status="failure")
 
 
-async def test_what_the_agents_own_client_says_later_stands(shared_settings: SharedSettings) -> None:
+async def test_a_later_trajectory_of_the_agents_own_client_replaces_the_assembled_one(
+    shared_settings: SharedSettings,
+) -> None:
     async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
         async with running_app(collector(shared_settings)):
             await bus.publish(turn("ride"))
@@ -169,7 +171,7 @@ async def test_what_the_agents_own_client_says_later_stands(shared_settings: Sha
             await bus.publish(trajectory("ride", trajectory_id=turn("ride").trajectory_id))
             await eventually(outcome_is(warehouse, "success"))
             await eventually(has(warehouse, "feedback", 1))
-        assert (await told(warehouse)).metadata.source == "client"
+        assert (await stored_trajectory(warehouse)).metadata.source == "client"
 
 
 async def test_turns_after_the_silence_make_the_same_trajectory_longer(shared_settings: SharedSettings) -> None:
@@ -181,11 +183,11 @@ async def test_turns_after_the_silence_make_the_same_trajectory_longer(shared_se
             await eventually(has(warehouse, "trajectories", 1))
             await bus.publish(turn("ride", 1))
             await eventually(has(warehouse, "turns", 2))
-            assert len((await told(warehouse)).turns) == 1
+            assert len((await stored_trajectory(warehouse)).turns) == 1
         async with running_app(collector(shared_settings, 2 * IDLE_S + 120)):
 
             async def longer() -> bool:
-                return len((await told(warehouse)).turns) == 2
+                return len((await stored_trajectory(warehouse)).turns) == 2
 
             await eventually(longer)
         assert await stored(warehouse, "feedback") == []

@@ -74,8 +74,8 @@ async def test_an_invalid_message_becomes_a_dead_letter_and_its_neighbours_are_h
 
     async with connected(settings) as bus, running(consuming(bus, {Trajectory: each(handle)})):
         await bus.publish(trajectory("before"))
-        said = {"ce-id": "the-bad-one", "ce-correlationid": "the-root"}
-        await bus.nc.jetstream().publish(f"{TOPIC}.support", b'{"trajectory_id": "nonsense"}', headers=said)
+        causes = {"ce-id": "the-bad-one", "ce-correlationid": "the-root"}
+        await bus.nc.jetstream().publish(f"{TOPIC}.support", b'{"trajectory_id": "nonsense"}', headers=causes)
         await bus.publish(trajectory("after"))
         await eventually(lambda: _has(handled, 2))
         letters = await eventually(lambda: _letters(bus))
@@ -85,7 +85,7 @@ async def test_an_invalid_message_becomes_a_dead_letter_and_its_neighbours_are_h
         assert set(handled) == {trajectory("before").trajectory_id, trajectory("after").trajectory_id}
 
 
-async def test_what_a_handler_returns_is_published_with_its_cause(settings: SharedSettings) -> None:
+async def test_events_that_a_handler_returns_are_published_with_their_cause(settings: SharedSettings) -> None:
     async def handle(received: Received[Trajectory]) -> Sequence[Message]:
         return [reward_for(received.message)]
 
@@ -127,12 +127,12 @@ async def test_a_batch_that_must_wait_is_one_line_in_the_log(settings: SharedSet
 
     async with connected(settings) as bus:
         await bus.publish_all([trajectory(str(n)) for n in range(30)])
-        structlog.reset_defaults()  # whoever made a client or ran a command before has raised the level
+        structlog.reset_defaults()  # a client or a command of an earlier test may have raised the level
         with capture_logs() as lines:
             async with running(consuming(bus, {Trajectory: handle})):
                 await eventually(lambda: _true(sum(fresh) == 30))
-        told = [line["messages"] for line in lines if line["event"] == "will retry"]
-        assert told == [number for number in fresh if number]
+        retried = [line["messages"] for line in lines if line["event"] == "will retry"]
+        assert retried == [number for number in fresh if number]
 
 
 async def test_a_message_that_keeps_failing_ends_as_exhausted(settings: SharedSettings) -> None:
@@ -172,7 +172,7 @@ async def test_two_consumers_of_one_durable_share_the_load_and_handle_each_messa
     assert {number for number, _ in handled} == {1, 2}
 
 
-async def test_what_was_on_its_way_to_a_consumer_that_stops_does_not_wait_for_its_deadline(
+async def test_messages_on_their_way_to_a_consumer_that_stops_go_to_another_before_the_ack_deadline(
     settings: SharedSettings,
 ) -> None:
     handled: set[str] = set()
@@ -214,7 +214,7 @@ async def test_a_broker_that_is_killed_loses_nothing_and_the_consumer_goes_on(
         assert await count(bus, STREAM) == 40
 
 
-async def test_what_is_on_its_way_to_a_broker_that_dies_fails_with_the_connection(
+async def test_publishing_to_a_broker_that_dies_fails_with_the_connection(
     settings: SharedSettings, nats: RunningServer
 ) -> None:
     """Not only at the deadline for answers: until then it would be in memory alone."""
@@ -227,7 +227,7 @@ async def test_what_is_on_its_way_to_a_broker_that_dies_fails_with_the_connectio
             await unanswered
 
 
-async def test_an_answer_that_comes_after_its_asker_gave_up_makes_no_connection_deaf(settings: SharedSettings) -> None:
+async def test_a_late_answer_to_a_cancelled_ping_keeps_the_connection_working(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         given_up: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         given_up.cancel()
@@ -237,7 +237,7 @@ async def test_an_answer_that_comes_after_its_asker_gave_up_makes_no_connection_
         assert bus.nc.stats["reconnects"] == 0
 
 
-async def test_a_connection_that_nothing_reads_any_more_is_made_anew(settings: SharedSettings) -> None:
+async def test_a_connection_whose_reader_ended_reconnects(settings: SharedSettings) -> None:
     bus = Bus(Connection(), name="deaf", contracts=load_contracts(), replicas=1)
     await bus.reach(settings.bus, settings.nats_url, ping_s=0.1, reconnect_time_wait=0.1)
     try:
@@ -343,7 +343,7 @@ async def test_a_watch_reports_changes_also_after_the_broker_was_killed(
         await end(task)
 
 
-async def test_a_watch_reads_only_what_changed_and_asks_for_one_number_while_nothing_does(
+async def test_a_watch_reads_only_changed_keys_and_asks_for_one_number_while_nothing_changes(
     settings: SharedSettings,
 ) -> None:
     looks: list[list[tuple[str, int | None]]] = []
@@ -392,7 +392,7 @@ async def test_a_watch_notices_a_bucket_that_was_made_anew(settings: SharedSetti
     assert seen == {"a": None, "b": 2}
 
 
-async def test_keys_are_those_that_are_there(settings: SharedSettings) -> None:
+async def test_keys_leave_out_deleted_ones(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         bucket = bus.bucket("baselines", int)
         assert await bucket.keys() == []
@@ -431,7 +431,7 @@ async def _true(value: bool) -> bool:
     return value
 
 
-async def test_what_stands_below_a_name_is_read_without_its_neighbours(settings: SharedSettings) -> None:
+async def test_the_keys_below_a_name_are_read_without_their_neighbours(settings: SharedSettings) -> None:
     """More keys than one request of the broker brings, one of another type, and a deleted one."""
     async with connected(settings) as bus:
         bucket, raw = bus.bucket("baselines", int), bus.bucket("baselines", msgspec.Raw)
@@ -439,8 +439,8 @@ async def test_what_stands_below_a_name_is_read_without_its_neighbours(settings:
         await raw.put("a.1", msgspec.Raw(b"{"))
         await bucket.delete("a.2")
         assert await bucket.keys("a") == sorted(f"a.{n}" for n in range(600) if n != 2)
-        found = await bucket.below("a")
-        read = {key: entry.value for key, entry in found.items() if not isinstance(entry, Unreadable)}
+        below = await bucket.below("a")
+        read = {key: entry.value for key, entry in below.items() if not isinstance(entry, Unreadable)}
         assert read == {f"a.{n}": n for n in range(600) if n not in (1, 2)}
-        assert found.keys() - read.keys() == {"a.1"}
+        assert below.keys() - read.keys() == {"a.1"}
         assert await bucket.below("nobody") == {}

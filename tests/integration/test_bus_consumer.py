@@ -44,7 +44,7 @@ async def true(value: object) -> bool:
     return bool(value)
 
 
-async def test_an_account_of_the_dead_that_fails_is_tried_again_and_ends_nothing(settings: SharedSettings) -> None:
+async def test_accounting_for_dead_letters_is_retried_until_it_succeeds(settings: SharedSettings) -> None:
     attempts: list[int] = []
     handled: list[str] = []
 
@@ -67,7 +67,7 @@ async def test_an_account_of_the_dead_that_fails_is_tried_again_and_ends_nothing
         assert await bus.last_sequence("RL_DEADLETTERS") == 1
 
 
-async def test_what_cannot_be_read_holds_up_nothing_that_can_and_is_accounted_for_at_once(
+async def test_unreadable_messages_are_accounted_for_at_once_and_hold_up_no_readable_one(
     settings: SharedSettings,
 ) -> None:
     accounted: list[Sequence[int]] = []
@@ -92,7 +92,7 @@ async def test_what_cannot_be_read_holds_up_nothing_that_can_and_is_accounted_fo
     assert accounted == [list(range(1, 21))]
 
 
-async def test_waiting_for_what_is_away_is_no_failure_of_the_message(settings: SharedSettings) -> None:
+async def test_retries_while_a_dependency_is_away_use_up_no_delivery(settings: SharedSettings) -> None:
     seen: list[int] = []
 
     async def handle(received: Received[Trajectory]) -> Sequence[Message]:
@@ -110,7 +110,7 @@ async def test_waiting_for_what_is_away_is_no_failure_of_the_message(settings: S
         assert await bus.last_sequence("RL_DEADLETTERS") == 0
 
 
-async def test_what_waits_its_turn_is_not_delivered_again(settings: SharedSettings) -> None:
+async def test_messages_that_wait_their_turn_are_not_delivered_again(settings: SharedSettings) -> None:
     """The first message is held until the broker would long have delivered the others again."""
     seen: list[int] = []
     began = asyncio.get_running_loop().time()
@@ -157,22 +157,22 @@ async def test_a_batch_is_bounded_in_what_its_bodies_unpack_to(settings: SharedS
     assert max(sizes) <= BATCH_BYTES
 
 
-async def test_what_waits_in_memory_is_bounded_in_bytes_and_all_of_it_comes(settings: SharedSettings) -> None:
+async def test_messages_that_wait_in_memory_are_bounded_in_bytes_and_all_arrive(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         for n in range(60):
             await bus.publish(sized(str(n), 1_000_000, compressible=False))
         config = ConsumerConfig(ack_policy=AckPolicy.NONE)
-        puller = PullConsumer(bus.nc, STREAM, config, batch=512, linger_s=0.01)
-        await puller.open()
-        found, most = 0, 0
-        while found < 60:
-            found += len(await puller.next_batch(wait_s=5))
-            most = max(most, puller.waiting_bytes)
-        await puller.close()
+        consumer = PullConsumer(bus.nc, STREAM, config, batch=512, linger_s=0.01)
+        await consumer.open()
+        received, most = 0, 0
+        while received < 60:
+            received += len(await consumer.next_batch(wait_s=5))
+            most = max(most, consumer.waiting_bytes)
+        await consumer.close()
     assert most <= 3 * REQUEST_BYTES
 
 
-async def test_a_frozen_broker_holds_up_and_loses_nothing(settings: SharedSettings, nats: RunningServer) -> None:
+async def test_a_frozen_broker_delays_messages_and_loses_none(settings: SharedSettings, nats: RunningServer) -> None:
     handled: set[str] = set()
 
     async def handle(received: Received[Trajectory]) -> Sequence[Message]:

@@ -1,4 +1,4 @@
-"""What the bus does, on nats-server and on the fakes of `ratchet.bus.testing`: the same cases, the same answers."""
+"""The bus behaves alike on nats-server and on the fakes of `ratchet.bus.testing`: the same cases, the same answers."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ async def test_keys_are_listed_by_prefix_and_an_unreadable_value_costs_no_other(
         assert bytes(raw.value) == b'"two"'
 
 
-async def test_a_watch_begins_with_all_there_is_and_goes_on_with_what_changes(connect: Connect) -> None:
+async def test_a_watch_begins_with_all_values_and_goes_on_with_changes(connect: Connect) -> None:
     async with connect() as bus:
         bucket = bus.bucket("totals", int)
         await bucket.put("de", 1)
@@ -198,7 +198,9 @@ async def test_a_watch_begins_with_all_there_is_and_goes_on_with_what_changes(co
 # Consuming
 
 
-async def test_what_a_handler_returns_is_stored_with_its_cause_and_the_message_is_settled(connect: Connect) -> None:
+async def test_events_that_a_handler_returns_are_stored_with_their_cause_and_the_message_is_settled(
+    connect: Connect,
+) -> None:
     handled: list[int] = []
 
     async def bill(received: Received[Order]) -> Sequence[Message]:
@@ -342,7 +344,7 @@ async def test_a_message_whose_handler_fails_costs_its_neighbours_no_second_hand
     assert (letter.message.sequence, letter.message.reason) == (2, "exhausted")
 
 
-async def test_what_cannot_be_read_is_accounted_for_and_kept_whole(connect: Connect) -> None:
+async def test_unreadable_messages_are_accounted_for_and_kept_whole(connect: Connect) -> None:
     accounts: list[Sequence[int]] = []
     handled: list[int] = []
 
@@ -369,7 +371,7 @@ async def test_what_cannot_be_read_is_accounted_for_and_kept_whole(connect: Conn
     assert letters[1].headers["Nats-Msg-Id"] == "bad"
 
 
-async def test_what_a_killed_process_had_not_acked_is_delivered_again(connect: Connect) -> None:
+async def test_messages_that_a_killed_process_had_not_acked_are_delivered_again(connect: Connect) -> None:
     begun = asyncio.Event()
     again: list[tuple[int, int]] = []
 
@@ -410,7 +412,7 @@ async def test_a_running_handler_keeps_its_message(connect: Connect) -> None:
     assert seen == [1]
 
 
-async def test_while_something_is_away_nothing_is_dead(connect: Connect) -> None:
+async def test_no_message_dies_while_a_dependency_is_away(connect: Connect) -> None:
     attempts: list[int] = []
 
     async def bill(received: Received[Order]) -> Sequence[Message]:
@@ -485,7 +487,7 @@ class _Floor(msgspec.Struct):
 
 
 class _Info(msgspec.Struct):
-    """What the broker tells of a consumer, or that there is none."""
+    """What the broker reports about a consumer, or its error when there is no such consumer."""
 
     num_pending: int = 0
     num_ack_pending: int = 0
@@ -493,7 +495,7 @@ class _Info(msgspec.Struct):
     error: dict[str, int | str] = {}
 
 
-async def test_the_broker_tells_how_far_a_consumer_is(connect: Connect) -> None:
+async def test_the_broker_reports_how_far_a_consumer_is(connect: Connect) -> None:
     held, release = asyncio.Event(), asyncio.Event()
 
     async def hold(batch: Sequence[Received[Order]]) -> Sequence[Outcome]:
@@ -589,7 +591,7 @@ async def test_a_stream_is_read_from_a_place_or_an_instant_to_an_end(connect: Co
         assert await between(datetime.now(UTC) + timedelta(hours=1)) == []
 
 
-async def test_a_reader_goes_on_with_what_comes_and_knows_when_it_is_at_the_end(connect: Connect) -> None:
+async def test_a_reader_goes_on_with_new_messages_and_knows_when_it_is_at_the_end(connect: Connect) -> None:
     async with connect() as bus:
         reader = OrderedReader(bus, "ORDERS", ["shop.order.v1.de"])
         await reader.open()

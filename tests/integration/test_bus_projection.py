@@ -1,4 +1,4 @@
-"""Projections on a real broker: nothing is folded twice, and nothing is left out without a word."""
+"""Projections on a real broker: each folds every event once, and reports every message that it lacks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def sessions(bus: Bus, name: str = "sessions") -> Projection[list[str]]:
     )
 
 
-async def say(bus: Bus, names: Sequence[str], take: str = "") -> None:
+async def publish(bus: Bus, names: Sequence[str], take: str = "") -> None:
     """Publish, `take` by `take` under new message ids: as if the broker had forgotten the first time."""
     for name in names:
         await bus.publish_record(bus.seal(trajectory(name)).with_message_id(f"{take}{name}"))
@@ -66,20 +66,20 @@ async def folded(projection: Projection[Any], expected: Sequence[str]) -> None:
 async def alerts(bus: Bus) -> list[str]:
     last = await bus.last_sequence("RL_ALERTS")
     stored = [await bus.nc.jetstream().get_msg("RL_ALERTS", number + 1) for number in range(last)]
-    found = [bus.contracts.read(Alert.TOPIC, one.data or b"")[0] for one in stored]
-    return [one.summary for one in found if isinstance(one, Alert)]
+    messages = [bus.contracts.read(Alert.TOPIC, one.data or b"")[0] for one in stored]
+    return [one.summary for one in messages if isinstance(one, Alert)]
 
 
 async def test_an_event_that_the_broker_stored_twice_is_folded_once(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         first = sessions(bus)
         async with running(first):
-            await say(bus, "abc")
-            await say(bus, "cbd", take="again")
+            await publish(bus, "abc")
+            await publish(bus, "cbd", take="again")
             await folded(first, "abcd")
         second = sessions(bus)
         async with running(second):
-            await say(bus, "ade", take="after a restart")
+            await publish(bus, "ade", take="after a restart")
             await folded(second, "abcde")
             assert await second.check() is None
         assert await alerts(bus) == []
@@ -89,26 +89,28 @@ async def test_a_message_that_cannot_be_folded_is_left_out_and_its_neighbours_ar
     async with connected(settings) as bus:
         projection = sessions(bus)
         async with running(projection):
-            await say(bus, ["a", "poison", "b"])
+            await publish(bus, ["a", "poison", "b"])
             await folded(projection, "ab")
             await projection.wait_for(3)
             assert projection.state("support") == ["a", "b"]
 
 
-async def test_messages_that_were_gone_before_they_were_read_are_counted_and_told(settings: SharedSettings) -> None:
+async def test_messages_that_were_gone_before_they_were_read_are_counted_and_reported_once(
+    settings: SharedSettings,
+) -> None:
     async with connected(settings) as bus:
         async with running(projection := sessions(bus)):
-            await say(bus, "abc")
+            await publish(bus, "abc")
             await folded(projection, "abc")
-        await say(bus, "def")
+        await publish(bus, "def")
         await bus.nc.jetstream().purge_stream(STREAM, seq=6)
         async with running(projection := sessions(bus)):
             await folded(projection, "abcf")
             assert "lacks messages" in (await projection.check() or "")
-            (told,) = await alerts(bus)
-            assert "begins at 6: up to 2 messages after 3 are gone" in told
-        async with running(projection := sessions(bus)):  # said once: the loss is in the cursor
-            await say(bus, "g")
+            (alert,) = await alerts(bus)
+            assert "begins at 6: up to 2 messages after 3 are gone" in alert
+        async with running(projection := sessions(bus)):  # alerted once: the loss is in the cursor
+            await publish(bus, "g")
             await folded(projection, "abcfg")
             assert await projection.check() is None
         assert len(await alerts(bus)) == 1
@@ -119,11 +121,11 @@ async def test_messages_that_were_gone_before_they_were_read_are_counted_and_tol
 
 async def test_a_stream_that_was_made_anew_is_noticed_by_a_projection_that_runs(settings: SharedSettings) -> None:
     async with connected(settings) as bus, running(projection := sessions(bus)):
-        await say(bus, "abc")
+        await publish(bus, "abc")
         await folded(projection, "abc")
         await bus.nc.jetstream().delete_stream(STREAM)
         await bus.ensure_streams()
-        await say(bus, "cde", take="anew")
+        await publish(bus, "cde", take="anew")
         await folded(projection, "abcde")
         assert "lacks messages" in (await projection.check() or "")
         assert "made anew" in (await alerts(bus))[0]
@@ -132,11 +134,11 @@ async def test_a_stream_that_was_made_anew_is_noticed_by_a_projection_that_runs(
 async def test_a_stream_that_was_made_anew_is_noticed_by_a_projection_that_starts(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         async with running(projection := sessions(bus)):
-            await say(bus, "abc")
+            await publish(bus, "abc")
             await folded(projection, "abc")
         await bus.nc.jetstream().delete_stream(STREAM)
         await bus.ensure_streams()
-        await say(bus, "defgh", take="anew")
+        await publish(bus, "defgh", take="anew")
         async with running(projection := sessions(bus)):
             await folded(projection, "abcdefgh")
             assert "lacks messages" in (await projection.check() or "")
@@ -144,31 +146,31 @@ async def test_a_stream_that_was_made_anew_is_noticed_by_a_projection_that_start
         assert "made anew" in alert
 
 
-async def test_a_stream_that_was_set_back_is_noticed_although_it_says_that_it_is_the_same(
+async def test_a_stream_restored_from_an_older_copy_is_noticed_although_its_creation_time_is_the_same(
     settings: SharedSettings,
 ) -> None:
     """As one that was restored from an older copy: it was made when it was, and ends before what is folded."""
     async with connected(settings) as bus:
         async with running(projection := sessions(bus)):
-            await say(bus, "abc")
+            await publish(bus, "abc")
             await folded(projection, "abc")
         cursors = bus.bucket("baselines", Cursor)
         cursor = await cursors.get("cursor-sessions")
         assert cursor is not None
         await cursors.put("cursor-sessions", msgspec.structs.replace(cursor.value, sequence=9))
         async with running(projection := sessions(bus)):
-            await say(bus, "de")
+            await publish(bus, "de")
             await folded(projection, "abcde")
             assert "lacks messages" in (await projection.check() or "")
-        (told,) = await alerts(bus)
-        assert "restored from an older copy" in told
+        (alert,) = await alerts(bus)
+        assert "restored from an older copy" in alert
 
 
 async def test_a_broker_that_lost_everything_is_followed_from_the_beginning(
     settings: SharedSettings, nats: RunningServer, tmp_path: Path
 ) -> None:
     async with connected(settings) as bus, running(projection := sessions(bus)):
-        await say(bus, "abc")
+        await publish(bus, "abc")
         await folded(projection, "abc")
         await asyncio.to_thread(nats.kill)
         shutil.rmtree(tmp_path / "nats" / "jetstream", ignore_errors=True)
@@ -178,12 +180,14 @@ async def test_a_broker_that_lost_everything_is_followed_from_the_beginning(
             return bus.nc.is_connected and (await bus.extent(STREAM)).last == 0
 
         await eventually(lambda: _patiently(made))
-        await say(bus, "xy")
+        await publish(bus, "xy")
         await folded(projection, "xy")  # its states were in the broker too
         assert projection.states() == {"support": ["x", "y"]}
 
 
-async def test_positions_name_every_projection_and_pass_over_what_is_none_of_theirs(settings: SharedSettings) -> None:
+async def test_positions_name_every_projection_and_pass_over_messages_that_none_of_them_folds(
+    settings: SharedSettings,
+) -> None:
     async with connected(settings) as bus:
         projection = bus.project(
             "preferences", kind=int, key_of=lambda _: "all", step=lambda state, _: (state or 0) + 1
@@ -196,11 +200,11 @@ async def test_positions_name_every_projection_and_pass_over_what_is_none_of_the
                 return any(one.sequence == 3 for one in await positions(bus))
 
             await eventually(there)
-        found = {one.projection: one for one in await positions(bus)}
+        named = {one.projection: one for one in await positions(bus)}
         made = (await bus.extent("RL_FEEDBACK")).made
-        assert found.keys() == bus.contracts.projections.keys()
-        assert found["preferences"] == Position("preferences", "RL_FEEDBACK", 3, made, 0)
-        assert found["rewarded"] == Position("rewarded", "RL_REWARDS", 0, "", 0)
+        assert named.keys() == bus.contracts.projections.keys()
+        assert named["preferences"] == Position("preferences", "RL_FEEDBACK", 3, made, 0)
+        assert named["rewarded"] == Position("rewarded", "RL_REWARDS", 0, "", 0)
 
 
 async def _patiently(probe: Any) -> bool:

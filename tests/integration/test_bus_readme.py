@@ -83,7 +83,7 @@ def test_its_test_passes_without_a_server(folder: Path, environment: dict[str, s
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
-async def test_it_bills_on_the_real_server_and_stops_when_it_is_asked_to(
+async def test_it_bills_on_the_real_server_and_stops_on_sigterm(
     folder: Path, service: subprocess.Popen[bytes], nats: RunningServer
 ) -> None:
     billing = module_in(folder)

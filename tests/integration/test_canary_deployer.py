@@ -47,7 +47,7 @@ UNDECIDED = {
     "ratio_error": 1e-9,
     "promotion_threshold": 1e9,
 }
-"""No chance in the draw of arms may end a rollout that the test wants to see running."""
+"""With these thresholds no draw of arms ends a rollout that a test expects to keep running."""
 
 HELDOUT = """
 import json, os, pathlib
@@ -59,7 +59,7 @@ for n in range(tasks):
 
 
 class Stage:
-    """The servers, an engine, and what the test looks at."""
+    """The servers, an engine, and readers of what the deployer stored."""
 
     def __init__(self, settings: Settings, bus: Bus, objects: Objects, engine: SmallEngine) -> None:
         self.settings = settings
@@ -93,12 +93,12 @@ class Stage:
     async def published(self, kind: Any) -> list[Any]:
         """Every message of one kind in RL_DEPLOYMENTS, in order."""
         jetstream = self.bus.nc.jetstream()
-        found = []
+        messages = []
         for sequence in range(1, await self.bus.last_sequence("RL_DEPLOYMENTS") + 1):
             message = await jetstream.get_msg("RL_DEPLOYMENTS", sequence)
             if message.subject == kind.TOPIC:
-                found.append(decode(message.data or b"", kind))
-        return found
+                messages.append(decode(message.data or b"", kind))
+        return messages
 
     async def play_until_decided(self, traffic: Traffic, version: int) -> PolicyVersion:
         """Traffic in small portions until the candidate has left the canary."""
@@ -196,10 +196,10 @@ async def test_finished_jobs_become_stable_refused_promoted_or_rolled_back(
         await test.stage_is(4, "canary")
         assert (await test.play_until_decided(traffic, 4)).stage == "rolled_back"
 
-        async def told() -> bool:
+        async def published_all() -> bool:
             return not (await test.rollout()).outbox
 
-        await eventually(told)
+        await eventually(published_all)
         route = await test.route()
         assert route.stable is not None
         assert (route.stable.version, route.canary, route.next_version) == (3, None, 5)
@@ -213,9 +213,7 @@ async def test_finished_jobs_become_stable_refused_promoted_or_rolled_back(
         assert [d.policy_version for d in deployed if d.state == "promoted"] == [1, 3]
 
 
-async def test_a_decision_that_somebody_slipped_into_the_log_is_found(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path
-):
+async def test_an_audit_finds_a_forged_decision(nats: RunningServer, s3: RunningServer, tmp_path: Path):
     async with stage(nats, s3, tmp_path) as test, running_app(build(test.settings)):
         await test.finish_job(1)
         await test.stage_is(1, "stable")
@@ -229,9 +227,9 @@ async def test_a_decision_that_somebody_slipped_into_the_log_is_found(
             (decision,) = await test.published(ModelRollout)
             forged = msgspec.structs.replace(decision, sequence=1, actor="nobody")
             await test.bus.publish(forged)
-            found = (await client.get(url)).json()
-        assert (found["whole"], found["decisions"]) == (False, 2)
-        assert found["first_break"]["event_id"] == forged.event_id
+            audit = (await client.get(url)).json()
+        assert (audit["whole"], audit["decisions"]) == (False, 2)
+        assert audit["first_break"]["event_id"] == forged.event_id
 
 
 async def test_the_starts_of_one_role_are_counted_by_the_broker(nats: RunningServer, s3: RunningServer, tmp_path: Path):
@@ -351,9 +349,9 @@ def counted(test: Stage, trajectories: int) -> Any:
 
     async def probe() -> bool:
         watch = (await test.rollout()).statistics
-        found = watch.stable.trajectories + watch.canary.trajectories
-        assert found <= trajectories
-        return found == trajectories
+        counted = watch.stable.trajectories + watch.canary.trajectories
+        assert counted <= trajectories
+        return counted == trajectories
 
     return probe
 

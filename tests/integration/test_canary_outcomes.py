@@ -24,7 +24,7 @@ async def test_outcomes_are_known_until_what_the_reward_computer_has_acknowledge
         events = await NatsEvents.open(bus, ROLE, Places())
         try:
             alone = await events.next(TICK_S)
-            assert not behind(alone), "nobody computes rewards here, so nobody is behind"
+            assert not behind(alone), "without a reward computer no outcome can be late"
 
             config = ConsumerConfig(durable_name=SCORER, ack_policy=AckPolicy.EXPLICIT)
             await bus.nc.jetstream().add_consumer(REPORTS, config)

@@ -1,4 +1,4 @@
-"""Commands on a running stack: what people and programs get to read, and no traceback for anything that is typed."""
+"""Commands on a running stack: their output for people and for programs, and no traceback whatever is typed."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def in_one_process(tmp_path: Path, commands: list[list[str]]) -> list[tuple[int,
         "import contextlib, io, json, sys\n"
         "from ratchet.cli.__main__ import main\n"
         "for line in json.load(sys.stdin):\n"
-        "    said = io.StringIO()\n"
-        "    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):\n"
+        "    stderr = io.StringIO()\n"
+        "    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):\n"
         "        code = main(line)\n"
-        "    print(json.dumps([int(code), said.getvalue()]))\n"
+        "    print(json.dumps([int(code), stderr.getvalue()]))\n"
     )
     done = subprocess.run(
         [sys.executable, str(program)],
@@ -110,9 +110,9 @@ def test_odd_values_get_one_line_from_a_running_stack(directory: Path, tmp_path:
         where = [f"--dir={directory}"] if any("--dir" in one.opts for one in command.params) else []
         tried = [] if words in ENDING else lines(words, command, ODD[0])
         typed += [[*words, *where, *line[len(words) :]] for line in tried]
-    for line, (code, said) in zip(typed, in_one_process(tmp_path, typed), strict=True):
+    for line, (code, stderr) in zip(typed, in_one_process(tmp_path, typed), strict=True):
         assert code in (0, 1, 2, 3, 4), line
-        assert code in (0, 3) or said.startswith("ratchet: "), (line, said)
+        assert code in (0, 3) or stderr.startswith("ratchet: "), (line, stderr)
 
 
 def test_an_import_is_counted_once_and_keeps_its_role(directory: Path) -> None:
@@ -147,10 +147,10 @@ def test_names_are_completed_from_the_stack_and_silently_not_without_one(directo
     assert completed("ratchet jobs --role ai", tmp_path / "nowhere") == []
 
 
-def test_a_role_that_nothing_knows_is_the_same_line_everywhere(directory: Path) -> None:
+def test_an_unknown_role_is_the_same_line_everywhere(directory: Path) -> None:
     for line in ("jobs --role", "policies list", "policies show", "rollout status", "trajectories list --role"):
-        done = ratchet(*line.split(), "nobody", "--dir", str(directory))
-        assert (done.returncode, done.stderr) == (1, "ratchet: no such role: nobody; known: airline\n"), line
+        done = ratchet(*line.split(), "no_such_role", "--dir", str(directory))
+        assert (done.returncode, done.stderr) == (1, "ratchet: no such role: no_such_role; known: airline\n"), line
 
 
 def test_every_listing_is_an_object_that_names_what_it_lists(directory: Path) -> None:
@@ -177,9 +177,9 @@ def test_json_is_what_the_service_answers(directory: Path) -> None:
         ("policies list", "DEPLOYER", "/v1/policies"),
         ("rollout status", "DEPLOYER", "/v1/rollouts"),
     ):
-        said = ratchet(*words.split(), "--json", "--dir", str(directory)).stdout
+        printed = ratchet(*words.split(), "--json", "--dir", str(directory)).stdout
         answer = httpx.get(f"{env[f'RATCHET_{service}_URL']}{path}", trust_env=False).json()
-        assert list(pairs(json.loads(said))) == list(pairs(answer)), words
+        assert list(pairs(json.loads(printed))) == list(pairs(answer)), words
 
 
 def pairs(document: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -208,7 +208,7 @@ def test_a_job_is_listed_shown_and_cancelled(directory: Path) -> None:
     assert json.loads(ratchet("cancel", job, "--json", *where).stdout)["training_job_id"] == job
 
 
-def test_waiting_ends_with_the_job_and_tells_whether_it_completed(directory: Path) -> None:
+def test_waiting_ends_with_the_job_and_exits_by_its_state(directory: Path) -> None:
     asked(directory)  # takes the only slot, so that the next one stays queued until it is cancelled
     before = {job["training_job_id"] for job in jobs(directory)}
     words = ("train", "airline", "--algorithm", "sft", "--base-model", "none", "--wait", "--json")
@@ -219,15 +219,15 @@ def test_waiting_ends_with_the_job_and_tells_whether_it_completed(directory: Pat
             assert waiting.poll() is None
             new = {job["training_job_id"] for job in jobs(directory)} - before
         assert ratchet("cancel", *new, "--dir", str(directory)).returncode == 0
-        said, wrong = waiting.communicate(timeout=60)
+        printed, wrong = waiting.communicate(timeout=60)
     assert (waiting.returncode, wrong) == (3, "")
-    assert (json.loads(said)["training_job_id"], json.loads(said)["state"]) == (*new, "cancelled")
+    assert (json.loads(printed)["training_job_id"], json.loads(printed)["state"]) == (*new, "cancelled")
 
 
 def test_a_training_that_cannot_work_is_refused_at_once(directory: Path) -> None:
-    refused = ratchet("train", "nobody", "--wait", "--dir", str(directory))
+    refused = ratchet("train", "no_such_role", "--wait", "--dir", str(directory))
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
-    assert "nobody has no policy to continue from" in refused.stderr
+    assert "no_such_role has no policy to continue from" in refused.stderr
     before = jobs(directory)
     for how in ((), ("--dry-run",)):
         lost = ratchet("train", "airline", "--base-model", ".ratchet/none", *how, "--dir", str(directory))
@@ -236,8 +236,8 @@ def test_a_training_that_cannot_work_is_refused_at_once(directory: Path) -> None
     assert jobs(directory) == before
 
 
-def test_a_dry_run_of_an_order_ends_as_the_order_does(directory: Path, tmp_path: Path) -> None:
-    for order in ("start airline 1", "start nobody 1", "promote airline", "abort nobody"):
+def test_a_dry_run_of_an_order_exits_like_the_order(directory: Path, tmp_path: Path) -> None:
+    for order in ("start airline 1", "start no_such_role 1", "promote airline", "abort no_such_role"):
         words = ["rollout", *order.split(), "--dir", str(directory)]
         real, tried = in_one_process(tmp_path, [words, [*words, "--dry-run"]])
         assert real == tried, order

@@ -1,4 +1,4 @@
-"""`ratchet deadletters` on a real broker: letters are found by number, and what can be read is sent once more."""
+"""`ratchet deadletters` on a real broker: letters have numbers, and readable ones are sent once more."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def letter(subject: str, headers: dict[str, str], body: bytes, sequence: int) ->
     )
 
 
-async def bury(bus: Bus) -> None:
-    """A trajectory that was published and died, and one that nobody can read."""
+async def publish_dead_letters(bus: Bus) -> None:
+    """A readable trajectory that was published and died, and an unreadable one."""
     await bus.publish(trajectory())
     record = bus.seal(trajectory())
     await bus.publish(letter(record.subject, record.headers, record.body, 1))
@@ -55,8 +55,8 @@ async def bury(bus: Bus) -> None:
 
 async def test_letters_are_listed_newest_first_and_read_by_number(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus:
-        await bury(bus)
-        newest_first = [found.number for found in await newest(shared_settings, 10)]
+        await publish_dead_letters(bus)
+        newest_first = [one.number for one in await newest(shared_settings, 10)]
         last = await bus.last_sequence("RL_DEADLETTERS")
         assert newest_first[:2] == [last, last - 1]
         assert (await read(shared_settings, last)).letter.sequence == 2
@@ -66,7 +66,7 @@ async def test_letters_are_listed_newest_first_and_read_by_number(shared_setting
 
 async def test_a_replay_is_a_new_message_of_the_same_event_and_counts_once(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus:
-        await bury(bus)
+        await publish_dead_letters(bus)
         number = await bus.last_sequence("RL_DEADLETTERS") - 1
         before = await bus.last_sequence("RL_TRAJECTORIES")
         planned = await replay_letter(shared_settings, number, dry_run=True)
@@ -106,9 +106,9 @@ async def test_many_letters_are_read_with_few_requests(shared_settings: SharedSe
         assert (len(requests) - len(others), len(others) <= many / 4) == (many - 1, True), others
 
 
-async def test_what_still_breaks_its_contract_is_not_sent(shared_settings: SharedSettings) -> None:
+async def test_a_letter_that_still_breaks_its_contract_is_not_replayed(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus:
-        await bury(bus)
+        await publish_dead_letters(bus)
         before = await bus.last_sequence("RL_TRAJECTORIES")
         with pytest.raises(Rejected, match="would die again"):
             await replay_letter(shared_settings, await bus.last_sequence("RL_DEADLETTERS"), dry_run=False)
@@ -136,8 +136,8 @@ async def test_dropped_letters_are_gone_and_leave_no_hole_in_the_list(shared_set
             record = bus.seal(trajectory(str(number)))
             await bus.publish(letter(record.subject, record.headers, record.body, number))
         await drop_letters(shared_settings, [3, 4])
-        assert [found.number for found in await newest(shared_settings, 10)] == [5, 2, 1]
-        assert [found.number for found in await newest(shared_settings, 2)] == [5, 2]
+        assert [one.number for one in await newest(shared_settings, 10)] == [5, 2, 1]
+        assert [one.number for one in await newest(shared_settings, 2)] == [5, 2]
         with pytest.raises(NotFound):
             await drop_letters(shared_settings, [3])
 
@@ -161,15 +161,15 @@ async def test_a_letter_as_large_as_the_broker_takes_is_replayed_whole(shared_se
                 return await bus.last_sequence("RL_DEADLETTERS") >= 2
 
             await eventually(dead)
-            (found,) = await newest(shared_settings, 10)
+            (one,) = await newest(shared_settings, 10)
             failing[0] = False
-            await replay_letter(shared_settings, found.number, dry_run=False)
+            await replay_letter(shared_settings, one.number, dry_run=False)
 
             async def handled() -> bool:
                 return len(failing) > 1
 
             await eventually(handled)
-        whole = await read(shared_settings, found.number)
+        whole = await read(shared_settings, one.number)
         assert len(whole.numbers) >= 2
-        await drop_letters(shared_settings, [found.number])
+        await drop_letters(shared_settings, [one.number])
         assert await newest(shared_settings, 10) == []

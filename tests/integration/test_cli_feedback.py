@@ -28,22 +28,22 @@ async def test_feedback_on_an_unknown_trajectory_asks_for_its_role_and_gives_not
             "RATCHET_CLICKHOUSE_DATABASE": shared_settings.clickhouse_database,
         }
 
-        async def said(trajectory: str, *more: str) -> tuple[int, str]:
+        async def feedback_on(trajectory: str, *more: str) -> tuple[int, str]:
             words = ("feedback", trajectory, "--thumbs", "up", *more, "--dir", str(tmp_path))
             done = await asyncio.to_thread(ratchet, *words, **env)
             return done.returncode, done.stderr
 
-        code, line = await said(unknown)
+        code, line = await feedback_on(unknown)
         assert (code, line.count("\n")) == (ExitCode.FAILED, 1)
         assert f"nothing is stored under {unknown} yet" in line
         assert "--role ROLE" in line
-        assert await said(unknown, "--dry-run") == (
+        assert await feedback_on(unknown, "--dry-run") == (
             ExitCode.PARTLY,
             f"ratchet: nothing is stored under {unknown} yet: the feedback counts once its trajectory is; without"
             " --role it is given only if the gateway has seen a call of it\n",
         )
         for trajectory, more in ((unknown, ("--role", ROLE)), (called, ())):
-            code, line = await said(trajectory, *more)
+            code, line = await feedback_on(trajectory, *more)
             assert (code, f"nothing is stored under {trajectory} yet" in line) == (ExitCode.PARTLY, True), line
         given = await here.published(Feedback, 2)
         assert [(one.trajectory_id, one.role) for one in given] == [(unknown, ROLE), (called, ROLE)]

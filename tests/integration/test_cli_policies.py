@@ -52,7 +52,7 @@ def described(policy: Policy) -> PolicyVersion:
 
 
 def quiet(done: float, total: float | None = None, note: str = "") -> None:
-    """A bar that nobody looks at."""
+    """A progress bar that shows nothing."""
 
 
 def test_an_export_is_the_policy_byte_for_byte(shared_settings: SharedSettings, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_an_export_never_writes_over_anything(shared_settings: SharedSettings, t
     assert [path.name for path in target.iterdir()] == ["mine"]
 
 
-def test_an_export_that_would_work_passes_the_look_before_it(shared_settings: SharedSettings, tmp_path: Path) -> None:
+def test_an_export_that_would_work_passes_its_check(shared_settings: SharedSettings, tmp_path: Path) -> None:
     policy, target = a_policy(shared_settings, tmp_path), tmp_path / "out"
     require_exportable(endpoints(shared_settings, tmp_path), described(policy), target)
     assert not target.exists()

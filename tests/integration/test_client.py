@@ -39,14 +39,14 @@ async def settings(nats: RunningServer, tmp_path: Path) -> ClientSettings:
 async def stored(settings: ClientSettings, stream: str, kind: type) -> list:
     """Everything in a stream, oldest first."""
     async with connected(settings.shared) as bus:
-        found = []
+        messages = []
         for sequence in range(1, await bus.last_sequence(stream) + 1):
             message = await bus.nc.jetstream().get_msg(stream, sequence)
             assert message.subject is not None
             headers = dict(message.headers or {})
             assert headers["ce-type"] == kind.TOPIC
-            found.append(CONTRACTS.read(message.subject, message.data or b"")[0])
-        return found
+            messages.append(CONTRACTS.read(message.subject, message.data or b"")[0])
+        return messages
 
 
 def play(client: Client | AsyncClient, task_id: str) -> str:
@@ -72,8 +72,8 @@ async def test_trajectories_and_feedback_arrive(settings: ClientSettings) -> Non
         "agent-zero-main",
         "support",
     )
-    said = await stored(settings, "RL_FEEDBACK", Feedback)
-    assert [(each.kind, each.value) for each in said] == [
+    opinions = await stored(settings, "RL_FEEDBACK", Feedback)
+    assert [(each.kind, each.value) for each in opinions] == [
         ("thumbs", True),
         ("rating", 4),
         ("comment", "fine"),
@@ -86,8 +86,8 @@ async def test_the_synchronous_client_flushes_when_it_is_closed(settings: Client
     with Client(agent_id="agent-zero-main", settings=settings) as client:
         for n in range(50):
             play(client, str(n))
-    found = await stored(settings, "RL_TRAJECTORIES", Trajectory)
-    assert [each.task_context.task_id for each in found] == [str(n) for n in range(50)]
+    trajectories = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert [each.task_context.task_id for each in trajectories] == [str(n) for n in range(50)]
 
 
 async def test_an_outage_is_ridden_out_in_order(settings: ClientSettings, nats: RunningServer) -> None:
@@ -103,8 +103,8 @@ async def test_an_outage_is_ridden_out_in_order(settings: ClientSettings, nats: 
         play(client, "60")
         assert await client.flush(30)
         assert (client.stats.published, client.stats.overflowed) == (61, 0)
-    found = await stored(settings, "RL_TRAJECTORIES", Trajectory)
-    assert [each.task_context.task_id for each in found] == [str(n) for n in range(61)]
+    trajectories = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert [each.task_context.task_id for each in trajectories] == [str(n) for n in range(61)]
 
 
 async def test_a_frozen_broker_costs_neither_the_agents_time_nor_a_trajectory(
@@ -125,8 +125,8 @@ async def test_a_frozen_broker_costs_neither_the_agents_time_nor_a_trajectory(
         play(client, "40")
         assert await client.flush(30)
         assert client.stats.overflowed == 0
-    found = await stored(settings, "RL_TRAJECTORIES", Trajectory)
-    assert sorted({int(each.task_context.task_id) for each in found}) == list(range(41))
+    trajectories = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert sorted({int(each.task_context.task_id) for each in trajectories}) == list(range(41))
 
 
 async def test_a_broker_that_lost_its_data_gets_everything_that_comes_after(
@@ -139,11 +139,11 @@ async def test_a_broker_that_lost_its_data_gets_everything_that_comes_after(
         shutil.rmtree(tmp_path / "nats" / "jetstream")
         for n in range(20):
             play(client, str(n))
-        nats.start()  # whoever keeps the streams makes them again
+        nats.start()  # the connected bus of this test makes the streams again
         assert await client.flush(40)
         assert client.stats.overflowed == 0
-    found = await stored(settings, "RL_TRAJECTORIES", Trajectory)
-    assert [each.task_context.task_id for each in found] == [str(n) for n in range(20)]
+    trajectories = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert [each.task_context.task_id for each in trajectories] == [str(n) for n in range(20)]
 
 
 async def spooled(client: AsyncClient) -> bool:
@@ -151,7 +151,7 @@ async def spooled(client: AsyncClient) -> bool:
     return client.stats.pending >= 39
 
 
-async def test_what_was_recorded_without_a_broker_is_published_by_the_next_process(
+async def test_trajectories_recorded_without_a_broker_are_published_by_the_next_process(
     settings: ClientSettings, nats: RunningServer
 ) -> None:
     nats.kill()
@@ -163,8 +163,8 @@ async def test_what_was_recorded_without_a_broker_is_published_by_the_next_proce
     async with AsyncClient(agent_id="a", settings=settings) as client:
         play(client, "3")
         assert await client.flush(10)
-    found = await stored(settings, "RL_TRAJECTORIES", Trajectory)
-    assert [each.task_context.task_id for each in found] == ["1", "2", "3"]
+    trajectories = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert [each.task_context.task_id for each in trajectories] == ["1", "2", "3"]
 
 
 async def test_the_spool_is_bounded_and_its_overflow_counted(settings: ClientSettings, nats: RunningServer) -> None:
@@ -182,8 +182,8 @@ async def test_the_spool_is_bounded_and_its_overflow_counted(settings: ClientSet
         assert 0 < kept < 100
         nats.start()
         assert await client.flush(30)
-    found = await stored(settings, "RL_TRAJECTORIES", Trajectory)
-    assert [each.task_context.task_id for each in found] == [str(n) for n in range(kept)]
+    trajectories = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert [each.task_context.task_id for each in trajectories] == [str(n) for n in range(kept)]
 
 
 async def test_no_secret_reaches_the_broker_or_the_spool(settings: ClientSettings, nats: RunningServer) -> None:
@@ -202,8 +202,8 @@ async def test_no_secret_reaches_the_broker_or_the_spool(settings: ClientSetting
         nats.start()
         assert await client.flush(30)
         assert client.stats.redactions["email"] == 1
-    (found,) = await stored(settings, "RL_TRAJECTORIES", Trajectory)
-    assert "hunter22" not in str(found)
+    (trajectories,) = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert "hunter22" not in str(trajectories)
 
 
 async def test_an_invalid_message_is_counted_or_raised_by_a_strict_client(settings: ClientSettings) -> None:
@@ -265,7 +265,7 @@ async def test_an_agent_without_a_broker_and_without_a_disk_works_all_the_same(
     assert "Traceback" not in ended.stderr
 
 
-async def test_a_client_that_nobody_closed_publishes_before_the_interpreter_exits(settings: ClientSettings) -> None:
+async def test_a_client_that_was_not_closed_publishes_before_the_interpreter_exits(settings: ClientSettings) -> None:
     code = PLAY + textwrap.dedent(
         """
         client = Client(agent_id="a")
@@ -295,11 +295,11 @@ async def test_a_forked_child_records_as_well(settings: ClientSettings) -> None:
     )
     ended = run_agent(settings, code, RATCHET_CLIENT_CLOSE_S="10")
     assert ended.returncode == 0, ended.stderr
-    found = await stored(settings, "RL_TRAJECTORIES", Trajectory)
-    assert [each.task_context.task_id for each in found] == ["parent", "child"]
+    trajectories = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert [each.task_context.task_id for each in trajectories] == ["parent", "child"]
 
 
-async def test_preferences_arrive_once_and_what_is_none_is_refused_at_once(settings: ClientSettings) -> None:
+async def test_preferences_arrive_once_and_invalid_ones_are_refused_at_once(settings: ClientSettings) -> None:
     about = {"rater": "reviewer-7", "confidence": 0.7, "domain": "general"}
     async with AsyncClient(agent_id="a", role="support", settings=settings) as client:
         first = client.preference("Where?", "Here.", "There.", **about)
@@ -310,14 +310,14 @@ async def test_preferences_arrive_once_and_what_is_none_is_refused_at_once(setti
         with pytest.raises(Rejected, match="the same"):
             client.preference("Where?", "Here.", "Here.")
         assert await client.flush(10)
-    found = await stored(settings, "RL_FEEDBACK", Preference)
-    assert [(each.chosen, each.source, each.rater, each.role) for each in found] == [
+    preferences = await stored(settings, "RL_FEEDBACK", Preference)
+    assert [(each.chosen, each.source, each.rater, each.role) for each in preferences] == [
         ("Here.", "human", "reviewer-7", "support"),
         ("Me.", "teacher", None, "support"),
     ]
 
 
-async def test_an_agent_that_is_told_nothing_finds_the_local_stack(settings: ClientSettings, tmp_path: Path) -> None:
+async def test_an_agent_without_settings_finds_the_local_stack(settings: ClientSettings, tmp_path: Path) -> None:
     code = PLAY + textwrap.dedent(
         """
         import os
@@ -334,7 +334,7 @@ async def test_an_agent_that_is_told_nothing_finds_the_local_stack(settings: Cli
     assert len(await stored(settings, "RL_TRAJECTORIES", Trajectory)) == 1
 
 
-async def test_a_client_that_never_reached_a_broker_says_where_the_record_lies(
+async def test_a_client_that_never_reached_a_broker_names_the_folder_of_its_spool(
     settings: ClientSettings, nats: RunningServer
 ) -> None:
     nats.kill()

@@ -18,7 +18,7 @@ from tests.support.running import connected, migrated, prepared_objects
 from tests.support.servers import running_nats
 
 DEAD = "http://127.0.0.1:9"
-"""Nobody listens on the discard port."""
+"""The discard port, on which nothing listens."""
 
 
 async def test_training_is_asked_for_over_the_bus_and_over_http_when_the_broker_is_dead(
@@ -63,13 +63,13 @@ async def test_training_is_asked_for_over_the_bus_and_over_http_when_the_broker_
                 }
                 with pytest.raises(InvalidMessage, match="algorithm"):
                     await client.train(algorithm="alchemy")
-                with pytest.raises(Rejected, match="role nobody"):
-                    await client.train("nobody", base_model="org/model")
+                with pytest.raises(Rejected, match="role no_such_role"):
+                    await client.train("no_such_role", base_model="org/model")
             jobs = (await workshop.api.get("/v1/jobs")).json()["jobs"]
             assert sorted(job["training_job_id"] for job in jobs) == sorted([job_id, other])
 
 
-async def test_nobody_to_ask_is_one_clear_error(tmp_path: Path) -> None:
+async def test_training_without_a_broker_and_a_coordinator_is_one_clear_error(tmp_path: Path) -> None:
     nowhere = SharedSettings(nats_url="nats://127.0.0.1:9", data_dir=tmp_path / "data")
     settings = ClientSettings(shared=nowhere, coordinator_url=DEAD, gateway_url=DEAD, close_s=0.2)
     with Client(agent_id="a", role=ROLE, settings=settings) as client, pytest.raises(Unavailable, match="cannot ask"):

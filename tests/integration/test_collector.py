@@ -99,7 +99,7 @@ def acked(bus: Bus, sequence: int) -> Callable[[], Awaitable[bool]]:
     return probe
 
 
-async def test_what_is_stored_is_announced_before_it_is_acked(shared_settings: SharedSettings) -> None:
+async def test_stored_messages_are_announced_before_they_are_acked(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus, migrated(shared_settings):
         async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([trajectory(str(n)) for n in range(300)])
@@ -115,7 +115,7 @@ async def test_what_is_stored_is_announced_before_it_is_acked(shared_settings: S
         assert announced == set(range(1, 301))
 
 
-async def test_storing_goes_on_where_nothing_can_be_announced(shared_settings: SharedSettings) -> None:
+async def test_storing_goes_on_when_announcing_fails(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
         await bus.nc.jetstream().delete_stream("RL_STORED")
         async with running_app(build(settings_of(shared_settings))):
@@ -196,11 +196,11 @@ async def test_only_a_silent_trajectory_with_an_answered_call_can_be_assembled(s
             late = settings_of(shared_settings).model_copy(update={"idle_s": 0.0, "idle_interval_s": 0.1})
             async with running_app(build(late)):
                 await eventually(has(warehouse, 2))
-        told = await warehouse.rows("SELECT trajectory_id FROM trajectories FINAL")
-        assert {row["trajectory_id"] for row in told} == {calls[0].trajectory_id, calls[3].trajectory_id}
+        rows = await warehouse.rows("SELECT trajectory_id FROM trajectories FINAL")
+        assert {row["trajectory_id"] for row in rows} == {calls[0].trajectory_id, calls[3].trajectory_id}
 
 
-async def test_what_clickhouse_lost_is_read_again_from_the_streams(shared_settings: SharedSettings) -> None:
+async def test_rows_that_clickhouse_lost_are_read_again_from_the_streams(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
         small = settings_of(shared_settings).model_copy(update={"batch": 16})
         async with running_app(build(small)):
@@ -248,10 +248,10 @@ async def test_an_older_backup_is_brought_up_to_date(shared_settings: SharedSett
         assert (await balance(warehouse))["missing"] == 0
 
 
-async def test_rows_that_vanish_while_the_collector_runs_are_told_and_come_back(
+async def test_rows_that_vanish_while_the_collector_runs_raise_an_alert_and_come_back(
     shared_settings: SharedSettings,
 ) -> None:
-    """The ledger's own entries balance all the while: only a look at the rows finds this."""
+    """The ledger's own entries balance all the while: only reading the rows shows the loss."""
     async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
         few = settings_of(shared_settings).model_copy(update={"audit_window": 16, "audit_windows_per_tick": 2})
         async with running_app(build(few)) as app:
@@ -259,13 +259,13 @@ async def test_rows_that_vanish_while_the_collector_runs_are_told_and_come_back(
             await eventually(accounted(warehouse, 100))
             await warehouse.command("TRUNCATE TABLE trajectories")
             await eventually(has(warehouse, 100))
-            await eventually(lambda: _said_and_cleared(bus, "ledger:RL_TRAJECTORIES"))
+            await eventually(lambda: _alerted_and_cleared(bus, "ledger:RL_TRAJECTORIES"))
             assert await app.checks["ledger"]() is None
         total = await balance(warehouse)
         assert (total["stored"], total["lost"], total["missing"], total["absent"]) == (100, 0, 0, 0)
 
 
-async def test_what_neither_clickhouse_nor_the_stream_holds_is_lost_told_counted_and_balanced(
+async def test_messages_that_neither_clickhouse_nor_the_stream_holds_are_counted_and_reported_as_lost(
     shared_settings: SharedSettings,
 ) -> None:
     async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
@@ -310,7 +310,7 @@ async def test_a_broker_that_gives_sequences_out_again_loses_nothing(
                 await eventually(lambda: _is_ready(app))
                 await eventually(accounted(warehouse, 13))  # five and eight; an older life is not audited any more
                 kind = "rewound" if incarnation == "restored from an older copy" else "remade"
-                await eventually(lambda: _told(renewed, f"{kind}:RL_TRAJECTORIES"))
+                await eventually(lambda: _has_alert(renewed, f"{kind}:RL_TRAJECTORIES"))
         total = await balance(warehouse)
         assert (total["missing"], total["absent"], total["lost"], total["dead"]) == (0, 0, 0, 0)
         assert await stored(warehouse) == 18
@@ -341,7 +341,7 @@ async def test_a_stream_that_fills_by_bytes_is_trimmed_to_the_mark_of_what_every
         assert (await balance(warehouse))["missing"] == 0
 
 
-async def test_a_stream_is_not_trimmed_below_a_reader_that_is_behind_and_operators_are_told(
+async def test_a_stream_is_not_trimmed_below_a_reader_that_is_behind_and_operators_get_an_alert(
     shared_settings: SharedSettings,
 ) -> None:
     """The reward computer never ran here: its consumer and its projection need everything."""
@@ -353,11 +353,11 @@ async def test_a_stream_is_not_trimmed_below_a_reader_that_is_behind_and_operato
         async with running_app(build(settings_of(shared_settings).model_copy(update={"trim_keep_s": 0.0}))):
             await bus.publish_all([trajectory(str(n)) for n in range(95)])
             await eventually(accounted(warehouse, 95))
-            await eventually(lambda: _told(bus, "full:RL_TRAJECTORIES"))
+            await eventually(lambda: _has_alert(bus, "full:RL_TRAJECTORIES"))
         assert (await jetstream.stream_info("RL_TRAJECTORIES")).state.messages == 95
 
 
-async def test_a_warehouse_that_was_away_does_not_use_up_the_patience_with_an_end(
+async def test_a_warehouse_outage_does_not_use_up_the_patience_with_an_end(
     shared_settings: SharedSettings, clickhouse: RunningServer
 ) -> None:
     async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
@@ -494,15 +494,15 @@ async def _publish_when_there_is_room(bus: Bus, messages: list[Trajectory]) -> N
 async def alerts(bus: Bus) -> list[Alert]:
     """All alerts of the stream, oldest first."""
     last = await bus.last_sequence("RL_ALERTS")
-    found = [await bus.nc.jetstream().get_msg("RL_ALERTS", seq=n) for n in range(1, last + 1)]
-    return [decode(bytes(one.data or b""), Alert) for one in found]
+    raw = [await bus.nc.jetstream().get_msg("RL_ALERTS", seq=n) for n in range(1, last + 1)]
+    return [decode(bytes(one.data or b""), Alert) for one in raw]
 
 
-async def _told(bus: Bus, prefix: str) -> bool:
+async def _has_alert(bus: Bus, prefix: str) -> bool:
     return any(alert.key.startswith(prefix) for alert in await alerts(bus))
 
 
-async def _said_and_cleared(bus: Bus, key: str) -> bool:
+async def _alerted_and_cleared(bus: Bus, key: str) -> bool:
     return [alert.cleared for alert in await alerts(bus) if alert.key == key][-2:] == [False, True]
 
 

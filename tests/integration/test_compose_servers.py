@@ -44,7 +44,7 @@ def broker(directory: Path, port: int, monitor: int) -> Program:
 
 
 async def refusal(port: int) -> bytes:
-    """What the broker answers to somebody without a password."""
+    """The broker's answer to a client without a password."""
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
     await reader.readline()  # INFO
     writer.write(b'CONNECT {"verbose":false}\r\nPING\r\n')
@@ -54,7 +54,7 @@ async def refusal(port: int) -> bytes:
     return answer
 
 
-async def test_broker_wants_the_password_and_init_prepares_it_twice(
+async def test_the_broker_asks_for_the_password_and_init_may_run_twice(
     tmp_path: Path, clickhouse: RunningServer, s3: RunningServer
 ):
     port, monitor = free_ports(2)

@@ -56,7 +56,7 @@ async def ratchet(settings: SharedSettings, *arguments: object) -> tuple[int, st
 
 
 async def publish(bus: Bus, count: int) -> None:
-    """Trajectories of the role `support`, and one body that is none."""
+    """Trajectories of the role `support`, and one body that is not a trajectory."""
     await bus.publish_all([trajectory(str(number)) for number in range(count)])
     await bus.nc.jetstream().publish(SUBJECT, b'{"hello": 1}')
 
@@ -78,10 +78,10 @@ async def test_messages_that_would_fail_are_listed_with_place_and_reason(
         file = proposed(tmp_path, group_key_required)
         code, out, _ = await ratchet(settings, "check", file, "--json", "--most", "2")
     answer = json.loads(out)
-    found = answer["replay"]
+    replayed = answer["replay"]
     assert code == 3
-    assert (found["messages"], found["failed"], found["failed_open"], found["failed_today"]) == (4, 4, 4, 1)
-    first, second = found["failures"]
+    assert (replayed["messages"], replayed["failed"], replayed["failed_open"], replayed["failed_today"]) == (4, 4, 4, 1)
+    first, second = replayed["failures"]
     assert (first["sequence"], first["role"], first["event_id"]) == (1, "support", trajectory("0").event_id)
     assert (first["path"], first["reason"]) == ("/task_context", '"group_key" is a required property')
     assert (second["sequence"], second["view"], second["fails_today"]) == (2, "open", False)
@@ -89,7 +89,7 @@ async def test_messages_that_would_fail_are_listed_with_place_and_reason(
     assert {"path": "/task_context/group_key", "what": "became required"} in answer["compatibility"]["changes"]
 
 
-async def test_what_only_the_edges_refuse_is_told_apart(settings: SharedSettings, tmp_path: Path) -> None:
+async def test_messages_that_only_the_edges_refuse_are_counted_apart(settings: SharedSettings, tmp_path: Path) -> None:
     def without_labels(schema: Any) -> None:
         del schema["properties"]["labels"]
 
@@ -105,14 +105,14 @@ async def test_only_the_asked_days_are_read_and_no_consumer_stays(settings: Shar
     async with connected(settings) as bus:
         await publish(bus, 1)
         proposal = read_proposal(proposed(tmp_path), None)
-        told: list[tuple[int, int]] = []
-        found = await replay(settings, proposal, 1.0, 10, lambda done, total: told.append((done, total)))
+        progress: list[tuple[int, int]] = []
+        findings = await replay(settings, proposal, 1.0, 10, lambda done, total: progress.append((done, total)))
         later = OrderedReader(bus, STREAM, [SUBJECT], start=utc_now() + timedelta(hours=1))
         assert [batch async for batch in later.to_end()] == []
         assert await bus.nc.jetstream().consumers_info(STREAM) == []
-    assert (found.messages, found.failed, found.failed_today) == (2, 1, 1)
-    assert told[-1] == (2, 2)
-    assert isinstance(found, Findings)
+    assert (findings.messages, findings.failed, findings.failed_today) == (2, 1, 1)
+    assert progress[-1] == (2, 2)
+    assert isinstance(findings, Findings)
 
 
 async def test_a_work_queue_cannot_be_read_again(settings: SharedSettings, tmp_path: Path) -> None:

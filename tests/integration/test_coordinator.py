@@ -1,4 +1,4 @@
-"""The coordinator on real servers: from rows to a dispatched snapshot, and everything that can come in between."""
+"""The coordinator on real servers: from rows to a dispatched snapshot, and every interruption on the way."""
 
 from __future__ import annotations
 
@@ -102,6 +102,11 @@ async def test_a_job_continues_from_stable_and_does_not_see_its_lineages_data_ag
         assert manifest["trajectories"] == [tid("new")]
         assert manifest["left_out"] == {"consumed_by_lineage": 1}
         assert manifest["parent_policy"] == "support@1-dddddddd"
+
+
+async def test_a_stable_policy_is_a_model_in_production(shared_settings: SharedSettings, bus: Bus) -> None:
+    async with coordinating(shared_settings, bus) as workshop:
+        await promote(bus, version=1, dataset_digest="a" * 64)
         models = (await workshop.api.get("/v1/models", params={"role": ROLE})).json()["models"]
         assert [model["name"] for model in models] == ["support@1-dddddddd"]
         model = (await workshop.api.get("/v1/models/support/1")).json()
@@ -141,9 +146,9 @@ async def test_negated_rewards_and_their_baselines_are_mirrored(shared_settings:
         ]
 
 
-async def test_a_job_without_usable_data_fails_and_says_why(shared_settings: SharedSettings, bus: Bus) -> None:
-    told = trajectory(tid("text only"))
-    async with stored(shared_settings, bus, [told, reward(told, 1.0)]), coordinating(shared_settings, bus) as workshop:
+async def test_a_job_without_usable_data_fails_with_the_reason(shared_settings: SharedSettings, bus: Bus) -> None:
+    run = trajectory(tid("text only"))
+    async with stored(shared_settings, bus, [run, reward(run, 1.0)]), coordinating(shared_settings, bus) as workshop:
         asked = await workshop.ask()
         failed = await workshop.until(asked["training_job_id"], "failed")
         assert failed["error"]["code"] == "DATA"
@@ -163,7 +168,7 @@ async def test_the_same_request_twice_is_one_job(shared_settings: SharedSettings
         assert (again.status_code, again.json()["training_job_id"]) == (200, first["training_job_id"])
         await bus.publish(request("other id", idempotency_key="nightly"))
         await bus.publish(request("from the bus"))
-        await bus.publish(changed(request("from the bus"), requester="somebody else"))
+        await bus.publish(changed(request("from the bus"), requester="another requester"))
 
         async def known() -> list[dict[str, Any]]:
             jobs = (await workshop.api.get("/v1/jobs")).json()["jobs"]
@@ -222,7 +227,9 @@ async def test_a_silent_worker_loses_its_job_and_is_fenced_off(shared_settings: 
         assert (done["attempt"], done["artifacts"]["final_checkpoint"]) == (2, "s3://b/policies/good.json")
 
 
-async def test_cancelling(shared_settings: SharedSettings, bus: Bus) -> None:
+async def test_a_queued_job_is_cancelled_at_once_and_a_running_one_by_its_worker(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
     facts = played("one", 0.5)
     async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
         at_work = await workshop.ask()
@@ -268,17 +275,17 @@ async def test_a_restart_keeps_everything(shared_settings: SharedSettings, bus: 
             assert workshop.dispatches == [await workshop.dispatched(waiting["training_job_id"])]
 
 
-async def test_the_bus_hears_of_every_state_once(shared_settings: SharedSettings, bus: Bus) -> None:
-    heard: list[tuple[str, int, str]] = []
+async def test_every_state_of_a_job_is_published_once(shared_settings: SharedSettings, bus: Bus) -> None:
+    published: list[tuple[str, int, str]] = []
 
-    async def listen(batch: Sequence[Received[TrainingStatus]]) -> list[Done]:
-        heard.extend((r.message.training_job_id, r.message.attempt, r.message.status) for r in batch)
+    async def record_status(batch: Sequence[Received[TrainingStatus]]) -> list[Done]:
+        published.extend((r.message.training_job_id, r.message.attempt, r.message.status) for r in batch)
         return [Done() for _ in batch]
 
     facts = played("one", 0.5)
     async with (
         stored(shared_settings, bus, facts),
-        running(consuming(bus, {TrainingStatus: listen}, "ears")),
+        running(consuming(bus, {TrainingStatus: record_status}, "ears")),
         coordinating(shared_settings, bus) as workshop,
     ):
         asked = await workshop.ask()
@@ -291,10 +298,10 @@ async def test_the_bus_hears_of_every_state_once(shared_settings: SharedSettings
         await workshop.until(job_id, "failed")
 
         async def five() -> bool:
-            return len(heard) == 5
+            return len(published) == 5
 
         await eventually(five)
-        assert heard == [
+        assert published == [
             (job_id, 1, "queued"),
             (job_id, 1, "running"),
             (job_id, 1, "failed"),
@@ -304,7 +311,7 @@ async def test_the_bus_hears_of_every_state_once(shared_settings: SharedSettings
 
 
 @pytest.mark.parametrize(("age_s", "attempt"), [(1, 1), (600, 2)])
-async def test_a_coordinator_that_died_between_taking_a_slot_and_publishing_makes_up_for_it(
+async def test_a_coordinator_that_died_between_taking_a_slot_and_publishing_dispatches_after_its_restart(
     shared_settings: SharedSettings, bus: Bus, age_s: float, attempt: int
 ) -> None:
     left = job("left", state="dispatched", announced=False, snapshot=SnapshotRef(uri="s3://b/s.json", digest="a" * 64))
@@ -365,7 +372,7 @@ async def test_requests_that_cannot_be_run_are_refused_with_one_clear_line(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     async with coordinating(shared_settings, bus) as workshop:
-        for body, said in [
+        for body, reason in [
             ({"algorithm": "planner_ppo"}, "algorithm 'planner_ppo' is not offered"),
             ({"algorithm": "rloo", "learning_rate": 1}, "learning_rate: there is no such setting"),
             ({"algorithm": "rloo", "hyperparameters": {"learning_rate": "1e-5"}}, "hyperparameters.learning_rate"),
@@ -374,13 +381,13 @@ async def test_requests_that_cannot_be_run_are_refused_with_one_clear_line(
         ]:
             answer = await workshop.api.post("/v1/jobs", json=body)
             assert answer.status_code == 422, answer.text
-            assert said in answer.json()["error"]["message"]
+            assert reason in answer.json()["error"]["message"]
         await bus.publish(request("bad", training_config=config("planner_ppo")))
         refused = await workshop.until(request("bad").training_job_id, "failed")
         assert "algorithm 'planner_ppo' is not offered" in refused["error"]["message"]
 
 
-async def test_disabled_training_is_a_polite_refusal(shared_settings: SharedSettings, bus: Bus) -> None:
+async def test_disabled_training_is_refused_with_a_reason(shared_settings: SharedSettings, bus: Bus) -> None:
     async with coordinating(shared_settings, bus, training_enabled=False) as workshop:
         answer = await workshop.api.post("/v1/jobs", json={"algorithm": "rloo"})
         assert (answer.status_code, "training is disabled" in answer.json()["error"]["message"]) == (409, True)
@@ -410,12 +417,14 @@ async def test_the_api_describes_itself(shared_settings: SharedSettings, bus: Bu
         assert "learning_rate" in document["components"]["schemas"]["HyperparametersIn"]["properties"]
 
 
-async def test_what_cannot_work_is_refused_at_once_in_one_sentence(shared_settings: SharedSettings, bus: Bus) -> None:
+async def test_jobs_that_cannot_work_are_refused_at_once_in_one_sentence(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
     missing = f"s3://{shared_settings.s3_bucket}/policies/{'a' * 64}.json"
     async with stored(shared_settings, bus, played("one", 0.5)), coordinating(shared_settings, bus) as workshop:
         plain = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}
         future = {"filter": {"date_range": {"start": "2040-01-01T00:00:00Z"}}}
-        for change, code, said in [
+        for change, code, reason in [
             ({"base_model": "stable"}, 409, f"role {ROLE} has no policy to continue from: name a base_model"),
             ({"base_model": missing}, 422, f"base_model {missing} does not exist"),
             (
@@ -423,7 +432,7 @@ async def test_what_cannot_work_is_refused_at_once_in_one_sentence(shared_settin
                 422,
                 f"dataset.snapshot {missing} does not exist",
             ),
-            ({"role": "nobody"}, 409, "role nobody has no stored trajectory with a reward"),
+            ({"role": "no_such_role"}, 409, "role no_such_role has no stored trajectory with a reward"),
             ({"algorithm": "dpo"}, 409, f"role {ROLE} has no stored preference"),
             ({"algorithm": "kto"}, 409, f"role {ROLE} has no stored thumb"),
             ({"dataset": future}, 409, f"none of 1 rewarded trajectories of role {ROLE} passes dataset.filter"),
@@ -431,14 +440,14 @@ async def test_what_cannot_work_is_refused_at_once_in_one_sentence(shared_settin
             ({"dataset": {"filter": {"sources": ["import:x"]}}}, 409, "none of 1 rewarded trajectories"),
         ]:
             answer = await workshop.api.post("/v1/jobs", json={**plain, **change})
-            assert (answer.status_code, said in answer.json()["error"]["message"]) == (code, True), answer.text
+            assert (answer.status_code, reason in answer.json()["error"]["message"]) == (code, True), answer.text
         assert (await workshop.api.get("/v1/jobs")).json() == {"jobs": [], "total": 0}
         assert (await workshop.api.post("/v1/jobs", json=plain)).status_code == 201
         # While a training is under way the role may have a policy when the next one starts.
         assert (await workshop.api.post("/v1/jobs", json={**plain, "base_model": "stable"})).status_code == 201
 
 
-async def test_too_little_data_and_more_than_is_chosen_from_are_refused_at_once(
+async def test_too_few_rows_and_too_large_samples_are_refused_at_once(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     async with (
@@ -449,7 +458,7 @@ async def test_too_little_data_and_more_than_is_chosen_from_are_refused_at_once(
         snapshot = (await workshop.dispatched(imitation["training_job_id"])).request.training_config.dataset.snapshot
         assert snapshot is not None
         given = {"source": "s3", "snapshot": {"uri": snapshot.uri, "digest": snapshot.digest}}
-        for dataset, code, said in [
+        for dataset, code, reason in [
             (
                 {"sample_size": 2},
                 409,
@@ -461,8 +470,8 @@ async def test_too_little_data_and_more_than_is_chosen_from_are_refused_at_once(
         ]:
             plain = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}
             answer = await workshop.api.post("/v1/jobs", json={**plain, "dataset": dataset})
-            assert (answer.status_code, said in answer.json()["error"]["message"]) == (code, True), answer.text
-        # What comes over the bus is asked by nobody who waits: its job says why.
+            assert (answer.status_code, reason in answer.json()["error"]["message"]) == (code, True), answer.text
+        # The requester of a message over the bus does not wait for an answer: the job carries the reason.
         few = Dataset(source="clickhouse", sample_size=3)
         await bus.publish(request("few", training_config=config("rloo", "org/model", dataset=few)))
         failed = await workshop.until(request("few").training_job_id, "failed")
@@ -470,23 +479,25 @@ async def test_too_little_data_and_more_than_is_chosen_from_are_refused_at_once(
         assert "which needs at least 2" in failed["error"]["message"]
 
 
-async def test_a_refusal_for_too_little_data_says_how_many_trajectories_wait_for_their_reward(
+async def test_a_refusal_for_too_little_data_counts_the_trajectories_that_wait_for_their_reward(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
-    early, late, told = (trajectory(tid(name)) for name in ("early", "late", "text only"))
+    early, late, rewarded = (trajectory(tid(name)) for name in ("early", "late", "text only"))
     other = trajectory(tid("elsewhere"), role="other")
     async with (
-        stored(shared_settings, bus, [early, late, told, reward(told, 1.0), other]),
+        stored(shared_settings, bus, [early, late, rewarded, reward(rewarded, 1.0), other]),
         coordinating(shared_settings, bus) as workshop,
     ):
         plain = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}
         high = {"dataset": {"filter": {"min_reward": 5}}}
-        for body, said in [
+        for body, reason in [
             ({**plain, "role": "other"}, "; 1 stored trajectory waits for its reward"),
             ({**plain, **high}, "; 2 stored trajectories wait for their reward"),
         ]:
             refused = await workshop.api.post("/v1/jobs", json=body)
-            assert (refused.status_code, refused.json()["error"]["message"].endswith(said)) == (409, True), refused.text
+            assert (refused.status_code, refused.json()["error"]["message"].endswith(reason)) == (409, True), (
+                refused.text
+            )
         failed = await workshop.until((await workshop.ask())["training_job_id"], "failed")
         assert failed["error"]["message"].endswith("; 2 stored trajectories wait for their reward")
         preview = (await workshop.api.post("/v1/jobs/preview", json=plain)).json()
@@ -547,49 +558,59 @@ def preferred(name: str, source: str) -> Preference:
     )
 
 
-async def test_training_and_preferences_are_told_at_a_glance(shared_settings: SharedSettings, bus: Bus) -> None:
-    opinions = [preferred("one", "human"), preferred("two", "derived"), preferred("three", "derived")]
-    training = config("dpo", base_model="org/model", hyperparameters=Hyperparameters())
-    recipe = {"config": msgspec.to_builtins(training), "threshold": 4}
-    async with (
-        stored(shared_settings, bus, [*played("one", 0.5), *opinions]),
-        coordinating(shared_settings, bus, preference_recipes={ROLE: recipe}) as workshop,
-    ):
+async def test_the_status_names_the_running_the_waiting_and_the_last_job(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
+    async with stored(shared_settings, bus, played("one", 0.5)), coordinating(shared_settings, bus) as workshop:
         at_work = await workshop.ask()
         dispatch = await workshop.dispatched(at_work["training_job_id"])
         waiting = await workshop.ask(priority="urgent")
         await workshop.report(dispatch, "running", progress=Progress(percent_complete=40.0))
         await workshop.until(at_work["training_job_id"], "running")
 
-        def ask() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        def ask() -> tuple[dict[str, Any], dict[str, Any]]:
             with Operations(str(workshop.api.base_url)) as operations:
-                return (
-                    operations.get_ml_status(),
-                    operations.get_training_status(role=ROLE),
-                    operations.get_dpo_status(),
-                )
+                return operations.get_ml_status(), operations.get_training_status(role=ROLE)
 
-        async def counted() -> bool:
-            return (await workshop.api.get("/v1/status/dpo")).json()["roles"][ROLE]["since_last_dpo"] == 3
-
-        await eventually(counted)
-        everything, trains, dpo = await asyncio.to_thread(ask)
+        everything, trains = await asyncio.to_thread(ask)
         assert everything["jobs"]["running"] == 1
         assert [(job["training_job_id"], job["percent_complete"]) for job in trains["active"]] == [
             (at_work["training_job_id"], 40.0)
         ]
         assert [job["training_job_id"] for job in trains["waiting"]] == [waiting["training_job_id"]]
         assert trains["slots"] == {"default": {"used": 1, "total": 1}}
-        role = dpo["roles"][ROLE]
-        assert (role["pairs"], role["total"], role["threshold"]) == ({"human": 1, "derived": 2}, 3, 4)
-        assert (role["since_last_dpo"], role["would_fire"], role["last_job"]) == (3, False, None)
         await workshop.report(dispatch, "completed")
         await workshop.until(at_work["training_job_id"], "completed")
         trains = (await workshop.api.get("/v1/status/training")).json()
         assert trains["last"][ROLE]["training_job_id"] == at_work["training_job_id"]
 
 
-async def test_an_operator_who_asks_nobody_is_told_so() -> None:
+async def test_the_dpo_status_counts_pairs_by_source_and_since_the_last_job(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
+    pairs = [preferred("one", "human"), preferred("two", "derived"), preferred("three", "derived")]
+    training = config("dpo", base_model="org/model", hyperparameters=Hyperparameters())
+    recipe = {"config": msgspec.to_builtins(training), "threshold": 4}
+    async with (
+        stored(shared_settings, bus, pairs),
+        coordinating(shared_settings, bus, preference_recipes={ROLE: recipe}) as workshop,
+    ):
+
+        def ask() -> dict[str, Any]:
+            with Operations(str(workshop.api.base_url)) as operations:
+                return operations.get_dpo_status()["roles"][ROLE]
+
+        async def counted() -> bool:
+            roles = (await workshop.api.get("/v1/status/dpo")).json()["roles"]
+            return ROLE in roles and roles[ROLE]["since_last_dpo"] == 3
+
+        await eventually(counted)
+        role = await asyncio.to_thread(ask)
+        assert (role["pairs"], role["total"], role["threshold"]) == ({"human": 1, "derived": 2}, 3, 4)
+        assert (role["since_last_dpo"], role["would_fire"], role["last_job"]) == (3, False, None)
+
+
+async def test_operations_without_a_coordinator_are_a_clear_error() -> None:
     (port,) = free_ports(1)
     with Operations(f"http://127.0.0.1:{port}", timeout_s=1) as operations, pytest.raises(Unavailable, match="answer"):
         await asyncio.to_thread(operations.get_ml_status)

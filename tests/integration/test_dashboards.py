@@ -40,7 +40,7 @@ def concrete(query: str) -> str:
 
 @pytest.fixture
 def eventful() -> Iterator[int]:
-    """Port of a process in which everything happens that can be counted."""
+    """Port of a process in which every counted event happens."""
     command = [sys.executable, "-m", "tests.support.eventful_exporter"]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -51,7 +51,7 @@ def eventful() -> Iterator[int]:
 
 
 async def silent(prometheus: Prometheus, queries: Iterable[str]) -> list[str]:
-    """The queries that get no finite answer, in the end: a rate needs two scrapes."""
+    """The queries without a finite answer at the deadline: a rate needs two scrapes."""
     left = list(queries)
 
     async def none_left() -> bool:
@@ -60,7 +60,7 @@ async def silent(prometheus: Prometheus, queries: Iterable[str]) -> list[str]:
                 left.remove(query)
         return not left
 
-    with suppress(AssertionError):  # who asks says which ones are left
+    with suppress(AssertionError):  # the caller asserts on what is left
         await eventually(none_left, 90)
     return left
 
@@ -92,18 +92,18 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
 
 
 def health_ports(stack: Stack) -> dict[str, int]:
-    found = {name: stack.members[name].program.health_port for name in LIGHT}
-    return {name: port for name, port in found.items() if port}
+    ports = {name: stack.members[name].program.health_port for name in LIGHT}
+    return {name: port for name, port in ports.items() if port}
 
 
 def health_paths() -> dict[str, str]:
     """The path that each service's health check asks in docker-compose.yml."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for spec in SERVICES:
         match = re.search(r"http://127\.0\.0\.1:9100(/\w+)", " ".join(services()[spec.name]["healthcheck"]["test"]))
         assert match
-        found[spec.name] = match[1]
-    return found
+        paths[spec.name] = match[1]
+    return paths
 
 
 async def published(stack: Stack, count: int) -> None:

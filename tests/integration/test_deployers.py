@@ -44,7 +44,7 @@ class Deployer:
         self.url = f"http://127.0.0.1:{port}"
 
     async def get(self, path: str) -> httpx.Response | None:
-        """Its answer, None while it does not answer."""
+        """Its answer, or None while it does not answer."""
         try:
             async with http_client(base_url=self.url) as client:
                 return await client.get(path)
@@ -114,12 +114,12 @@ class Pair:
 
     async def decisions(self) -> list[ModelRollout]:
         jetstream = self.bus.nc.jetstream()
-        found = []
+        decisions = []
         for sequence in range(1, await self.bus.last_sequence("RL_DEPLOYMENTS") + 1):
             message = await jetstream.get_msg("RL_DEPLOYMENTS", sequence)
             if message.subject == ModelRollout.TOPIC:
-                found.append(decode(message.data or b"", ModelRollout))
-        return found
+                decisions.append(decode(message.data or b"", ModelRollout))
+        return decisions
 
 
 @asynccontextmanager
@@ -203,7 +203,7 @@ async def test_a_standby_takes_over_from_a_frozen_leader_which_writes_nothing_wh
 
 
 @pytest.mark.timeout(400)
-async def test_a_standby_shows_what_is_true_and_sends_orders_to_the_leader(
+async def test_a_standby_shows_the_state_and_sends_orders_to_the_leader(
     nats: RunningServer, s3: RunningServer, tmp_path: Path
 ):
     async with pair(nats, s3, tmp_path) as both:

@@ -66,14 +66,14 @@ async def test_both_kinds_of_policy_give_the_logprobs_that_transformers_gives(
             answers = [ask(http, policy_name(ROLE, version, policy.digest), temperature=1.0) for _ in range(4)]
             for answer in await asyncio.gather(*answers):
                 (choice,) = answer.json()["choices"]
-                found = [entry["logprob"] for entry in choice["logprobs"]["content"]]
+                logprobs = [entry["logprob"] for entry in choice["logprobs"]["content"]]
                 prompt, output = answer.json()["prompt_token_ids"], choice["token_ids"]
                 adapted = policy is published.adapter
                 expected = logprobs_by_transformers(published, prompt, output, adapted=adapted)
-                assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) < 1e-4
+                assert max(abs(a - b) for a, b in zip(logprobs, expected, strict=True)) < 1e-4
 
 
-async def test_policies_that_are_not_what_was_published_are_refused(
+async def test_policies_that_differ_from_the_published_ones_are_refused(
     engine: RunningServer, published: Published, shared: SharedSettings
 ) -> None:
     objects = Objects(shared)

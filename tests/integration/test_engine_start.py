@@ -1,4 +1,4 @@
-"""What a start says without its extra, and what the front door never imports."""
+"""How the engine starts without torch or with a taken port, and that the gateway imports no torch."""
 
 import os
 import subprocess

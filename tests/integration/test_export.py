@@ -1,4 +1,4 @@
-"""`ratchet export`, `trajectories` and `feedback` as somebody types them, against real servers and services."""
+"""`ratchet export`, `trajectories` and `feedback` as an operator types them, against real servers and services."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.running import connected, migrated, prepared_objects, running
 from tests.support.servers import variables
 
 DEAD = "http://127.0.0.1:9"
-"""Nobody listens on the discard port."""
+"""The discard port, on which nothing listens."""
 GOOD, BAD = trajectory("0").trajectory_id, trajectory("1").trajectory_id
 
 
@@ -51,17 +51,17 @@ async def rewarded(shared: SharedSettings, number: int) -> AsyncIterator[Bus]:
             return (await warehouse.rows("SELECT count() AS n FROM rewards FINAL"))[0]["n"]
 
         failed = Outcome(status="failure")
-        told = [trajectory(str(n), outcome=failed) if n % 2 else trajectory(str(n)) for n in range(number)]
-        await bus.publish_all(told)
+        trajectories = [trajectory(str(n), outcome=failed) if n % 2 else trajectory(str(n)) for n in range(number)]
+        await bus.publish_all(trajectories)
         await eventually(lambda: _at_least(revisions, number))
         await bus.publish(feedback(1, "0", value=False))
         await eventually(lambda: _at_least(revisions, number + 1))
         await bus.publish_all([turn("going on"), turn("dead", error="engine away", response=None)])
 
-        async def heard() -> int:
+        async def stored_turns() -> int:
             return (await warehouse.rows("SELECT count() AS n FROM turns"))[0]["n"]
 
-        await eventually(lambda: _at_least(heard, 2))
+        await eventually(lambda: _at_least(stored_turns, 2))
         yield bus
 
 
@@ -85,7 +85,7 @@ async def ratchet(shared: SharedSettings, *words: str, **env: str) -> tuple[int,
 
 
 @pytest.mark.timeout(300)  # nine commands, each a process of its own
-async def test_what_is_stored_is_exported_and_shown(shared_settings: SharedSettings, tmp_path: Path) -> None:
+async def test_stored_runs_and_rewards_are_exported_and_shown(shared_settings: SharedSettings, tmp_path: Path) -> None:
     lines, table = tmp_path / "runs.jsonl", tmp_path / "rewards.parquet"
     async with rewarded(shared_settings, 12):
         code, out, _ = await ratchet(shared_settings, "export", "executions", "-o", str(lines), "--json")
@@ -102,9 +102,9 @@ async def test_what_is_stored_is_exported_and_shown(shared_settings: SharedSetti
 
         only = ("--min-reward", "0.7", "--limit", "3", "--since", AT.isoformat(), "--until", "2027-01-01")
         await ratchet(shared_settings, "export", "trajectories", "-o", str(lines), *only)
-        told = [json.loads(line) for line in lines.read_text().splitlines()]
-        assert len(told) == 3
-        assert all(one["reward"]["total"] >= 0.7 and one["trajectory_id"] != GOOD for one in told)
+        exported = [json.loads(line) for line in lines.read_text().splitlines()]
+        assert len(exported) == 3
+        assert all(one["reward"]["total"] >= 0.7 and one["trajectory_id"] != GOOD for one in exported)
 
         code, out, _ = await ratchet(shared_settings, "trajectories", "list", "--json", "--outcome", "failure")
         assert [row["reward"] for row in json.loads(out)["trajectories"]] == [0.0] * 6
@@ -121,7 +121,7 @@ async def test_what_is_stored_is_exported_and_shown(shared_settings: SharedSetti
         assert (code, err.count("\n")) == (1, 1)
 
 
-async def test_what_serves_is_exported_for_tensorzero(shared_settings: SharedSettings, tmp_path: Path) -> None:
+async def test_serving_policies_are_exported_for_tensorzero(shared_settings: SharedSettings, tmp_path: Path) -> None:
     prepared_objects(shared_settings)
     (port,) = free_ports(1)
     settings = DeployerSettings(shared=shared_settings, port=port, engine_url=DEAD, gateway_url=DEAD)
@@ -139,12 +139,12 @@ async def test_what_serves_is_exported_for_tensorzero(shared_settings: SharedSet
     }
 
 
-async def test_feedback_says_when_it_is_about_nothing_and_refuses_another_role(
+async def test_feedback_on_an_unknown_trajectory_warns_and_a_wrong_role_is_refused(
     shared_settings: SharedSettings,
 ) -> None:
     async with (
         rewarded(shared_settings, 2) as bus,
-        running_app(build_gateway(GatewaySettings(shared=shared_settings, port=0))) as gateway,
+        running_app(build_gateway(GatewaySettings(shared=shared_settings, port=0, grace_s=0.0))) as gateway,
     ):
         url = {"RATCHET_GATEWAY_URL": f"http://127.0.0.1:{gateway.components[-1].port}"}  # type: ignore[attr-defined]
         before = await bus.last_sequence("RL_FEEDBACK")

@@ -1,4 +1,4 @@
-"""Exports while facts arrive: page after page, with a real warehouse, no row is left out and none comes twice."""
+"""Exports while facts arrive: page after page, with a real warehouse, every row comes exactly once."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def failed(name: str, at: datetime) -> Turn:
 async def test_every_failed_run_is_exported_once_while_more_of_them_fail(warehouse: Warehouse, tmp_path: Path) -> None:
     runs = [failed(f"run {n}", AT + timedelta(seconds=n)) for n in range(2 * PAGE + 3)]
     answered = [failed("answered later", AT), turn("answered later", 1)]
-    told = trajectory("told")
-    await store(warehouse, Turn.TOPIC, [*runs, *answered, failed("told", AT)], 1)
-    await store(warehouse, Trajectory.TOPIC, [told], 1)
-    heard: list[tuple[float, float | None]] = []
+    ended = trajectory("ended")
+    await store(warehouse, Turn.TOPIC, [*runs, *answered, failed("ended", AT)], 1)
+    await store(warehouse, Trajectory.TOPIC, [ended], 1)
+    progress: list[tuple[float, float | None]] = []
     seen: list[str] = []
 
     async def arriving() -> None:
@@ -78,12 +78,12 @@ async def test_every_failed_run_is_exported_once_while_more_of_them_fail(warehou
         Selection(until=AT + timedelta(hours=1)),
         file,
         "jsonl",
-        lambda done, total=None: heard.append((done, total)),
+        lambda done, total=None: progress.append((done, total)),
     )
     everything = len(runs) + 1
     assert report.records == len(file.read_text().splitlines()) == everything
-    assert {total for _, total in heard} == {everything}
-    assert heard[-1][0] == everything
+    assert {total for _, total in progress} == {everything}
+    assert progress[-1][0] == everything
 
 
 async def test_a_run_whose_agent_went_away_before_every_answer_is_exported(
@@ -103,14 +103,16 @@ async def test_a_run_that_failed_a_moment_ago_may_go_on_and_is_not_exported(ware
     assert await Stored(warehouse).unanswered(Selection()) == [turn("long ago").trajectory_id]
 
 
-async def test_a_limit_takes_the_newest_and_only_what_trajectories_leave(warehouse: Warehouse, tmp_path: Path) -> None:
+async def test_a_limit_takes_trajectories_first_and_then_the_newest_failed_runs(
+    warehouse: Warehouse, tmp_path: Path
+) -> None:
     runs = [failed(f"run {n}", AT + timedelta(seconds=n)) for n in range(5)]
     await store(warehouse, Turn.TOPIC, runs, 1)
-    await store(warehouse, Trajectory.TOPIC, [trajectory("told")], 1)
+    await store(warehouse, Trajectory.TOPIC, [trajectory("ended")], 1)
     file = tmp_path / "runs.jsonl"
     await export(Stored(warehouse), "executions", Selection(limit=3), file, "jsonl", lambda done, total=None: None)
-    told = [msgspec.json.decode(line)["trajectory_id"] for line in file.read_bytes().splitlines()]
-    assert told == [trajectory("told").trajectory_id, runs[4].trajectory_id, runs[3].trajectory_id]
+    exported = [msgspec.json.decode(line)["trajectory_id"] for line in file.read_bytes().splitlines()]
+    assert exported == [trajectory("ended").trajectory_id, runs[4].trajectory_id, runs[3].trajectory_id]
 
 
 async def test_preferences_are_read_once_each_while_more_of_them_arrive(warehouse: Warehouse) -> None:

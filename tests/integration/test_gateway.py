@@ -90,7 +90,7 @@ async def test_a_version_is_pinned_by_name_and_loaded_when_the_engine_does_not_h
         assert {by_name.headers["x-ratchet-policy"], by_body.headers["x-ratchet-policy"]} == {version(2).name}
 
 
-async def test_a_model_is_found_by_every_name_that_a_call_may_use(nats: RunningServer, tmp_path: Any) -> None:
+async def test_a_model_answers_to_every_name_that_a_call_may_use(nats: RunningServer, tmp_path: Any) -> None:
     async with scene(nats, tmp_path) as here:
         client = here.client()
         for name in (ROLE, f"{ROLE}@1", f"{ROLE}@2", version(2).name):
@@ -111,7 +111,7 @@ async def test_the_canary_gets_its_share_until_its_lease_lapses(nats: RunningSer
         client, leases = here.client(), count(1)
 
         async def canaried() -> Any:
-            canary = canary_route(weight=0.5, lease=next(leases))  # renewed for as long as none was drawn
+            canary = canary_route(weight=0.5, lease=next(leases))  # renewed until a trajectory draws it
             await bucket.change(ROLE, lambda route: msgspec.structs.replace(route or Route(role=ROLE), canary=canary))
             answer = await ask(client, asked)
             return answer if answer.headers["x-ratchet-arm"] == "canary" else None
@@ -196,7 +196,7 @@ async def test_a_wrong_key_is_refused(nats: RunningServer, tmp_path: Any) -> Non
         await ask(here.client(api_key="good-key"), [{"role": "user", "content": "hi"}])
 
 
-async def test_a_key_that_calls_too_often_is_told_when_to_come_back_and_no_other_key_is(
+async def test_a_key_that_calls_too_often_gets_a_retry_after_and_other_keys_are_served(
     nats: RunningServer, tmp_path: Any
 ) -> None:
     asked = [{"role": "user", "content": "hi"}]
@@ -231,5 +231,5 @@ async def test_answers_go_on_while_the_broker_is_dead_and_the_turns_arrive_after
         await asyncio.to_thread(nats.start)
         await ask(here.client(), [{"role": "user", "content": "after"}])
         turns = await here.published(Turn, 7)
-        said = [turn.messages[0]["content"] for turn in turns]
-        assert said == ["before", *(f"during {n}" for n in range(5)), "after"]
+        questions = [turn.messages[0]["content"] for turn in turns]
+        assert questions == ["before", *(f"during {n}" for n in range(5)), "after"]

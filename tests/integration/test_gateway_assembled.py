@@ -1,4 +1,4 @@
-"""An agent that knows nothing but a base url: its streamed, tool-calling run becomes a trajectory."""
+"""An agent that only sets a base url: its streamed, tool-calling run becomes a trajectory."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ async def played(here: Scene, trajectory: str) -> list[Any]:
     talk: list[Any] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "where is K47?"}]
     here.engine.tool_calls = CALLED
     async with client.chat.completions.stream(model=ROLE, messages=talk, tools=TOOLS) as stream:
-        said = (await stream.get_final_completion()).choices[0].message
+        message = (await stream.get_final_completion()).choices[0].message
     talk += [
-        {"role": "assistant", "content": said.content, "tool_calls": CALLED},
+        {"role": "assistant", "content": message.content, "tool_calls": CALLED},
         {"role": "tool", "tool_call_id": "call_x", "content": "sent on Monday"},
     ]
     here.engine.tool_calls = None

@@ -1,4 +1,4 @@
-"""What connections may cost, and what a stop does with those that are open: on real sockets."""
+"""Bounds on connections, and how a stop treats open ones: on real sockets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEAD = b"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r
 
 
 class Api:
-    """Answers when a test says so."""
+    """Answers once a test lets it."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -83,15 +83,15 @@ async def test_empty_lines_between_requests_hold_no_connection_open() -> None:
         writer.close()
 
 
-async def test_connections_beyond_the_bound_of_an_address_are_told_so() -> None:
+async def test_connections_beyond_the_bound_of_an_address_get_a_503() -> None:
     api = Api()
     api.may_answer.set()
     async with served(api, connections=10, per_address=3) as server:
         idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        said = await reader.read()
-        assert said.startswith(b"HTTP/1.1 503 ")
-        assert msgspec.json.decode(said.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_many_connections"
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_many_connections"
         writer.close()
         idle[0][1].close()
         async with http_client() as http:
@@ -133,26 +133,27 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("sent", TOO_MUCH.values(), ids=TOO_MUCH)
-async def test_what_is_no_body_is_bounded_and_its_sender_is_told(sent: bytes) -> None:
+async def test_header_bytes_are_bounded_and_the_sender_gets_an_error(sent: bytes) -> None:
     api = Api()
     async with served(api) as server:
-        said = await exchange(server, sent)
+        answer = await exchange(server, sent)
         assert (
-            said == b"" or msgspec.json.decode(said.partition(b"\r\n\r\n")[2])["error"]["code"] == "headers_too_large"
+            answer == b""
+            or msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "headers_too_large"
         )
         assert not api.asked.is_set()
 
 
 @pytest.mark.parametrize("first", [b"host: evil.example", b"origin: http://evil.example", b"content-type: text/plain"])
-async def test_a_header_that_says_who_asks_comes_once(first: bytes) -> None:
+async def test_a_repeated_header_that_identifies_the_sender_is_refused(first: bytes) -> None:
     name = first.partition(b":")[0]
     second = {b"host": b"host: localhost", b"origin": b"origin: http://localhost", b"content-type": JSON}[name]
     others = [line for line in (b"host: localhost", JSON) if not line.startswith(name)]
     head = [b"POST /x HTTP/1.1", *others, first, second, b"content-length: 2", b"connection: close", b"", b"{}"]
     api = Api()
     async with served(api) as server:
-        said = await exchange(server, b"\r\n".join(head))
-    assert msgspec.json.decode(said.partition(b"\r\n\r\n")[2])["error"]["code"] == "repeated_header"
+        answer = await exchange(server, b"\r\n".join(head))
+    assert msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "repeated_header"
     assert not api.asked.is_set()
 
 
@@ -162,8 +163,8 @@ async def test_a_body_in_small_chunks_is_a_body() -> None:
     async with served(api) as server:
         body = b"{" + b" " * 900 + b"}"
         chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
-        said = await exchange(server, CHUNKED + chunks + b"0\r\n\r\n")
-    assert said.startswith(b"HTTP/1.1 200 ")
+        answer = await exchange(server, CHUNKED + chunks + b"0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 async def test_a_few_requests_may_wait_on_a_connection_and_many_end_it() -> None:
@@ -177,7 +178,7 @@ async def test_a_few_requests_may_wait_on_a_connection_and_many_end_it() -> None
         assert (await asking).count(b"HTTP/1.1 200 ") == 5
 
 
-async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off_and_a_slow_one_gets_all_of_it() -> None:
+async def test_a_client_that_reads_nothing_is_cut_off_and_a_slow_one_gets_its_whole_answer() -> None:
     large = b'"' + b"x" * 12_000_000 + b'"'
 
     async def answer(_: Request) -> Response:
@@ -240,7 +241,7 @@ async def test_a_stop_lets_calls_end_that_are_under_way() -> None:
     await serving
 
 
-async def test_a_stop_lets_calls_in_within_its_grace_and_breaks_off_the_last_ones_in_words() -> None:
+async def test_a_stop_takes_calls_within_its_grace_and_ends_the_last_ones_with_an_error() -> None:
     api = Api()
     bounds = Bounds(grace_s=0.5, drain_s=1)
     server = HttpServer(JsonApi(lambda _, __: api.handle, 1000), "127.0.0.1", 0, bounds=bounds)

@@ -64,12 +64,12 @@ class Scene:
         trajectory, messages = str(uuid.uuid4()), list(OPENING)
         for number in range(calls):
             answer = (await self.ask(messages, trajectory, seed=seed + number, **options)).parse()
-            said = answer.choices[0].message.model_dump(exclude_none=True)
+            message = answer.choices[0].message.model_dump(exclude_none=True)
             results = [
                 {"role": "tool", "tool_call_id": call["id"], "content": "sent on monday"}
-                for call in said.get("tool_calls", [])
+                for call in message.get("tool_calls", [])
             ]
-            messages += [said, *(results or [{"role": "user", "content": f"and now, {number}"}])]
+            messages += [message, *(results or [{"role": "user", "content": f"and now, {number}"}])]
         return trajectory
 
     async def turns(self, trajectory: str, number: int) -> list[Turn]:
@@ -80,8 +80,8 @@ class Scene:
             last = (await jetstream.stream_info("RL_TURNS")).state.last_seq
             raw = [await jetstream.get_msg("RL_TURNS", sequence + 1) for sequence in range(last)]
             read = [self.bus.contracts.read(one.subject or "", _body(one))[0] for one in raw]
-            found = [turn for turn in read if isinstance(turn, Turn) and turn.trajectory_id == trajectory]
-            return found if len(found) >= number else []
+            turns = [turn for turn in read if isinstance(turn, Turn) and turn.trajectory_id == trajectory]
+            return turns if len(turns) >= number else []
 
         return await eventually(probe)
 
@@ -114,7 +114,7 @@ async def scene(nats: RunningServer, engine: RunningServer, published: Published
             await bus.bucket("policies", PolicyVersion).put(f"{ROLE}.{version.version}", version)
         stable = ServedPolicy(version=2, name=versions[1].name, digest=versions[1].digest)
         await bus.bucket("policies", Route).put(ROLE, Route(role=ROLE, stable=stable, next_version=3))
-        settings = Settings(shared=shared, port=0, engine_url=engine.url)
+        settings = Settings(shared=shared, port=0, grace_s=0.0, engine_url=engine.url)
         async with running_app(build(settings)) as app:
             port: int = app.components[-1].port  # type: ignore[attr-defined]
             async with openai.AsyncOpenAI(
@@ -158,7 +158,7 @@ async def test_agents_that_call_at_the_same_time_are_kept_apart(
             assert {turn.trainable.ok for turn in turns} == {True}
 
 
-async def test_calls_that_no_learner_may_use_say_why(
+async def test_calls_that_no_learner_may_use_carry_the_reason(
     nats: RunningServer, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
     async with scene(nats, engine, published, tmp_path) as here:
@@ -183,7 +183,7 @@ async def test_a_pinned_version_answers_and_the_agent_sees_only_what_it_asked_fo
         assert len(choice.logprobs.content) == len(choice.model_dump()["token_ids"])
 
 
-async def test_what_the_engine_refuses_reaches_the_agent_in_words(
+async def test_a_refusal_of_the_engine_reaches_the_agent_with_its_reason(
     nats: RunningServer, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
     async with scene(nats, engine, published, tmp_path) as here:
@@ -191,7 +191,7 @@ async def test_what_the_engine_refuses_reaches_the_agent_in_words(
             await here.ask(OPENING, str(uuid.uuid4()), presence_penalty=3.0)
 
 
-async def test_a_dead_engine_is_told_clearly_and_a_restarted_one_gets_its_policy_back(
+async def test_a_dead_engine_is_a_clear_error_and_a_restarted_one_gets_its_policy_back(
     nats: RunningServer, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
     async with scene(nats, engine, published, tmp_path) as here:
@@ -244,8 +244,8 @@ async def test_a_real_engine_streams_and_completes_texts_and_token_ids(
         trajectory = str(uuid.uuid4())
         raw = await here.ask(OPENING, trajectory, seed=3, stream=True, stream_options={"include_usage": True})
         chunks = [chunk async for chunk in raw.parse()]
-        said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-        assert said == (plain.choices[0].message.content or "")
+        streamed_text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        assert streamed_text == (plain.choices[0].message.content or "")
         assert chunks[-1].usage.completion_tokens == plain.usage.completion_tokens
         (streamed,) = await here.turns(trajectory, 1)
         assert streamed.trainable.ok, streamed.trainable.reason

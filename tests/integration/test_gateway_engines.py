@@ -1,4 +1,4 @@
-"""One request to an engine: what is tried again, what never is, and how failures are told apart."""
+"""One request to an engine: which failures are retried, which never are, and how they are classified."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def posting(port: int) -> AsyncIterator[HttpPost]:
 
 
 async def asked(answer: bytes) -> tuple[Reply | EngineFailed, int]:
-    """What comes of a request that is answered like this, and how many connections it took."""
+    """The outcome of a request that the engine answers with these bytes, and how many connections it took."""
     engine = Engine(answer)
     async with (
         await asyncio.start_server(engine.serve, "127.0.0.1", 0) as server,
@@ -51,10 +51,10 @@ def http(status: str, body: bytes) -> bytes:
     return b"HTTP/1.1 %s\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s" % (status.encode(), len(body), body)
 
 
-async def test_an_address_where_nobody_is_counts_as_unreachable_after_a_few_tries() -> None:
-    (nobody,) = free_ports(1)
+async def test_an_address_without_a_listener_is_unreachable_after_a_few_tries() -> None:
+    (unused_port,) = free_ports(1)
     began = asyncio.get_running_loop().time()
-    async with posting(nobody) as post:
+    async with posting(unused_port) as post:
         with pytest.raises(EngineFailed) as failed:
             await post("/v1/x", {})
     assert (failed.value.status, failed.value.code, failed.value.unreachable) == (502, "engine_unavailable", True)
@@ -68,7 +68,7 @@ async def test_a_request_that_may_have_arrived_is_never_sent_again() -> None:
     assert connections == 1
 
 
-async def test_an_answer_that_is_no_json_is_invalid_and_an_error_page_is_an_error() -> None:
+async def test_an_answer_without_json_is_invalid_and_an_error_page_is_an_error() -> None:
     page = b"<html>bad gateway</html>"
     invalid, _ = await asked(http("200 OK", page))
     assert isinstance(invalid, EngineFailed)
@@ -87,7 +87,7 @@ async def test_an_answer_that_is_no_json_is_invalid_and_an_error_page_is_an_erro
         (b"[]", "the engine answered 400"),
     ],
 )
-async def test_an_engines_own_words_are_found_in_every_shape(body: bytes, reason: str) -> None:
+async def test_an_engines_own_message_is_read_from_every_shape(body: bytes, reason: str) -> None:
     reply, _ = await asked(http("400 Bad", body))
     assert isinstance(reply, Reply)
     assert reply.reason == reason

@@ -1,4 +1,4 @@
-"""Who answers when an engine fails, what is recorded of it, and answers that need no engine."""
+"""Who answers when an engine fails, the turns that are recorded, and answers that need no engine."""
 
 from __future__ import annotations
 
@@ -41,18 +41,20 @@ async def routed(here: Scene, **members: Any) -> None:
     """Change the role's route, and wait until the gateway has seen it."""
     bucket = here.bus.bucket("policies", Route)
     changed = await bucket.change(ROLE, lambda old: msgspec.structs.replace(old or Route(role=ROLE), **members))
-    wanted = {
+    versions = {
         policy.version for policy in (changed.stable, changed.canary.policy if changed.canary else None) if policy
     }
 
     async def seen() -> bool:
         names = [model.id async for model in here.client().models.list()]
-        return wanted <= {int(name.partition("@")[2]) for name in names if "@" in name}
+        return versions <= {int(name.partition("@")[2]) for name in names if "@" in name}
 
     await eventually(seen)
 
 
-async def test_a_canary_that_fails_is_replaced_by_stable_and_both_are_told(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_canary_that_fails_is_replaced_by_stable_and_both_calls_are_recorded(
+    nats: RunningServer, tmp_path: Path
+) -> None:
     trajectory = {"x-ratchet-trajectory": str(uuid.uuid4())}
     async with scene(nats, tmp_path) as here:
         await routed(here, canary=CANARY)
@@ -96,10 +98,10 @@ async def test_another_server_answers_when_stable_fails_too_and_leaves_training(
 async def test_an_engine_that_is_not_there_is_not_asked_for_stable_as_well(
     nats: RunningServer, tmp_path: Path, key: str
 ) -> None:
-    (nobody,) = free_ports(1)
+    (unused_port,) = free_ports(1)
     provider = FakeProvider(key)
     async with providing(provider) as url:
-        options = {"upstreams": [upstream(url, **{"*": "big-model"})], "engine_url": f"http://127.0.0.1:{nobody}"}
+        options = {"upstreams": [upstream(url, **{"*": "big-model"})], "engine_url": f"http://127.0.0.1:{unused_port}"}
         async with scene(nats, tmp_path, **options) as here:
             await routed(here, canary=CANARY)
             await ask(here.client(), HI)
@@ -148,7 +150,7 @@ async def test_a_role_without_a_policy_is_served_by_another_server(
         (HttpError(503, "busy"), 502, "engine_failed"),
     ],
 )
-async def test_what_another_server_refuses_is_the_agents_fault_or_ours(
+async def test_a_refusal_of_another_server_is_reported_as_the_agents_fault_or_as_ours(
     nats: RunningServer, tmp_path: Path, key: str, refusal: HttpError, status: int, code: str
 ) -> None:
     provider = FakeProvider(key, refusing=refusal)
@@ -156,9 +158,9 @@ async def test_what_another_server_refuses_is_the_agents_fault_or_ours(
         providing(provider) as url,
         scene(nats, tmp_path, upstreams=[upstream(url, newcomer="big-model")]) as here,
     ):
-        with pytest.raises(openai.APIStatusError) as told:
+        with pytest.raises(openai.APIStatusError) as refused:
             await ask(here.client(), HI, model="newcomer")
-        assert (told.value.status_code, told.value.code) == (status, code)
+        assert (refused.value.status_code, refused.value.code) == (status, code)
 
 
 @pytest.mark.parametrize("status", [408, 429])
@@ -176,19 +178,19 @@ async def test_a_server_that_is_busy_hands_the_call_on(
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_what_another_server_says_of_our_key_reaches_neither_agent_nor_turn(
+async def test_another_servers_message_about_our_key_reaches_neither_agent_nor_turn(
     nats: RunningServer, tmp_path: Path, key: str, status: int
 ) -> None:
-    said = "Incorrect API key provided: sk-a1b2c3d4e5f6a7b8c9d0."
-    provider = FakeProvider(key, refusing=HttpError(status, said))
+    message = "Incorrect API key provided: sk-a1b2c3d4e5f6a7b8c9d0."
+    provider = FakeProvider(key, refusing=HttpError(status, message))
     async with (
         providing(provider) as url,
         scene(nats, tmp_path, upstreams=[upstream(url, newcomer="big-model")]) as here,
     ):
-        with pytest.raises(openai.InternalServerError) as told:
+        with pytest.raises(openai.InternalServerError) as refused:
             await ask(here.client(), HI, model="newcomer")
         (turn,) = await here.published(Turn, 1)
-        assert "Incorrect" not in str(told.value)
+        assert "Incorrect" not in str(refused.value)
         assert turn.error == "provider refuses the gateway"
 
 
@@ -200,12 +202,12 @@ async def test_an_engine_may_ask_for_a_key_and_a_wrong_one_is_not_the_agents_fau
         async with scene(nats, tmp_path / "with", engine_url=engine_url, engine_api_key="engine-key") as here:
             assert (await ask(here.client(), HI)).parse().choices[0].message.content == "The provider says so."
         async with scene(nats, tmp_path / "without", engine_url=engine_url) as here:
-            with pytest.raises(openai.InternalServerError, match="the engine refuses the gateway") as told:
+            with pytest.raises(openai.InternalServerError, match="the engine refuses the gateway") as refused:
                 await ask(here.client(), HI)
-            assert told.value.code == "engine_refused"
+            assert refused.value.code == "engine_refused"
 
 
-async def test_an_engine_that_takes_too_long_is_told_as_a_time_out(nats: RunningServer, tmp_path: Path) -> None:
+async def test_an_engine_that_takes_too_long_is_a_time_out(nats: RunningServer, tmp_path: Path) -> None:
     async with scene(nats, tmp_path, engine_timeout_s=0.2) as here:
         here.engine.at_work.clear()
         with pytest.raises(openai.APIStatusError) as late:
@@ -216,7 +218,7 @@ async def test_an_engine_that_takes_too_long_is_told_as_a_time_out(nats: Running
         here.engine.at_work.set()
 
 
-async def test_a_kept_answer_needs_no_engine_trains_nobody_and_does_not_outlive_its_policy(
+async def test_a_kept_answer_needs_no_engine_trains_no_policy_and_does_not_outlive_its_own(
     nats: RunningServer, tmp_path: Path
 ) -> None:
     async with scene(nats, tmp_path, cache_bytes=1 << 20) as here:
@@ -281,9 +283,7 @@ async def test_keys_may_come_from_a_file_and_guard_every_route(nats: RunningServ
                 assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
-async def test_an_oversized_body_is_refused_in_words_even_when_it_is_much_too_large(
-    nats: RunningServer, tmp_path: Path
-) -> None:
+async def test_a_much_too_large_body_is_refused_with_a_clear_error(nats: RunningServer, tmp_path: Path) -> None:
     async with scene(nats, tmp_path, body_limit=500_000) as here:
         huge = [{"role": "user", "content": "x" * 3_000_000}]
         with pytest.raises(openai.APIStatusError) as refused:
@@ -291,7 +291,7 @@ async def test_an_oversized_body_is_refused_in_words_even_when_it_is_much_too_la
         assert (refused.value.status_code, refused.value.code) == (413, "body_too_large")
 
 
-async def test_names_that_nobody_set_up_cost_no_conversation_and_no_label(
+async def test_unknown_model_names_cost_no_conversation_and_no_label(
     nats: RunningServer, tmp_path: Path, key: str
 ) -> None:
     trajectory = {"x-ratchet-trajectory": str(uuid.uuid4())}

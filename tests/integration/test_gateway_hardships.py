@@ -1,4 +1,4 @@
-"""A gateway as a process of its own: killed, starved of files, told to stop, without its broker."""
+"""A gateway as a process of its own: killed, starved of files, stopped by a signal, without its broker."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def answers(http: httpx.AsyncClient, url: str) -> bool:
     return False
 
 
-async def test_a_gateway_without_files_says_so_and_recovers(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_gateway_without_files_reports_it_and_recovers(nats: RunningServer, tmp_path: Path) -> None:
     many = {"RATCHET_GATEWAY_CONNECTIONS": "1000", "RATCHET_GATEWAY_CONNECTIONS_PER_ADDRESS": "1000"}
     async with world(nats, tmp_path) as here, http_client() as http:
         with gateway_process(nats.url, here.engine_url, tmp_path, files=FILES, **many) as gateway:
@@ -91,7 +91,7 @@ async def test_a_gateway_without_files_says_so_and_recovers(nats: RunningServer,
 
 @asynccontextmanager
 async def idle_connections(port: int) -> AsyncIterator[None]:
-    """More connections than the process may open; those it cannot take wait at its door."""
+    """More connections than the process may open; the system queues those that it cannot take."""
     idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(IDLE)]
     try:
         yield
@@ -156,7 +156,7 @@ async def test_a_kill_under_traffic_loses_at_most_the_turns_of_the_last_moments(
     assert len(stored) == len(set(stored))
 
 
-async def test_a_rollback_reaches_a_gateway_whose_broker_was_killed_within_what_is_promised(
+async def test_a_rollback_reaches_a_gateway_whose_broker_was_killed_within_the_promised_time(
     nats: RunningServer, tmp_path: Path
 ) -> None:
     async with world(nats, tmp_path) as here, http_client() as http:

@@ -17,7 +17,7 @@ from tests.support.gateway_scene import ROLE, Scene, scene
 from tests.support.litellm_client import litellm
 from tests.support.servers import RunningServer
 
-# What litellm asks of pydantic and asyncio is its own affair.
+# These warnings are about litellm's own use of pydantic.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211"
 )
@@ -32,20 +32,22 @@ CALLED: list[Any] = [
 
 @asynccontextmanager
 async def asking(nats: RunningServer, folder: Path, **options: Any) -> AsyncIterator[tuple[Scene, dict[str, Any]]]:
-    """A gateway, and what every call of litellm's says."""
+    """A gateway, and the options of every litellm call."""
     async with scene(nats, folder, **options) as here:
-        said = {"model": f"openai/{ROLE}", "api_base": f"{here.url}/v1", "api_key": "none", "max_retries": 0}
-        yield here, said
+        options = {"model": f"openai/{ROLE}", "api_base": f"{here.url}/v1", "api_key": "none", "max_retries": 0}
+        yield here, options
 
 
 async def test_calls_and_streams_become_turns(nats: RunningServer, tmp_path: Path) -> None:
     trajectory = str(uuid.uuid4())
-    async with asking(nats, tmp_path) as (here, said):
-        said["api_base"] = f"{here.url}/t/{trajectory}/v1"
-        plain = await litellm.acompletion(messages=HI, **said)
+    async with asking(nats, tmp_path) as (here, options):
+        options["api_base"] = f"{here.url}/t/{trajectory}/v1"
+        plain = await litellm.acompletion(messages=HI, **options)
         assert plain.choices[0].message.content == here.engine.answer
         talk = [*HI, plain.choices[0].message.model_dump(), {"role": "user", "content": "thanks"}]
-        stream = await litellm.acompletion(messages=talk, stream=True, stream_options={"include_usage": True}, **said)
+        stream = await litellm.acompletion(
+            messages=talk, stream=True, stream_options={"include_usage": True}, **options
+        )
         chunks = [chunk async for chunk in stream]
         built = litellm.stream_chunk_builder(chunks, messages=talk)
         assert built.choices[0].message.content == here.engine.answer
@@ -57,22 +59,22 @@ async def test_calls_and_streams_become_turns(nats: RunningServer, tmp_path: Pat
 
 
 async def test_the_synchronous_calls_work_too(nats: RunningServer, tmp_path: Path) -> None:
-    def play(said: dict[str, Any]) -> tuple[str, str]:
-        plain = litellm.completion(messages=HI, **said)
+    def play(options: dict[str, Any]) -> tuple[str, str]:
+        plain = litellm.completion(messages=HI, **options)
         streamed = [
-            chunk.choices[0].delta.content or "" for chunk in litellm.completion(messages=HI, stream=True, **said)
+            chunk.choices[0].delta.content or "" for chunk in litellm.completion(messages=HI, stream=True, **options)
         ]
         return plain.choices[0].message.content, "".join(streamed)
 
-    async with asking(nats, tmp_path) as (here, said):
-        assert await asyncio.to_thread(play, said) == (here.engine.answer, here.engine.answer)
+    async with asking(nats, tmp_path) as (here, options):
+        assert await asyncio.to_thread(play, options) == (here.engine.answer, here.engine.answer)
 
 
 async def test_tools_are_called_in_an_answer_and_in_a_stream(nats: RunningServer, tmp_path: Path) -> None:
-    async with asking(nats, tmp_path) as (here, said):
+    async with asking(nats, tmp_path) as (here, options):
         here.engine.tool_calls = CALLED
-        plain = await litellm.acompletion(messages=HI, tools=TOOLS, **said)
-        stream = await litellm.acompletion(messages=HI, tools=TOOLS, stream=True, **said)
+        plain = await litellm.acompletion(messages=HI, tools=TOOLS, **options)
+        stream = await litellm.acompletion(messages=HI, tools=TOOLS, stream=True, **options)
         built = litellm.stream_chunk_builder([chunk async for chunk in stream], messages=HI)
         for answer in (plain, built):
             (call,) = answer.choices[0].message.tool_calls
@@ -85,28 +87,28 @@ async def test_tools_are_called_in_an_answer_and_in_a_stream(nats: RunningServer
 
 
 async def test_a_version_is_pinned_by_the_extra_body(nats: RunningServer, tmp_path: Path) -> None:
-    async with asking(nats, tmp_path) as (here, said):
-        await litellm.acompletion(messages=HI, extra_body={"adapter_id": f"{ROLE}@2"}, **said)
+    async with asking(nats, tmp_path) as (here, options):
+        await litellm.acompletion(messages=HI, extra_body={"adapter_id": f"{ROLE}@2"}, **options)
         (turn,) = await here.published(Turn, 1)
         assert (turn.policy.version, turn.policy.arm) == (2, "pinned")
 
 
 async def test_errors_are_litellms_own(nats: RunningServer, tmp_path: Path) -> None:
-    async with asking(nats, tmp_path, api_keys=["good-key"]) as (here, said):
+    async with asking(nats, tmp_path, api_keys=["good-key"]) as (here, options):
         with pytest.raises(litellm.AuthenticationError):
-            await litellm.acompletion(messages=HI, **said)
-        said["api_key"] = "good-key"
+            await litellm.acompletion(messages=HI, **options)
+        options["api_key"] = "good-key"
         with pytest.raises(litellm.NotFoundError):
-            await litellm.acompletion(messages=HI, **{**said, "model": "openai/nobody"})
+            await litellm.acompletion(messages=HI, **{**options, "model": "openai/nobody"})
         here.engine.broken = True
         with pytest.raises(litellm.BadGatewayError):
-            await litellm.acompletion(messages=HI, stream=True, **said)
+            await litellm.acompletion(messages=HI, stream=True, **options)
 
 
 async def test_going_away_in_mid_stream_ends_the_engines_call(nats: RunningServer, tmp_path: Path) -> None:
-    async with asking(nats, tmp_path, keep_alive_s=0.02) as (here, said):
+    async with asking(nats, tmp_path, keep_alive_s=0.02) as (here, options):
         here.engine.at_work.clear()
-        stream = await litellm.acompletion(messages=HI, stream=True, **said)
+        stream = await litellm.acompletion(messages=HI, stream=True, **options)
         reading = asyncio.create_task(anext(aiter(stream)))
 
         async def asked() -> bool:

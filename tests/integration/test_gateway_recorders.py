@@ -1,4 +1,4 @@
-"""What is written down of a call is made in other processes: agents never wait for it, and nothing is lost with one."""
+"""Other processes record calls: agents never wait for them, and no call is lost when one dies."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ HI: list[Any] = [{"role": "user", "content": "hi"}]
 
 
 def recorders(here: Scene) -> Recorders:
-    (found,) = [component for component in here.app.components if isinstance(component, Recorders)]
-    return found
+    (the_recorders,) = [component for component in here.app.components if isinstance(component, Recorders)]
+    return the_recorders
 
 
 async def test_a_recorder_that_is_killed_again_and_again_loses_no_call(nats: RunningServer, tmp_path: Path) -> None:
@@ -37,8 +37,8 @@ async def test_a_recorder_that_is_killed_again_and_again_loses_no_call(nats: Run
             return pid is not None
 
         for number in range(calls):
-            said = [{"role": "user", "content": f"number {number}"}]
-            await asyncio.gather(ask(client, said), ask(here.client(), said))
+            question = [{"role": "user", "content": f"number {number}"}]
+            await asyncio.gather(ask(client, question), ask(here.client(), question))
             if number % (calls // kills) == 0:
                 for one in range(2):
                     await eventually(lambda one=one: killed(one))
@@ -60,7 +60,7 @@ async def test_an_end_follows_its_turns_also_when_their_recorder_died(nats: Runn
         await here.published(Turn, 1)
         pid = recorders(here).recorders[0].pid
         assert pid is not None
-        os.kill(pid, signal.SIGSTOP)  # it takes what it is given, and answers nothing
+        os.kill(pid, signal.SIGSTOP)  # it receives jobs, and answers none
         await ask(client, HI)
         async with http_client(base_url=here.url) as http:
             assert (await http.post(f"/v1/trajectories/{trajectory}/end", json={})).status_code == 202
@@ -87,7 +87,7 @@ async def test_a_body_that_takes_long_to_search_holds_up_no_other_agent(nats: Ru
         assert following.trainable.ok
 
 
-async def test_beyond_the_budget_only_that_a_call_happened_is_written_down(nats: RunningServer, tmp_path: Path) -> None:
+async def test_beyond_the_budget_only_the_fact_of_a_call_is_recorded(nats: RunningServer, tmp_path: Path) -> None:
     trajectory = str(uuid.uuid4())
     async with scene(nats, tmp_path, recording_bytes=20_000) as here:
         client = here.client(

@@ -1,4 +1,4 @@
-"""A gateway that starts while the broker is dead: it serves what it knew, without the canary, and loses no turn."""
+"""A gateway that starts while the broker is dead serves the routes on its disk, no canary, and loses no turn."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
     engine = FakeEngine(resident={version(1).name, version(2).name})
     async with connected(shared) as bus, serving(engine) as engine_url:
         await put_routes(bus, **{ROLE: 1})
-        settings = Settings(shared=shared, port=0, engine_url=engine_url, close_s=0.5)
+        settings = Settings(shared=shared, port=0, grace_s=0.0, engine_url=engine_url, close_s=0.5)
         async with gateway(settings) as (client, app):
             await offer_canary(bus, lease=1)
             await eventually(lambda: listed(client, f"{ROLE}@2"))
-            assert (await said(client, "before")).headers["x-ratchet-arm"] == "canary"
+            assert (await ask_once(client, "before")).headers["x-ratchet-arm"] == "canary"
         await asyncio.to_thread(nats.kill)
         engine.resident.clear()
         async with gateway(settings) as (client, app):
             assert await app.notes["broker"]() == "the broker is not connected"
-            answer = await said(client, "during")
+            answer = await ask_once(client, "during")
             assert answer.headers["x-ratchet-arm"] == "stable"
             assert answer.headers["x-ratchet-policy"] == version(1).name
             assert engine.loads == [(version(1).name, version(1).uri)]
             with pytest.raises(openai.NotFoundError):
                 await ask(client, [{"role": "user", "content": "hi"}], model="nobody")
         async with gateway(settings) as (client, app):
-            await said(client, "again")
+            await ask_once(client, "again")
             await asyncio.to_thread(nats.start)
             turns = await Scene("", engine, bus, app).published(Turn, 3)
             assert [turn.messages[0]["content"] for turn in turns] == ["before", "during", "again"]
@@ -77,17 +77,17 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
 
             await eventually(healed)
             await eventually(lambda: listed(client, f"{ROLE}@2"))
-            assert (await said(client, "after")).headers["x-ratchet-arm"] == "stable"
+            assert (await ask_once(client, "after")).headers["x-ratchet-arm"] == "stable"
             engine.resident.add(version(2).name)
             await offer_canary(bus, lease=2)
 
             async def renewed() -> bool:
-                return (await said(client, "renewed")).headers["x-ratchet-arm"] == "canary"
+                return (await ask_once(client, "renewed")).headers["x-ratchet-arm"] == "canary"
 
             await eventually(renewed)
 
 
-async def test_a_canary_trajectory_that_a_restart_finds_without_a_lease_goes_on_as_stable_and_is_announced_once(
+async def test_after_a_restart_a_canary_trajectory_without_a_lease_continues_as_stable_and_is_announced_once(
     nats: RunningServer, tmp_path: Path
 ) -> None:
     shared = SharedSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
@@ -95,7 +95,7 @@ async def test_a_canary_trajectory_that_a_restart_finds_without_a_lease_goes_on_
     trajectory = {"x-ratchet-trajectory": str(uuid_utils.uuid7())}
     async with connected(shared) as bus, serving(engine) as engine_url:
         await put_routes(bus, **{ROLE: 1})
-        settings = Settings(shared=shared, port=0, engine_url=engine_url)
+        settings = Settings(shared=shared, port=0, grace_s=0.0, engine_url=engine_url)
         async with gateway(settings) as (client, app):
             await offer_canary(bus, lease=1)
             await eventually(lambda: listed(client, f"{ROLE}@2"))
@@ -116,29 +116,29 @@ async def test_a_canary_that_cannot_be_observed_is_not_served(nats: RunningServe
     engine = FakeEngine(resident={version(1).name, version(2).name})
     async with connected(shared) as bus, serving(engine) as engine_url:
         await put_routes(bus, **{ROLE: 1})
-        settings = Settings(shared=shared, port=0, engine_url=engine_url, queue_limit=2, spool_bytes=0)
+        settings = Settings(shared=shared, port=0, grace_s=0.0, engine_url=engine_url, queue_limit=2, spool_bytes=0)
         async with gateway(settings) as (client, _):
             await offer_canary(bus, lease=1)
             await eventually(lambda: listed(client, f"{ROLE}@2"))
-            assert (await said(client, "seen")).headers["x-ratchet-arm"] == "canary"
+            assert (await ask_once(client, "seen")).headers["x-ratchet-arm"] == "canary"
             await asyncio.to_thread(nats.kill)
 
             async def blind() -> bool:
-                return (await said(client, "unseen")).headers["x-ratchet-arm"] == "stable"
+                return (await ask_once(client, "unseen")).headers["x-ratchet-arm"] == "stable"
 
             began = time.monotonic()
             await eventually(blind)
-            assert time.monotonic() - began < settings.lease_s, "it was the lease, and not what was lost"
+            assert time.monotonic() - began < settings.lease_s, "the lease ended the canary, not the lost messages"
 
 
-async def test_entries_that_cannot_be_read_are_told_and_everything_else_is_served(
+async def test_unreadable_entries_are_reported_and_everything_else_is_served(
     nats: RunningServer, tmp_path: Path
 ) -> None:
     shared = SharedSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
     engine = FakeEngine(resident={version(1).name})
     async with connected(shared) as bus, serving(engine) as engine_url:
         await put_routes(bus, **{ROLE: 1})
-        async with gateway(Settings(shared=shared, port=0, engine_url=engine_url)) as (client, app):
+        async with gateway(Settings(shared=shared, port=0, grace_s=0.0, engine_url=engine_url)) as (client, app):
             bucket = await bus.nc.jetstream().key_value("policies")
             await bucket.put("other", b"no json")
             await bucket.put(f"{ROLE}.2", b'{"role": 7}')
@@ -146,12 +146,12 @@ async def test_entries_that_cannot_be_read_are_told_and_everything_else_is_serve
                 await ask(client, [{"role": "user", "content": "hi"}], model=f"{ROLE}@2")
             assert (refused.value.status_code, refused.value.code) == (503, "unavailable")
 
-            async def told() -> bool:
+            async def reported() -> bool:
                 fault = await app.notes["canaries"]() or ""
                 return "other cannot be read" in fault and f"{ROLE}.2 cannot be read" in fault
 
-            await eventually(told)
-            assert (await said(client, "hi")).headers["x-ratchet-policy"] == version(1).name
+            await eventually(reported)
+            assert (await ask_once(client, "hi")).headers["x-ratchet-policy"] == version(1).name
             await put_routes(bus, another=1)
             await eventually(lambda: listed(client, "another"))
             await bucket.delete(f"{ROLE}.2")
@@ -171,5 +171,5 @@ async def listed(client: openai.AsyncOpenAI, role: str) -> bool:
     return role in [model.id async for model in client.models.list()]
 
 
-async def said(client: openai.AsyncOpenAI, text: str) -> Any:
+async def ask_once(client: openai.AsyncOpenAI, text: str) -> Any:
     return await ask(client, [{"role": "user", "content": text}])

@@ -1,4 +1,4 @@
-"""What the canary's statistics rest on: starts before answers, one arm for each role, nothing that hides."""
+"""The events behind the canary's statistics: starts before answers, one arm for each role, no hidden failure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def offered(here: Scene, weight: float) -> None:
     await eventually(seen)
 
 
-async def test_whatever_the_engine_answers_the_agent_gets_no_crash_and_the_call_has_a_turn(
+async def test_every_broken_answer_of_an_engine_gets_a_clean_status_and_a_turn(
     nats: RunningServer, tmp_path: Path
 ) -> None:
     calls = len(answers_to(""))
@@ -76,7 +76,9 @@ async def test_the_start_is_stored_while_the_engine_has_not_answered(nats: Runni
         assert len(await here.published(Start, 1)) == 1
 
 
-async def test_without_a_canary_a_start_says_so_and_pins_announce_nothing(nats: RunningServer, tmp_path: Path) -> None:
+async def test_without_a_canary_a_start_names_stable_and_pinned_calls_announce_nothing(
+    nats: RunningServer, tmp_path: Path
+) -> None:
     async with scene(nats, tmp_path) as here:
         await ask(here.client(), HI, model=f"{ROLE}@1")
         await ask(here.client(), HI)
@@ -112,9 +114,7 @@ async def test_each_role_of_a_trajectory_has_its_own_arm_start_and_end(nats: Run
         assert {(end.role, end.turns) for end in ends} == {("planner", 2), (ROLE, 1)}
 
 
-async def test_a_call_that_its_agent_gives_up_says_how_long_it_waited_at_least(
-    nats: RunningServer, tmp_path: Path
-) -> None:
+async def test_a_call_that_its_agent_gives_up_records_how_long_it_waited(nats: RunningServer, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         here.engine.at_work.clear()
         with pytest.raises(openai.APITimeoutError):
@@ -126,7 +126,7 @@ async def test_a_call_that_its_agent_gives_up_says_how_long_it_waited_at_least(
 
 
 @pytest.mark.parametrize(("status", "code"), [(400, "context_length_exceeded"), (422, "template_error")])
-async def test_what_the_policies_engine_refuses_is_a_failure_of_the_policy(
+async def test_a_refusal_of_the_policys_engine_counts_as_a_failure_of_the_policy(
     nats: RunningServer, tmp_path: Path, status: int, code: str
 ) -> None:
     async with scene(nats, tmp_path) as here:

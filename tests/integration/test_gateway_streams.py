@@ -35,9 +35,9 @@ async def test_a_stream_arrives_in_chunks_with_the_headers_of_its_turn(nats: Run
         )
         chunks = [chunk async for chunk in raw.parse()]
         (turn,) = await here.published(Turn, 1)
-        said = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
-        assert len([piece for piece in said if piece]) > 2
-        assert "".join(piece or "" for piece in said) == here.engine.answer
+        pieces = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
+        assert len([piece for piece in pieces if piece]) > 2
+        assert "".join(piece or "" for piece in pieces) == here.engine.answer
         assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
         assert chunks[-1].usage is not None
         assert chunks[-1].usage.completion_tokens == len(here.engine.answer)
@@ -60,11 +60,11 @@ async def test_tool_calls_stream_and_the_next_call_continues_the_turn(nats: Runn
         assert [call.model_dump(exclude={"index"}) for call in message.tool_calls or []] == [
             {**call, "function": {**call["function"], "parsed_arguments": None}} for call in CALLED
         ]
-        said = {"role": "assistant", "content": None, "tool_calls": CALLED}
+        called = {"role": "assistant", "content": None, "tool_calls": CALLED}
         results = [{"role": "tool", "tool_call_id": call["id"], "content": "sent"} for call in CALLED]
         here.engine.tool_calls = None
         stream = await client.chat.completions.create(
-            model=ROLE, messages=[*HI, said, *results], tools=TOOLS, stream=True
+            model=ROLE, messages=[*HI, called, *results], tools=TOOLS, stream=True
         )
         assert [chunk async for chunk in stream]
         first, second = await here.published(Turn, 2)
@@ -106,7 +106,7 @@ async def test_an_error_has_its_status_before_the_stream_and_an_event_within_it(
         assert {turn.error for turn in turns} == {"out of memory"}
 
 
-async def test_a_stream_says_that_it_lives_while_the_engine_works(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_stream_sends_keep_alive_comments_while_the_engine_works(nats: RunningServer, tmp_path: Path) -> None:
     async with scene(nats, tmp_path, keep_alive_s=0.02) as here, http_client() as http:
         here.engine.at_work.clear()
         body = {"model": ROLE, "messages": HI, "stream": True}

@@ -49,11 +49,11 @@ async def test_two_roles_infer_in_one_session_and_one_starts_a_training_through_
 
 async def trained(http: httpx.AsyncClient, role: str) -> None:
     """Start a training, follow it and cancel it, as a workflow step would."""
-    wanted = {"algorithm": "rloo", "role": role, "base_model": "org/model"}
-    tried = await http.post("/jobs?dry_run=true", json=wanted)
+    body = {"algorithm": "rloo", "role": role, "base_model": "org/model"}
+    tried = await http.post("/jobs?dry_run=true", json=body)
     assert tried.status_code == 200, tried.text
     assert (await http.get("/jobs")).json()["jobs"] == []
-    asked = await http.post("/jobs", json=wanted)
+    asked = await http.post("/jobs", json=body)
     assert asked.status_code == 201, asked.text
     job = asked.json()["training_job_id"]
 
@@ -73,10 +73,10 @@ async def trained(http: httpx.AsyncClient, role: str) -> None:
     assert "algorithm" in wrong.json()["error"]["message"]
 
 
-async def test_a_coordinator_that_is_away_is_told(nats: RunningServer, tmp_path: Path) -> None:
-    (nobody,) = free_ports(1)
+async def test_a_coordinator_that_is_away_is_a_clear_error(nats: RunningServer, tmp_path: Path) -> None:
+    (unused_port,) = free_ports(1)
     async with (
-        scene(nats, tmp_path, coordinator_url=f"http://127.0.0.1:{nobody}") as here,
+        scene(nats, tmp_path, coordinator_url=f"http://127.0.0.1:{unused_port}") as here,
         http_client() as http,
     ):
         away = await http.get(f"{here.url}/v1/status")

@@ -1,4 +1,4 @@
-"""What a batch, an audit and a snapshot read does not grow with history: counted in granules, not in seconds."""
+"""Batches, audits and snapshots read no more as history grows: counted in granules, not in seconds."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ async def test_no_query_of_the_event_plane_reads_more_of_a_longer_history(shared
     async with migrated(shared_settings) as plain:
         warehouse = await explaining(shared_settings)
         try:
-            found: list[dict[str, int]] = []
+            granules: list[dict[str, int]] = []
             for rows in (SHORT, LONG):
                 await fill(plain, rows)
-                found.append({name: one.granules for name, one in (await measure(warehouse, rows)).items()})
+                granules.append({name: one.granules for name, one in (await measure(warehouse, rows)).items()})
         finally:
             await warehouse.close()
-    short, long = found
+    short, long = granules
     assert {name: (short[name], long[name]) for name in short if long[name] > 2 * short[name] + SLACK} == {}

@@ -48,7 +48,7 @@ def hostile(stream: str) -> Iterator[tuple[str, bytes, dict[str, str]]]:
 
 
 def taking(bus: Bus, stream: str, taken: list[int]) -> Consumer:
-    """A consumer of all topics of a stream that takes whatever can be read."""
+    """A consumer of all topics of a stream that takes every readable message."""
 
     async def handle(batch: Sequence[Received[Any]]) -> Sequence[Outcome]:
         taken.extend(received.sequence for received in batch)
@@ -104,8 +104,8 @@ async def test_a_message_as_large_as_the_broker_takes_is_kept_whole_in_several_d
         async with running(taking(bus, "RL_TRAJECTORIES", taken)):
 
             async def both() -> list[DeadLetter]:
-                found = await letters(bus, "RL_TRAJECTORIES") if taken else []
-                return found if len(found) == 2 else []
+                parts = await letters(bus, "RL_TRAJECTORIES") if taken else []
+                return parts if len(parts) == 2 else []
 
             parts = await eventually(both)
     assert taken == [2]
@@ -130,7 +130,9 @@ UNFIT = ("ClickHouse cannot hold it", "ended without an answered turn", "which i
 that never comes."""
 
 
-async def test_the_collector_accounts_for_every_legal_message_however_extreme(shared_settings: SharedSettings) -> None:
+async def test_the_collector_accounts_for_every_legal_message_even_the_extreme_ones(
+    shared_settings: SharedSettings,
+) -> None:
     messages = [message for topic in TABLES for message in legal(topic)]
     settings = Settings(shared=shared_settings, linger_s=0.05, audit_interval_s=0.2, assembly_patience_s=0.5)
     async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:

@@ -1,4 +1,4 @@
-"""Every HTTP route answers whatever is sent to it: an answer, or an error that says what is wrong."""
+"""Every HTTP route answers every request: with a result, or with an error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.servers import RunningServer
 pytestmark = pytest.mark.timeout(240)
 
 
-async def test_gateway_and_what_it_forwards(
+async def test_gateway_and_the_routes_that_it_forwards(
     shared_settings: SharedSettings, nats: RunningServer, tmp_path: Path
 ) -> None:
     prepared_objects(shared_settings)

@@ -1,4 +1,4 @@
-"""Importing with a real broker and warehouse: a file is trajectories and rewards, twice changes nothing."""
+"""Importing with a real broker and warehouse: a file becomes trajectories and rewards; twice changes nothing."""
 
 from __future__ import annotations
 

@@ -46,10 +46,10 @@ async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
 
 
 def rated(name: str, rater: str) -> Feedback:
-    """Somebody's thumb up."""
-    said = named_id("feedback", name, rater)
+    """A rater's thumb up."""
+    feedback_id = named_id("feedback", name, rater)
     return Feedback(
-        feedback_id=said, trajectory_id=tid(name), kind="thumbs", at=NOON, role=ROLE, value=True, rater=rater
+        feedback_id=feedback_id, trajectory_id=tid(name), kind="thumbs", at=NOON, role=ROLE, value=True, rater=rater
     )
 
 
@@ -82,7 +82,7 @@ async def trained(workshop: Workshop, version: int, **body: Any) -> PolicyVersio
 
 
 def registered(version: int) -> PolicyVersion:
-    """A policy that no job made."""
+    """A registered policy without a job."""
     name = f"{ROLE}@{version}-dddddddd"
     uri = f"s3://b/policies/{version}.json"
     return PolicyVersion(
@@ -128,22 +128,22 @@ async def test_a_policy_is_walked_back_to_its_trajectories_rewards_and_raters(
     ):
         policy = await trained(workshop, 1)
         await put(bus, policy, stable=1)
-        found = await lineage(workshop, 1, limit=2, offset=1)
-        assert found["missing"] == []
-        assert (found["policy"]["name"], found["policy"]["stage"]) == (policy.name, "production")
-        assert found["job"]["training_job_id"] == policy.training_job_id
-        assert (found["job"]["algorithm"], found["job"]["requester"]) == ("rloo", "api")
-        assert set(found["job"]["events"]) == {"request", "dispatch", "completed"}
-        assert (found["snapshot"]["rows"], found["snapshot"]["format"]) == (3, "trajectories")
-        page = found["trajectories"]
+        shown = await lineage(workshop, 1, limit=2, offset=1)
+        assert shown["missing"] == []
+        assert (shown["policy"]["name"], shown["policy"]["stage"]) == (policy.name, "production")
+        assert shown["job"]["training_job_id"] == policy.training_job_id
+        assert (shown["job"]["algorithm"], shown["job"]["requester"]) == ("rloo", "api")
+        assert set(shown["job"]["events"]) == {"request", "dispatch", "completed"}
+        assert (shown["snapshot"]["rows"], shown["snapshot"]["format"]) == (3, "trajectories")
+        page = shown["trajectories"]
         assert (page["total"], page["offset"]) == (3, 1)
         assert [item["trajectory_id"] for item in page["items"]] == [tid("b"), tid("c")]
         assert page["items"][1]["reward"]["total"] == pytest.approx(0.4)
         assert page["items"][1]["reward"]["event_id"] == named_id("reward", tid("c"), 0)
-        (function,) = found["rewards"]
+        (function,) = shown["rewards"]
         assert (function["trajectories"], function["mean"]) == (3, pytest.approx(0.2))
-        assert [(one["rater"], one["count"]) for one in found["feedback"]] == [("ann", 2), ("bob", 1)]
-        assert found["parent"] is None
+        assert [(one["rater"], one["count"]) for one in shown["feedback"]] == [("ann", 2), ("bob", 1)]
+        assert shown["parent"] is None
 
 
 async def test_parents_are_walked_when_asked_for(shared_settings: SharedSettings, bus: Bus) -> None:
@@ -151,10 +151,10 @@ async def test_parents_are_walked_when_asked_for(shared_settings: SharedSettings
         first = await trained(workshop, 1)
         second = await trained(workshop, 2)
         await put(bus, first, changed_parent(second, 1), stable=2)
-        found = await lineage(workshop, 2, parents=3)
-        assert found["parent"]["policy"]["name"] == first.name
-        assert found["parent"]["parent"] is None
-        assert found["parent"]["trajectories"]["total"] == 2
+        shown = await lineage(workshop, 2, parents=3)
+        assert shown["parent"]["policy"]["name"] == first.name
+        assert shown["parent"]["parent"] is None
+        assert shown["parent"]["trajectories"]["total"] == 2
         await put(bus, changed_parent(second, 9), stable=2)
         assert "support@9 is not registered any more" in (await lineage(workshop, 2, parents=1))["missing"][0]
 
@@ -163,7 +163,9 @@ def changed_parent(policy: PolicyVersion, parent: int) -> PolicyVersion:
     return PolicyVersion(**{name: getattr(policy, name) for name in policy.__struct_fields__} | {"parent": parent})
 
 
-async def test_what_is_gone_is_named_and_the_rest_is_shown(shared_settings: SharedSettings, bus: Bus) -> None:
+async def test_missing_parts_of_a_lineage_are_named_and_the_rest_is_shown(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
     async with stored(shared_settings, bus, facts("a")), coordinating(shared_settings, bus) as workshop:
         policy = await trained(workshop, 1)
         await put(bus, policy)
@@ -171,10 +173,10 @@ async def test_what_is_gone_is_named_and_the_rest_is_shown(shared_settings: Shar
         assert policy.dataset_digest is not None
         await bus.bucket(JOBS, Job).delete(policy.training_job_id)
         delete(Objects(shared_settings), shared_settings, policy.dataset_digest)
-        found = await lineage(workshop, 1)
-        assert found["missing"] == [f"snapshot {policy.dataset_digest} is not in the object store any more"]
-        assert (found["job"]["from_history"], found["job"]["algorithm"]) == (True, "rloo")
-        assert found["trajectories"] == {"total": 0, "offset": 0, "items": []}
+        shown = await lineage(workshop, 1)
+        assert shown["missing"] == [f"snapshot {policy.dataset_digest} is not in the object store any more"]
+        assert (shown["job"]["from_history"], shown["job"]["algorithm"]) == (True, "rloo")
+        assert shown["trajectories"] == {"total": 0, "offset": 0, "items": []}
 
 
 def delete(objects: Objects, shared: SharedSettings, digest: str) -> None:
@@ -204,14 +206,14 @@ async def test_a_policy_of_preferences_is_walked_back_to_them_and_their_raters(
         coordinating(shared_settings, bus, minimum_pairs=2) as workshop,
     ):
         await put(bus, await trained(workshop, 1, algorithm="dpo"))
-        found = await lineage(workshop, 1, limit=2)
-        assert found["missing"] == []
-        assert (found["snapshot"]["format"], found["snapshot"]["raters"]) == ("pairs", {"ann": 2, "bob": 1})
-        page = found["preferences"]
+        shown = await lineage(workshop, 1, limit=2)
+        assert shown["missing"] == []
+        assert (shown["snapshot"]["format"], shown["snapshot"]["raters"]) == ("pairs", {"ann": 2, "bob": 1})
+        page = shown["preferences"]
         assert (page["total"], len(page["items"])) == (3, 2)
         assert {item["event_id"] for item in page["items"]} <= {one.event_id for one in opinions}
         assert {item["source"] for item in page["items"]} == {"human"}
-        assert found["trajectories"]["total"] == 0
+        assert shown["trajectories"]["total"] == 0
 
 
 TABLES = ("trajectories", "rewards", "training_requests", "training_statuses", "deployments", "rollouts")
@@ -240,16 +242,16 @@ async def event(warehouse: Warehouse, event_id: str) -> Stored | None:
     return None
 
 
-async def found(warehouse: Warehouse, event_id: str) -> Stored:
+async def stored_event(warehouse: Warehouse, event_id: str) -> Stored:
     """An event that is stored."""
-    stored_event = await event(warehouse, event_id)
-    assert stored_event is not None, event_id
-    return stored_event
+    stored = await event(warehouse, event_id)
+    assert stored is not None, event_id
+    return stored
 
 
 async def walked_back(warehouse: Warehouse, event_id: str) -> list[Stored]:
     """An event and its causes, newest first, as far as they are stored."""
-    walked = [await found(warehouse, event_id)]
+    walked = [await stored_event(warehouse, event_id)]
     while (cause := walked[-1].causation_id) is not None and (before := await event(warehouse, cause)) is not None:
         walked.append(before)
     return walked
@@ -308,9 +310,9 @@ async def test_the_chain_is_walked_from_a_deployment_to_a_trajectory_by_ids_alon
 
         walked = await walked_back(warehouse, await eventually(promoted))
         assert [one.table for one in walked] == ["deployments", "rollouts", "deployments", "training_statuses"]
-        # A dispatch is a command in a work queue: it is gone when it was taken. Its own cause is the chain's beginning.
+        # A worker that takes a dispatch removes it from its queue: the chain begins with the cause of the dispatch.
         assert walked[-1].causation_id == dispatch.event_id
-        request = await found(warehouse, walked[-1].correlation_id)
+        request = await stored_event(warehouse, walked[-1].correlation_id)
         assert workshop.causes[dispatch.event_id].correlation_id == request.event_id
         assert (request.table, request.causation_id) == ("training_requests", None)
         assert {one.correlation_id for one in walked} == {request.event_id}
@@ -318,21 +320,21 @@ async def test_the_chain_is_walked_from_a_deployment_to_a_trajectory_by_ids_alon
         assert [row["causation_id"] for row in queued] == [request.event_id]
 
         version = walked[0].body["policy_version"]
-        told = await lineage(workshop, version)
+        shown = await lineage(workshop, version)
         ends = {"request": request.event_id, "dispatch": dispatch.event_id, "completed": walked[-1].event_id}
-        assert told["job"]["events"] == ends
-        assert [one["event_id"] for one in told["told"]] == [one.event_id for one in reversed(walked[:3])]
+        assert shown["job"]["events"] == ends
+        assert [one["event_id"] for one in shown["told"]] == [one.event_id for one in reversed(walked[:3])]
         assert request.body["training_job_id"] == asked["training_job_id"]
-        (item,) = told["trajectories"]["items"]
-        reward = await found(warehouse, item["reward"]["event_id"])
-        trajectory = await found(warehouse, item["event_id"])
+        (item,) = shown["trajectories"]["items"]
+        reward = await stored_event(warehouse, item["reward"]["event_id"])
+        trajectory = await stored_event(warehouse, item["event_id"])
         assert (reward.causation_id, reward.correlation_id) == (trajectory.event_id, trajectory.correlation_id)
         assert trajectory.body["trajectory_id"] == tid("a")
 
 
 async def test_an_unknown_policy_is_one_line(shared_settings: SharedSettings, bus: Bus) -> None:
     async with coordinating(shared_settings, bus) as workshop:
-        for path in (f"{ROLE}/7/lineage", f"{ROLE}/7", "nobody"):
+        for path in (f"{ROLE}/7/lineage", f"{ROLE}/7", "no_such_role"):
             answer = await workshop.api.get(f"/v1/models/{path}")
             assert answer.status_code == 404
             assert answer.json()["error"]["message"].startswith("no such ")
@@ -357,7 +359,7 @@ async def test_the_registry_lists_and_filters_versions(shared_settings: SharedSe
         ]
 
 
-async def test_how_long_outcomes_took_is_told_from_the_start_to_the_first_known_outcome(
+async def test_outcome_times_are_measured_from_the_start_to_the_first_known_outcome(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     began = bus.now() - timedelta(hours=12)
@@ -381,8 +383,8 @@ async def test_how_long_outcomes_took_is_told_from_the_start_to_the_first_known_
             await eventually(all_there)
         await put(bus, policy, stable=1)
         path = f"/v1/models/{ROLE}/1/outcome-times"
-        told = (await workshop.api.get(path, params={"within_s": 3600})).json()
-        assert told.get("seconds") == [1200.0, 300.0], told
+        outcomes = (await workshop.api.get(path, params={"within_s": 3600})).json()
+        assert outcomes.get("seconds") == [1200.0, 300.0], outcomes
         assert (await workshop.api.get(path, params={"limit": 1})).json()["seconds"] == [1200.0]
         young = (await workshop.api.get(path, params={"within_s": 13 * 3600})).json()
         assert young["seconds"] == [], "what started less than `within_s` ago may still come to its outcome"

@@ -1,4 +1,4 @@
-"""The `ratchet` command as a person meets it: exit codes, one line for an error, nothing left behind."""
+"""The `ratchet` command at a terminal: exit codes, one line for an error, nothing left behind."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def ratchet(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def assert_one_clear_line(done: subprocess.CompletedProcess[str], said: str, code: int = 1) -> None:
+def assert_one_clear_line(done: subprocess.CompletedProcess[str], text: str, code: int = 1) -> None:
     assert done.returncode == code
     assert done.stderr.startswith("ratchet: ")
     assert done.stderr.count("\n") == 1
-    assert said in done.stderr
+    assert text in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_wrong_setting_is_one_clear_line(tmp_path: Path):
 
 
 @pytest.mark.parametrize("command", ["status", "down", "env", "jobs", "deadletters list"])
-def test_a_directory_without_a_stack_says_so(tmp_path: Path, command: str):
+def test_a_directory_without_a_stack_is_one_clear_line(tmp_path: Path, command: str):
     done = ratchet(*command.split(), "--dir", str(tmp_path), "--json")
     assert_one_clear_line(done, f"no stack runs in {tmp_path}", code=4)
     assert json.loads(done.stdout)["error"]["exit_code"] == 4
@@ -90,7 +90,7 @@ def test_a_refused_start_and_a_dry_run_leave_no_file(tmp_path: Path):
 
 
 @pytest.mark.timeout(120)
-def test_what_a_killed_supervisor_left_is_named_and_can_be_ended(tmp_path: Path):
+def test_processes_that_a_killed_supervisor_left_are_named_and_can_be_ended(tmp_path: Path):
     directory = ("--dir", str(tmp_path / "state"))
     up = ratchet("up", *directory, "--free-ports", "--only", "nats", "--detach", "--json")
     assert up.returncode == 0, up.stderr
@@ -110,12 +110,12 @@ def test_what_a_killed_supervisor_left_is_named_and_can_be_ended(tmp_path: Path)
 
 
 @pytest.mark.timeout(120)
-def test_a_start_that_fails_gives_its_own_reason_and_not_that_of_the_one_before(tmp_path: Path):
+def test_a_failed_start_gives_its_own_reason_and_not_that_of_the_start_before(tmp_path: Path):
     log = tmp_path / "state/logs/up.log"
     log.parent.mkdir(parents=True)
     log.write_text("ratchet: gateway ended with exit code 1 during start: of the run before\n")
-    wanted = ("--only", "reward_computer", "--free-ports", "--detach")
-    failed = ratchet("up", "--dir", str(tmp_path / "state"), *wanted, RATCHET_REWARD_LINGER_S="soon")
+    options = ("--only", "reward_computer", "--free-ports", "--detach")
+    failed = ratchet("up", "--dir", str(tmp_path / "state"), *options, RATCHET_REWARD_LINGER_S="soon")
     assert failed.returncode == 1
     assert "RATCHET_REWARD_LINGER_S" in failed.stderr
     assert "of the run before" not in failed.stderr

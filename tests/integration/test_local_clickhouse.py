@@ -101,8 +101,8 @@ def test_every_type_comes_back_as_it_went_in(client: Any) -> None:
     make_table(client)
     rows = [row(number) for number in range(len(TRICKY) * 2)]
     client.insert("facts", rows, column_names=list(COLUMNS))
-    found = client.query("SELECT * FROM facts ORDER BY id").result_rows
-    assert [list(one) for one in found] == rows
+    rows = client.query("SELECT * FROM facts ORDER BY id").result_rows
+    assert [list(one) for one in rows] == rows
 
 
 @pytest.mark.parametrize("compress", [False, "lz4", "zstd", "gzip"])
@@ -113,9 +113,9 @@ def test_a_large_insert_and_a_large_answer_in_every_compression(
     make_table(client)
     rows = [row(number) for number in range(10_000)]
     client.insert("facts", rows, column_names=list(COLUMNS))
-    found = client.query("SELECT * FROM facts ORDER BY id").result_rows
-    assert len(found) == 10_000
-    assert list(found[9_999]) == rows[9_999]
+    rows = client.query("SELECT * FROM facts ORDER BY id").result_rows
+    assert len(rows) == 10_000
+    assert list(rows[9_999]) == rows[9_999]
     client.close()
 
 
@@ -129,18 +129,18 @@ def test_a_deduplication_token_inserts_once(client: Any) -> None:
 
 @pytest.mark.parametrize("text", TRICKY)
 def test_parameters_keep_their_text(client: Any, text: str) -> None:
-    found = client.query(
+    answer = client.query(
         "SELECT {text:String} AS text, {ids:Array(UInt64)} AS ids", parameters={"text": text, "ids": [1, 2]}
     )
-    assert found.result_rows == [(text, [1, 2])]
+    assert answer.result_rows == [(text, [1, 2])]
 
 
 def test_parameters_too_long_for_a_url_travel_as_a_form(client: Any) -> None:
     keys = [f"{'k' * 40}{number}\n'" for number in range(3_000)]
-    found = client.query(
+    answer = client.query(
         "SELECT length({keys:Array(String)}) AS n, {keys:Array(String)} AS back", parameters={"keys": keys}
     )
-    assert found.result_rows == [(3_000, keys)]
+    assert answer.result_rows == [(3_000, keys)]
 
 
 def test_settings_hold_for_one_query_only(client: Any) -> None:
@@ -182,7 +182,7 @@ def test_errors_carry_the_code_of_clickhouse(client: Any, sql: str, code: int) -
     assert client.command("SELECT 1") == 1
 
 
-def test_what_fails_only_when_rows_are_written_is_an_error_and_nothing_is_inserted(client: Any) -> None:
+def test_an_error_while_rows_are_written_is_reported_and_nothing_is_inserted(client: Any) -> None:
     """As a full disk does: the rows could be read, and cannot be stored."""
     client.command("CREATE TABLE bounded (a UInt64, CONSTRAINT small CHECK a < 10) ENGINE = MergeTree ORDER BY a")
     with pytest.raises(DatabaseError, match="469"):
@@ -199,7 +199,9 @@ def test_broken_data_is_refused_and_nothing_is_inserted(client: Any) -> None:
     assert client.command("SELECT count() FROM facts") == 0
 
 
-def test_a_session_keeps_its_temporary_table_and_nobody_else_sees_it(clickhouse: RunningServer, client: Any) -> None:
+def test_a_session_keeps_its_temporary_table_and_no_other_session_sees_it(
+    clickhouse: RunningServer, client: Any
+) -> None:
     client.command("CREATE TEMPORARY TABLE mine (id UInt8)")
     client.command("INSERT INTO mine VALUES (7)")
     assert client.command("SELECT id FROM mine") == 7
@@ -214,8 +216,8 @@ async def test_concurrent_queries_and_inserts_do_not_mix(async_client: Any) -> N
 
     async def work(number: int) -> None:
         await async_client.insert("t", [[number, "x" * number]], column_names=["id", "text"])
-        found = await async_client.query("SELECT text FROM t WHERE id = {id:UInt64}", parameters={"id": number})
-        assert found.result_rows == [("x" * number,)]
+        answer = await async_client.query("SELECT text FROM t WHERE id = {id:UInt64}", parameters={"id": number})
+        assert answer.result_rows == [("x" * number,)]
         with pytest.raises(DatabaseError):
             await async_client.query("SELECT nope")
 
@@ -249,12 +251,12 @@ def test_every_row_of_an_insert_of_many_blocks_arrives(
     rows = rows_of(sizes)
     summary = client.insert("t", rows, column_names=["id", "text"])
     assert summary.written_rows == len(rows)
-    found = client.query("SELECT id, lower(hex(MD5(text))) FROM t ORDER BY id").result_rows
-    assert found == [(number, md5(text.encode()).hexdigest()) for number, text in rows]
+    digests = client.query("SELECT id, lower(hex(MD5(text))) FROM t ORDER BY id").result_rows
+    assert digests == [(number, md5(text.encode()).hexdigest()) for number, text in rows]
     client.close()
 
 
-async def test_an_asynchronous_insert_says_how_many_rows_it_wrote(async_client: Any) -> None:
+async def test_an_asynchronous_insert_reports_how_many_rows_it_wrote(async_client: Any) -> None:
     await async_client.command("CREATE TABLE t (id UInt64, text String) ENGINE = MergeTree ORDER BY id")
     summary = await async_client.insert("t", rows_of([100_000] * 100), column_names=["id", "text"])
     assert summary.written_rows == 100
@@ -304,7 +306,7 @@ def test_get_reads_and_changes_nothing(clickhouse: RunningServer, database: str)
     assert counted.text == "0\n"
 
 
-def test_nobody_without_the_password_and_no_page_in_a_browser_is_answered(clickhouse: RunningServer) -> None:
+def test_requests_without_the_password_and_from_a_browser_are_refused(clickhouse: RunningServer) -> None:
     bare = clickhouse.program.url
     for headers, url in (
         ({}, bare),
@@ -362,7 +364,7 @@ def test_the_engine_s_memory_has_a_bound(client: Any) -> None:
 
 
 @pytest.mark.timeout(30)
-def test_a_long_list_of_columns_without_a_format_keeps_nobody_waiting(client: Any) -> None:
+def test_a_long_list_of_columns_without_a_format_is_parsed_in_time(client: Any) -> None:
     client.command(
         "CREATE TABLE t (id UInt64, " + ", ".join(f"event_id_{n} UInt8" for n in range(30)) + ") ENGINE = Memory"
     )

@@ -1,4 +1,4 @@
-"""The three servers: only for this machine, and keeping what they acknowledged when they are killed."""
+"""The three servers: they listen on this machine only, and keep acknowledged data when they are killed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def s3_client(server: RunningServer, access_key: str = ACCESS_KEY, secret_key: s
 
 
 @pytest.mark.parametrize("start", [running_nats, running_clickhouse, running_s3])
-def test_a_server_listens_on_loopback_only_and_ends_when_asked(start: Start, tmp_path: Path):
+def test_a_server_listens_on_loopback_only_and_stops_when_its_block_ends(start: Start, tmp_path: Path):
     with start(tmp_path) as server:
         process = psutil.Process(server.pid)
         listening = [one.laddr for one in process.net_connections(kind="inet") if one.status == psutil.CONN_LISTEN]
@@ -61,7 +61,7 @@ def test_a_server_listens_on_loopback_only_and_ends_when_asked(start: Start, tmp
     assert not psutil.pid_exists(server.pid)
 
 
-async def test_the_broker_keeps_what_it_acknowledged_when_it_is_killed(tmp_path: Path):
+async def test_the_broker_keeps_acknowledged_messages_when_it_is_killed(tmp_path: Path):
     with running_nats(tmp_path) as server:
         client = await nats.connect(server.url, allow_reconnect=False, connect_timeout=20)
         await client.jetstream().add_stream(name="S", subjects=["s"])
@@ -119,13 +119,13 @@ async def _object(server: RunningServer) -> bytes | None:
         return None
 
 
-def test_the_object_store_keeps_its_objects_over_a_kill_and_refuses_strangers(tmp_path: Path):
+def test_the_object_store_keeps_its_objects_over_a_kill_and_refuses_wrong_keys(tmp_path: Path):
     with running_s3(tmp_path) as server:
         client = s3_client(server)
         client.create_bucket(Bucket="blobs")
         client.put_object(Bucket="blobs", Key="a/b", Body=b"x" * 100_000)
         with pytest.raises(ClientError, match="InvalidAccessKeyId"):
-            s3_client(server, "stranger", "none").list_buckets()
+            s3_client(server, "unknown", "none").list_buckets()
         with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
             s3_client(server, ACCESS_KEY, "wrong").list_buckets()
         server.kill()

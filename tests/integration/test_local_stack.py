@@ -38,7 +38,7 @@ class Ready(BaseHTTPRequestHandler):
         pass
 HTTPServer(("127.0.0.1", int(sys.argv[1])), Ready).serve_forever()
 """
-"""A service with a child process of its own; says the child's pid."""
+"""A service with a child process of its own; it answers with the child's pid."""
 
 
 def program(script: str, port: int, stop_s: float = 5.0) -> Program:
@@ -51,7 +51,7 @@ def pids(record: StackRecord) -> dict[str, int]:
     return {name: member.pid for name, member in record.services.items()}
 
 
-async def test_a_stack_starts_in_order_restarts_what_crashes_and_leaves_nothing(tmp_path: Path):
+async def test_a_stack_starts_in_order_restarts_crashed_members_and_leaves_nothing(tmp_path: Path):
     ready: list[str] = []
 
     def changed(member: Member) -> None:
@@ -191,7 +191,7 @@ async def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path):
     assert read_record(tmp_path) is None
 
 
-async def test_what_a_killed_supervisor_leaves_is_ended_by_the_next_one(tmp_path: Path):
+async def test_processes_that_a_killed_supervisor_leaves_are_ended_by_the_next_one(tmp_path: Path):
     command = [sys.executable, "-m", "ratchet.cli", "up", "--dir", str(tmp_path), "--free-ports", "--only", "nats,s3"]
     supervisor = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
 
@@ -209,12 +209,12 @@ async def test_what_a_killed_supervisor_leaves_is_ended_by_the_next_one(tmp_path
         assert not any(is_running(member.pid, member.started_at) for member in record.services.values())
 
 
-async def test_a_member_that_lives_and_answers_nothing_is_started_again(tmp_path: Path):
+async def test_a_member_that_answers_nothing_is_started_again(tmp_path: Path):
     settings = StackSettings(
         directory=tmp_path, free_ports=True, only=("nats",), restart_first_s=0.1, silent_s=0.5, answer_s=0.5
     )
-    said: list[str] = []
-    async with Stack(settings, lambda one: said.append(one.reason or "")) as stack:
+    reasons: list[str] = []
+    async with Stack(settings, lambda one: reasons.append(one.reason or "")) as stack:
         member = stack.members["nats"]
         frozen = member.record()
         assert frozen is not None
@@ -224,7 +224,7 @@ async def test_a_member_that_lives_and_answers_nothing_is_started_again(tmp_path
             return member.restarts == 1 and member.state is MemberState.READY
 
         await eventually(again, 60)
-        assert re.search(r"^was killed: it answered nothing for \d+ s; again in", "\n".join(said), re.MULTILINE)
+        assert re.search(r"^was killed: it answered nothing for \d+ s; again in", "\n".join(reasons), re.MULTILINE)
         assert not psutil.pid_exists(frozen.pid)
 
 
@@ -249,7 +249,7 @@ async def test_supervision_survives_a_disk_that_takes_nothing(tmp_path: Path):
         await eventually(recorded, 30)
 
 
-async def test_output_that_takes_nothing_ends_no_watch(tmp_path: Path):
+async def test_supervision_survives_an_output_that_takes_nothing(tmp_path: Path):
     def changed(_member: Member) -> None:
         raise OSError(28, "No space left on device")
 

@@ -1,4 +1,4 @@
-"""Logs say what failed and where, and nothing of what was at hand: no secret, no prompt, no personal data."""
+"""Logs name each failure and its place, and show no local value: no secret, no prompt, no personal data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ sys.stdout.write("went on")
 """
 
 
-def test_a_disk_that_takes_no_line_stops_nobody() -> None:
+def test_a_full_disk_for_the_log_stops_no_program() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-c", FULL], stdout=subprocess.PIPE, stderr=full, timeout=60, check=False
@@ -43,13 +43,13 @@ def test_a_disk_that_takes_no_line_stops_nobody() -> None:
     assert done.stdout == b"went on"
 
 
-def test_whatever_fails_wherever_no_log_line_holds_what_was_at_hand(nats: RunningServer) -> None:
+def test_no_log_line_of_a_failure_holds_a_secret_that_was_in_scope(nats: RunningServer) -> None:
     command = [sys.executable, "-m", "tests.support.leaky_service", nats.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.split() == SCENES, done.stderr
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    told = {line["event"] for line in lines}
-    assert told >= {
+    events = {line["event"] for line in lines}
+    assert events >= {
         "tick failed unexpectedly",
         "component ended",
         "handler failed",
@@ -62,5 +62,5 @@ def test_whatever_fails_wherever_no_log_line_holds_what_was_at_hand(nats: Runnin
     }
     assert {line.get("logger") for line in lines} >= {"asyncio", "uvicorn.error", "any.library"}
     assert {kind: secret for kind, secret in SECRETS.items() if secret in done.stderr} == {}
-    assert "leaky_service.py" in done.stderr, "nothing says where it failed"
+    assert "leaky_service.py" in done.stderr, "no line names the place of the failure"
     assert "ValueError" in done.stderr

@@ -32,7 +32,7 @@ KNOWN: list[tuple[str, str, str, list[str] | list[float]]] = [
 
 
 async def exported() -> str:
-    """What /metrics of a service answers in which every part ran."""
+    """The answer of /metrics in a process that imported the metrics of every service."""
     import_all_metrics()
     server = HttpServer(health_app(Health("test", starting=None)), "127.0.0.1", 0)
     async with running(server), http_client(trust_env=False) as client:
@@ -63,7 +63,7 @@ async def test_metric_is_exported_as_operators_know_it(
     assert collector in vars(__import__(f"ratchet.{service}.metrics", fromlist=["metrics"])).values()
 
 
-async def test_a_failing_check_shows():
+async def test_a_failing_check_is_a_metric():
     async def broken() -> str:
         return "away"
 

@@ -1,4 +1,4 @@
-"""The deployer's clock is the broker's, whatever its own host calls now."""
+"""The deployer's clock is the broker's, even where its own host's clock is wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.running import connected, running
 from tests.support.servers import RunningServer
 
 NEAR = timedelta(seconds=20)
-"""What a busy machine may put between two readings of one clock."""
+"""The most that a busy machine puts between two readings of one clock."""
 
 
 class HandMoved:

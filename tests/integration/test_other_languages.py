@@ -1,4 +1,4 @@
-"""docs/guides/other-languages.md, run as it stands: publishers that are not our client, and what becomes of it all."""
+"""docs/guides/other-languages.md, run as it stands: publishers other than our client, and the rows of their events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Scene:
         return await self.warehouse.rows(f"SELECT * FROM {table} FINAL")
 
     async def has(self, table: str, number: int = 1) -> list[dict[str, Any]]:
-        """The rows of a table once there are so many."""
+        """The rows of a table once it has at least `number`."""
 
         async def probe() -> list[dict[str, Any]]:
             rows = await self.rows(table)
@@ -58,7 +58,7 @@ class Scene:
         return await eventually(probe, 60)
 
     async def balance(self, accounted: int) -> dict[str, Any]:
-        """The ledger of the trajectories once it accounts for so many messages."""
+        """The ledger of the trajectories once it accounts for at least `accounted` messages."""
 
         async def probe() -> dict[str, Any]:
             rows = await self.warehouse.rows("SELECT * FROM ledger_balance WHERE stream = 'RL_TRAJECTORIES'")
@@ -111,7 +111,7 @@ def with_nats_command(folder: Path, shared: SharedSettings) -> dict[str, str]:
     return {"PATH": f"{command.parent}:{os.environ['PATH']}", "NATS_URL": shared.nats_url}
 
 
-async def test_nats_pub_stores_a_trajectory_and_what_was_said_about_it(
+async def test_nats_pub_stores_a_trajectory_and_the_feedback_on_it(
     shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
     async with collecting(shared_settings) as here:
@@ -121,8 +121,8 @@ async def test_nats_pub_stores_a_trajectory_and_what_was_said_about_it(
         row = (await here.has("trajectories"))[0]
         assert (row["role"], row["event_id"]) == ("helpdesk", "0199f3a1-7c42-7d10-9b1e-2f6a4c8d0e11")
         assert json.loads(row["body"]) == json.loads((tmp_path / "trajectory.json").read_text())
-        said = (await here.has("feedback"))[0]
-        assert (said["trajectory_id"], said["kind"]) == (row["trajectory_id"], "thumbs")
+        feedback = (await here.has("feedback"))[0]
+        assert (feedback["trajectory_id"], feedback["kind"]) == (row["trajectory_id"], "thumbs")
         await shell(script, tmp_path, env)
         assert (await here.bus.nc.jetstream().stream_info("RL_TRAJECTORIES")).state.messages == 1
 
@@ -148,16 +148,16 @@ async def test_curl_talks_ends_and_rates_through_the_gateway(shared_settings: Sh
     async with collecting(shared_settings) as here, serving(engine) as engine_url:
         await here.bus.bucket("policies", PolicyVersion).put(f"{ROLE}.1", version(1))
         await here.bus.bucket("policies", Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=2))
-        settings = GatewaySettings(shared=shared_settings, port=0, engine_url=engine_url)
+        settings = GatewaySettings(shared=shared_settings, port=0, grace_s=0.0, engine_url=engine_url)
         async with running_app(gateway.build(settings)) as app:
             await eventually(knows_its_roles(app))
             address = f"http://127.0.0.1:{app.components[-1].port}"  # type: ignore[attr-defined]
             printed = await shell("\n".join(commands("curl")), tmp_path, {"GATEWAY": address})
             row = (await here.has("trajectories"))[0]
-            said = (await here.has("feedback"))[0]
+            feedback = (await here.has("feedback"))[0]
     assert engine.answer in printed
     assert (row["role"], row["task_id"], row["outcome"], row["turn_count"]) == (ROLE, "order-17", "success", 1)
-    assert (said["trajectory_id"], said["kind"]) == (row["trajectory_id"], "thumbs")
+    assert (feedback["trajectory_id"], feedback["kind"]) == (row["trajectory_id"], "thumbs")
 
 
 def knows_its_roles(app: Any) -> Callable[[], Any]:
@@ -185,7 +185,9 @@ async def test_without_a_message_id_a_repetition_is_stored_in_the_stream_but_not
         assert (await here.warehouse.rows("SELECT count() AS n FROM trajectories"))[0]["n"] == 1
 
 
-async def test_what_no_table_can_hold_is_dead_and_nobody_waits_for_its_reward(shared_settings: SharedSettings) -> None:
+async def test_a_message_that_no_table_can_hold_is_dead_and_no_reward_waits_for_it(
+    shared_settings: SharedSettings,
+) -> None:
     claim = PolicyClaim(role="support", version=2**40, digest="0" * 64, arm="stable", weight=0.0)
     rewards = RewardSettings(shared=shared_settings, linger_s=0.01)
     async with collecting(shared_settings) as here, running_app(reward_computer.build(rewards)):
@@ -201,7 +203,7 @@ async def test_what_no_table_can_hold_is_dead_and_nobody_waits_for_its_reward(sh
     assert (balance["stored"], balance["dead"], balance["missing"]) == (1, 1, 0)
 
 
-async def test_what_cannot_be_read_becomes_a_dead_letter_and_holds_up_nobody(shared_settings: SharedSettings) -> None:
+async def test_unreadable_messages_become_dead_letters_and_hold_up_no_other(shared_settings: SharedSettings) -> None:
     body = encode(trajectory())
     async with collecting(shared_settings) as here:
         await here.send(trajectory().subject, b"{")

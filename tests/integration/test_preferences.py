@@ -76,7 +76,7 @@ async def derived(shared: SharedSettings, bus: Bus, *roles: str, rule: Rule | No
 
 
 async def there(warehouse: Warehouse, number: int) -> None:
-    """Wait until so many preferences are stored."""
+    """Wait until `number` preferences are stored."""
 
     async def all_there() -> bool:
         counts = await StoredPreferences(warehouse).counts(Selection())
@@ -128,8 +128,8 @@ async def test_tries_with_and_without_retrieval_are_compared_by_their_labels(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     def labelled(name: str, total: float, rag: object) -> list[Message]:
-        told, scored = tried(name, f"{name}.", total, task="one", number=0)
-        return [changed(told, labels={"rag": rag}), scored]
+        run, scored = tried(name, f"{name}.", total, task="one", number=0)
+        return [changed(run, labels={"rag": rag}), scored]
 
     facts = labelled("with retrieval", 0.9, True) + labelled("without", 0.1, "false") + labelled("unknown", 0.1, "?")
     async with stored(shared_settings, bus, facts), migrated(shared_settings) as warehouse:
@@ -140,7 +140,7 @@ async def test_tries_with_and_without_retrieval_are_compared_by_their_labels(
         assert kept.preference.chosen == [{"role": "assistant", "content": "with retrieval."}]
 
 
-async def test_a_snapshot_of_pairs_holds_one_roles_pairs_and_says_where_they_come_from(
+async def test_a_snapshot_of_pairs_holds_one_roles_pairs_and_names_their_sources(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     spoken = {"prompt": "Where?", "chosen": "Here.", "rejected": "There."}
@@ -167,23 +167,23 @@ async def test_a_snapshot_of_pairs_holds_one_roles_pairs_and_says_where_they_com
             assert manifest["filters"] == {}
 
 
-async def test_a_job_with_too_few_pairs_is_refused_and_so_is_what_the_lineage_has_learned_from(
+async def test_too_few_pairs_and_pairs_that_the_lineage_has_learned_from_are_refused(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     async with stored(shared_settings, bus, tries()):
         await derived(shared_settings, bus)
         async with coordinating(shared_settings, bus, slots={"default": 5}) as workshop:
-            said = await refused(workshop, algorithm="dpo")
-            assert said == "7 of 7 preferences of role support can be used by dpo, which needs at least 8"
+            reason = await refused(workshop, algorithm="dpo")
+            assert reason == "7 of 7 preferences of role support can be used by dpo, which needs at least 8"
         async with coordinating(shared_settings, bus, minimum_pairs=3, slots={"default": 5}) as workshop:
-            said = await refused(workshop, algorithm="dpo", dataset={"filter": {"sources": ["human"]}})
-            assert said.endswith("can be used by dpo, which needs at least 3: source 7")
+            reason = await refused(workshop, algorithm="dpo", dataset={"filter": {"sources": ["human"]}})
+            assert reason.endswith("can be used by dpo, which needs at least 3: source 7")
             job = await workshop.ask(algorithm="dpo")
             learned = (await workshop.dispatched(job["training_job_id"])).request.training_config.dataset.snapshot
             assert learned is not None
             await serve(bus, learned.digest)
-            said = await refused(workshop, algorithm="dpo")
-            assert said.endswith("consumed_by_lineage 7")
+            reason = await refused(workshop, algorithm="dpo")
+            assert reason.endswith("consumed_by_lineage 7")
 
 
 async def serve(bus: Bus, dataset_digest: str) -> None:
@@ -233,8 +233,8 @@ async def test_thumbs_become_labels_with_the_trajectories_that_they_judge(
         assert (bad["label"], bad["source"]) == (False, "thumbs")
         assert json.loads(bad["completion"]) == [{"role": "assistant", "content": "I do not know."}]
         assert rows[named_id(ROLE, "good 1")]["label"] is True
-        said = await refused(workshop, algorithm="kto", dataset={"filter": {"min_reward": 0.5}})
-        assert said == "role support cannot be trained by kto: all 2 thumbs are up: there is nothing to tell apart"
+        reason = await refused(workshop, algorithm="kto", dataset={"filter": {"min_reward": 0.5}})
+        assert reason == "role support cannot be trained by kto: all 2 thumbs are up: there is nothing to tell apart"
 
 
 async def test_thumbs_of_one_kind_only_are_refused_when_they_are_asked_for(
@@ -254,8 +254,8 @@ async def test_thumbs_of_one_kind_only_are_refused_when_they_are_asked_for(
     async with stored(shared_settings, bus, [*tries(), *thumbs]), coordinating(shared_settings, bus) as workshop:
         body = {"algorithm": "kto", "base_model": "org/model", "role": ROLE}
         answer = await workshop.api.post("/v1/jobs", json=body)
-        said = f"all 2 thumbs of role {ROLE} are up: there is nothing to tell apart"
-        assert (answer.status_code, answer.json()["error"]["message"]) == (409, said)
+        reason = f"all 2 thumbs of role {ROLE} are up: there is nothing to tell apart"
+        assert (answer.status_code, answer.json()["error"]["message"]) == (409, reason)
 
 
 async def test_enough_preferences_start_a_training_once_they_are_stored(
@@ -284,7 +284,7 @@ async def test_enough_preferences_start_a_training_once_they_are_stored(
 
         await derive(shared_settings, bus)
         await eventually(counted)
-        assert await started() == []  # nobody has stored them yet
+        assert await started() == []  # no collector has stored them yet
         async with running_app(build_collector(CollectorSettings(shared=shared_settings))):
             (job,) = await eventually(started)
             assert (job["algorithm"], job["role"]) == ("dpo", ROLE)

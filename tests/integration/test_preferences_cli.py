@@ -1,4 +1,4 @@
-"""`ratchet preferences` and `ratchet dataset` as somebody types them, against real servers."""
+"""`ratchet preferences` and `ratchet dataset` as an operator types them, against real servers."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Shell:
         self._capsys = capsys
 
     async def __call__(self, *words: str, code: int = 0) -> str:
-        """What a command that ends with `code` says; for a failure, on standard error."""
+        """The output of a command that ends with `code`; of a failure, its standard error."""
         ended = await asyncio.to_thread(main, words)
-        said = self._capsys.readouterr()
-        assert ended == code, said
-        return said.err if code in (ExitCode.FAILED, ExitCode.USAGE) else said.out
+        captured = self._capsys.readouterr()
+        assert ended == code, captured
+        return captured.err if code in (ExitCode.FAILED, ExitCode.USAGE) else captured.out
 
     async def json(self, *words: str, code: int = 0) -> Any:
         """The document of a command with `--json`."""
@@ -65,7 +65,7 @@ def ratchet(
 
 
 async def there(shared: SharedSettings, number: int) -> None:
-    """Wait until so many preferences are stored."""
+    """Wait until `number` preferences are stored."""
     async with migrated(shared) as warehouse:
 
         async def all_there() -> bool:
@@ -87,7 +87,7 @@ async def test_pairs_are_derived_added_listed_and_exported(
         assert "7 pairs: 7 published, 0 already present" in report
         await there(shared_settings, 7)
         assert "7 pairs: 0 published, 7 already present" in await ratchet("preferences", "derive")
-        assert "no such role: nobody" in await ratchet("preferences", "derive", "--role", "nobody", code=1)
+        assert "no such role: no_such_role" in await ratchet("preferences", "derive", "--role", "no_such_role", code=1)
 
         choice = ("preferences", "add", "--role", ROLE, "--prompt", "Where?", "--a", "Here.", "--b", "There.")
         assert "tie" in await ratchet(*choice, "--choice", "tie", code=2)

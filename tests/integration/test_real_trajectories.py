@@ -180,7 +180,7 @@ async def test_real_trajectories_train_a_model_whose_loss_falls_and_import_twice
 
 
 @needs_real_data
-async def test_real_pairs_train_a_model_that_prefers_what_it_was_shown(
+async def test_real_pairs_train_a_model_that_prefers_the_chosen_answers(
     shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
     """That it prefers the pairs it learnt from is all that is asserted: 46 pairs cannot show more (ADR 20)."""

@@ -45,20 +45,20 @@ async def loop(shared: SharedSettings) -> AsyncIterator[tuple[Bus, Warehouse]]:
 async def rewards(warehouse: Warehouse, name: str | None = None) -> list[Reward]:
     """The stored rewards, of one trajectory or of all, in order of revision."""
     rows = await warehouse.rows("SELECT body FROM rewards FINAL ORDER BY trajectory_id, revision")
-    found = [decode(row["body"].encode(), Reward) for row in rows]
-    return [reward for reward in found if name is None or reward.trajectory_id == trajectory(name).trajectory_id]
+    stored = [decode(row["body"].encode(), Reward) for row in rows]
+    return [reward for reward in stored if name is None or reward.trajectory_id == trajectory(name).trajectory_id]
 
 
 def rewarded(warehouse: Warehouse, number: int, name: str | None = None) -> Callable[[], Any]:
     async def probe() -> list[Reward]:
-        found = await rewards(warehouse, name)
-        return found if len(found) >= number else []
+        stored = await rewards(warehouse, name)
+        return stored if len(stored) >= number else []
 
     return probe
 
 
 def settled(bus: Bus, stream: str, durable: str) -> Callable[[], Any]:
-    """Whether a consumer, once there is one, has handled everything in a stream."""
+    """Whether a consumer exists and has handled everything in a stream."""
 
     async def probe() -> bool:
         last = await bus.last_sequence(stream)
@@ -122,23 +122,25 @@ async def test_feedback_that_comes_first_is_in_the_first_reward(shared_settings:
         assert reward.reward_components["user_feedback"].score == 0.0
 
 
-async def test_two_workers_lose_no_opinion_when_everything_comes_at_once(shared_settings: SharedSettings) -> None:
+async def test_two_workers_lose_no_opinion_when_all_messages_come_at_once(shared_settings: SharedSettings) -> None:
     names = [str(number) for number in range(20)]
-    said = [feedback(number, name, value=bool(number % 2)) for number in range(5) for name in names]
+    opinions = [feedback(number, name, value=bool(number % 2)) for number in range(5) for name in names]
     one, two = build(settings_of(shared_settings, batch=3)), build(settings_of(shared_settings, batch=3))
     async with loop(shared_settings) as (bus, warehouse), running_app(one), running_app(two):
-        await bus.publish_all([*said[:40], *(trajectory(name) for name in names), *said[40:]])
+        await bus.publish_all([*opinions[:40], *(trajectory(name) for name in names), *opinions[40:]])
 
         async def complete() -> bool:
-            found = await rewards(warehouse)
-            return {opinion for reward in found for opinion in opinions_in(reward)} >= {one.feedback_id for one in said}
+            stored = await rewards(warehouse)
+            return {opinion for reward in stored for opinion in opinions_in(reward)} >= {
+                one.feedback_id for one in opinions
+            }
 
         await eventually(complete, 40)
         for name in names:
-            found = await rewards(warehouse, name)
-            assert found[0].revision == 0
-            assert opinions_in(found[-1]) == {
-                one.feedback_id for one in said if one.trajectory_id == found[0].trajectory_id
+            stored = await rewards(warehouse, name)
+            assert stored[0].revision == 0
+            assert opinions_in(stored[-1]) == {
+                one.feedback_id for one in opinions if one.trajectory_id == stored[0].trajectory_id
             }
 
 
@@ -159,7 +161,7 @@ async def test_a_restart_loses_nothing_and_remembers_the_baselines(shared_settin
         assert len(await rewards(warehouse)) == 30
 
 
-async def test_each_reward_is_measured_against_what_came_before_it(shared_settings: SharedSettings) -> None:
+async def test_each_reward_is_measured_against_the_trajectories_before_it(shared_settings: SharedSettings) -> None:
     async with loop(shared_settings) as (bus, warehouse), running_app(build(settings_of(shared_settings))):
         await bus.publish_all([trajectory(str(number), turns=turns(1 + number % 4)) for number in range(40)])
         await eventually(rewarded(warehouse, 40))
@@ -211,9 +213,9 @@ async def test_rewards_wait_for_the_collector_and_then_come(shared_settings: Sha
             await eventually(tried)
             assert await rewards(warehouse) == []
             async with running_app(build_collector(collector_of(shared_settings))):
-                found = await eventually(rewarded(warehouse, 1))
+                first = await eventually(rewarded(warehouse, 1))
                 await eventually(settled(bus, "RL_FEEDBACK", "reward-feedback"))
-                assert found[0].revision == 0
+                assert first[0].revision == 0
 
                 async def heard() -> bool:
                     return opinions_in((await rewards(warehouse))[-1]) == {feedback().feedback_id}

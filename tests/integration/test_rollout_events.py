@@ -1,4 +1,4 @@
-"""What a rollout reads on a real broker: nothing that goes missing behind its places goes missing in silence."""
+"""How a rollout reads a real broker: every message that is lost behind its places is noticed."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ async def start(bus: Bus, number: int, role: str = ROLE) -> None:
 
 
 async def read(events: NatsEvents, number: int) -> Places:
-    """Read until so many events came; the places after them."""
+    """Read until `number` events came; the places after them."""
     seen = 0
 
     async def there() -> Places | None:
         nonlocal seen
-        found = await events.next(0.1)
-        seen += len(found.batch.events)
-        return found.places if seen >= number else None
+        read_now = await events.next(0.1)
+        seen += len(read_now.batch.events)
+        return read_now.places if seen >= number else None
 
     places = await eventually(there)
     assert places is not None
@@ -81,7 +81,7 @@ async def test_an_older_copy_of_a_stream_is_noticed(settings: SharedSettings) ->
             await NatsEvents.open(bus, ROLE, Places(5, 0, 0, made))
 
 
-async def test_what_is_gone_behind_a_rollouts_place_is_told_once(settings: SharedSettings) -> None:
+async def test_messages_lost_behind_a_rollouts_place_raise_one_alert(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         begun = await newest(bus)
         for number in range(4):
@@ -94,7 +94,7 @@ async def test_what_is_gone_behind_a_rollouts_place_is_told_once(settings: Share
         assert await bus.last_sequence("RL_ALERTS") == 1
 
 
-async def test_what_piled_up_is_read_in_portions_and_nothing_of_it_is_taken_for_a_loss(
+async def test_a_backlog_is_read_in_portions_and_is_not_taken_for_a_loss(
     settings: SharedSettings,
 ) -> None:
     """A full request is answered with a status of its own; a reader that took it for a loss would begin for ever."""
@@ -116,7 +116,7 @@ async def test_what_piled_up_is_read_in_portions_and_nothing_of_it_is_taken_for_
         await events.close()
 
 
-async def test_places_move_over_what_is_none_of_the_roles(settings: SharedSettings) -> None:
+async def test_places_move_over_events_of_other_roles(settings: SharedSettings) -> None:
     """Else what other roles did would never be trimmed, or its trimming would look like a loss."""
     async with connected(settings) as bus:
         await start(bus, 1)

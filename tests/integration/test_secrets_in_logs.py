@@ -64,10 +64,10 @@ BODIES: dict[str, list[Any]] = {
     "promote": [{"actor": "an operator", "reason": "it is time", "override": True}],
     "{act}": [{"actor": "an operator", "reason": "it is time"}],
 }
-"""What routes take, by the last part of their path."""
+"""Bodies that routes take, by the last part of their path."""
 
 
-async def test_no_log_line_holds_what_was_planted_in_requests_answers_and_events(tmp_path: Path) -> None:
+async def test_no_log_line_holds_a_secret_that_was_planted_in_requests_answers_and_events(tmp_path: Path) -> None:
     async with Echo().running() as echo:
         settings = StackSettings(directory=tmp_path, free_ports=True, only=SERVICES, env=_environment(echo))
         async with Stack(settings) as stack:
@@ -77,7 +77,7 @@ async def test_no_log_line_holds_what_was_planted_in_requests_answers_and_events
             async with connected(shared) as bus:
                 await _plant(stack, bus, shared, resident)
                 dead = [letter for name in CONTRACTS.streams for letter in await letters(bus, name)]
-    _assert_said_nowhere(tmp_path, dead)
+    _assert_logged_nowhere(tmp_path, dead)
 
 
 def _environment(echo: str) -> dict[str, str]:
@@ -157,13 +157,13 @@ async def _serves(http: httpx.AsyncClient, url: str) -> bool:
 
 
 async def _all_read(bus: Bus) -> bool:
-    """Whether every reader of the broker was given all that is stored for it."""
+    """Whether every consumer of the broker was sent all that is stored for it."""
     jetstream = bus.nc.jetstream()
     readers = [reader for name in CONTRACTS.streams for reader in await jetstream.consumers_info(name)]
     return bool(readers) and not any(reader.num_pending for reader in readers)
 
 
-def _assert_said_nowhere(folder: Path, dead: Sequence[DeadLetter]) -> None:
+def _assert_logged_nowhere(folder: Path, dead: Sequence[DeadLetter]) -> None:
     files = [*(folder / "logs").iterdir(), *folder.rglob("*.log")]
     assert {file.stem for file in files} >= {*SERVICES, "nats", "clickhouse", "s3"}
     lines = [(file.name, line) for file in files for line in file.read_text(errors="replace").splitlines()]

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,8 @@ def captured(name: str, task: str, at: datetime) -> list[Message]:
     claim = PolicyClaim(role=ROLE, version=1, digest=served(1).digest, arm="stable", weight=0.0)
     turns, _ = conversation(tid(name), [3, 3], policy=claim, timestamp=at, tools=TOOLS, tools_digest="a" * 64)
     context = TaskContext(task_id=task, instructions="Help.")
-    told = trajectory(tid(name), turns=turns, at=at, task_context=context)
-    return [*turns, told, reward(told, 1.0, at=at)]
+    ended = trajectory(tid(name), turns=turns, at=at, task_context=context)
+    return [*turns, ended, reward(ended, 1.0, at=at)]
 
 
 def calling(tool: str) -> dict[str, Any]:
@@ -98,7 +99,7 @@ async def snapshot(workshop: Workshop) -> str:
 
 
 def fresh(count: int, at: datetime) -> list[Message]:
-    """Trajectories of tasks of their own, announced, and one more of a task that was learned from."""
+    """Announced trajectories, each of its own task, and one more of a task that the lineage learned from."""
     facts: list[Message] = []
     for number in range(count):
         claim = PolicyClaim(role=ROLE, version=1, digest=served(1).digest, arm="stable", weight=0.0)
@@ -109,7 +110,7 @@ def fresh(count: int, at: datetime) -> list[Message]:
 
 @asynccontextmanager
 async def deploying(shared: SharedSettings, tmp_path: Path, gateway: str, coordinator: str) -> AsyncIterator[None]:
-    """A deployer to which every rollout is too long."""
+    """A deployer for which every rollout takes too long, so that each begins with a replay."""
     engine = HttpServer(SmallEngine().app, "127.0.0.1", 0)
     async with running(engine):
         settings = DeployerSettings(
@@ -129,24 +130,19 @@ async def deploying(shared: SharedSettings, tmp_path: Path, gateway: str, coordi
             yield
 
 
-async def candidate(bus: Bus, version: int, digest: str) -> None:
-    made = policy(version, parent=1, dataset_digest=digest)
-    await bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.{version}", made)
-
-
 async def rollout_of(bus: Bus, version: int, state: str) -> Rollout:
-    """The rollout of a version, once it is in this state."""
+    """The rollout of a version, once it is in a state."""
 
     async def reached() -> Rollout | None:
         entry = await bus.bucket(ROLLOUTS, Rollout).get(ROLE)
-        found = entry.value if entry else None
-        return found if found and (found.candidate.version, found.state) == (version, state) else None
+        rollout = entry.value if entry else None
+        return rollout if rollout and (rollout.candidate.version, rollout.state) == (version, state) else None
 
     return await eventually(reached, 120)
 
 
 async def assembled_replays(warehouse: Warehouse, number: int) -> list[str]:
-    """The trajectories of so many replayed calls, once the collector has taken them for silent ones."""
+    """The trajectories of `number` replayed calls, once the collector has assembled them after their silence."""
 
     async def there() -> list[str] | None:
         rows = await warehouse.rows("SELECT DISTINCT trajectory_id FROM trajectories WHERE arm = 'pinned'")
@@ -155,103 +151,131 @@ async def assembled_replays(warehouse: Warehouse, number: int) -> list[str]:
     return await eventually(there, 60)
 
 
-def answered(rollout: Rollout) -> tuple[str, dict[str, Any]]:
+def replayed(rollout: Rollout) -> tuple[str, dict[str, Any]]:
     """Outcome and evidence of the shadow replay."""
-    (found,) = [result for result in rollout.gates if result.gate == "shadow_replay"]
-    return found.outcome, found.evidence
+    (result,) = [one for one in rollout.gates if one.gate == "shadow_replay"]
+    return result.outcome, result.evidence
 
 
-@pytest.mark.timeout(500)
-async def test_a_candidate_with_little_traffic_is_replayed_and_begins_higher_or_asks_a_person(
-    shared_settings: SharedSettings, bus: Bus, tmp_path: Path
-) -> None:
-    engine = FakeEngine(resident={served(version).name for version in (1, 2, 3, 4)})
-    engine.messages = {
-        served(1).name: {"role": "assistant", "content": "I do not know."},
-        served(3).name: {"role": "assistant", "content": "No."},
-        served(4).name: calling("look_up"),
-    }
-    await bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.1", policy(1, stage="stable", training_job_id=None))
-    await bus.bucket(POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=5))
+async def register(bus: Bus, *policies: PolicyVersion) -> None:
+    for one in policies:
+        await bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.{one.version}", one)
+
+
+@dataclass
+class Replaying:
+    """A stable policy with a history, behind a gateway, and a coordinator that knows what its lineage learned from."""
+
+    shared: SharedSettings
+    folder: Path
+    bus: Bus
+    warehouse: Warehouse
+    workshop: Workshop
+    engine: FakeEngine
+    gateway_url: str
+    digest: str
+    """Of the snapshot that every candidate was trained on."""
+
+    async def rollout(self, version: int, state: str, *, coordinator_url: str | None = None) -> Rollout:
+        """Register a candidate and run a deployer until its rollout is in a state."""
+        await register(self.bus, policy(version, parent=1, dataset_digest=self.digest))
+        coordinator_url = coordinator_url or str(self.workshop.api.base_url)
+        async with deploying(self.shared, self.folder, self.gateway_url, coordinator_url):
+            return await rollout_of(self.bus, version, state)
+
+
+@pytest.fixture
+async def replaying(shared_settings: SharedSettings, bus: Bus, tmp_path: Path) -> AsyncIterator[Replaying]:
+    """Two trajectories in the snapshot; beside it one of their time, fresh ones, and one of a learned task."""
+    engine = FakeEngine(resident={served(version).name for version in (1, 2)})
+    await register(bus, policy(1, stage="stable", training_job_id=None))
+    await bus.bucket(POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=3))
+    collector = CollectorSettings(shared=shared_settings, linger_s=0.01, idle_s=2, idle_interval_s=0.2)
     async with (
         migrated(shared_settings) as warehouse,
-        running_app(
-            build_collector(CollectorSettings(shared=shared_settings, linger_s=0.01, idle_s=2, idle_interval_s=0.2))
-        ),
+        running_app(build_collector(collector)),
         coordinating(shared_settings, bus) as workshop,
         serving(engine) as engine_url,
-        running_app(build_gateway(GatewaySettings(shared=shared_settings, port=0, engine_url=engine_url))) as gateway,
+        running_app(
+            build_gateway(GatewaySettings(shared=shared_settings, port=0, grace_s=0.0, engine_url=engine_url))
+        ) as gateway,
     ):
         await publish_stored(bus, warehouse, [*captured("a", "learned", NOON), *captured("b", "old", NOON)])
         digest = await snapshot(workshop)
         await publish_stored(bus, warehouse, [*captured("late", "other", NOON), *fresh(FRESH, bus.now())])
         url = f"http://127.0.0.1:{gateway.components[-1].port}"  # type: ignore[attr-defined]
+        yield Replaying(shared_settings, tmp_path, bus, warehouse, workshop, engine, url, digest)
 
-        await candidate(bus, 2, digest)
-        async with deploying(shared_settings, tmp_path, url, DEAD):
-            waiting = await rollout_of(bus, 2, "awaiting_approval")
-        assert answered(waiting)[0] == "not_run"
-        assert "shadow_replay: the coordinator does not answer" in waiting.reason
-        assert engine.asked == []
 
-        engine.messages[served(1).name] = calling("look_up")
-        await candidate(bus, 3, digest)
-        async with deploying(shared_settings, tmp_path, url, str(workshop.api.base_url)):
-            worse = await rollout_of(bus, 3, "awaiting_approval")
-            outcome, evidence = answered(worse)
-            assert (outcome, evidence["difference"], evidence["prompts"]) == ("failed", -1.0, FRESH)
-            assert evidence["left_out"] == {"group_of_lineage": 1, "older_than_snapshot": 1}
-            assert "shadow_replay: replay, not traffic: difference -1.000" in worse.reason
+UNSURE = {"role": "assistant", "content": "I do not know."}
 
-        engine.messages[served(1).name] = {"role": "assistant", "content": "I do not know."}
-        engine.asked.clear()
-        await candidate(bus, 4, digest)
-        async with deploying(shared_settings, tmp_path, url, str(workshop.api.base_url)):
-            better = await rollout_of(bus, 4, "running")
-            outcome, evidence = answered(better)
-            assert (outcome, evidence["difference"], better.weight) == ("passed", 1.0, 0.25)
-            assert "replay, not traffic" in better.reason
-            assert better.horizon is not None
-            assert better.horizon.basis.startswith("the setting: 0 of 100 outcomes")
 
-        by_policy = [body["model"] for body in engine.asked]
-        assert {name: by_policy.count(name) for name in by_policy} == {served(1).name: FRESH, served(4).name: FRESH}
-        assert all(body["messages"][-1]["role"] == "user" for body in engine.asked), "no tool's result is told"
-        assert all((body["tools"], body["temperature"]) == (TOOLS, 0.7) for body in engine.asked)
+@pytest.mark.timeout(300)
+async def test_without_a_coordinator_no_prompt_is_replayed_and_a_person_decides(replaying: Replaying) -> None:
+    waiting = await replaying.rollout(2, "awaiting_approval", coordinator_url=DEAD)
+    assert replayed(waiting)[0] == "not_run"
+    assert "shadow_replay: the coordinator does not answer" in waiting.reason
+    assert replaying.engine.asked == []
 
-        replays = await assembled_replays(warehouse, 4 * FRESH)
-        rewards = [reward(trajectory(name), 1.0, at=bus.now()) for name in replays]
-        await publish_stored(bus, warehouse, rewards)
-        await check_replays_are_left_out(workshop, len(replays))
+
+@pytest.mark.timeout(300)
+async def test_a_candidate_that_answers_worse_than_stable_waits_for_a_person(replaying: Replaying) -> None:
+    replaying.engine.messages = {served(1).name: calling("look_up"), served(2).name: UNSURE}
+    worse = await replaying.rollout(2, "awaiting_approval")
+    outcome, evidence = replayed(worse)
+    assert (outcome, evidence["difference"], evidence["prompts"]) == ("failed", -1.0, FRESH)
+    assert evidence["left_out"] == {"group_of_lineage": 1, "older_than_snapshot": 1}
+    assert "shadow_replay: replay, not traffic: difference -1.000" in worse.reason
+
+
+@pytest.mark.timeout(300)
+async def test_a_candidate_that_answers_better_than_stable_begins_with_a_higher_weight(replaying: Replaying) -> None:
+    engine, workshop = replaying.engine, replaying.workshop
+    engine.messages = {served(1).name: UNSURE, served(2).name: calling("look_up")}
+    better = await replaying.rollout(2, "running")
+    outcome, evidence = replayed(better)
+    assert (outcome, evidence["difference"], better.weight) == ("passed", 1.0, 0.25)
+    assert "replay, not traffic" in better.reason
+    assert better.horizon is not None
+    assert better.horizon.basis.startswith("the setting: 0 of 100 outcomes")
+
+    by_policy = [body["model"] for body in engine.asked]
+    assert {name: by_policy.count(name) for name in by_policy} == {served(1).name: FRESH, served(2).name: FRESH}
+    assert all(body["messages"][-1]["role"] == "user" for body in engine.asked), "a prompt ends before a tool's result"
+    assert all((body["tools"], body["temperature"]) == (TOOLS, 0.7) for body in engine.asked)
+
+    replays = await assembled_replays(replaying.warehouse, 2 * FRESH)
+    rewards = [reward(trajectory(name), 1.0, at=replaying.bus.now()) for name in replays]
+    await publish_stored(replaying.bus, replaying.warehouse, rewards)
+    await check_replays_are_left_out(workshop, len(replays))
 
 
 async def check_replays_are_left_out(workshop: Workshop, number: int) -> None:
-    """What a replay asked is replayed by none, hides nothing of what agents asked, and trains nothing."""
-    query = {"role": ROLE, "version": 4}
+    """Replayed calls are not replayed again, hide no prompt of an agent, and train nothing."""
+    query = {"role": ROLE, "version": 2}
     again = (await workshop.api.get("/v1/replay/prompts", params=query)).json()
-    assert (len(again["prompts"]), again["lineage"]) == (FRESH, [4, 1])
+    assert (len(again["prompts"]), again["lineage"]) == (FRESH, [2, 1])
     assert again["left_out"]["mixed_or_pinned"] == number
     few = (await workshop.api.get("/v1/replay/prompts", params=query | {"limit": 2})).json()
-    assert len(few["prompts"]) == 2, "however many replays are newer than what agents asked"
-    wanted = {"algorithm": "sft", "base_model": "org/model", "role": ROLE, "dataset": {"sample_size": 1000}}
-    preview = (await workshop.api.post("/v1/jobs/preview", json=wanted)).json()
+    assert len(few["prompts"]) == 2, "replays that are newer than the agents' prompts take no place of theirs"
+    job = {"algorithm": "sft", "base_model": "org/model", "role": ROLE, "dataset": {"sample_size": 1000}}
+    preview = (await workshop.api.post("/v1/jobs/preview", json=job)).json()
     assert preview["left_out"]["mixed_or_pinned"] == number
 
 
-async def test_prompts_are_refused_where_nobody_knows_what_the_lineage_learned(
+async def test_prompts_are_refused_where_the_data_of_the_lineage_is_unknown(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     async with migrated(shared_settings), coordinating(shared_settings, bus) as workshop:
-        for made in (policy(1), policy(2, parent=7, dataset_digest="d" * 64), policy(3, dataset_digest="d" * 64)):
-            await bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.{made.version}", made)
-        told = [
-            (answer.status_code, answer.json()["error"]["message"])
+        await register(bus, policy(1), policy(2, parent=7, dataset_digest="d" * 64), policy(3, dataset_digest="d" * 64))
+        answers = [
+            await workshop.api.get("/v1/replay/prompts", params={"role": ROLE, "version": version})
             for version in (1, 2, 3, 4)
-            for answer in [await workshop.api.get("/v1/replay/prompts", params={"role": ROLE, "version": version})]
         ]
-        name = [policy(version).name for version in range(4)]
-        assert told[0] == (409, f"nothing says which snapshot {name[1]} was trained on")
-        assert told[1] == (409, f"{name[2]} continues version 7, which is not registered any more")
-        assert told[2][0] == 409
-        assert told[2][1].startswith(f"what {name[3]} and its ancestors learned from cannot be read")
-        assert told[3] == (404, f"no such policy: {ROLE}@4")
+    refusals = [(answer.status_code, answer.json()["error"]["message"]) for answer in answers]
+    names = [policy(version).name for version in range(4)]
+    assert refusals[0] == (409, f"nothing says which snapshot {names[1]} was trained on")
+    assert refusals[1] == (409, f"{names[2]} continues version 7, which is not registered any more")
+    assert refusals[2][0] == 409
+    assert refusals[2][1].startswith(f"what {names[3]} and its ancestors learned from cannot be read")
+    assert refusals[3] == (404, f"no such policy: {ROLE}@4")

@@ -89,7 +89,7 @@ async def _continue_twice(world: World, done: TrainingStatus) -> None:
 
 @pytest.mark.timeout(300)
 async def test_a_cancelled_job_stops_by_itself_and_can_be_resumed(world: World) -> None:
-    # Nobody else saves: that there is a checkpoint says that the job stopped in order, before it would be killed.
+    # The interval never comes: a checkpoint shows that the job stopped in order, before it would be killed.
     config = msgspec.structs.replace(world.endless(), checkpointing=Checkpointing(save_interval=1_000_000))
     async with working(world):
         dispatch = await world.dispatch("cancelled", config)
@@ -139,7 +139,7 @@ async def test_a_fenced_attempt_falls_silent_and_leaves_no_policy(world: World) 
             return child_of(dispatch.training_job_id) is None
 
         await eventually(gone, CHILD_S)
-        # The slot is free again, and what comes next is heard: so silence was not for want of a voice.
+        # The slot is free again, and the next job's status arrives: the fenced one could have published.
         other = await world.dispatch("after", world.config("sft", gamma=0.9))
         assert (await world.ended(other.training_job_id)).status == "failed"
     assert {status.status for status in world.statuses_of(dispatch.training_job_id)} == {"running"}
@@ -171,7 +171,7 @@ async def test_a_worker_that_shuts_down_hands_its_job_back_with_a_checkpoint(wor
     assert child_of(dispatch.training_job_id) is None
 
 
-async def test_what_cannot_be_trained_fails_with_its_reason(world: World) -> None:
+async def test_jobs_that_cannot_be_trained_fail_with_their_reason(world: World) -> None:
     async with working(world):
         impossible = await world.dispatch("impossible", world.config("sft", gamma=0.9))
         first = await world.ended(impossible.training_job_id)

@@ -61,8 +61,8 @@ async def test_pairs_then_thumbs_continue_an_adapter_and_leave_it_as_it_was(worl
         first = await world.dispatch("sft", world.config(max_steps=4))
         start = policy_of(await world.ended(first.training_job_id))
         manifest = world.objects.get(start)
-        told = config(world, "dpo", start, pairs_of(world, tmp_path), max_steps=40, beta=0.5)
-        second = await world.dispatch("dpo", told, evaluation=Evaluation(holdout_size=0.25))
+        from_pairs = config(world, "dpo", start, pairs_of(world, tmp_path), max_steps=40, beta=0.5)
+        second = await world.dispatch("dpo", from_pairs, evaluation=Evaluation(holdout_size=0.25))
         preferred = await world.ended(second.training_job_id)
         liked = config(world, "kto", policy_of(preferred), labels_of(world, tmp_path), max_steps=6)
         third = await world.dispatch("kto", liked)
@@ -83,7 +83,7 @@ async def test_pairs_then_thumbs_continue_an_adapter_and_leave_it_as_it_was(worl
 
 
 def check_dpo(world: World, done: TrainingStatus, start: str, folder: Path) -> None:
-    """The policy, what the status says of it, and everything that it carries."""
+    """Check the policy, its status, and its exported files."""
     policy = read_policy(world.objects, policy_of(done))
     assert (policy.manifest.algorithm, policy.manifest.parent) == ("dpo", start)
     assert policy.manifest.base_model == world.base
@@ -105,8 +105,8 @@ def check_dpo(world: World, done: TrainingStatus, start: str, folder: Path) -> N
     assert (effective["beta"], effective["max_steps"], effective["batch_size"]) == (0.5, 40, 8)
     steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps] == list(range(1, 41))
-    wanted = {"loss", "accuracy", "margin", "rewards_chosen", "rewards_rejected", "grad_norm", "learning_rate"}
-    assert wanted <= steps[0].keys()
+    names = {"loss", "accuracy", "margin", "rewards_chosen", "rewards_rejected", "grad_norm", "learning_rate"}
+    assert names <= steps[0].keys()
     assert steps[0]["margin"] == pytest.approx(0.0, abs=1e-4)
     card = (out / "README.md").read_text()
     assert "preference pairs learnt from | 36" in card
@@ -117,7 +117,7 @@ def check_dpo(world: World, done: TrainingStatus, start: str, folder: Path) -> N
     assert (out / "model" / "adapter_model.safetensors").is_file()
 
 
-async def test_the_wrong_kind_of_rows_fails_with_a_sentence_that_says_so(world: World, tmp_path: Path) -> None:
+async def test_the_wrong_kind_of_rows_fails_with_a_sentence_that_names_both_kinds(world: World, tmp_path: Path) -> None:
     async with working(world):
         wrong = config(world, "dpo", world.base, world.snapshot)
         first = await world.dispatch("wrong", wrong)

@@ -1,4 +1,4 @@
-"""What the trimmer must leave alone, as the broker and other services' records say it."""
+"""The messages that the trimmer must keep: the broker and other services' records name their readers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_rollout_whose_record_cannot_be_read_keeps_everything_of_its_rol
         assert applied["the rollout of support"] == 1
 
 
-async def test_a_projection_keeps_what_it_has_not_folded(settings: SharedSettings) -> None:
+async def test_a_projection_keeps_the_messages_that_it_has_not_folded(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         await bus.publish_all([trajectory(str(n)) for n in range(5)])
         readers = NatsReaders(bus, Streams(bus), [])

@@ -1,4 +1,4 @@
-"""The warehouse gives back what was put in."""
+"""Rows come back from the warehouse as they were inserted, and its errors are classified."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ratchet.stores.warehouse import VALUE_CODES, Warehouse
 from tests.support.running import migrated
 
 
-async def test_instants_come_back_in_utc_and_say_so(shared_settings: SharedSettings) -> None:
+async def test_instants_come_back_in_utc_with_their_time_zone(shared_settings: SharedSettings) -> None:
     warehouse = await Warehouse.connect(shared_settings)
     try:
         await warehouse.command(

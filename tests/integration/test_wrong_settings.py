@@ -1,4 +1,4 @@
-"""How a service ends that was given a wrong setting."""
+"""A service with a wrong setting ends with one line and exit code 1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 
-def test_a_service_with_a_wrong_setting_says_one_line_and_exits_with_1(tmp_path: Path) -> None:
+def test_a_service_with_a_wrong_setting_logs_one_line_and_exits_with_1(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "ratchet.canary_deployer"],
         env={**os.environ, "RATCHET_CANARY_STAGES": "50"},
