@@ -1,7 +1,7 @@
 """The event plane under load and under its neighbours' faults: `python -m tests.bench.acceptance [SCENE ...]`.
 
 Each scene publishes trajectories to a real broker until it acknowledges them, meanwhile does something bad, and then
-compares: every acknowledged trajectory has one row, or is a dead letter, or operators were told what is lost; the
+compares: every acknowledged trajectory has one row, or is a dead letter, or an alert names what is lost; the
 ledger balances and agrees with the rows. Prints one line for each scene; the exit code is 1 when one of them failed.
 """
 # ruff: noqa: T201
@@ -42,16 +42,16 @@ from tests.support.servers import RunningServer, running_clickhouse, running_nat
 
 STREAM = "RL_TRAJECTORIES"
 SMALL = 5_000
-"""Bytes of a trajectory that is there for its number."""
+"""Bytes of a trajectory of which only the count matters."""
 PART = 100
 """Trajectories before, during and after a fault."""
 AT_ONCE = 20
 DEADLINE_S = 240.0
 FROZEN_S = 30.0
 DISK_BYTES, LEFT_BYTES = 200_000_000, 50_000
-"""Of the disk that is filled, and what is left free on it then."""
+"""The size of the disk that is filled, and what stays free on it."""
 BRIEF_S = 12.0
-"""Longer than an answer of the broker is waited for (5 s), and than its clients take to notice."""
+"""Longer than clients wait for an answer of the broker (5 s), and than they take to notice."""
 
 
 @dataclass
@@ -93,10 +93,10 @@ class Plane:
         return rows[0] if rows else {}
 
     async def alerts(self) -> list[Alert]:
-        """What operators were told."""
+        """The alerts that operators got."""
         last = await self.bus.last_sequence("RL_ALERTS")
-        found = [await self.bus.nc.jetstream().get_msg("RL_ALERTS", seq=n) for n in range(1, last + 1)]
-        return [decode(bytes(one.data or b""), Alert) for one in found]
+        raw = [await self.bus.nc.jetstream().get_msg("RL_ALERTS", seq=n) for n in range(1, last + 1)]
+        return [decode(bytes(one.data or b""), Alert) for one in raw]
 
 
 def noise(size: int, seed: object) -> str:
@@ -216,7 +216,7 @@ async def _replaced(plane: Plane, *, with_copy: bool) -> None:
 
     async def replace() -> None:
         await plane.publish(some("between, and seen", PART // 2))
-        await eventually(seen)  # of a copy whose later messages nobody has read, nothing shows that it is older
+        await eventually(seen)  # a copy shows its age only after its later messages were read
         await plane.publish(some("between", PART // 2))
         await asyncio.to_thread(plane.nats.kill)
         plane.may_be_lost = set(plane.acknowledged)
@@ -232,13 +232,13 @@ async def _replaced(plane: Plane, *, with_copy: bool) -> None:
 
 
 async def plain(plane: Plane) -> None:
-    """Nothing bad, but for what is particular about the scene's collectors."""
+    """No fault but the clocks of the scene's collectors."""
     await plane.publish(some("plain", 3 * PART))
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What is done, and to which collectors."""
+    """A fault, and the collectors that meet it."""
 
     play: Callable[[Plane], Awaitable[None]]
     clocks: Sequence[timedelta] = (timedelta(0),)
@@ -294,7 +294,7 @@ async def plane_of(scene: Scene, folder: Path) -> AsyncGenerator[Plane]:
 
 
 async def verdict(plane: Plane) -> str | None:
-    """What is wrong in the end; None when nothing is."""
+    """What is wrong at the end; None when all is in order."""
 
     async def settled() -> bool:
         try:
@@ -313,14 +313,16 @@ async def verdict(plane: Plane) -> str | None:
         return f"{len(lacking)} lack, {[await app.checks['ledger']() for app in plane.apps]}"
     stored = await plane.stored()
     lost = plane.acknowledged - set(stored)
-    told = [alert.key for alert in await plane.alerts() if alert.key.startswith(("lost:", "rewound:", "remade:"))]
+    loss_alerts = [
+        alert.key for alert in await plane.alerts() if alert.key.startswith(("lost:", "rewound:", "remade:"))
+    ]
     letters = await plane.bus.last_sequence("RL_DEADLETTERS")
     balance = await plane.balance()
     wrong = [
         f"{len(stored) - len(set(stored))} rows twice" if len(stored) != len(set(stored)) else "",
         f"{letters} dead letters" if letters else "",
-        f"{len(lost)} lost and nobody was told" if lost and not told else "",
-        "nobody was told of the broker" if plane.may_be_lost and not told else "",
+        f"{len(lost)} lost without an alert" if lost and not loss_alerts else "",
+        "no alert about the broker" if plane.may_be_lost and not loss_alerts else "",
         f"ledger {balance}" if balance["missing"] or balance["absent"] or balance["dead"] else "",
         f"stored {balance['stored']} of {len(stored)} by the ledger"
         if not plane.may_be_lost and balance["stored"] != len(stored)

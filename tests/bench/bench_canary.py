@@ -1,4 +1,4 @@
-"""What the canary's statistics cost, and how often the held-out gate passes: `python -m tests.bench.bench_canary`.
+"""The cost of the canary's statistics, and how often the held-out gate passes: `python -m tests.bench.bench_canary`.
 
 Error rates and times until a decision are printed by `python -m tests.bench.simulate_canary`.
 """
@@ -54,8 +54,8 @@ def processor_share(rate: int = 20, horizon_s: int = 1800, tick_s: float = 0.5) 
             name, arm, version = f"t{number}", "canary" if canary else "stable", 2 if canary else 1
             started.append(Started(name, at, arm, version, 0.1, "r", Terms(0.3, 0.3, 0.3, 0.5, 900.0)))
             started.append(Call(name, at, True, arm, version, False, 900.0))
-            told = at + draw.uniform(0, horizon_s)
-            ends.append(Score(name, told, draw.random() > 0.3, draw.random(), None, False))
+            scored_at = at + draw.uniform(0, horizon_s)
+            ends.append(Score(name, scored_at, draw.random() > 0.3, draw.random(), None, False))
         now += seconds
         due = [one for one in ends if one.at <= now]
         ends[:] = [one for one in ends if one.at > now]

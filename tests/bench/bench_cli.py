@@ -1,8 +1,8 @@
 """How long a person waits for the command itself: `python -m tests.bench.bench_cli [ROUNDS]`.
 
-Commands in turn, 20 rounds by default (about a minute), none of which talks to a stack: help, and what Tab asks. For
-each the median in ms, by the clock and of the processor, and the processor's ratio to an empty Python and to one that
-imports typer, pair by pair: the ratios hold on a busy machine too.
+Commands in turn, 20 rounds by default (about a minute), none of which talks to a stack: help, and completion by Tab.
+For each the median in ms, by the clock and of the processor, and the processor's ratio to an empty Python and to one
+that imports typer, pair by pair: the ratios hold on a busy machine too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RATCHET = (sys.executable, "-m", "ratchet.cli")
 
 
 def completing(words: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What bash runs for Tab after `ratchet <words>`."""
+    """The command that bash runs for Tab after `ratchet <words>`."""
     place = str(len(words.split(" ")))
     return {"_RATCHET_COMPLETE": "complete_bash", "COMP_WORDS": f"ratchet {words}", "COMP_CWORD": place}, RATCHET
 

@@ -1,6 +1,6 @@
-"""What recording costs an agent: `python -m tests.bench.bench_client [trajectories]` prints percentiles per trajectory.
+"""The cost of recording to an agent: `python -m tests.bench.bench_client [TRAJECTORIES]` prints percentiles.
 
-Measured is everything the agent itself waits for: opening the recorder, `turn()` six times, and the end of the `with`
+Measured is the time that the agent itself waits: opening the recorder, `turn()` six times, and the end of the `with`
 block; with the broker there and with the broker away, for small turns and for large ones.
 """
 

@@ -1,7 +1,7 @@
-"""What a call costs in the local engine, and what merging adapters and the fused forward pass are worth.
+"""The cost of a call in the local engine, and the gain of merged adapters and of the fused forward pass.
 
 Run: `python -m tests.bench.bench_engine [SECONDS]` (about 40 s). A Llama of 0.8 million parameters; conversations of 4
-calls with prompts of 150 to 250 tokens and answers of 10 tokens. Processor time is what other load disturbs least.
+calls with prompts of 150 to 250 tokens and answers of 10 tokens. Other load disturbs processor time least.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def converse(session: aiohttp.ClientSession, url: str, model: str, until: 
 
 
 async def serve(engine: RunningServer, model: str, agents: int, seconds: float) -> None:
-    """Let some agents talk for a while, and say what it cost."""
+    """Let some agents talk for a while, and print the cost."""
     process = psutil.Process(engine.pid)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         before, started = process.cpu_times(), time.perf_counter()
@@ -62,7 +62,7 @@ async def serve(engine: RunningServer, model: str, agents: int, seconds: float) 
         spent = sorted(one * 1000 for talk in await asyncio.gather(*talks) for one in talk)
         took, after = time.perf_counter() - started, process.cpu_times()
     used_ms = (after.user + after.system - before.user - before.system) * 1000
-    _say(
+    _print(
         f"{agents:>2} agents: {len(spent) / took:6.1f} calls/s, p50 {spent[len(spent) // 2]:6.1f} ms, "
         f"{used_ms / len(spent):5.2f} ms of processor time per call"
     )
@@ -104,7 +104,7 @@ async def main() -> None:
         directory = write_tiny_model(scratch / "tiny", TEXTS, hidden=128, layers=4, vocabulary=600)
         for name, network in variants(load_weights(directory), scratch).items():
             figures = ", ".join(f"{rows} rows {step_ms(network, rows):.2f} ms" for rows in (1, 8, 16, 32))
-            _say(f"{name:<24} one step: {figures}")
+            _print(f"{name:<24} one step: {figures}")
         shared = SharedSettings(
             s3_endpoint=s3.url, s3_access_key=ACCESS_KEY, s3_secret_key=SECRET_KEY, s3_bucket="bench"
         )
@@ -121,7 +121,7 @@ async def main() -> None:
                 await serve(engine, model, agents, seconds)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""What the gateway adds to a call: latency one call at a time, throughput with many at once.
+"""The gateway's share of a call: latency one call at a time, throughput with many at once.
 
 Run: `python -m tests.bench.bench_gateway [SECONDS [SERVICES]]` (about 40 s). An upstream that answers at once, called
 directly and through a real gateway (its own process, a real broker, capture and publishing on), in turn, in one run.
@@ -162,10 +162,10 @@ async def compare(seconds: float, services: str) -> None:
             await _cost(one, 0.5)
         costs = [(await _cost(this, seconds), await _cost(that, seconds)) for _ in range(ROUNDS)]
     for here, there in costs:
-        _say(f"processor time per call: here {here}, there {there}")
+        _print(f"processor time per call: here {here}, there {there}")
     everything = statistics.median(here.all_ms / there.all_ms for here, there in costs)
     own = statistics.median(here.own_ms / there.own_ms for here, there in costs)
-    _say(f"median ratio here / there: {everything:.2f} in all, {own:.2f} in the process that answers")
+    _print(f"median ratio here / there: {everything:.2f} in all, {own:.2f} in the process that answers")
 
 
 async def main() -> None:
@@ -182,21 +182,21 @@ async def main() -> None:
             many = [await measure(url, AGENTS, seconds, model) for url, model in _ways(direct, through)]
             added.append(alone[1].p50_ms - alone[0].p50_ms)
             ratios.append(many[0].calls_per_s / many[1].calls_per_s)
-            _say(
+            _print(
                 f"1 agent: p50 {alone[0].p50_ms:.2f} -> {alone[1].p50_ms:.2f} ms (p99 {alone[1].p99_ms:.2f})   "
                 f"{AGENTS} agents: {many[0].calls_per_s:.0f} -> {many[1].calls_per_s:.0f} calls/s, p50 "
                 f"{many[1].p50_ms:.1f} ms"
             )
-        _say(f"added at p50: median {statistics.median(added):.2f} ms   throughput direct / gateway: median "
+        _print(f"added at p50: median {statistics.median(added):.2f} ms   throughput direct / gateway: median "
              f"{statistics.median(ratios):.1f}")  # fmt: skip
         await _report_streams(through, seconds)
-        _say(f"processor time per call, publishing included: {await _cost(here, seconds)}")
+        _print(f"processor time per call, publishing included: {await _cost(here, seconds)}")
 
 
 async def _report_streams(through: str, seconds: float) -> None:
     """Whole answers beside the same ones in chunks."""
     plain, streamed = [await measure(through, AGENTS, seconds, "helpdesk", stream=stream) for stream in (False, True)]
-    _say(
+    _print(
         f"{AGENTS} agents: {plain.calls_per_s:.0f} whole answers/s, {streamed.calls_per_s:.0f} streamed ones/s, "
         f"ratio {plain.calls_per_s / streamed.calls_per_s:.2f}"
     )
@@ -237,7 +237,7 @@ async def _serves(url: str) -> bool:
         return False
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

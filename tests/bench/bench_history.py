@@ -1,9 +1,9 @@
-"""What the event plane's queries read and take as history grows: `python -m tests.bench.bench_history [ROWS ...]`.
+"""The cost of the event plane's queries as history grows: `python -m tests.bench.bench_history [ROWS ...]`.
 
 Rows are generated inside ClickHouse (the embedded one): random trajectory ids, ledger entries one per row. Each query
-is the one that a service sends. Granules are what the primary key or the projection leaves to be read (EXPLAIN); rows
-and bytes are what the query then read; seconds are the median of `RUNS`. Nothing is merged, so that every run has the
-same parts: of `CHUNK` rows, of each of which a lookup reads a few granules.
+is the one that a service sends. Granules are those that the primary key or the projection leaves (EXPLAIN); rows and
+bytes are those that the query then read; seconds are the median of `RUNS`. Nothing is merged, so that every run has
+the same parts: of `CHUNK` rows, of each of which a lookup reads a few granules.
 20 million rows need 10 GB of disk; memory is bounded by the chunk.
 """
 # ruff: noqa: T201
@@ -74,7 +74,7 @@ _BLOCKS = f"SETTINGS max_insert_threads = 1, max_block_size = 65536, min_insert_
 
 
 class Explaining(Warehouse):
-    """A warehouse that also notes what each query would read, and what it read."""
+    """A warehouse that also counts what each query would read, and what it read."""
 
     granules = 0
     rows_read = 0
@@ -161,7 +161,7 @@ async def queries(warehouse: Explaining, rows: int) -> dict[str, Callable[[], Aw
 
 async def measure(warehouse: Explaining, rows: int) -> dict[str, Measured]:
     """Run every query `RUNS` times."""
-    found: dict[str, Measured] = {}
+    measured: dict[str, Measured] = {}
     for name, query in (await queries(warehouse, rows)).items():
         seconds: list[float] = []
         for _ in range(RUNS):
@@ -169,17 +169,17 @@ async def measure(warehouse: Explaining, rows: int) -> dict[str, Measured]:
             began = time.perf_counter()
             await query()
             seconds.append(time.perf_counter() - began)
-        found[name] = Measured(
+        measured[name] = Measured(
             warehouse.granules, warehouse.rows_read, warehouse.bytes_read, statistics.median(seconds)
         )
-    return found
+    return measured
 
 
 async def explaining(settings: SharedSettings) -> Explaining:
     """Connect to a migrated database."""
-    found = await Explaining.connect(settings)
-    assert isinstance(found, Explaining)
-    return found
+    warehouse = await Explaining.connect(settings)
+    assert isinstance(warehouse, Explaining)
+    return warehouse
 
 
 async def main(sizes: Sequence[int]) -> None:

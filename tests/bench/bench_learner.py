@@ -1,4 +1,4 @@
-"""What a train step costs, and what TRL, padding and LoRA add: `python -m tests.bench.bench_learner [--threads 2]`.
+"""The cost of a train step, and of TRL, padding and LoRA: `python -m tests.bench.bench_learner [--threads 2]`.
 
 The demo's model (0.7 M parameters) and tickets. CPU seconds of this process, so that other work on the machine changes
 little; with more than one thread, wall seconds tell more. Ways are measured in turn, ratios round by round.
@@ -126,12 +126,12 @@ def say(line: str) -> None:
 
 
 def report(ways: dict[str, Callable[[], float]], rounds: int) -> None:
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    seconds_by_way: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, work in ways.items():
-            found[name].append(work())
-    first = next(iter(found.values()))
-    for name, seconds in found.items():
+            seconds_by_way[name].append(work())
+    first = next(iter(seconds_by_way.values()))
+    for name, seconds in seconds_by_way.items():
         ratios = [one / other for one, other in zip(seconds, first, strict=True)]
         spread = f"{min(seconds):.3f}-{max(seconds):.3f}"
         middle = statistics.median(seconds)

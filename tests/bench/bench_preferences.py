@@ -1,9 +1,9 @@
-"""What few real pairs can show: `python -m tests.bench.bench_preferences FILE [--folds 5] [--epochs 3] [--rate 0.003]`.
+"""The limits of few real pairs: `python -m tests.bench.bench_preferences FILE [--folds 5] [--epochs 3] [--rate 0.003]`.
 
 FILE has trajectories in tau-bench's format. Pairs are derived as `ratchet preferences derive` does, then learnt with
 `dpo` by a tiny random Llama, fold by fold: no task is in both parts. Every pair is held out once, so the counts of all
 folds together are one sample, and their interval is that of a proportion. A model that knows no language can only pick
-up the surface of what wins; that it finds none is no statement about a real base, that it overfits is.
+up the surface of what wins; a null result says nothing about a real base, overfitting does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import torch
 from ratchet.bus.message import JsonObject
 from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import Hyperparameters
-from ratchet.importers.tau_bench import ImportOptions, read_records, trajectory_of
+from ratchet.importers.base import ImportOptions
+from ratchet.importers.importing import read_records
+from ratchet.importers.tau_bench import trajectory_of
 from ratchet.preferences.derivation import derive_pairs
 from ratchet.preferences.rules.base import Try
 from ratchet.preferences.rules.reward_margin import RewardMargin
@@ -48,22 +50,23 @@ def real_pairs(file: Path) -> list[PairRow]:
         chat = recorded_chat(one, [])
         group = one.task_context.group_key
         tries.append(Try(one.trajectory_id, ROLE, str(group), chat, success=success, group_key=group))
-    found = derive_pairs(tries, RewardMargin())
-    say(f"{len(tries)} tries of {found.tasks} tasks: {len(found.pairs)} pairs, others {dict(found.skipped)}")
-    preferences = [pair.preference() for pair in found.pairs]
+    derivation = derive_pairs(tries, RewardMargin())
+    skipped = dict(derivation.skipped)
+    say(f"{len(tries)} tries of {derivation.tasks} tasks: {len(derivation.pairs)} pairs, others {skipped}")
+    preferences = [pair.preference() for pair in derivation.pairs]
     return [
         pair_row(
             preference_id=one.preference_id,
-            prompt=told(one.prompt),
-            chosen=told(one.chosen),
-            rejected=told(one.rejected),
+            prompt=messages_of(one.prompt),
+            chosen=messages_of(one.chosen),
+            rejected=messages_of(one.rejected),
             group_key=one.group_key,
         )
         for one in preferences
     ]
 
 
-def told(value: str | list[JsonObject]) -> list[JsonObject]:
+def messages_of(value: str | list[JsonObject]) -> list[JsonObject]:
     assert not isinstance(value, str)
     return value
 
@@ -95,9 +98,9 @@ def held_out(pairs: Sequence[PairRow], fold: Sequence[int], base: Path, options:
     with tempfile.TemporaryDirectory() as folder:
         run = RecordingRun(Path(folder), "dpo")
         train(spec, policy, learn, run)
-    found = evaluate(scorer, held, (before[0::2].clone(), before[1::2].clone()), BETA)
-    assert found is not None
-    scores = found.benchmark_scores or {}
+    evaluation = evaluate(scorer, held, (before[0::2].clone(), before[1::2].clone()), BETA)
+    assert evaluation is not None
+    scores = evaluation.benchmark_scores or {}
     last = run.steps[-1].metrics
     names = ("holdout_win_rate", "holdout_accuracy_before", "holdout_accuracy")
     return [len(held), *(scores[name] * len(held) for name in names), last["margin"], last["accuracy"]]
@@ -129,15 +132,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         texts = chat_texts([*pair.prompt, *side] for pair in pairs for side in (pair.chosen, pair.rejected))
         base = write_tiny_model(Path(folder) / "base", texts, vocabulary=600)
-        found = []
+        folds = []
         for fold in folds_of(pairs, options.folds):
-            found.append(held_out(pairs, fold, base, options))
-            say(f"fold of {found[-1][0]}: {[round(value, 3) for value in found[-1]]}")
-    count, wins, before, after, margin, accuracy = (sum(column) for column in zip(*found, strict=True))
+            folds.append(held_out(pairs, fold, base, options))
+            say(f"fold of {folds[-1][0]}: {[round(value, 3) for value in folds[-1]]}")
+    count, wins, before, after, margin, accuracy = (sum(column) for column in zip(*folds, strict=True))
     report("held-out win rate against the reference", wins, count)
     report("held-out accuracy before", before, count)
     report("held-out accuracy after", after, count)
-    means = f"margin {margin / len(found):.2f}, accuracy {accuracy / len(found):.2f}"
+    means = f"margin {margin / len(folds):.2f}, accuracy {accuracy / len(folds):.2f}"
     say(f"last train step, mean of the folds: {means}")
     return 0
 

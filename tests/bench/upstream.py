@@ -1,4 +1,4 @@
-"""An engine that answers every chat at once with the same bytes: what is measured in front of it is its own cost.
+"""An engine that answers every chat at once with the same bytes, to measure what stands in front of it.
 
 Run: `python -m tests.bench.upstream PORT`. A prompt of 180 tokens, an answer of 12, as in a help-desk call.
 """

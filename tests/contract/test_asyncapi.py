@@ -1,4 +1,4 @@
-"""`asyncapi.json`: legal by the official schema of AsyncAPI 3.0, whole, and true."""
+"""`asyncapi.json`: valid by the official schema of AsyncAPI 3.0, complete, and true to the registry."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def references(part: Any) -> Iterator[str]:
             yield from references(value)
 
 
-def found(reference: str) -> Any:
-    """What a reference stands for: a part of the document, or a file beside it."""
+def resolve_reference(reference: str) -> Any:
+    """The target of a reference: a part of the document, or a file beside it."""
     if not reference.startswith("#/"):
         return json.loads((ROOT / Path(reference)).read_text())
     part = DOCUMENT
     for key in reference.removeprefix("#/").split("/"):
         part = part[key]
-    return found(part["$ref"]) if "$ref" in part else part
+    return resolve_reference(part["$ref"]) if "$ref" in part else part
 
 
 def address(subject: str) -> str:
@@ -53,30 +53,33 @@ def address(subject: str) -> str:
     return subject.replace("<", "{").replace(">", "}")
 
 
-def test_the_official_schema_takes_it():
+def test_the_document_is_valid_by_the_official_schema() -> None:
     assert [f"{error.instance_path}: {error.message}" for error in OFFICIAL.iter_errors(DOCUMENT)] == []
 
 
 @pytest.mark.parametrize("member", ["addres", "adress"])
-def test_the_official_schema_would_notice_a_mistake(member: str):
+def test_the_official_schema_would_notice_a_mistake(member: str) -> None:
     channel = {**DOCUMENT["channels"]["reward.v1"], member: "agent.rl.reward.v1"}
     assert not OFFICIAL.is_valid({**DOCUMENT, "channels": {**DOCUMENT["channels"], "reward.v1": channel}})
 
 
-def test_every_reference_leads_somewhere():
+def test_every_reference_leads_somewhere() -> None:
     everything = set(references(DOCUMENT))
     assert any(reference.startswith("schemas/") for reference in everything)
-    assert all(found(reference) for reference in everything)
+    assert all(resolve_reference(reference) for reference in everything)
 
 
-def test_a_payload_refers_by_its_id_to_the_payload_of_another_message():
-    files = [found(message["payload"]["schema"]["$ref"]) for message in DOCUMENT["components"]["messages"].values()]
+def test_a_payload_refers_by_its_id_to_the_payload_of_another_message() -> None:
+    files = [
+        resolve_reference(message["payload"]["schema"]["$ref"])
+        for message in DOCUMENT["components"]["messages"].values()
+    ]
     named = {reference for file in files for reference in references(file) if not reference.startswith("#")}
     assert named == {"urn:ratchet:schema:training.request.v1"}
     assert named <= {file["$id"] for file in files}
 
 
-def test_channels_are_the_subjects_with_their_parameters():
+def test_channels_are_the_subjects_with_their_parameters() -> None:
     templates = {
         subject.replace("<", "{").replace(">", "}") for t in CONTRACTS.topics.values() for subject in t.subjects
     }
@@ -86,26 +89,26 @@ def test_channels_are_the_subjects_with_their_parameters():
     assert "parameters" not in DOCUMENT["channels"]["turn.v1"]
 
 
-def test_every_producer_sends_and_every_consumer_receives_on_every_channel_of_its_topic():
+def test_every_producer_sends_and_every_consumer_receives_on_every_channel_of_its_topic() -> None:
     listed = {
-        (tag["name"], operation["action"], found(operation["channel"]["$ref"])["address"])
+        (tag["name"], operation["action"], resolve_reference(operation["channel"]["$ref"])["address"])
         for operation in DOCUMENT["operations"].values()
         for tag in operation["tags"]
     }
-    wanted = {
+    expected = {
         (service, action, address(subject))
         for topic in CONTRACTS.topics.values()
         for action, services in (("send", topic.producers), ("receive", topic.consumers))
         for service in services
         for subject in topic.subjects
     }
-    assert listed == wanted
+    assert listed == expected
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
-def test_the_payload_of_a_message_is_its_schema_and_its_examples_keep_it(name: str):
+def test_the_payload_of_a_message_is_its_schema_and_its_examples_keep_it(name: str) -> None:
     message = DOCUMENT["components"]["messages"][name]
-    file = found(message["payload"]["schema"]["$ref"])
+    file = resolve_reference(message["payload"]["schema"]["$ref"])
     assert with_references(ROOT, file) == SCHEMAS[name]
     assert [shown["name"] for shown in message["examples"]] == ["minimal", "full"]
     assert all(fast(name).is_valid(shown["payload"]) for shown in message["examples"])
@@ -119,16 +122,16 @@ def cause() -> Received[Any]:
     return Received(message, message.subject, "RL_TRAJECTORIES", 1, 1, message.event_id, at, "first", headers=trace)
 
 
-def test_the_headers_are_those_that_services_send():
+def test_the_headers_are_those_that_services_send() -> None:
     message = msgspec.convert(example("reward.v1"), MESSAGES[TOPIC_OF["reward.v1"].name])
     now = datetime(2026, 1, 2, tzinfo=UTC)
     headers, _ = enveloped(message, b"x" * 20_000, source="urn:ratchet:x", schema="urn:y", now=now, cause=cause())
-    described = found("#/components/schemas/CloudEventsHeaders")
+    described = resolve_reference("#/components/schemas/CloudEventsHeaders")
     assert set(headers) == set(described["properties"])
     jsonschema.Draft7Validator(described, format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER).validate(headers)
 
 
-def test_streams_and_buckets_are_those_that_are_made():
+def test_streams_and_buckets_are_those_of_the_registry() -> None:
     jetstream = DOCUMENT["x-jetstream"]
     assert {name: spec["max_msgs"] for name, spec in jetstream["streams"].items()} == {
         stream.name: stream.max_msgs for stream in CONTRACTS.streams.values()

@@ -19,52 +19,52 @@ RELEASES = releases(ROOT)
 
 
 def breaks(reader: Any, messages: list[Example]) -> list[str]:
-    """Which messages the open view of the schema `reader` does not take."""
+    """The messages that the open view of the schema `reader` refuses."""
     view = jsonschema_rs.Draft202012Validator(open_view(reader), validate_formats=True)
     return [str(message) for message in messages if not view.is_valid(message.document)]
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_released_readers_take_the_messages_of_today(version: str):
+def test_released_readers_take_the_messages_of_today(version: str) -> None:
     for name, schema in RELEASES[version].schemas.items():
         assert breaks(schema, examples("valid", name)) == []
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_readers_of_today_take_released_messages(version: str):
+def test_readers_of_today_take_released_messages(version: str) -> None:
     for name, messages in RELEASES[version].examples.items():
         assert messages
         assert breaks(ALL_SCHEMAS[name], [Example(name, of, document) for of, document in messages.items()]) == []
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_no_released_schema_was_changed_in_a_way_that_breaks_readers_or_writers(version: str):
+def test_no_released_schema_was_changed_in_a_way_that_breaks_readers_or_writers(version: str) -> None:
     released = RELEASES[version].schemas
     assert {
-        name: found for name, old in released.items() if (found := compatibility.breaks(old, ALL_SCHEMAS[name]))
+        name: breaking for name, old in released.items() if (breaking := compatibility.breaks(old, ALL_SCHEMAS[name]))
     } == {}
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_released_subjects_are_still_served(version: str):
+def test_released_subjects_are_still_served(version: str) -> None:
     for name, topic in RELEASES[version].topics.items():
         assert set(topic.subjects) <= set(CONTRACTS.topics[name].subjects)
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_what_was_stored_is_still_read_where_it_is(version: str):
+def test_stored_values_keep_their_places_and_schemas(version: str) -> None:
     today = {one.where: one.schema for one in STORED}
     assert RELEASES[version].stored.items() <= today.items()
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_a_release_is_whole(version: str):
+def test_a_release_is_complete(version: str) -> None:
     release = RELEASES[version]
     named = {topic.schema for topic in release.topics.values()} | {*release.stored.values()}
     assert named == release.schemas.keys() == release.examples.keys()
 
 
-def test_a_release_recorded_today_holds_every_rule_and_no_word():
+def test_a_release_recorded_today_holds_every_rule_and_no_word() -> None:
     release = msgspec.json.decode(recorded(ROOT), type=Release)
     assert release.topics.keys() == CONTRACTS.topics.keys()
     assert release.stored == {one.where: one.schema for one in STORED}
@@ -75,12 +75,12 @@ def test_a_release_recorded_today_holds_every_rule_and_no_word():
         assert release.examples[name] == {one.name: one.document for one in examples("valid", name)}
 
 
-def test_a_member_that_is_named_like_a_word_is_recorded():
+def test_a_member_that_is_named_like_a_word_is_recorded() -> None:
     schema = {"title": "A", "properties": {"title": {"type": "string", "description": "B"}}, "enum": [{"title": 1}]}
     assert without_words(schema) == {"properties": {"title": {"type": "string"}}, "enum": [{"title": 1}]}
 
 
-def test_an_added_optional_member_and_an_added_enum_value_are_compatible():
+def test_an_added_optional_member_and_an_added_enum_value_are_compatible() -> None:
     new = copy.deepcopy(SCHEMAS["alert.v1"])
     new["properties"]["url"] = {"type": "string"}
     new["properties"]["severity"]["enum"].append("page")
@@ -93,7 +93,7 @@ def test_an_added_optional_member_and_an_added_enum_value_are_compatible():
     assert breaks(new, examples("valid", "alert.v1")) == []
 
 
-def test_a_new_required_member_a_renamed_and_a_retyped_one_are_noticed():
+def test_a_new_required_member_a_renamed_and_a_retyped_one_are_noticed() -> None:
     old = examples("valid", "alert.v1")
     required = copy.deepcopy(SCHEMAS["alert.v1"])
     required["required"].append("url")

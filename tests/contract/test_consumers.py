@@ -32,7 +32,7 @@ from tests.support.fake_bus import fake_bus
 from tests.support.running import running
 
 NOWHERE: Any = None
-"""A client that is not asked while a service is put together."""
+"""A client that no service uses while it is assembled."""
 
 
 async def collecting(bus: FakeBus) -> None:
@@ -81,7 +81,7 @@ SERVICES: dict[str, Callable[[FakeBus], Awaitable[None]]] = {
 
 
 @pytest.mark.parametrize("service", SERVICES)
-async def test_a_service_opens_what_is_declared_for_it(service: str) -> None:
+async def test_a_service_opens_the_consumers_and_projections_that_are_declared_for_it(service: str) -> None:
     bus = fake_bus()
     await SERVICES[service](bus)
     declared = [*CONTRACTS.consumers.values(), *CONTRACTS.projections.values()]
@@ -93,11 +93,11 @@ def test_no_other_service_is_declared_to_read() -> None:
     assert {spec.service for spec in declared} == set(SERVICES)
 
 
-def test_who_reads_a_topic_is_one_of_its_consumers_and_reads_the_stream_that_holds_it() -> None:
-    strangers = [
+def test_every_reader_of_a_topic_is_one_of_its_consumers_and_reads_its_stream() -> None:
+    undeclared = [
         (spec.name, topic)
         for spec in [*CONTRACTS.consumers.values(), *CONTRACTS.projections.values()]
         for topic in spec.topics
         if spec.service not in CONTRACTS.topics[topic].consumers or CONTRACTS.topics[topic].stream != spec.stream
     ]
-    assert strangers == []
+    assert undeclared == []

@@ -1,4 +1,4 @@
-"""Every published example is what its directory says, for the reason its name says, by two validators."""
+"""Every published example is valid or invalid as its directory and name promise, by two validators."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def _location(error: Any) -> list[str | int]:
 
 
 @each_schema
-def test_valid_examples_are_valid(schema: str):
+def test_valid_examples_are_valid(schema: str) -> None:
     for one in examples("valid", schema):
         assert list(fast(schema).iter_errors(one.document)) == [], one
         assert list(oracle(schema).iter_errors(one.document)) == [], one
 
 
 @each_schema
-def test_invalid_examples_break_exactly_the_rule_in_their_name(schema: str):
+def test_invalid_examples_break_exactly_the_rule_in_their_name(schema: str) -> None:
     for one in examples("invalid", schema):
         errors = list(fast(schema).iter_errors(one.document))
         assert [(_location(error), error.kind.name) for error in errors] == [(one.at, one.rule)], one
@@ -57,7 +57,7 @@ def test_invalid_examples_break_exactly_the_rule_in_their_name(schema: str):
 
 
 @each_schema
-def test_valid_examples_survive_their_type(schema: str):
+def test_valid_examples_survive_their_type(schema: str) -> None:
     for one in examples("valid", schema):
         value = msgspec.json.decode(msgspec.json.encode(one.document), type=TYPES[schema])
         body = msgspec.json.encode(value)
@@ -66,7 +66,7 @@ def test_valid_examples_survive_their_type(schema: str):
 
 
 @each_message
-def test_valid_messages_pass_the_edge_and_come_back(schema: str):
+def test_valid_messages_pass_the_edge_and_come_back(schema: str) -> None:
     topic = TOPIC_OF[schema]
     for one in examples("valid", schema):
         message = CONTRACTS.check_strict_json(topic.name, msgspec.json.encode(one.document))
@@ -75,7 +75,7 @@ def test_valid_messages_pass_the_edge_and_come_back(schema: str):
 
 
 @each_message
-def test_invalid_examples_are_refused_at_the_edge_with_the_place(schema: str):
+def test_invalid_examples_are_refused_at_the_edge_with_the_place(schema: str) -> None:
     embedded = [part for part in SCHEMAS[schema].get("$defs", {}).values() if "$schema" in part]
     parts = [part for one in (SCHEMAS[schema], *embedded) for _, part in subschemas(one)]
     named = {name for part in parts for name in part.get("properties", {})}
@@ -84,33 +84,33 @@ def test_invalid_examples_are_refused_at_the_edge_with_the_place(schema: str):
             CONTRACTS.check_strict_json(TOPIC_OF[schema].name, msgspec.json.encode(one.document))
         about_member = one.rule in {"required", "additionalProperties"}
         place = one.at[:-1] if about_member else one.at
-        # A name that its sender chose may be anybody's words, and a place stands in logs.
+        # A sender may choose any name, also a secret one, and the place of an error stands in logs.
         shown = [part if isinstance(part, int) or part in named else "*" for part in place]
         assert refused.value.path == "".join(f"/{part}" for part in shown), one
 
 
 @each_schema
-def test_examples_cover_every_kind_of_constraint(schema: str):
+def test_examples_cover_every_kind_of_constraint(schema: str) -> None:
     checked = [part for path, part in subschemas(ALL_SCHEMAS[schema]) if "/oneOf/" not in path]
     used = {keyword for part in checked for keyword in part} & CONSTRAINTS
     assert used <= {one.rule for one in examples("invalid", schema)}
 
 
 @each_schema
-def test_there_is_a_minimal_and_a_full_example(schema: str):
-    found = {one.name: one.document for one in examples("valid", schema)}
+def test_there_is_a_minimal_and_a_full_example(schema: str) -> None:
+    documents = {one.name: one.document for one in examples("valid", schema)}
     (described,) = [
         part for part in (ALL_SCHEMAS[schema], *ALL_SCHEMAS[schema].get("oneOf", [])) if "properties" in part
     ] or [None]
     if described is None:
-        assert {"minimal", "full"} <= found.keys()
+        assert {"minimal", "full"} <= documents.keys()
         return
-    assert set(found["minimal"]) == set(described["required"])
+    assert set(documents["minimal"]) == set(described["required"])
     not_when_it_worked = {"error"} if schema == "turn.v1" else set[str]()
-    assert set(found["full"]) == set(described["properties"]) - not_when_it_worked
+    assert set(documents["full"]) == set(described["properties"]) - not_when_it_worked
 
 
-def test_encoding_leaves_out_what_is_default():
+def test_encoding_leaves_out_default_values() -> None:
     body = msgspec.json.encode(example("trajectory.v1", "minimal"))
     message = CONTRACTS.check_strict_json("agent.rl.trajectory.v1", body)
     assert b'"role"' not in encode(message)

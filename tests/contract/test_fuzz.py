@@ -1,4 +1,4 @@
-"""Whatever comes on whatever subject: a message, or a refusal with a reason, and never anything else."""
+"""Any bytes on any subject are a message, or are refused with a reason: there is no third outcome."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def refusal(subject: str, body: bytes) -> InvalidMessage | None:
 @each_schema
 @bounded(8)
 @given(data=st.data())
-def test_every_valid_body_passes_both_views_and_comes_back_typed(name: str, data: st.DataObject):
+def test_every_valid_body_passes_both_views_and_comes_back_typed(name: str, data: st.DataObject) -> None:
     document = data.draw(messages(name))
     body = msgspec.json.encode(document)
     assert fast_open(name).is_valid(document)
@@ -68,7 +68,7 @@ def test_every_valid_body_passes_both_views_and_comes_back_typed(name: str, data
 @each_schema
 @bounded(40)
 @given(data=st.data())
-def test_a_changed_body_is_a_message_or_refused_by_the_view_that_it_breaks(name: str, data: st.DataObject):
+def test_a_changed_body_is_a_message_or_refused_by_the_view_that_it_breaks(name: str, data: st.DataObject) -> None:
     document = data.draw(mutations(name))
     body = msgspec.json.encode(document)
     if not fast(name).is_valid(document):
@@ -90,13 +90,13 @@ def test_broken_bytes_are_refused_with_a_reason_or_still_keep_the_schema(name: s
 @each_schema
 @bounded(15)
 @given(body=st.binary(max_size=64))
-def test_arbitrary_bytes_are_never_a_message(name: str, body: bytes):
+def test_arbitrary_bytes_are_never_a_message(name: str, body: bytes) -> None:
     assert all(refusal(subject, body) for subject in subjects(name))
 
 
 @pytest.mark.parametrize("depth", [300, 2_000, 100_000])
 @pytest.mark.parametrize("name", ["trajectory.v1", "alert.v1"])
-def test_what_is_nested_too_deeply_is_refused_at_every_door(name: str, depth: int):
+def test_a_body_that_is_nested_too_deeply_is_refused_at_every_edge(name: str, depth: int) -> None:
     deep = msgspec.json.encode({**example(name), "labels": "HERE"}).replace(b'"HERE"', nested(depth))
     for body in (nested(depth), deep):
         assert all(refusal(subject, body) for subject in subjects(name))

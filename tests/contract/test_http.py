@@ -37,7 +37,7 @@ def document(service: str) -> Any:
 
 
 def bodies(service: str) -> Iterator[tuple[str, Any]]:
-    """Where a JSON body goes or comes, and its schema; what is named once for several answers is looked up."""
+    """The place of every JSON body, and its schema; references to shared answers are resolved."""
     whole = document(service)
     for path, verbs in whole["paths"].items():
         for verb, operation in verbs.items():
@@ -51,20 +51,20 @@ def bodies(service: str) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("service", sorted(DOCUMENTS))
-def test_every_body_and_every_error_has_a_schema_of_its_own(service: str):
+def test_every_body_and_every_error_has_a_schema_of_its_own(service: str) -> None:
     listed = list(bodies(service))
     assert listed
     assert [place for place, schema in listed if "$ref" not in schema] == []
 
 
 @pytest.mark.parametrize("service", ["coordinator", "deployer"])
-def test_every_body_of_a_control_api_has_an_example(service: str):
+def test_every_body_of_a_control_api_has_an_example(service: str) -> None:
     named = {schema["$ref"].rsplit("/", 1)[1] for _, schema in bodies(service)}
     assert named == {path.stem for path in EXAMPLES if path.parent.name == service}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_an_example_keeps_its_schema_and_is_what_its_type_reads_and_writes(path: Path):
+def test_an_example_keeps_its_schema_and_is_what_its_type_reads_and_writes(path: Path) -> None:
     service, name = path.parent.name, path.stem
     schemas = document(service)["components"]["schemas"]
     kind = KINDS[name]
@@ -76,12 +76,12 @@ def test_an_example_keeps_its_schema_and_is_what_its_type_reads_and_writes(path:
 
 
 @pytest.mark.parametrize("name", [name for name, kind in vars(gateway).items() if name in KINDS and kind is not Answer])
-def test_a_written_schema_has_the_members_of_its_type(name: str):
+def test_a_written_schema_has_the_members_of_its_type(name: str) -> None:
     schema = document("gateway")["components"]["schemas"][name]
     assert set(schema["properties"]) == set(KINDS[name].__struct_fields__) == set(schema["required"])
 
 
-def test_the_error_of_gateway_and_engine_is_the_one_of_the_control_apis():
+def test_the_error_of_gateway_and_engine_is_the_one_of_the_control_apis() -> None:
     schema = document("gateway")["components"]["schemas"]["ErrorOut"]
     made = document("coordinator")["components"]["schemas"]["ErrorPart"]
     part = schema["properties"]["error"]
@@ -89,11 +89,11 @@ def test_the_error_of_gateway_and_engine_is_the_one_of_the_control_apis():
 
 
 @pytest.mark.parametrize("version", RELEASED)
-def test_nothing_that_was_released_is_gone_or_asks_for_more(version: str):
+def test_no_released_member_is_gone_or_asks_for_more(version: str) -> None:
     assert breaks(json.loads(RELEASED[version].read_text()), json.loads(recorded_http(HTTP))) == []
 
 
-def test_a_recorded_interface_holds_every_rule():
+def test_a_recorded_interface_holds_every_rule() -> None:
     kept = json.loads(recorded_http(HTTP))
     assert breaks(TODAY, {"type": "object", "additionalProperties": False, "required": [], **kept}) == []
 
@@ -112,7 +112,7 @@ def test_a_recorded_interface_holds_every_rule():
         (["properties", "deployer", "properties"], {"GET /v1/more": {"type": "object"}}, False),
     ],
 )
-def test_an_interface_may_gain_what_is_optional_and_lose_nothing(where: list[str], change: Any, broken: bool):
+def test_an_interface_may_gain_what_is_optional_and_lose_nothing(where: list[str], change: Any, broken: bool) -> None:
     changed = copy.deepcopy(TODAY)
     part = changed
     for name in where:

@@ -1,4 +1,4 @@
-"""The fields that agents and operators already know: each with what it takes, what it refuses, whether it must be."""
+"""The fields that agents and operators already know: the values that each takes and refuses, and if it is required."""
 
 from __future__ import annotations
 
@@ -270,21 +270,21 @@ each_field = pytest.mark.parametrize(
 
 
 def judge(schema: str, path: str, values: tuple[Any, ...]) -> list[bool]:
-    """What the fast validator says of every value, after the (slow) oracle agreed about the first."""
+    """The fast validator's verdict on every value; the (slow) oracle agrees on the first."""
     documents = [with_member(example(schema), path, value) for value in values]
-    said = [fast(schema).is_valid(document) for document in documents]
-    assert [oracle(schema).is_valid(document) for document in documents[:1]] == said[:1]
-    return said
+    verdicts = [fast(schema).is_valid(document) for document in documents]
+    assert [oracle(schema).is_valid(document) for document in documents[:1]] == verdicts[:1]
+    return verdicts
 
 
 @each_field
-def test_field_takes_what_is_documented_and_nothing_else(schema: str, row: Row):
+def test_a_field_takes_its_documented_values_and_no_others(schema: str, row: Row) -> None:
     assert judge(schema, row.path, row.taken) == [True] * len(row.taken)
     assert judge(schema, row.path, row.refused) == [False] * len(row.refused)
     assert judge(schema, row.path, (ABSENT,)) == [not row.required]
 
 
-def test_a_failed_job_says_why():
+def test_a_failed_job_must_give_its_error() -> None:
     failed = with_member(example("training.status.v1"), "status", "failed")
     assert fast("training.status.v1").is_valid(failed)
     assert not fast("training.status.v1").is_valid(with_member(failed, "error", ABSENT))

@@ -1,4 +1,4 @@
-"""Every type and its schema say the same: names, required members, types, defaults, all the way down."""
+"""Every type matches its schema: names, required members, types, defaults, all the way down."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def members_of_type(kind: Any, path: str = "") -> dict[str, Member]:
 
 
 def is_tuple(kind: Any) -> bool:
-    """Whether its members are told apart by their places."""
+    """Whether its members have places instead of names."""
     return isinstance(kind, inspect.StructType) and kind.array_like
 
 
@@ -78,7 +78,7 @@ def names_of_type(kind: Any) -> frozenset[str]:
 
 
 def members_of_schema(schema: Any, root: Any, path: str = "") -> dict[str, Member]:
-    """The same of a schema."""
+    """Every member of a schema by path, as `members_of_type` gives them."""
     schema, root = resolved(schema, root)
     members: dict[str, Member] = {}
     for part in schema.get("oneOf", []):
@@ -125,7 +125,7 @@ def _names_of_kind(kind: str, schema: Any, root: Any) -> frozenset[str]:
 
 
 @each_schema
-def test_a_type_has_the_members_of_its_schema(name: str):
+def test_a_type_has_the_members_of_its_schema(name: str) -> None:
     schema, kind = ALL_SCHEMAS[name], inspect.type_info(TYPES[name])
     typed, described = members_of_type(kind), members_of_schema(schema, schema)
     if name == "rollout.v1":
@@ -135,7 +135,7 @@ def test_a_type_has_the_members_of_its_schema(name: str):
     assert names_of_type(kind) == names_of_schema(schema, schema)
 
 
-def test_every_schema_has_a_type_and_every_type_a_schema():
+def test_every_schema_has_a_type_and_every_type_a_schema() -> None:
     assert TYPES.keys() == ALL_SCHEMAS.keys()
 
 
@@ -148,7 +148,7 @@ def documents(name: str) -> st.SearchStrategy[Any]:
 @each_schema
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
-def test_any_strict_document_survives_its_type(name: str, data: st.DataObject):
+def test_any_strict_document_survives_its_type(name: str, data: st.DataObject) -> None:
     document = data.draw(documents(name))
     if name == "rollout.v1":
         document = {member: part for member, part in document.items() if member not in STATISTICS}

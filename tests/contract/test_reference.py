@@ -1,4 +1,4 @@
-"""The reference in docs/api, and the control APIs' OpenAPI documents, are what the code says."""
+"""The reference in docs/api, and the control APIs' OpenAPI documents, follow from the code."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def empty_members(part: Any, place: str = "") -> Iterator[str]:
         yield from empty_members(below, f"{place}/{name}")
 
 
-def test_the_reference_is_fresh():
+def test_the_reference_is_fresh() -> None:
     command = [sys.executable, ROOT / "tools" / "docs" / "generate_api.py", "--check"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
 
 
 @pytest.mark.parametrize("service", ["coordinator", "deployer"])
-def test_the_reference_has_every_route_of_a_control_api(service: str):
+def test_the_reference_has_every_route_of_a_control_api(service: str) -> None:
     document = json.loads((ROOT / "contracts" / "http" / f"{service}.openapi.json").read_text())
     page = (ROOT / "docs" / "api" / "http.md").read_text()
     routes = [f"{verb.upper()} {path}" for path, verbs in document["paths"].items() for verb in verbs]
@@ -41,5 +41,5 @@ def test_the_reference_has_every_route_of_a_control_api(service: str):
 
 
 @pytest.mark.parametrize("document", HTTP, ids=lambda path: path.name)
-def test_no_description_of_an_openapi_document_is_cut_at_a_comma(document: Path):
+def test_no_description_of_an_openapi_document_is_cut_at_a_comma(document: Path) -> None:
     assert list(empty_members(yaml.safe_load(document.read_text()))) == []

@@ -1,4 +1,4 @@
-"""The schemas themselves: legal, closed, described, and free of constructs that the open view does not know."""
+"""The schemas themselves: valid, closed, described, and free of constructs that the open view does not know."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYWORDS = {
 each_schema = pytest.mark.parametrize("name", sorted(ALL_SCHEMAS))
 
 
-def test_every_message_type_has_a_schema_and_every_schema_a_message_type():
+def test_every_message_type_has_a_schema_and_every_schema_a_message_type() -> None:
     files = {file.name for file in (ROOT / "schemas" / "agent-rl").iterdir()}
     assert files == {f"{name}.schema.json" for name in SCHEMAS}
     assert {f"agent.rl.{name}" for name in SCHEMAS} == set(MESSAGES)
@@ -32,7 +32,7 @@ def test_every_message_type_has_a_schema_and_every_schema_a_message_type():
     ("folder", "places"),
     [("state", "bucket "), ("manifests", "object "), ("rows", "object snapshots/<sha256>.parquet")],
 )
-def test_every_schema_of_what_is_stored_is_in_the_folder_of_its_kind(folder: str, places: str):
+def test_every_schema_of_a_stored_value_is_in_the_folder_of_its_kind(folder: str, places: str) -> None:
     named = {
         one.schema for one in STORED if one.where.startswith(places) and (folder == "rows") == ("rows" in one.where)
     }
@@ -40,20 +40,20 @@ def test_every_schema_of_what_is_stored_is_in_the_folder_of_its_kind(folder: str
 
 
 @each_schema
-def test_schema_is_legal_and_named_after_its_file(name: str):
+def test_a_schema_is_valid_and_named_after_its_file(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(ALL_SCHEMAS[name])
     assert ALL_SCHEMAS[name]["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert ALL_SCHEMAS[name]["$id"] == f"urn:ratchet:schema:{name}"
 
 
 @each_schema
-def test_only_keywords_that_the_open_view_knows_are_used(name: str):
+def test_only_keywords_that_the_open_view_knows_are_used(name: str) -> None:
     for path, schema in subschemas(ALL_SCHEMAS[name]):
         assert set(schema) <= KEYWORDS, path
 
 
 @each_schema
-def test_every_object_says_whether_it_is_closed(name: str):
+def test_every_object_declares_whether_it_is_closed(name: str) -> None:
     for path, schema in subschemas(ALL_SCHEMAS[name]):
         if "properties" in schema and "/then" not in path and "/if" not in path:
             assert "additionalProperties" in schema, path
@@ -61,40 +61,40 @@ def test_every_object_says_whether_it_is_closed(name: str):
 
 
 @each_schema
-def test_enums_and_formats_keep_a_type_when_they_are_opened(name: str):
+def test_enums_and_formats_keep_a_type_when_they_are_opened(name: str) -> None:
     for path, schema in subschemas(ALL_SCHEMAS[name]):
         if {"enum", "format", "pattern"} & set(schema):
             assert "type" in schema, path
 
 
 @each_schema
-def test_every_property_is_described(name: str):
+def test_every_property_is_described(name: str) -> None:
     for path, schema in subschemas(ALL_SCHEMAS[name]):
         for member, part in schema.get("properties", {}).items():
             assert "/then" in path or "/if" in path or part.get("description"), f"{path}/{member}"
 
 
 @each_schema
-def test_required_members_exist(name: str):
+def test_required_members_exist(name: str) -> None:
     for path, schema in subschemas(ALL_SCHEMAS[name]):
         if "properties" in schema and "/then" not in path:
             assert set(schema.get("required", [])) <= set(schema["properties"]), path
 
 
-def test_definitions_of_one_name_are_the_same_everywhere():
+def test_definitions_of_one_name_are_the_same_everywhere() -> None:
     seen: dict[str, object] = {}
     for document in ALL_SCHEMAS.values():
         for name, definition in document.get("$defs", {}).items():
             assert seen.setdefault(name, definition) == definition, name
 
 
-def test_a_dispatch_refers_to_the_request_and_is_read_with_it():
+def test_a_dispatch_refers_to_the_request_and_is_read_with_it() -> None:
     file = json.loads((ROOT / "schemas/agent-rl/training.dispatch.v1.schema.json").read_text())
     assert file["properties"]["request"]["$ref"] == "urn:ratchet:schema:training.request.v1"
     assert "$defs" not in file
     assert SCHEMAS["training.dispatch.v1"] == {**file, "$defs": {"training.request.v1": SCHEMAS["training.request.v1"]}}
 
 
-def test_a_reference_to_no_schema_is_an_error():
+def test_a_reference_to_no_schema_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"no schema training\.wish\.v1"):
         with_references(ROOT, {"items": [{"$ref": "urn:ratchet:schema:training.wish.v1"}]})

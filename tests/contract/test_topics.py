@@ -28,22 +28,22 @@ def overlap(one: str, other: str) -> bool:
     ("one", "other", "expected"),
     [("a.b", "a.b", True), ("a.*", "a.b", True), ("a.*", "*.b", True), ("a", "a.*", False), ("a.b", "a.c", False)],
 )
-def test_overlap_of_filters(one: str, other: str, expected: bool):
+def test_overlap_of_filters(one: str, other: str, expected: bool) -> None:
     assert overlap(one, other) is expected
 
 
-def test_no_two_subjects_of_streams_overlap():
+def test_no_two_subjects_of_streams_overlap() -> None:
     subjects = [subject for stream in CONTRACTS.streams.values() for subject in stream.subjects]
     assert [pair for pair in itertools.combinations(subjects, 2) if overlap(*pair)] == []
 
 
-def test_streams_list_exactly_the_subjects_of_their_topics():
+def test_streams_list_exactly_the_subjects_of_their_topics() -> None:
     for stream in CONTRACTS.streams.values():
         topics = [topic.name for topic in CONTRACTS.topics.values() if topic.stream == stream.name]
         assert set(stream.subjects) == {subject for topic in topics for subject in CONTRACTS.subjects(topic)}
 
 
-def test_every_topic_has_a_message_type_a_schema_and_a_stream():
+def test_every_topic_has_a_message_type_a_schema_and_a_stream() -> None:
     assert set(CONTRACTS.topics) == set(MESSAGES)
     for topic in CONTRACTS.topics.values():
         assert topic.name == MESSAGES[topic.name].TOPIC
@@ -53,7 +53,7 @@ def test_every_topic_has_a_message_type_a_schema_and_a_stream():
         assert topic.consumers
 
 
-def test_the_order_of_turns_and_their_end_is_kept_by_one_stream():
+def test_the_order_of_turns_and_their_end_is_kept_by_one_stream() -> None:
     assert CONTRACTS.topics["agent.rl.trajectory.end.v1"].stream == CONTRACTS.topics["agent.rl.turn.v1"].stream
 
 
@@ -71,54 +71,54 @@ def test_the_order_of_turns_and_their_end_is_kept_by_one_stream():
         ("RL_DEADLETTERS", 30, None),
     ],
 )
-def test_limits_of_streams(stream: str, days: int, messages: int | None):
-    found = CONTRACTS.streams[stream]
-    assert (found.max_age_s, found.max_msgs, found.retention) == (days * DAY, messages, "limits")
+def test_limits_of_streams(stream: str, days: int, messages: int | None) -> None:
+    spec = CONTRACTS.streams[stream]
+    assert (spec.max_age_s, spec.max_msgs, spec.retention) == (days * DAY, messages, "limits")
 
 
-def test_jobs_are_a_work_queue_without_an_age():
+def test_jobs_are_a_work_queue_without_an_age() -> None:
     jobs = CONTRACTS.streams["RL_JOBS"]
     assert (jobs.retention, jobs.max_age_s) == ("workqueue", None)
 
 
-def test_what_agents_did_and_what_people_said_is_refused_when_its_stream_is_full_and_never_dropped():
+def test_full_streams_of_runs_and_feedback_refuse_new_messages_and_drop_no_old_ones() -> None:
     refusing = [s.name for s in CONTRACTS.streams.values() if s.discard == "new"]
     assert refusing == ["RL_TRAJECTORIES", "RL_STARTS", "RL_TURNS", "RL_FEEDBACK"]
 
 
 @pytest.mark.parametrize("stream", ["RL_TRAJECTORIES", "RL_STARTS", "RL_TURNS", "RL_FEEDBACK", "RL_DEADLETTERS"])
-def test_streams_of_large_messages_are_bounded_in_bytes(stream: str):
+def test_streams_of_large_messages_are_bounded_in_bytes(stream: str) -> None:
     assert CONTRACTS.streams[stream].max_bytes
 
 
-def test_every_bucket_that_state_is_kept_in_exists():
+def test_every_bucket_that_state_is_kept_in_exists() -> None:
     kept = {state.POLICIES, state.ROLLOUTS, state.JOBS, state.BASELINES}
     assert kept <= set(CONTRACTS.buckets)
 
 
 @pytest.mark.parametrize("bucket", list(CONTRACTS.buckets.values()), ids=lambda bucket: bucket.name)
-def test_every_bucket_has_somebody_who_writes_it(bucket: BucketSpec):
-    assert bucket.writers, "nothing is declared that nobody uses"
+def test_every_bucket_has_a_writer(bucket: BucketSpec) -> None:
+    assert bucket.writers, "a bucket without a writer is not used"
 
 
-def test_every_key_of_every_bucket_is_described():
+def test_every_key_of_every_bucket_is_described() -> None:
     described = {one.where.partition(",")[0] for one in STORED if one.where.startswith("bucket ")}
     assert described == {f"bucket {name}" for name in CONTRACTS.buckets}
 
 
-def test_the_states_and_the_cursor_of_every_projection_are_described():
+def test_the_states_and_the_cursor_of_every_projection_are_described() -> None:
     places = {one.where for one in STORED}
     for projection in CONTRACTS.projections.values():
         assert f"bucket {projection.bucket}, key cursor-<projection>" in places
         assert any(place.startswith(f"bucket {projection.bucket}, key {projection.name}.") for place in places)
 
 
-def test_rows_are_described_by_their_format():
+def test_rows_are_described_by_their_format() -> None:
     formats = {one.where.rpartition(" ")[2] for one in STORED if "rows of" in one.where}
     assert formats == set(ROWS)
 
 
-def test_what_nobody_else_reads_is_private_and_only_that():
+def test_exactly_the_values_without_other_readers_are_private() -> None:
     assert [one.where for one in STORED if one.private == bool(one.readers)] == []
 
 
@@ -133,7 +133,7 @@ def test_what_nobody_else_reads_is_private_and_only_that():
         ("agent.rl.alert.v1", "agent.rl.alert.v1"),
     ],
 )
-def test_a_subject_finds_its_topic(subject: str, topic: str):
+def test_a_subject_finds_its_topic(subject: str, topic: str) -> None:
     assert CONTRACTS.topic_of(subject).name == topic
 
 
@@ -154,37 +154,37 @@ def test_a_subject_finds_its_topic(subject: str, topic: str):
         "agentXrl.trajectory.v1",
     ],
 )
-def test_an_unregistered_subject_is_an_error(subject: str):
+def test_an_unregistered_subject_is_an_error(subject: str) -> None:
     with pytest.raises(UnknownSubject):
         CONTRACTS.topic_of(subject)
 
 
-def test_filters_of_a_topic_name_the_bare_subject_and_the_template():
+def test_filters_of_a_topic_name_the_bare_subject_and_the_template() -> None:
     assert CONTRACTS.subjects("agent.rl.turn.v1") == ["agent.rl.turn.v1", "agent.rl.turn.v1.*"]
     assert CONTRACTS.subjects("agent.rl.alert.v1") == ["agent.rl.alert.v1"]
     assert CONTRACTS.subjects("agent.rl.deadletter.v1") == ["agent.rl.deadletter.v1.*.*"]
 
 
-def test_an_unknown_topic_is_an_error():
+def test_an_unknown_topic_is_an_error() -> None:
     with pytest.raises(UnknownSubject, match="nonsense"):
         CONTRACTS.subjects("nonsense")
     with pytest.raises(UnknownSubject, match="nonsense"):
         CONTRACTS.check_strict_json("nonsense", b"{}")
 
 
-def test_a_checkout_reads_its_own_contracts():
+def test_a_checkout_reads_its_own_contracts() -> None:
     assert Path(__file__).parents[2] / "contracts" == ROOT
 
 
-def test_a_missing_resource_is_one_clear_line():
+def test_a_missing_resource_is_one_clear_line() -> None:
     with pytest.raises(NotFound, match="installation is incomplete"):
         resource_dir("no-such-directory")
 
 
-def test_every_schema_has_examples_and_every_directory_of_examples_a_schema():
+def test_every_schema_has_examples_and_every_directory_of_examples_a_schema() -> None:
     assert {directory.name for directory in (ROOT / "examples").iterdir()} == set(ALL_SCHEMAS)
     assert {example.schema for example in examples("invalid")} == set(ALL_SCHEMAS)
 
 
-def test_contracts_load_from_any_directory():
+def test_contracts_load_from_any_directory() -> None:
     assert set(Contracts.load(ROOT, MESSAGES).topics) == set(MESSAGES)

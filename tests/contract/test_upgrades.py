@@ -25,43 +25,43 @@ def body(**changes: Any) -> bytes:
     return msgspec.json.encode(document)
 
 
-def test_a_reader_of_the_second_version_gets_the_first_one_upgraded():
+def test_a_reader_of_the_second_version_gets_the_first_one_upgraded() -> None:
     reading = BOTH.read_as(f"{V1}.helpdesk", body(value=4), {V2})
     assert isinstance(reading.message, FeedbackV2)
     assert (reading.message.score, reading.message.role, reading.unknown) == (0.8, "helpdesk", 0)
     assert msgspec.json.decode(reading.body, type=FeedbackV2) == reading.message
 
 
-def test_the_event_stays_the_same_one():
+def test_the_event_stays_the_same_one() -> None:
     old, _ = BOTH.read(f"{V1}.helpdesk", body())
     assert BOTH.read_as(f"{V1}.helpdesk", body(), {V2}).message.event_id == old.event_id
 
 
-@pytest.mark.parametrize("wanted", [(), (V1,), (V1, V2), ("agent.rl.alert.v1",)])
-def test_other_readers_get_the_first_version_as_it_is(wanted: tuple[str, ...]):
-    reading = BOTH.read_as(f"{V1}.helpdesk", body(), wanted)
+@pytest.mark.parametrize("topics", [(), (V1,), (V1, V2), ("agent.rl.alert.v1",)])
+def test_other_readers_get_the_first_version_as_it_is(topics: tuple[str, ...]) -> None:
+    reading = BOTH.read_as(f"{V1}.helpdesk", body(), topics)
     assert isinstance(reading.message, Feedback)
     assert reading.body == body()
 
 
-def test_only_readers_of_the_second_version_alone_ask_the_broker_for_both():
+def test_only_readers_of_the_second_version_alone_ask_the_broker_for_both() -> None:
     first, second = [V1, f"{V1}.*"], [V2, f"{V2}.*"]
     assert BOTH.filters([V2]) == [*second, *first]
     assert BOTH.filters([V1]) == first
     assert BOTH.filters([V1, V2]) == [*first, *second]
 
 
-def test_an_older_release_does_not_know_the_second_version():
+def test_an_older_release_does_not_know_the_second_version() -> None:
     with pytest.raises(UnknownSubject):
         CONTRACTS.topic_of(V2)
 
 
-def test_what_cannot_be_upgraded_is_refused_with_a_reason():
+def test_a_body_that_cannot_be_upgraded_is_refused_with_a_reason() -> None:
     with pytest.raises(InvalidMessage, match=r"cannot be upgraded to agent\.rl\.feedback\.v2: KeyError"):
         BOTH.read_as(f"{V1}.helpdesk", body(kind="comment", value="nice"), {V2})
 
 
-def test_an_upgrade_that_breaks_the_newer_schema_is_refused_with_its_place():
+def test_an_upgrade_that_breaks_the_newer_schema_is_refused_with_its_place() -> None:
     wrong = Contracts(
         document_of_both(), schemas_of_both(), {**MESSAGES, V2: FeedbackV2}, {V1: Upgrade(V2, lambda old: old)}
     )
@@ -69,12 +69,12 @@ def test_an_upgrade_that_breaks_the_newer_schema_is_refused_with_its_place():
         wrong.read_as(f"{V1}.helpdesk", body(), {V2})
 
 
-def test_the_role_must_fit_the_subject_after_an_upgrade_too():
+def test_the_role_must_fit_the_subject_after_an_upgrade_too() -> None:
     with pytest.raises(InvalidMessage, match="belongs to another subject"):
         BOTH.read_as(f"{V1}.billing", body(), {V2})
 
 
-def test_an_older_message_must_keep_its_own_schema_first():
+def test_an_older_message_must_keep_its_own_schema_first() -> None:
     broken = with_member(json.loads(body()), "trajectory_id", "no-uuid")
     with pytest.raises(InvalidMessage, match="/trajectory_id"):
         BOTH.read_as(f"{V1}.helpdesk", msgspec.json.encode(broken), {V2})
@@ -90,7 +90,7 @@ def schemas_of_both() -> Any:
     return {**SCHEMAS, "feedback.v2": {"type": "object", "required": ["score"]}}
 
 
-def test_two_versions_in_different_streams_are_refused():
+def test_two_versions_in_different_streams_are_refused() -> None:
     document = document_of_both()
     document["topics"][V2]["stream"] = "RL_ALERTS"
     with pytest.raises(ConfigError, match="different streams"):
@@ -98,7 +98,7 @@ def test_two_versions_in_different_streams_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("topic", "wanted", "steps"),
+    ("topic", "topics", "steps"),
     [
         ("a.v1", {"a.v3"}, ["a.v2", "a.v3"]),
         ("a.v1", {"a.v2", "a.v3"}, ["a.v2"]),
@@ -108,13 +108,13 @@ def test_two_versions_in_different_streams_are_refused():
         ("b.v1", {"a.v3"}, []),
     ],
 )
-def test_upgrades_follow_one_another(topic: str, wanted: set[str], steps: list[str]):
-    assert [step.to for step in upgrade_path(CHAIN, topic, wanted)] == steps
+def test_upgrades_follow_one_another(topic: str, topics: set[str], steps: list[str]) -> None:
+    assert [step.to for step in upgrade_path(CHAIN, topic, topics)] == steps
 
 
-def test_all_older_versions_of_a_topic_are_found():
+def test_older_versions_of_a_topic_are_listed_newest_first() -> None:
     assert list(older_versions(CHAIN, "a.v3")) == ["a.v2", "a.v1"]
 
 
-def test_every_upgrade_of_the_product_joins_two_of_its_topics():
+def test_every_upgrade_of_the_product_joins_two_of_its_topics() -> None:
     assert all({older, upgrade.to} <= set(CONTRACTS.topics) for older, upgrade in UPGRADES.items())

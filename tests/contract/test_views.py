@@ -1,4 +1,4 @@
-"""The open view: what a consumer of today takes from a producer of tomorrow, and what it still refuses."""
+"""The open view: consumers of today take messages of newer producers, and still refuse broken ones."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def subject_of(schema: str, document: Any) -> str:
 
 
 @each_schema
-def test_the_open_view_lets_only_unknown_members_and_enum_values_pass(schema: str):
+def test_the_open_view_lets_only_unknown_members_and_enum_values_pass(schema: str) -> None:
     broken = examples("invalid", schema)
     passed = {one.name for one in broken if fast_open(schema).is_valid(one.document)}
     assert passed == {one.name for one in broken if one.rule in OPENED}
 
 
 @each_schema
-def test_the_open_view_takes_whatever_the_strict_view_takes(schema: str):
+def test_the_open_view_takes_every_document_that_the_strict_view_takes(schema: str) -> None:
     assert all(fast_open(schema).is_valid(valid.document) for valid in examples("valid", schema))
 
 
 @each_message
-def test_unknown_members_are_ignored_and_counted(schema: str):
+def test_unknown_members_are_ignored_and_counted(schema: str) -> None:
     document = example(schema)
     subject = subject_of(schema, document)
     message, unknown = CONTRACTS.read(subject, msgspec.json.encode(document))
@@ -56,43 +56,43 @@ def test_unknown_members_are_ignored_and_counted(schema: str):
     assert CONTRACTS.read(subject, msgspec.json.encode(later)) == (message, 2)
 
 
-def test_unknown_members_are_counted_at_every_depth():
+def test_unknown_members_are_counted_at_every_depth() -> None:
     document = example("trajectory.v1")
     document["turns"][0]["action"]["confidence"] = 0.3
     document["turns"][2]["result"]["retries"] = 1
-    document["metadata"]["provider"] = "somebody"
+    document["metadata"]["provider"] = "another provider"
     document["metadata"]["region"] = "eu"
     assert CONTRACTS.read("agent.rl.trajectory.v1.helpdesk", msgspec.json.encode(document))[1] == 4
 
 
-def test_members_of_free_form_objects_are_not_unknown():
+def test_members_of_free_form_objects_are_not_unknown() -> None:
     document = example("trajectory.v1")
     document["turns"][0]["action"]["tool_args"]["never_seen"] = 1
     document["labels"]["never_seen"] = 1
     assert CONTRACTS.read("agent.rl.trajectory.v1.helpdesk", msgspec.json.encode(document))[1] == 0
 
 
-def test_an_unknown_enum_value_reaches_the_consumer():
+def test_an_unknown_enum_value_reaches_the_consumer() -> None:
     document = with_member(example("reward.v1", "minimal"), "reward_type", "shaped")
     message, unknown = CONTRACTS.read("agent.rl.reward.v1", msgspec.json.encode(document))
     assert (message.reward_type, unknown) == ("shaped", 0)
 
 
-def test_feedback_of_an_unknown_kind_may_carry_any_value():
+def test_feedback_of_an_unknown_kind_may_carry_any_value() -> None:
     document = with_member(example("feedback.v1"), "kind", "emoji")
     for value in (True, 3, "🙂"):
         body = msgspec.json.encode(with_member(document, "value", value))
         assert CONTRACTS.read("agent.rl.feedback.v1.helpdesk", body)[0].value == value
 
 
-def test_conditions_hold_in_the_open_view_too():
+def test_conditions_hold_in_the_open_view_too() -> None:
     failed = example("training.status.v1", "failed")
     del failed["error"]
     with pytest.raises(InvalidMessage, match="error"):
         CONTRACTS.read("agent.rl.training.status.v1", msgspec.json.encode(failed))
 
 
-def test_a_condition_is_not_opened():
+def test_a_condition_is_not_opened() -> None:
     schema = {
         "if": {"properties": {"a": {"enum": [1]}}},
         "then": {"properties": {"b": {"enum": [1], "type": "integer"}}},
@@ -100,7 +100,7 @@ def test_a_condition_is_not_opened():
     assert open_view(schema) == {"if": schema["if"], "then": {"properties": {"b": {"type": "integer"}}}}
 
 
-def test_properties_named_like_keywords_stay():
+def test_properties_named_like_keywords_stay() -> None:
     schema = {"properties": {"enum": {"type": "string"}, "additionalProperties": {"type": "null"}}}
     assert open_view(schema) == schema
 
@@ -115,21 +115,21 @@ def test_properties_named_like_keywords_stay():
         (b"null", 'not of type "object"', ""),
     ],
 )
-def test_what_is_no_json_object_is_refused(body: bytes, reason: str, path: str):
+def test_a_body_that_is_not_a_json_object_is_refused(body: bytes, reason: str, path: str) -> None:
     with pytest.raises(InvalidMessage) as refused:
         CONTRACTS.read("agent.rl.alert.v1", body)
     assert reason in refused.value.reason
     assert refused.value.path == path
 
 
-def test_what_the_typed_mirror_cannot_hold_is_refused_with_its_place():
+def test_a_value_that_the_typed_mirror_cannot_hold_is_refused_with_its_place() -> None:
     document = with_member(example("trajectory.v1"), "turns.1.turn_id", 2.0)
     with pytest.raises(InvalidMessage) as refused:
         CONTRACTS.read("agent.rl.trajectory.v1.helpdesk", msgspec.json.encode(document))
     assert refused.value.path == "/turns/1/turn_id"
 
 
-def test_reasons_do_not_repeat_the_content_of_the_message():
+def test_reasons_do_not_repeat_the_content_of_the_message() -> None:
     document = with_member(example("feedback.v1"), "trajectory_id", "hunter2")
     with pytest.raises(InvalidMessage) as refused:
         CONTRACTS.check_strict_json("agent.rl.feedback.v1", msgspec.json.encode(document))
@@ -137,21 +137,21 @@ def test_reasons_do_not_repeat_the_content_of_the_message():
     assert (refused.value.path, refused.value.reason) == ("/trajectory_id", 'value is not a "uuid"')
 
 
-def test_a_message_on_the_subject_of_another_role_is_refused():
+def test_a_message_on_the_subject_of_another_role_is_refused() -> None:
     body = msgspec.json.encode(example("feedback.v1"))
     for subject in ("agent.rl.feedback.v1", "agent.rl.feedback.v1.other", "agent.rl.feedback.v1.default"):
         with pytest.raises(InvalidMessage, match="belongs to another subject"):
             CONTRACTS.read(subject, body)
 
 
-def test_a_message_that_breaks_its_schema_is_not_encoded():
+def test_a_message_that_breaks_its_schema_is_not_encoded() -> None:
     message = msgspec.convert(example("reward.v1"), MESSAGES[TOPIC_OF["reward.v1"].name])
     with pytest.raises(InvalidMessage) as refused:
         CONTRACTS.check_strict(msgspec.structs.replace(message, total_reward=float("nan")))
     assert refused.value.path == "/total_reward"
 
 
-def test_a_message_of_no_role_of_ours_has_no_subject():
+def test_a_message_of_no_role_of_ours_has_no_subject() -> None:
     message = msgspec.convert(example("reward.v1"), MESSAGES[TOPIC_OF["reward.v1"].name])
     with pytest.raises(UnknownSubject):
         CONTRACTS.check_strict(msgspec.structs.replace(message, role="Help Desk"))

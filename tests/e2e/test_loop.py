@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(1500)
 
 @dataclass
 class Loop:
-    """A running stack and what the test needs of it."""
+    """A running stack, its connections, and the scenario that plays on it."""
 
     stack: Stack
     connections: Connections

@@ -175,7 +175,7 @@ async def stage(
 @pytest.mark.timeout(180)
 async def test_finished_jobs_become_stable_refused_promoted_or_rolled_back(
     nats: RunningServer, s3: RunningServer, tmp_path: Path
-):
+) -> None:
     async with stage(nats, s3, tmp_path, (0.5, 0.2, 0.9, 0.92)) as test, running_app(build(test.settings)):
         await test.finish_job(1)
         first = await test.stage_is(1, "stable")
@@ -213,7 +213,7 @@ async def test_finished_jobs_become_stable_refused_promoted_or_rolled_back(
         assert [d.policy_version for d in deployed if d.state == "promoted"] == [1, 3]
 
 
-async def test_an_audit_finds_a_forged_decision(nats: RunningServer, s3: RunningServer, tmp_path: Path):
+async def test_an_audit_finds_a_forged_decision(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> None:
     async with stage(nats, s3, tmp_path) as test, running_app(build(test.settings)):
         await test.finish_job(1)
         await test.stage_is(1, "stable")
@@ -232,7 +232,9 @@ async def test_an_audit_finds_a_forged_decision(nats: RunningServer, s3: Running
         assert audit["first_break"]["event_id"] == forged.event_id
 
 
-async def test_the_starts_of_one_role_are_counted_by_the_broker(nats: RunningServer, s3: RunningServer, tmp_path: Path):
+async def test_the_starts_of_one_role_are_counted_by_the_broker(
+    nats: RunningServer, s3: RunningServer, tmp_path: Path
+) -> None:
     async with stage(nats, s3, tmp_path) as test:
         traffic = NatsTraffic(test.bus)
         assert await traffic.starts(ROLE, utc_now()) == (0, 86400.0)
@@ -250,7 +252,7 @@ def start_of(trajectory_id: str, role: str) -> Start:
 
 async def test_a_policy_that_the_engine_cannot_verify_is_refused(
     nats: RunningServer, s3: RunningServer, tmp_path: Path
-):
+) -> None:
     async with stage(nats, s3, tmp_path) as test, running_app(build(test.settings)):
         test.engine.broken.add(f"{ROLE}@1")
         await test.finish_job(1)
@@ -259,7 +261,7 @@ async def test_a_policy_that_the_engine_cannot_verify_is_refused(
         assert (await test.route()).stable is None
 
 
-async def test_a_rollback_reaches_the_route(nats: RunningServer, s3: RunningServer, tmp_path: Path):
+async def test_a_rollback_reaches_the_route(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> None:
     async with stage(nats, s3, tmp_path, (0.9, 0.9)) as test, running_app(build(test.settings)):
         await test.finish_job(1)
         await test.stage_is(1, "stable")
@@ -278,7 +280,7 @@ async def test_a_rollback_reaches_the_route(nats: RunningServer, s3: RunningServ
 @pytest.mark.timeout(180)
 async def test_a_killed_deployer_resumes_the_same_stage_and_the_same_statistics(
     nats: RunningServer, s3: RunningServer, tmp_path: Path
-):
+) -> None:
     async with stage(nats, s3, tmp_path, (0.7, 0.75), **UNDECIDED) as test:
         traffic = Traffic(test.bus, {1: 0.7, 2: 0.7})
         async with deployer(test.settings) as first:
@@ -315,7 +317,9 @@ async def test_a_killed_deployer_resumes_the_same_stage_and_the_same_statistics(
         assert first_break(await test.published(ModelRollout)) is None
 
 
-async def test_a_broker_that_was_killed_costs_no_trajectory(nats: RunningServer, s3: RunningServer, tmp_path: Path):
+async def test_a_broker_that_was_killed_costs_no_trajectory(
+    nats: RunningServer, s3: RunningServer, tmp_path: Path
+) -> None:
     async with stage(nats, s3, tmp_path, (0.7, 0.75), **UNDECIDED) as test, running_app(build(test.settings)):
         traffic = Traffic(test.bus, {1: 0.7, 2: 0.7})
         await test.finish_job(1)

@@ -19,7 +19,9 @@ def behind(read: Read) -> bool:
     return read.batch.as_of < read.batch.read_until
 
 
-async def test_outcomes_are_known_until_what_the_reward_computer_has_acknowledged(shared_settings: SharedSettings):
+async def test_outcomes_are_known_until_what_the_reward_computer_has_acknowledged(
+    shared_settings: SharedSettings,
+) -> None:
     async with connected(shared_settings) as bus:
         events = await NatsEvents.open(bus, ROLE, Places())
         try:

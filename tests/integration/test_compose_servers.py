@@ -56,7 +56,7 @@ async def refusal(port: int) -> bytes:
 
 async def test_the_broker_asks_for_the_password_and_init_may_run_twice(
     tmp_path: Path, clickhouse: RunningServer, s3: RunningServer
-):
+) -> None:
     port, monitor = free_ports(2)
     with running(broker(tmp_path, port, monitor), tmp_path) as server:
         assert await refusal(port) == b"-ERR 'Authorization Violation'\r\n"
@@ -78,7 +78,7 @@ async def test_the_broker_asks_for_the_password_and_init_may_run_twice(
     assert "RL_TRAJECTORIES" in {stream.config.name for stream in streams}
 
 
-def test_containers_without_an_engine_end_with_one_line(tmp_path: Path):
+def test_containers_without_an_engine_end_with_one_line(tmp_path: Path) -> None:
     absent = {"RATCHET_TEST_SERVERS": "containers", "DOCKER_HOST": f"unix://{tmp_path}/absent.sock"}
 
     ended = subprocess.run(

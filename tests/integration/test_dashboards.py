@@ -66,13 +66,13 @@ async def silent(prometheus: Prometheus, queries: Iterable[str]) -> list[str]:
 
 
 @WITH_PROMETHEUS
-async def test_every_panel_shows_data_once_its_events_happen(eventful: int, tmp_path: Path):
+async def test_every_panel_shows_data_once_its_events_happen(eventful: int, tmp_path: Path) -> None:
     with running_prometheus(tmp_path / "prometheus", {"*": eventful}) as prometheus:
         assert await silent(prometheus, {concrete(query) for _, query in QUERIES}) == []
 
 
 @WITH_PROMETHEUS
-async def test_every_alert_is_loaded_and_evaluated(eventful: int, tmp_path: Path):
+async def test_every_alert_is_loaded_and_evaluated(eventful: int, tmp_path: Path) -> None:
     with running_prometheus(tmp_path / "prometheus", {"*": eventful}) as prometheus:
 
         async def evaluated() -> bool:
@@ -115,7 +115,9 @@ async def published(stack: Stack, count: int) -> None:
         await bus.close()
 
 
-async def test_services_answer_the_paths_of_the_compose_file_and_export_what_panels_read(stack: Stack, tmp_path: Path):
+async def test_services_answer_the_paths_of_the_compose_file_and_export_what_panels_read(
+    stack: Stack, tmp_path: Path
+) -> None:
     ports = health_ports(stack)
     await published(stack, 3)
     exported = ""

@@ -168,7 +168,7 @@ async def started_deployer(shared: SharedSettings, engine_port: int, data_dir: P
 @pytest.mark.timeout(400)
 async def test_a_standby_takes_over_from_a_killed_leader_before_the_canary_lapses(
     nats: RunningServer, s3: RunningServer, tmp_path: Path
-):
+) -> None:
     async with pair(nats, s3, tmp_path) as both:
         await both.canary_runs()
         lease = await both.lease()
@@ -182,7 +182,7 @@ async def test_a_standby_takes_over_from_a_killed_leader_before_the_canary_lapse
 @pytest.mark.timeout(400)
 async def test_a_standby_takes_over_from_a_frozen_leader_which_writes_nothing_when_it_wakes_up(
     nats: RunningServer, s3: RunningServer, tmp_path: Path
-):
+) -> None:
     async with pair(nats, s3, tmp_path) as both:
         await both.canary_runs()
         lease = await both.lease()
@@ -205,7 +205,7 @@ async def test_a_standby_takes_over_from_a_frozen_leader_which_writes_nothing_wh
 @pytest.mark.timeout(400)
 async def test_a_standby_shows_the_state_and_sends_orders_to_the_leader(
     nats: RunningServer, s3: RunningServer, tmp_path: Path
-):
+) -> None:
     async with pair(nats, s3, tmp_path) as both:
         await both.canary_runs()
         shown = await both.second.get(f"/v1/rollouts/{ROLE}")

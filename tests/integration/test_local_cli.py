@@ -44,36 +44,36 @@ def assert_one_clear_line(done: subprocess.CompletedProcess[str], text: str, cod
         ("rollout abort support", "RATCHET_DEPLOYER_URL"),
     ],
 )
-def test_a_dead_service_is_one_clear_line(tmp_path: Path, command: str, variable: str):
+def test_a_dead_service_is_one_clear_line(tmp_path: Path, command: str, variable: str) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     done = ratchet(*command.split(), "--dir", str(tmp_path), **{variable: url})
     assert_one_clear_line(done, url)
 
 
-def test_a_dead_broker_is_one_clear_line(tmp_path: Path):
+def test_a_dead_broker_is_one_clear_line(tmp_path: Path) -> None:
     url = f"nats://127.0.0.1:{free_port()}"
     assert_one_clear_line(ratchet("deadletters", "list", "--dir", str(tmp_path), RATCHET_NATS_URL=url), url)
 
 
-def test_an_unknown_service_or_port_is_one_clear_line(tmp_path: Path):
+def test_an_unknown_service_or_port_is_one_clear_line(tmp_path: Path) -> None:
     assert_one_clear_line(ratchet("up", "--dir", str(tmp_path), "--only", "nope"), "'nope'", code=2)
     assert_one_clear_line(ratchet("up", "--dir", str(tmp_path), "--port", "nope=1"), "'nope'", code=2)
     assert_one_clear_line(ratchet("up", "--dir", str(tmp_path), RATCHET_PORT_S3="x"), "'x' is not a port number")
 
 
-def test_a_wrong_setting_is_one_clear_line(tmp_path: Path):
+def test_a_wrong_setting_is_one_clear_line(tmp_path: Path) -> None:
     env = {"RATCHET_REPLICAS": "x", "RATCHET_NATS_URL": "nats://127.0.0.1:1"}
     assert_one_clear_line(ratchet("deadletters", "list", "--dir", str(tmp_path), **env), "RATCHET_REPLICAS")
 
 
 @pytest.mark.parametrize("command", ["status", "down", "env", "jobs", "deadletters list"])
-def test_a_directory_without_a_stack_is_one_clear_line(tmp_path: Path, command: str):
+def test_a_directory_without_a_stack_is_one_clear_line(tmp_path: Path, command: str) -> None:
     done = ratchet(*command.split(), "--dir", str(tmp_path), "--json")
     assert_one_clear_line(done, f"no stack runs in {tmp_path}", code=4)
     assert json.loads(done.stdout)["error"]["exit_code"] == 4
 
 
-def test_a_refused_start_and_a_dry_run_leave_no_file(tmp_path: Path):
+def test_a_refused_start_and_a_dry_run_leave_no_file(tmp_path: Path) -> None:
     directory = tmp_path / "state"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -90,7 +90,7 @@ def test_a_refused_start_and_a_dry_run_leave_no_file(tmp_path: Path):
 
 
 @pytest.mark.timeout(120)
-def test_processes_that_a_killed_supervisor_left_are_named_and_can_be_ended(tmp_path: Path):
+def test_processes_that_a_killed_supervisor_left_are_named_and_can_be_ended(tmp_path: Path) -> None:
     directory = ("--dir", str(tmp_path / "state"))
     up = ratchet("up", *directory, "--free-ports", "--only", "nats", "--detach", "--json")
     assert up.returncode == 0, up.stderr
@@ -110,7 +110,7 @@ def test_processes_that_a_killed_supervisor_left_are_named_and_can_be_ended(tmp_
 
 
 @pytest.mark.timeout(120)
-def test_a_failed_start_gives_its_own_reason_and_not_that_of_the_start_before(tmp_path: Path):
+def test_a_failed_start_gives_its_own_reason_and_not_that_of_the_start_before(tmp_path: Path) -> None:
     log = tmp_path / "state/logs/up.log"
     log.parent.mkdir(parents=True)
     log.write_text("ratchet: gateway ended with exit code 1 during start: of the run before\n")
@@ -123,7 +123,7 @@ def test_a_failed_start_gives_its_own_reason_and_not_that_of_the_start_before(tm
 
 
 @pytest.mark.timeout(300)
-def test_the_whole_way_from_up_to_down(tmp_path: Path):
+def test_the_whole_way_from_up_to_down(tmp_path: Path) -> None:
     directory = ("--dir", str(tmp_path / "state"))
     up = ratchet("up", *directory, "--free-ports", "--only", "trajectory_collector", "--detach")
     assert up.returncode == 0, up.stderr
@@ -160,7 +160,7 @@ def test_the_whole_way_from_up_to_down(tmp_path: Path):
     assert not any(psutil.pid_exists(member.pid) for member in record.services.values())
 
 
-def test_an_interrupt_during_start_leaves_nothing_behind(tmp_path: Path):
+def test_an_interrupt_during_start_leaves_nothing_behind(tmp_path: Path) -> None:
     with subprocess.Popen(
         [
             sys.executable,

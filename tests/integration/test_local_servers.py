@@ -52,7 +52,7 @@ def s3_client(server: RunningServer, access_key: str = ACCESS_KEY, secret_key: s
 
 
 @pytest.mark.parametrize("start", [running_nats, running_clickhouse, running_s3])
-def test_a_server_listens_on_loopback_only_and_stops_when_its_block_ends(start: Start, tmp_path: Path):
+def test_a_server_listens_on_loopback_only_and_stops_when_its_block_ends(start: Start, tmp_path: Path) -> None:
     with start(tmp_path) as server:
         process = psutil.Process(server.pid)
         listening = [one.laddr for one in process.net_connections(kind="inet") if one.status == psutil.CONN_LISTEN]
@@ -61,7 +61,7 @@ def test_a_server_listens_on_loopback_only_and_stops_when_its_block_ends(start: 
     assert not psutil.pid_exists(server.pid)
 
 
-async def test_the_broker_keeps_acknowledged_messages_when_it_is_killed(tmp_path: Path):
+async def test_the_broker_keeps_acknowledged_messages_when_it_is_killed(tmp_path: Path) -> None:
     with running_nats(tmp_path) as server:
         client = await nats.connect(server.url, allow_reconnect=False, connect_timeout=20)
         await client.jetstream().add_stream(name="S", subjects=["s"])
@@ -77,7 +77,7 @@ async def test_the_broker_keeps_acknowledged_messages_when_it_is_killed(tmp_path
 
 
 @pytest.mark.parametrize("end", [RunningServer.kill, RunningServer.stop])
-def test_the_warehouse_keeps_its_rows_over_a_restart(tmp_path: Path, end: Callable[[RunningServer], None]):
+def test_the_warehouse_keeps_its_rows_over_a_restart(tmp_path: Path, end: Callable[[RunningServer], None]) -> None:
     with running_clickhouse(tmp_path) as server:
         client = clickhouse_connect.get_client(dsn=server.url)
         client.command("CREATE DATABASE d")
@@ -91,7 +91,7 @@ def test_the_warehouse_keeps_its_rows_over_a_restart(tmp_path: Path, end: Callab
         client.close_connections()
 
 
-def test_the_warehouse_s_data_belongs_to_one_process(tmp_path: Path):
+def test_the_warehouse_s_data_belongs_to_one_process(tmp_path: Path) -> None:
     with running_clickhouse(tmp_path):
         second = subprocess.run(
             [
@@ -119,7 +119,7 @@ async def _object(server: RunningServer) -> bytes | None:
         return None
 
 
-def test_the_object_store_keeps_its_objects_over_a_kill_and_refuses_wrong_keys(tmp_path: Path):
+def test_the_object_store_keeps_its_objects_over_a_kill_and_refuses_wrong_keys(tmp_path: Path) -> None:
     with running_s3(tmp_path) as server:
         client = s3_client(server)
         client.create_bucket(Bucket="blobs")
@@ -135,7 +135,7 @@ def test_the_object_store_keeps_its_objects_over_a_kill_and_refuses_wrong_keys(t
     assert not any(path.exists() for path in server.program.leftovers)
 
 
-def test_a_command_does_not_wait_for_a_warehouse_that_hangs(tmp_path: Path):
+def test_a_command_does_not_wait_for_a_warehouse_that_hangs(tmp_path: Path) -> None:
     with running_clickhouse(tmp_path) as server:
         os.kill(server.pid, signal.SIGSTOP)
         try:

@@ -51,7 +51,7 @@ def pids(record: StackRecord) -> dict[str, int]:
     return {name: member.pid for name, member in record.services.items()}
 
 
-async def test_a_stack_starts_in_order_restarts_crashed_members_and_leaves_nothing(tmp_path: Path):
+async def test_a_stack_starts_in_order_restarts_crashed_members_and_leaves_nothing(tmp_path: Path) -> None:
     ready: list[str] = []
 
     def changed(member: Member) -> None:
@@ -93,7 +93,7 @@ async def test_a_stack_starts_in_order_restarts_crashed_members_and_leaves_nothi
     assert {path.name for path in (tmp_path / "logs").iterdir()} >= {"nats.log", "clickhouse.log"}
 
 
-async def test_the_children_of_a_process_end_with_it(tmp_path: Path):
+async def test_the_children_of_a_process_end_with_it(tmp_path: Path) -> None:
     process = Process.start(program(PARENT, free_port()), tmp_path / "log")
     await process.wait_ready(20)
     children = psutil.Process(process.pid).children()
@@ -106,7 +106,7 @@ async def test_the_children_of_a_process_end_with_it(tmp_path: Path):
     await eventually(gone)
 
 
-async def test_a_process_that_will_not_stop_is_killed(tmp_path: Path):
+async def test_a_process_that_will_not_stop_is_killed(tmp_path: Path) -> None:
     stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + PARENT
     process = Process.start(program(stubborn, free_port(), stop_s=0.2), tmp_path / "log")
     await process.wait_ready(20)
@@ -123,14 +123,14 @@ def test_a_free_port_is_kept_for_its_server() -> None:
         assert is_taken(port)
 
 
-async def test_a_process_that_cannot_start_shows_the_end_of_its_log(tmp_path: Path):
+async def test_a_process_that_cannot_start_shows_the_end_of_its_log(tmp_path: Path) -> None:
     process = Process.start(program("raise SystemExit('no such luck')", free_port()), tmp_path / "log")
     with pytest.raises(StartFailed, match=r"sample ended with exit code 1 during start(.|\n)*no such luck"):
         await process.wait_ready(20)
     await process.stop()
 
 
-async def test_a_process_that_never_becomes_ready_is_given_up(tmp_path: Path):
+async def test_a_process_that_never_becomes_ready_is_given_up(tmp_path: Path) -> None:
     process = Process.start(
         program("import signal; print('busy', flush=True); signal.pause()", free_port()), tmp_path / "log"
     )
@@ -144,7 +144,7 @@ async def test_a_process_that_never_becomes_ready_is_given_up(tmp_path: Path):
     await process.stop()
 
 
-async def test_crashes_in_a_row_pause_longer_each_time(tmp_path: Path):
+async def test_crashes_in_a_row_pause_longer_each_time(tmp_path: Path) -> None:
     reasons: list[str] = []
 
     def changed(member: Member) -> None:
@@ -165,7 +165,7 @@ async def test_crashes_in_a_row_pause_longer_each_time(tmp_path: Path):
     assert reasons == ["again in 0.01 s", "again in 0.02 s", "again in 0.04 s", "again in 0.04 s"]
 
 
-async def test_a_member_that_is_slow_to_start_is_starting_and_not_crashed(tmp_path: Path):
+async def test_a_member_that_is_slow_to_start_is_starting_and_not_crashed(tmp_path: Path) -> None:
     states: list[tuple[MemberState, str | None]] = []
     settings = StackSettings(start_s=1.5, remind_s=0.05)
     slow = program("import signal; signal.pause()", free_port())
@@ -181,7 +181,7 @@ async def test_a_member_that_is_slow_to_start_is_starting_and_not_crashed(tmp_pa
         await member.stop()
 
 
-async def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path):
+async def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
         settings = StackSettings(directory=tmp_path, ports={"s3": port}, only=("s3",))
@@ -191,7 +191,7 @@ async def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path):
     assert read_record(tmp_path) is None
 
 
-async def test_processes_that_a_killed_supervisor_leaves_are_ended_by_the_next_one(tmp_path: Path):
+async def test_processes_that_a_killed_supervisor_leaves_are_ended_by_the_next_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ratchet.cli", "up", "--dir", str(tmp_path), "--free-ports", "--only", "nats,s3"]
     supervisor = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
 
@@ -209,7 +209,7 @@ async def test_processes_that_a_killed_supervisor_leaves_are_ended_by_the_next_o
         assert not any(is_running(member.pid, member.started_at) for member in record.services.values())
 
 
-async def test_a_member_that_answers_nothing_is_started_again(tmp_path: Path):
+async def test_a_member_that_answers_nothing_is_started_again(tmp_path: Path) -> None:
     settings = StackSettings(
         directory=tmp_path, free_ports=True, only=("nats",), restart_first_s=0.1, silent_s=0.5, answer_s=0.5
     )
@@ -228,7 +228,7 @@ async def test_a_member_that_answers_nothing_is_started_again(tmp_path: Path):
         assert not psutil.pid_exists(frozen.pid)
 
 
-async def test_supervision_survives_a_disk_that_takes_nothing(tmp_path: Path):
+async def test_supervision_survives_a_disk_that_takes_nothing(tmp_path: Path) -> None:
     settings = StackSettings(directory=tmp_path, free_ports=True, only=("nats",), restart_first_s=0.1)
     async with Stack(settings) as stack:
         before = read_record(tmp_path)
@@ -249,7 +249,7 @@ async def test_supervision_survives_a_disk_that_takes_nothing(tmp_path: Path):
         await eventually(recorded, 30)
 
 
-async def test_supervision_survives_an_output_that_takes_nothing(tmp_path: Path):
+async def test_supervision_survives_an_output_that_takes_nothing(tmp_path: Path) -> None:
     def changed(_member: Member) -> None:
         raise OSError(28, "No space left on device")
 

@@ -48,7 +48,7 @@ async def exported() -> str:
 @pytest.mark.parametrize(("service", "name", "kind", "shape"), KNOWN, ids=[row[1] for row in KNOWN])
 async def test_metric_is_exported_as_operators_know_it(
     service: str, name: str, kind: str, shape: list[str] | list[float]
-):
+) -> None:
     families = {family.name: family for family in text_string_to_metric_families(await exported())}
 
     family = families[name.removesuffix("_total")]
@@ -63,7 +63,7 @@ async def test_metric_is_exported_as_operators_know_it(
     assert collector in vars(__import__(f"ratchet.{service}.metrics", fromlist=["metrics"])).values()
 
 
-async def test_a_failing_check_is_a_metric():
+async def test_a_failing_check_is_a_metric() -> None:
     async def broken() -> str:
         return "away"
 

@@ -55,7 +55,7 @@ def properties(new: Any) -> Any:
         lambda new: new["$defs"].update(other={"type": "string"}),
     ],
 )
-def test_optional_members_enum_values_and_words_may_be_added(edit: Change):
+def test_optional_members_enum_values_and_words_may_be_added(edit: Change) -> None:
     assert changed(edit) == []
 
 
@@ -93,6 +93,6 @@ def test_optional_members_enum_values_and_words_may_be_added(edit: Change):
         (lambda new: new.update({"if": {"required": ["kind"]}}), "", "if none became a condition"),
     ],
 )
-def test_every_other_change_is_named_with_its_place(edit: Change, path: str, what: str):
+def test_every_other_change_is_named_with_its_place(edit: Change, path: str, what: str) -> None:
     first = changed(edit)[0]
     assert (first.path, first.what[: len(what)]) == (path, what)

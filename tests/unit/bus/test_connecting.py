@@ -23,13 +23,13 @@ CONTRACTS = shop()
 
 @pytest.fixture
 def absent() -> str:
-    """Where no broker listens."""
+    """An address on which no broker listens."""
     (port,) = free_ports(1)
     return f"nats://127.0.0.1:{port}"
 
 
 async def attempts(absent: str, count: int, patience: Callable[[Callable[[], str]], Patience]) -> int:
-    """Let a bus try to connect so often; how many warnings that were."""
+    """Let a bus try to connect `count` times; returns the number of warnings."""
     tried, enough = 0, asyncio.Event()
 
     def address() -> str:
@@ -39,7 +39,7 @@ async def attempts(absent: str, count: int, patience: Callable[[Callable[[], str
             enough.set()
         return absent
 
-    structlog.reset_defaults()  # who made a client or ran a command before has raised the level
+    structlog.reset_defaults()  # a client or a command of an earlier test may have raised the level
     with capture_logs() as logs:
         settings = BusSettings("nats://127.0.0.1:1")
         connecting = asyncio.create_task(
@@ -88,7 +88,7 @@ async def test_a_program_serves_before_its_broker_is_there() -> None:
         assert await connection.check() == "the broker is not connected"
 
 
-async def test_what_never_connected_stops_at_once() -> None:
+async def test_a_connection_that_was_never_made_stops_at_once() -> None:
     async def connect() -> Bus:
         await asyncio.Event().wait()
         raise AssertionError("it never is")

@@ -1,4 +1,4 @@
-"""Bytes that are no message are one kind of error, whatever is wrong with them."""
+"""Bytes that hold no message raise one kind of error, whatever is wrong with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Note(Value, frozen=True, kw_only=True):
 
 
 @pytest.mark.parametrize("body", [*DAMAGED_JSON, *OFF_UNICODE], ids=lambda body: repr(body[:20]))
-def test_what_is_no_json_is_a_decode_error(body: bytes | str) -> None:
+def test_invalid_json_is_a_decode_error(body: bytes | str) -> None:
     for kind in (Note, Any):
         with pytest.raises(msgspec.DecodeError):
             decode(body, kind)
@@ -30,7 +30,7 @@ def test_another_type_is_a_validation_error() -> None:
         decode(b'{"kind": 7}', Note)
 
 
-def test_without_a_kind_it_is_the_json_that_it_is() -> None:
+def test_without_a_kind_the_plain_json_comes_back() -> None:
     assert decode(b'{"kind": [1, "x"]}') == {"kind": [1, "x"]}
 
 
@@ -39,6 +39,6 @@ def test_without_a_kind_it_is_the_json_that_it_is() -> None:
     [b"", b"\xc1", b"\x81\xa4kind\xa1\xff", b"\x81\xa4rest" + b"\x91" * 100_000, struct.pack(">BI", 0xDB, 2**31)],
     ids=lambda body: repr(body[:20]),
 )
-def test_what_is_no_messagepack_is_a_decode_error(body: bytes) -> None:
+def test_invalid_messagepack_is_a_decode_error(body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         unpack(body, Note)

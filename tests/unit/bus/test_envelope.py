@@ -1,4 +1,4 @@
-"""What is said about a message, beside its body."""
+"""The headers of a message, and its compression."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_following_event_names_its_cause_and_keeps_correlation_and_trace() -> 
     assert headers["traceparent"] == "00-abc-def-01"
 
 
-def test_what_was_kept_of_a_cause_is_the_same_as_the_delivery() -> None:
+def test_a_kept_cause_is_the_same_as_its_delivery() -> None:
     kept = Cause(event_id="the-cause", correlation_id="the-root", traceparent="00-abc-def-01")
     delivered = Received(
         message=trajectory("cause"),

@@ -1,4 +1,4 @@
-"""The library's face: what users import, and what the library may know."""
+"""The library's public names, and that it knows no word of the product."""
 
 from __future__ import annotations
 

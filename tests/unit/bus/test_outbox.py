@@ -131,7 +131,7 @@ async def test_while_the_spool_drains_newer_messages_wait_on_disk_behind_it(open
     assert broker.ids == ids(20)
 
 
-async def test_what_is_left_at_the_end_is_published_after_a_restart(open_spool: OpenSpool) -> None:
+async def test_messages_left_at_the_end_are_published_after_a_restart(open_spool: OpenSpool) -> None:
     spool, away = open_spool(), fake_broker()
     away.go_away()
     outbox = outbox_with(spool)
@@ -177,7 +177,7 @@ async def test_a_full_queue_and_a_full_disk_are_counted(open_spool: OpenSpool) -
     assert outbox.stats.overflowed == 30 - kept
 
 
-async def test_without_a_disk_the_broker_still_gets_what_it_can_take() -> None:
+async def test_without_a_disk_the_broker_still_gets_messages_while_it_is_there() -> None:
     outbox, broker = outbox_with(NoSpool()), fake_broker()
     async with publishing(outbox, broker):
         outbox.put(trajectory("0"))
@@ -193,7 +193,7 @@ async def test_without_a_disk_the_broker_still_gets_what_it_can_take() -> None:
     assert (outbox.stats.overflowed, outbox.pending) == (1, 0)
 
 
-async def test_an_invalid_message_is_refused_at_the_door() -> None:
+async def test_an_invalid_message_is_refused_before_it_is_queued() -> None:
     outbox = outbox_with(NoSpool())
     with pytest.raises(InvalidMessage):
         outbox.put(msgspec.structs.replace(trajectory(), trajectory_id="not a uuid"))
@@ -208,7 +208,7 @@ async def test_flushing_gives_up_at_its_deadline(open_spool: OpenSpool) -> None:
         assert not await outbox.flush(0.05)
 
 
-async def test_what_is_queued_is_kept_however_impatiently_the_outbox_is_ended(open_spool: OpenSpool) -> None:
+async def test_queued_messages_are_kept_when_the_outbox_is_cancelled(open_spool: OpenSpool) -> None:
     async def connect() -> Any:
         await forgetful()
 
@@ -262,7 +262,7 @@ async def test_the_queue_is_bounded_in_bytes(open_spool: OpenSpool) -> None:
     assert len(broker.ids) == 5
 
 
-async def test_what_is_sent_together_is_bounded_in_bytes() -> None:
+async def test_a_batch_is_bounded_in_bytes() -> None:
     broker = fake_broker()
     broker.nc.max_payload = 100_000_000
     broker.answering.clear()

@@ -1,4 +1,4 @@
-"""Durable publishing: batches, refusals, and what a caller learns."""
+"""Durable publishing: batches, refusals, and the errors that callers get."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Stream:
     error: dict[str, object] | None = None
     silent: bool = False
     answering: asyncio.Event | None = None
-    """Nothing is answered before it is set."""
+    """Requests wait until it is set."""
     stored: list[str] = field(default_factory=list)
     requests: int = 0
     _open: list[str] = field(default_factory=list)

@@ -39,7 +39,7 @@ STREAM = REGISTRY["topics"][TOPIC]["stream"]
         (lambda new: new.update(dead_letters=TOPIC), "`dead_letters` must name the topic of the dead letters"),
     ],
 )
-def test_what_does_not_hold_together_is_refused_in_words(change: Change, reason: str) -> None:
+def test_a_contradiction_is_refused_with_its_reason(change: Change, reason: str) -> None:
     registry = copy.deepcopy(REGISTRY)
     change(registry)
 

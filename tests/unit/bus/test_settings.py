@@ -20,5 +20,5 @@ from ratchet.bus.settings import without_user
         ("127.0.0.1:4222", "127.0.0.1:4222"),
     ],
 )
-def test_user_and_password_are_left_out(url: str, expected: str):
+def test_user_and_password_are_left_out(url: str, expected: str) -> None:
     assert without_user(url) == expected

@@ -53,7 +53,7 @@ async def test_records_come_out_in_the_order_they_went_in(tmp_path: Path) -> Non
     spool.close()
 
 
-async def test_a_restart_keeps_what_was_not_published(tmp_path: Path) -> None:
+async def test_a_restart_keeps_unpublished_records(tmp_path: Path) -> None:
     spool = Spool(tmp_path, ROOM)
     for number in range(100):
         spool.append(record(number))
@@ -70,7 +70,7 @@ async def test_a_restart_keeps_what_was_not_published(tmp_path: Path) -> None:
     again.close()
 
 
-async def test_what_does_not_fit_is_refused_and_counted(tmp_path: Path) -> None:
+async def test_records_that_do_not_fit_are_refused_and_counted(tmp_path: Path) -> None:
     spool, broker = Spool(tmp_path, 1_000), Broker()
     kept = [number for number in range(100) if spool.append(record(number))]
     assert 0 < len(kept) < 100
@@ -155,7 +155,7 @@ async def test_one_altered_byte_costs_one_record_and_is_counted(tmp_path: Path, 
     again.close()
 
 
-async def test_bytes_that_came_in_between_or_were_lost_cost_no_other_record(tmp_path: Path) -> None:
+async def test_inserted_and_lost_bytes_cost_no_other_record(tmp_path: Path) -> None:
     spool = Spool(tmp_path, ROOM)
     for number in range(10):
         spool.append(record(number, 50))
@@ -203,7 +203,7 @@ async def test_an_unreadable_cursor_publishes_again_rather_than_losing(tmp_path:
     again.close()
 
 
-async def test_what_is_published_gives_its_room_back_when_the_cursor_cannot_be_written(tmp_path: Path) -> None:
+async def test_published_records_free_their_room_when_the_cursor_cannot_be_written(tmp_path: Path) -> None:
     spool, broker = Spool(tmp_path, ROOM), Broker()
     for number in range(10):
         spool.append(record(number))
@@ -239,7 +239,7 @@ def test_processes_under_one_parent_get_a_directory_each_and_leftovers_are_taken
     second.close()
 
 
-async def test_what_processes_left_that_came_back_no_more_is_drained_by_a_sibling(tmp_path: Path) -> None:
+async def test_spools_of_processes_that_never_came_back_are_drained_by_a_sibling(tmp_path: Path) -> None:
     spools = [Spool.claim(tmp_path, ROOM) for _ in range(4)]
     for number, spool in enumerate(spools):
         spool.append(record(number))
@@ -278,7 +278,7 @@ def test_an_open_directory_of_ours_is_closed_to_others(tmp_path: Path) -> None:
     assert directory.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_directory_that_somebody_else_may_have_prepared_is_not_used(tmp_path: Path) -> None:
+def test_a_directory_of_another_user_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="belongs to another user"):

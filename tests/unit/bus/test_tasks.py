@@ -1,4 +1,4 @@
-"""A task that is ended has ended: a cancel that got lost is asked for again."""
+"""`end` waits until a task has ended: it cancels again when a cancel got lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_a_request_that_is_answered_as_it_is_cancelled_ends_all_the_same()
     assert task.cancelled()
 
 
-async def test_who_ends_a_task_and_is_cancelled_meanwhile_leaves_once_it_has_ended() -> None:
+async def test_ending_a_task_while_being_cancelled_returns_once_the_task_has_ended() -> None:
     task = await begun()
     ending = asyncio.create_task(end(task, again_s=0.05))
     await asyncio.sleep(0)
@@ -48,7 +48,7 @@ async def test_who_ends_a_task_and_is_cancelled_meanwhile_leaves_once_it_has_end
     assert (ending.cancelled(), task.cancelled()) == (True, True)
 
 
-async def test_what_a_task_failed_with_stays_with_it() -> None:
+async def test_the_error_of_a_failed_task_stays_with_it() -> None:
     async def fail() -> None:
         raise ValueError("its own")
 

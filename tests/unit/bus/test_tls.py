@@ -1,4 +1,4 @@
-"""An address that asks for TLS gets it: nothing is said in clear text, whatever answers there."""
+"""An address that asks for TLS gets it: no credential is sent in clear text, whatever answers there."""
 
 from __future__ import annotations
 

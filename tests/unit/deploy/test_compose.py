@@ -29,18 +29,18 @@ EXAMPLE = assignments((REPOSITORY / ".env.example").read_text())
 TEXT = (REPOSITORY / "docker-compose.yml").read_text()
 
 
-def test_file_follows_the_compose_specification():
+def test_file_follows_the_compose_specification() -> None:
     schema = json.loads((files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json").read_text())
 
-    found = jsonschema.validators.validator_for(schema)(schema).iter_errors(compose())
-    assert [f"{error.json_path}: {error.message}" for error in found] == []
+    errors = jsonschema.validators.validator_for(schema)(schema).iter_errors(compose())
+    assert [f"{error.json_path}: {error.message}" for error in errors] == []
 
 
-def test_every_service_of_the_embedded_stack_is_there():
+def test_every_service_of_the_embedded_stack_is_there() -> None:
     assert set(OURS) <= set(services())
 
 
-def test_every_variable_is_in_the_example_and_a_missing_secret_names_the_remedy():
+def test_every_variable_is_in_the_example_and_a_missing_secret_names_the_remedy() -> None:
     known = EXAMPLE
     used = {match[1]: match[0] for match in VARIABLE.finditer(TEXT)}
 
@@ -56,12 +56,12 @@ SETTINGS = OURS | {"trainer_gpu": OURS["trainer_worker"]}
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
-def test_command_runs_a_module_that_exists(name: str):
+def test_command_runs_a_module_that_exists(name: str) -> None:
     assert services()[name]["command"] == ["python", "-m", SETTINGS[name].module]
     assert find_spec(f"{SETTINGS[name].module}.__main__")
 
 
-def test_init_runs_a_module_with_a_main():
+def test_init_runs_a_module_with_a_main() -> None:
     command = services()["init"]["command"]
 
     assert command[:2] == ["python", "-m"]
@@ -71,23 +71,23 @@ def test_init_runs_a_module_with_a_main():
 def _variables(settings: type[BaseSettings]) -> set[str]:
     """Names of the environment variables that a settings class reads."""
     prefix = settings.model_config.get("env_prefix", "")
-    found: set[str] = set()
+    names: set[str] = set()
     for name, field in settings.model_fields.items():
         alias: Any = field.validation_alias
         choices = alias.choices if isinstance(alias, AliasChoices) else [f"{prefix}{name}".upper()]
-        found |= {str(choice) for choice in choices}
-    return found
+        names |= {str(choice) for choice in choices}
+    return names
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
-def test_environment_names_are_settings_of_the_service(name: str):
+def test_environment_names_are_settings_of_the_service(name: str) -> None:
     settings = importlib.import_module(f"{SETTINGS[name].module}.settings").Settings
     known = _variables(settings) | _variables(SharedSettings) | {HUB_VARIABLE}
 
     assert set(services()[name].get("environment", {})) <= known
 
 
-def test_a_base_model_that_was_trained_on_can_be_fetched_where_it_is_served_and_only_when_asked_for():
+def test_trainer_and_engine_fetch_base_models_from_the_hub_only_when_it_is_switched_on() -> None:
     for name in ("trainer_worker", "trainer_gpu", "engine_local"):
         assert services()[name]["environment"][HUB_VARIABLE] == "${HUB:-0}"
         assert "front" in services()[name]["networks"]
@@ -95,7 +95,7 @@ def test_a_base_model_that_was_trained_on_can_be_fetched_where_it_is_served_and_
     assert EXAMPLE["HUB"] == "0"
 
 
-def test_an_object_store_elsewhere_can_be_reached_by_all_that_use_it():
+def test_every_user_of_the_object_store_can_reach_one_elsewhere() -> None:
     users = [name for name, one in services().items() if "RATCHET_S3_ENDPOINT" in one.get("environment", {})]
 
     assert {"init", "rl_coordinator", "trainer_worker", "trainer_gpu", "engine_local", "canary_deployer"} == set(users)
@@ -104,7 +104,7 @@ def test_an_object_store_elsewhere_can_be_reached_by_all_that_use_it():
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
-def test_no_container_is_killed_before_its_service_had_its_time_to_stop(name: str):
+def test_no_container_is_killed_before_its_service_had_time_to_stop(name: str) -> None:
     settings = importlib.import_module(f"{SETTINGS[name].module}.settings").Settings
     drain = settings.model_fields.get("drain_s")
     own_s = SharedSettings().shutdown_s + (drain.default if drain else 0)
@@ -114,7 +114,7 @@ def test_no_container_is_killed_before_its_service_had_its_time_to_stop(name: st
     assert float(grace.removesuffix("s")) > own_s
 
 
-def test_gateway_and_deployer_send_the_engine_one_key_and_the_deployer_knows_the_gateway_s():
+def test_gateway_and_deployer_send_the_engine_one_key_and_the_deployer_knows_the_gateway_s() -> None:
     gateway, deployer = (services()[name]["environment"] for name in ("gateway", "canary_deployer"))
 
     assert gateway["RATCHET_ENGINE_URL"] == deployer["RATCHET_ENGINE_URL"]
@@ -122,7 +122,7 @@ def test_gateway_and_deployer_send_the_engine_one_key_and_the_deployer_knows_the
     assert json.loads(gateway["RATCHET_GATEWAY_API_KEYS"]) == [deployer["RATCHET_CANARY_GATEWAY_API_KEY"]]
 
 
-def test_the_gpu_worker_comes_with_its_profile_reserves_a_gpu_and_has_a_pool():
+def test_the_gpu_worker_comes_with_its_profile_reserves_a_gpu_and_has_a_pool() -> None:
     worker = services()["trainer_gpu"]
     (device,) = worker["deploy"]["resources"]["reservations"]["devices"]
 
@@ -134,14 +134,14 @@ def test_the_gpu_worker_comes_with_its_profile_reserves_a_gpu_and_has_a_pool():
     assert "trainer_gpu" not in {needed for one in services().values() for needed in one.get("depends_on", {})}
 
 
-def test_slots_of_the_example_are_what_the_coordinator_reads():
+def test_the_coordinator_reads_the_slots_of_the_example() -> None:
     settings = importlib.import_module("ratchet.rl_coordinator.settings").Settings
 
     slots = settings.model_validate({"slots": json.loads(EXAMPLE["TRAINING_SLOTS"].strip("'"))}).slots
     assert dict(slots) == {"default": 1}
 
 
-def test_the_example_can_be_sourced_by_a_shell_as_compose_reads_it():
+def test_the_example_can_be_sourced_by_a_shell_as_compose_reads_it() -> None:
     words = subprocess.run(
         ["sh", "-ec", f". {REPOSITORY}/.env.example; printf '%s' \"$TRAINING_SLOTS\""],
         capture_output=True,
@@ -151,7 +151,7 @@ def test_the_example_can_be_sourced_by_a_shell_as_compose_reads_it():
     assert json.loads(words.stdout) == {"default": 1}
 
 
-def test_clickhouse_s_logs_about_itself_have_an_end():
+def test_clickhouse_s_logs_about_itself_have_an_end() -> None:
     root = ElementTree.parse(REPOSITORY / "deploy/docker/clickhouse.xml").getroot()
 
     logs = [one for one in root if one.tag.endswith("_log")]
@@ -163,7 +163,7 @@ def test_clickhouse_s_logs_about_itself_have_an_end():
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
-def test_addresses_name_services_of_the_file_and_their_ports(name: str):
+def test_addresses_name_services_of_the_file_and_their_ports(name: str) -> None:
     ports = {"nats": 4222, "clickhouse": 8123, "minio": 9000} | {spec.name: spec.port for spec in SERVICES if spec.port}
     for value in services()[name].get("environment", {}).values():
         for host, port in re.findall(r"(?:http|nats)://(?:[^@/]*@)?(\w+):(\d+)", value):
@@ -171,7 +171,7 @@ def test_addresses_name_services_of_the_file_and_their_ports(name: str):
 
 
 @pytest.mark.parametrize("name", sorted(services()))
-def test_service_is_confined(name: str):
+def test_service_is_confined(name: str) -> None:
     service = services()[name]
 
     assert service["cap_drop"] == ["ALL"]
@@ -187,14 +187,14 @@ def test_service_is_confined(name: str):
 
 
 @pytest.mark.parametrize("name", sorted(set(services()) - ONE_SHOT))
-def test_lasting_service_is_watched_and_restarted(name: str):
+def test_lasting_service_is_watched_and_restarted(name: str) -> None:
     service = services()[name]
 
     assert service["restart"] == "unless-stopped"
     assert service["healthcheck"]["test"][0] == "CMD"
 
 
-def test_ports_are_published_on_the_loopback_address_only():
+def test_ports_are_published_on_the_loopback_address_only() -> None:
     published = [port for service in services().values() for port in service.get("ports", [])]
 
     assert published
@@ -202,14 +202,14 @@ def test_ports_are_published_on_the_loopback_address_only():
 
 
 @pytest.mark.parametrize("name", sorted(services()))
-def test_dependencies_wait_for_health_or_for_the_end(name: str):
+def test_dependencies_wait_for_health_or_for_the_end(name: str) -> None:
     for needed, wait in services()[name].get("depends_on", {}).items():
         expected = "service_completed_successfully" if needed in ONE_SHOT else "service_healthy"
         assert wait["condition"] == expected
 
 
 @pytest.mark.parametrize("name", sorted(services()))
-def test_mounts_are_named_volumes_or_files_of_the_repository(name: str):
+def test_mounts_are_named_volumes_or_files_of_the_repository(name: str) -> None:
     for mount in services()[name].get("volumes", []):
         source = mount.split(":")[0]
         if source.startswith("./"):
@@ -219,7 +219,7 @@ def test_mounts_are_named_volumes_or_files_of_the_repository(name: str):
             assert source in compose()["volumes"]
 
 
-def test_prometheus_scrapes_every_service_at_its_health_port():
+def test_prometheus_scrapes_every_service_at_its_health_port() -> None:
     config = yaml.safe_load((REPOSITORY / "deploy/prometheus/prometheus.yml").read_text())
 
     targets = config["scrape_configs"][0]["static_configs"][0]["targets"]
@@ -227,7 +227,7 @@ def test_prometheus_scrapes_every_service_at_its_health_port():
     assert config["scrape_configs"][0]["dns_sd_configs"][0]["names"] == ["trainer_gpu"]
 
 
-def test_every_alert_links_a_section_of_the_operations_guide():
+def test_every_alert_links_a_section_of_the_operations_guide() -> None:
     rules = yaml.safe_load((REPOSITORY / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
     headings = re.findall(r"^#+ (.+)$", (REPOSITORY / "docs/operations.md").read_text(), re.MULTILINE)
     anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -16,19 +16,19 @@ SPECS: dict[str, ContainerSpec] = {
 }
 
 
-def test_servers_are_embedded_unless_containers_are_asked_for():
+def test_servers_are_embedded_unless_containers_are_asked_for() -> None:
     assert not in_containers({})
     assert not in_containers({"RATCHET_TEST_SERVERS": "embedded"})
     assert in_containers({"RATCHET_TEST_SERVERS": "containers"})
 
 
-def test_another_choice_is_refused_with_both_names():
+def test_another_choice_is_refused_with_both_names() -> None:
     with pytest.raises(pytest.UsageError, match="embedded or containers, not 'podman'"):
         in_containers({"RATCHET_TEST_SERVERS": "podman"})
 
 
 @pytest.mark.parametrize("name", sorted(SPECS))
-def test_container_has_the_image_command_and_variables_of_the_compose_file(name: str):
+def test_container_has_the_image_command_and_variables_of_the_compose_file(name: str) -> None:
     spec, service = SPECS[name], services()[name]
 
     assert spec.image == service["image"]
@@ -37,7 +37,7 @@ def test_container_has_the_image_command_and_variables_of_the_compose_file(name:
 
 
 @pytest.mark.parametrize("name", sorted(SPECS))
-def test_clients_reach_the_first_port_and_readiness_is_asked_at_an_exposed_one(name: str):
+def test_clients_reach_the_first_port_and_readiness_is_asked_at_an_exposed_one(name: str) -> None:
     spec = SPECS[name]
     urls = [part for key in ("x-broker", "x-warehouse", "x-objects") for part in compose()[key].values()]
 
@@ -47,13 +47,13 @@ def test_clients_reach_the_first_port_and_readiness_is_asked_at_an_exposed_one(n
 
 
 @pytest.mark.parametrize("name", sorted(SPECS))
-def test_mounted_files_exist_where_the_compose_file_mounts_them(name: str):
+def test_mounted_files_exist_where_the_compose_file_mounts_them(name: str) -> None:
     for place, source in SPECS[name].mounts.items():
         assert (REPOSITORY / source).is_file()
         assert f"./{source}:{place}:ro" in services()[name]["volumes"]
 
 
-def test_urls_are_what_the_settings_take():
+def test_the_settings_take_the_urls() -> None:
     urls = {name: spec.url.format(port=1000) for name, spec in SPECS.items()}
 
     settings = SharedSettings(nats_url=urls["nats"], clickhouse_url=urls["clickhouse"], s3_endpoint=urls["minio"])

@@ -27,26 +27,26 @@ def names(query: str) -> set[str]:
 def known() -> set[str]:
     """Every sample name that a service may export."""
     import_all_metrics()
-    found = {"up"}
+    samples = {"up"}
     for family in REGISTRY.collect():
         endings = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])
-        found |= {family.name + ending for ending in endings}
-    return found
+        samples |= {family.name + ending for ending in endings}
+    return samples
 
 
-def test_file_is_what_the_generator_makes():
+def test_the_file_is_fresh() -> None:
     assert main(["--check"]) == 0
     assert json.loads(TARGET.read_text()) == dashboard()
 
 
-def test_rows_follow_the_loop():
+def test_rows_follow_the_loop() -> None:
     rows = [panel["title"] for panel in dashboard()["panels"] if panel["type"] == "row"]
 
     assert rows == ["Collection", "Rewards", "Training", "Model performance", "Deployment health"]
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
-def test_panel_says_what_it_shows_and_reads_metrics_that_exist(panel: dict[str, Any]):
+def test_a_panel_has_a_description_and_reads_metrics_that_exist(panel: dict[str, Any]) -> None:
     assert panel["description"]
     assert panel["fieldConfig"]["defaults"]["unit"]
     assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"][0]["value"] is None
@@ -55,7 +55,7 @@ def test_panel_says_what_it_shows_and_reads_metrics_that_exist(panel: dict[str, 
         assert names(target["expr"]) <= known()
 
 
-def test_panels_do_not_overlap():
+def test_panels_do_not_overlap() -> None:
     cells = [
         (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
         for panel in dashboard()["panels"]
@@ -66,14 +66,14 @@ def test_panels_do_not_overlap():
     assert len(cells) == len(set(cells))
 
 
-def test_alerts_read_metrics_that_exist():
+def test_alerts_read_metrics_that_exist() -> None:
     groups = yaml.safe_load((REPOSITORY / "deploy/prometheus/alerts.yml").read_text())["groups"]
 
     for rule in groups[0]["rules"]:
         assert names(rule["expr"]) <= known()
 
 
-def test_every_panel_asks_the_provisioned_datasource():
+def test_every_panel_asks_the_provisioned_datasource() -> None:
     folder = REPOSITORY / "deploy/grafana/provisioning/datasources"
     (source,) = yaml.safe_load((folder / "prometheus.yml").read_text())["datasources"]
 

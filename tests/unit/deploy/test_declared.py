@@ -33,7 +33,7 @@ def canonical(requirement: str) -> str:
 
 
 def declared(*extras: str) -> set[str]:
-    """What the base and these extras declare."""
+    """The packages that the base and these extras declare."""
     listed = [*PROJECT["dependencies"], *(one for name in extras for one in PROJECT["optional-dependencies"][name])]
     return {canonical(one) for one in listed}
 
@@ -53,20 +53,20 @@ installed = functools.cache(packages_distributions)
 
 
 def undeclared(folder: Path, known: set[str]) -> set[str]:
-    """Imports of a folder whose packages nobody declares."""
+    """Imports of a folder whose packages are not declared."""
     distributions = installed()
     files = [path for path in folder.rglob("*.py") if "node_modules" not in path.parts]
-    found = {name for path in files for name in imported(path)}
-    return {name for name in found if not {canonical(one) for one in distributions.get(name, [])} & known}
+    names = {name for path in files for name in imported(path)}
+    return {name for name in names if not {canonical(one) for one in distributions.get(name, [])} & known}
 
 
 @pytest.mark.parametrize("service", sorted(path.name for path in (REPOSITORY / "services/ratchet").glob("[!_]*/")))
-def test_a_service_imports_what_the_base_or_its_extra_declares(service: str):
+def test_a_service_imports_what_the_base_or_its_extra_declares(service: str) -> None:
     extras = [EXTRAS[service]] if service in EXTRAS else []
 
     assert undeclared(REPOSITORY / "services/ratchet" / service, declared(*extras)) == set()
 
 
 @pytest.mark.parametrize("folder", ["tests", "examples", "tools"])
-def test_everything_else_imports_what_some_extra_declares(folder: str):
+def test_everything_else_imports_what_some_extra_declares(folder: str) -> None:
     assert undeclared(REPOSITORY / folder, declared(*PROJECT["optional-dependencies"])) == set()

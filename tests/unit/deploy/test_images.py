@@ -25,16 +25,16 @@ def instructions(path: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
-def test_instructions_are_known_and_bases_pinned(path: Path):
-    found = instructions(path)
+def test_instructions_are_known_and_bases_pinned(path: Path) -> None:
+    steps = instructions(path)
 
-    assert {word for word, _ in found} <= INSTRUCTIONS
-    assert all(re.search(r":\d+\.\d+\.\d+-\S+@sha256:[0-9a-f]{64}", rest) for word, rest in found if word == "FROM")
-    assert len({rest.split()[0] for word, rest in found if word == "FROM"}) == 1
+    assert {word for word, _ in steps} <= INSTRUCTIONS
+    assert all(re.search(r":\d+\.\d+\.\d+-\S+@sha256:[0-9a-f]{64}", rest) for word, rest in steps if word == "FROM")
+    assert len({rest.split()[0] for word, rest in steps if word == "FROM"}) == 1
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
-def test_copied_files_exist_and_are_not_ignored(path: Path):
+def test_copied_files_exist_and_are_not_ignored(path: Path) -> None:
     allowed = [line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     sources = [
         part
@@ -50,16 +50,16 @@ def test_copied_files_exist_and_are_not_ignored(path: Path):
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
-def test_image_runs_without_root_and_installs_the_pinned_versions(path: Path):
-    found = instructions(path)
+def test_image_runs_without_root_and_installs_the_pinned_versions(path: Path) -> None:
+    steps = instructions(path)
 
-    assert [rest for word, rest in found if word == "USER"] == ["10001:10001"]
-    installs = [rest for word, rest in found if word == "RUN" and "pip install" in rest]
+    assert [rest for word, rest in steps if word == "USER"] == ["10001:10001"]
+    installs = [rest for word, rest in steps if word == "RUN" and "pip install" in rest]
     assert installs
     assert all("constraints.txt" in one for one in installs)
 
 
-def test_only_the_torch_image_installs_extras_and_they_exist():
+def test_only_the_torch_image_installs_extras_and_they_exist() -> None:
     text = {path.stem: path.read_text() for path in DOCKERFILES}
     extras = re.search(r"'\.\[([\w,]+)\]'", text["torch"])
 
@@ -70,7 +70,7 @@ def test_only_the_torch_image_installs_extras_and_they_exist():
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
-def test_command_is_an_entry_point(path: Path):
+def test_command_is_an_entry_point(path: Path) -> None:
     (command,) = [json.loads(rest) for word, rest in instructions(path) if word == "CMD"]
 
     if command[0] == "python":
@@ -79,7 +79,7 @@ def test_command_is_an_entry_point(path: Path):
         assert command[0] in PROJECT["scripts"]
 
 
-def test_images_carry_the_version_of_the_project():
+def test_images_carry_the_version_of_the_project() -> None:
     for image in (compose()["x-light"]["image"], compose()["x-torch"]["image"], services()["trainer_gpu"]["image"]):
         assert image.endswith(f":{PROJECT['version']}")
     for path in DOCKERFILES:

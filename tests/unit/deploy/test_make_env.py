@@ -17,7 +17,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_secret_is_filled_and_none_twice(folder: Path):
+def test_every_secret_is_filled_and_none_twice(folder: Path) -> None:
     main(folder)
 
     example = assignments((folder / ".env.example").read_text())
@@ -28,13 +28,13 @@ def test_every_secret_is_filled_and_none_twice(folder: Path):
     assert len(set(secrets)) == len(secrets)
 
 
-def test_file_is_private(folder: Path):
+def test_file_is_private(folder: Path) -> None:
     main(folder)
 
     assert (folder / ".env").stat().st_mode & 0o777 == 0o600
 
 
-def test_second_run_changes_nothing(folder: Path):
+def test_second_run_changes_nothing(folder: Path) -> None:
     main(folder)
     before = (folder / ".env").read_text()
 
@@ -43,7 +43,7 @@ def test_second_run_changes_nothing(folder: Path):
     assert (folder / ".env").read_text() == before
 
 
-def test_new_name_is_added_and_known_values_stay(folder: Path):
+def test_new_name_is_added_and_known_values_stay(folder: Path) -> None:
     (folder / ".env").write_text("NATS_PASSWORD=mine\n")
 
     main(folder)
@@ -53,7 +53,7 @@ def test_new_name_is_added_and_known_values_stay(folder: Path):
     assert written["GRAFANA_PASSWORD"]
 
 
-def test_env_is_never_committed():
+def test_env_is_never_committed() -> None:
     ignored = (REPOSITORY / ".gitignore").read_text().splitlines()
 
     assert ".env" in ignored

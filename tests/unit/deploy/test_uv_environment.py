@@ -16,7 +16,7 @@ install.index-url='https://user:p%40ss@index.example/simple'
 """
 
 
-def test_what_pip_is_configured_for_is_said_to_uv():
+def test_uv_gets_the_configuration_of_pip() -> None:
     assert uv_environment(options(LISTING), {}) == {
         "UV_DEFAULT_INDEX": "https://user:p%40ss@index.example/simple",
         "UV_INDEX": "https://a.example/simple https://b.example/simple",
@@ -27,11 +27,11 @@ def test_what_pip_is_configured_for_is_said_to_uv():
     }
 
 
-def test_a_list_is_joined_as_uv_reads_it():
+def test_a_list_is_joined_as_uv_reads_it() -> None:
     assert uv_environment({"find-links": "/a\n/b"}, {})["UV_FIND_LINKS"] == "/a,/b"
 
 
-def test_uv_s_own_variables_win():
+def test_uv_s_own_variables_win() -> None:
     assert uv_environment(options(LISTING), {"UV_INDEX": "mine", "UV_INDEX_STRATEGY": "first-index"}).keys() == {
         "UV_DEFAULT_INDEX",
         "UV_FIND_LINKS",
@@ -40,5 +40,5 @@ def test_uv_s_own_variables_win():
     }
 
 
-def test_a_pip_without_configuration_leaves_uv_to_itself():
+def test_a_pip_without_configuration_leaves_uv_to_itself() -> None:
     assert uv_environment(options(""), {}) == {"UV_INDEX_STRATEGY": "unsafe-best-match"}

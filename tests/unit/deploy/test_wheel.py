@@ -1,4 +1,4 @@
-"""The wheel ships the code, the example that `ratchet demo` drives, what the program reads at run time, and no more."""
+"""The wheel ships the code, the example of `ratchet demo`, the files that are read at run time, and no more."""
 
 from __future__ import annotations
 

@@ -31,28 +31,28 @@ def names_in(path: Path) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("promise", sorted(rows()))
-def test_a_promise_is_whole(promise: str):
+def test_a_promise_is_complete(promise: str) -> None:
     cells = rows()[promise]
     assert len(cells) == 4
     assert all(cells), "a promise without conditions or limits was not thought through"
 
 
 @pytest.mark.parametrize("promise", sorted(rows()))
-def test_the_tests_behind_a_promise_exist(promise: str):
+def test_the_tests_behind_a_promise_exist(promise: str) -> None:
     tests = TEST.findall(rows()[promise][2])
     assert tests
     assert [f"{path}::{name}" for path, name in tests if name not in names_in(ROOT / path)] == []
 
 
-def test_the_commands_behind_promises_exist():
+def test_the_commands_behind_promises_exist() -> None:
     targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(COMMAND.findall(PAGE.read_text())) <= targets
 
 
-def test_every_promise_stands_once():
+def test_every_promise_stands_once() -> None:
     assert len(ROW.findall(PAGE.read_text())) == len(rows()) > 20
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/README.md", "docs/architecture.md", "docs/operations.md"])
-def test_pages_that_promise_point_to_the_table(page: str):
+def test_pages_that_promise_point_to_the_table(page: str) -> None:
     assert "guarantees.md" in (ROOT / page).read_text()

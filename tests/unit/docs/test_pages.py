@@ -1,4 +1,4 @@
-"""What the documentation points at is there: links, anchors, paths of the repository, Python that compiles."""
+"""Links, anchors and paths of the documentation lead somewhere, and its Python compiles."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def broken_links(page: Path, text: str) -> Iterator[str]:
         if re.match(r"\w+:", link):
             continue
         target, _, anchor = link.partition("#")
-        found = (page.parent / target).resolve() if target else page
-        if not found.exists() or (anchor and found.suffix == ".md" and anchor not in anchors(found)):
+        page_of_link = (page.parent / target).resolve() if target else page
+        if not page_of_link.exists() or (
+            anchor and page_of_link.suffix == ".md" and anchor not in anchors(page_of_link)
+        ):
             yield link
 
 
@@ -59,12 +61,12 @@ def broken_python(page: Path, text: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_paths_and_python_of_a_page_are_sound(page: Path):
+def test_links_paths_and_python_of_a_page_are_sound(page: Path) -> None:
     text = page.read_text()
     assert [*broken_links(page, text), *missing_paths(text), *broken_python(page, text)] == []
 
 
-def test_what_is_not_there_is_found():
+def test_broken_links_paths_and_python_are_noticed() -> None:
     page = ROOT / "README.md"
     assert list(broken_links(page, "[a](docs/nope.md) [b](README.md#nope) [c](https://example.com)")) == [
         "docs/nope.md",
@@ -74,7 +76,7 @@ def test_what_is_not_there_is_found():
     assert list(broken_python(page, "```python\nif\n```\n"))
 
 
-def test_every_guide_is_in_the_index():
+def test_every_guide_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     guides = [one.name for one in (ROOT / "docs" / "guides").glob("*.md")]
     assert [name for name in guides if f"guides/{name}" not in index] == []
