@@ -1,6 +1,6 @@
 """Composition root of the trainer worker.
 
-RL_JOBS, own pool ── Consumer ── handlers.Dispatches ── Slots ── Attempt ── Child (a process: child.py)
+RL_JOBS, own pool ── Consumer ── handlers.Dispatches ── Slots ── Attempt ── Child (a process: training/child.py)
                                        WarmLink ── forked from the warm parent ─┘
                                                                    ├── heartbeat: training.status
                                                                    ├── watch: `jobs` bucket
@@ -10,23 +10,27 @@ RL_JOBS, own pool ── Consumer ── handlers.Dispatches ── Slots ──
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import importlib.util
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import os
+import shutil
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import Handlers
+from ratchet.bus.received import Received
 from ratchet.contract import TrainingDispatch
 from ratchet.contract.state import JOBS, Job
-from ratchet.errors import MissingExtra
+from ratchet.errors import ConfigError, MissingExtra
 from ratchet.service.contracts import load_contracts
 from ratchet.service.runtime import App, Component
 from ratchet.stores.objects import Objects
-from ratchet.trainer_worker.attempt import Attempt, Tools
+from ratchet.trainer_worker.attempt import Attempt
 from ratchet.trainer_worker.handlers import Dispatches, Slots
 from ratchet.trainer_worker.settings import Settings
 from ratchet.trainer_worker.warm_link import WarmLink
-from ratchet.trainer_worker.work_directory import own_directory
 
 NAME = "trainer_worker"
 REQUIRED = ("torch", "transformers", "peft", "accelerate", "datasets", "trl")
@@ -44,13 +48,39 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         await bus.close()
 
 
+@contextmanager
+def own_directory(path: Path) -> Generator[None]:
+    """Hold the work directory for this worker alone, and empty it of what a killed worker left there.
+
+    The lock ends with the process. Raises `ConfigError` while another worker holds it.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another worker named {path.name} works in {path}; "
+                "RATCHET_TRAINER_WORKER gives this one a name of its own"
+            ) from error
+        for left in path.iterdir():
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+    finally:
+        os.close(directory)
+
+
 def assembled(settings: Settings, bus: Bus, objects: Objects) -> App:
     """The worker on connections that are open."""
     jobs = bus.bucket(JOBS, Job)
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
     warm = WarmLink(settings.work, settings.warm_delay_s) if settings.warm and not missing else None
-    tools = Tools(bus.publish, jobs, objects, settings, bus.now, warm)
-    slots = Slots(settings.slots, lambda received: Attempt(received, tools))
+
+    def attempt(received: Received[TrainingDispatch]) -> Attempt:
+        return Attempt(received, bus=bus, jobs=jobs, objects=objects, settings=settings, warm=warm)
+
+    slots = Slots(settings.slots, attempt)
     components: list[Component] = [slots] if warm is None else [warm, slots]
     if not missing:
         handlers: Handlers = {TrainingDispatch: Dispatches(slots, jobs, settings.worker).on_dispatches}

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import platform
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 from msgspec.structs import replace
 
+from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.received import Received
 from ratchet.bus.tasks import end
-from ratchet.contract import Message, TrainingDispatch, TrainingStatus
+from ratchet.contract import TrainingDispatch, TrainingStatus
 from ratchet.contract.state import Job
 from ratchet.contract.training import Artifacts, TrainingError
 from ratchet.errors import ContractError, RatchetError, Rejected, Unavailable
@@ -39,9 +38,8 @@ from ratchet.trainer_worker.domain import (
     must_stop,
 )
 from ratchet.trainer_worker.errors import TimedOut, error_code
-from ratchet.trainer_worker.job import Finished, Saved
+from ratchet.trainer_worker.job import Finished, JobSpec, Saved
 from ratchet.trainer_worker.s3_artifacts import (
-    Inputs,
     artifacts_of,
     fetch_inputs,
     store_checkpoint,
@@ -55,46 +53,41 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 
-class Publish(Protocol):
-    """`bus.Bus.publish`: store a message as the answer to the one that caused it."""
-
-    def __call__(self, message: Message, *, cause: Received[Message] | None = None) -> Awaitable[None]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What attempts work with."""
-
-    publish: Publish
-    jobs: Bucket[Job]
-    objects: Objects
-    settings: Settings
-    now: Callable[[], datetime]
-    warm: WarmStart | None = None
-    """Makes training processes that need not import anything; without it every one is fresh."""
-
-
 class Attempt:
     """Runs once. `launched` is set when the child runs, or when it is clear that it never will."""
 
-    def __init__(self, received: Received[TrainingDispatch], tools: Tools) -> None:
+    def __init__(
+        self,
+        received: Received[TrainingDispatch],
+        *,
+        bus: Bus,
+        jobs: Bucket[Job],
+        objects: Objects,
+        settings: Settings,
+        warm: WarmStart | None = None,
+    ) -> None:
+        """`warm` makes training processes that need not import anything; without it every one is fresh."""
         self.dispatch = dispatch = received.message
         self._cause = received
+        self._bus = bus
+        self._jobs = jobs
+        self._objects = objects
+        self._settings = settings
+        self._warm = warm
         self.launched = asyncio.Event()
-        self._tools = tools
         self._report = Report()
         self._reason: StopReason | None = None
         self._stopping = asyncio.Event()
         self._child: Child | None = None
-        self._directory = tools.settings.work / f"{dispatch.training_job_id}-{dispatch.attempt}"
+        self._directory = settings.work / f"{dispatch.training_job_id}-{dispatch.attempt}"
         self._saved: Saved | None = None
         self._uploading = asyncio.Lock()
         self._frame = Frame(
             dispatch=dispatch,
-            worker=tools.settings.worker,
-            begun_at=tools.now(),
+            worker=settings.worker,
+            begun_at=bus.now(),
             platform=f"{platform.system().lower()}-{platform.machine()}",
-            price_per_hour_usd=tools.settings.price_per_hour_usd,
+            price_per_hour_usd=settings.price_per_hour_usd,
         )
 
     @property
@@ -104,7 +97,7 @@ class Attempt:
 
     def running_status(self) -> TrainingStatus:
         """Where the attempt is now."""
-        return self._frame.status(RUNNING, self._report, self._tools.now())
+        return self._frame.status(RUNNING, self._report, self._bus.now())
 
     def request_stop(self, reason: StopReason) -> None:
         """Ask the training to stop; the first reason counts, but a fence silences whatever was said before."""
@@ -115,7 +108,7 @@ class Attempt:
             log.info("stopping a training", job=self.dispatch.training_job_id, reason=str(reason))
 
     async def run(self) -> None:
-        """Train, and say how it ended. Whatever goes wrong becomes the final status."""
+        """Train, and publish how it ended, however long the broker is away. Whatever goes wrong becomes that status."""
         beside = [asyncio.create_task(work()) for work in (self._beat, self._watch, self._end_child)]
         log.info("training begins", job=self.dispatch.training_job_id, attempt=self.dispatch.attempt)
         try:
@@ -129,46 +122,48 @@ class Attempt:
             finally:
                 if self._child is not None:
                     self._child.kill()
-        if final is not None:
-            await self._say(final)
+        while final is not None:
+            try:
+                await self._publish_status(final)
+                break
+            except Unavailable as error:
+                log.warning("cannot report yet", job=final.training_job_id, reason=str(error))
+                await asyncio.sleep(self._settings.retry_s)
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
 
     async def _train(self) -> TrainingStatus | None:
-        """The final status, or None when another attempt owns the job."""
-        request = self.dispatch.request
-        problems = request_problems(request)
-        if problems:
+        """Check, fetch, train, store. Returns the final status, or None when another attempt owns the job."""
+        request, objects, directory = self.dispatch.request, self._objects, self._directory
+        if problems := request_problems(request):
             raise Rejected("; ".join(problems))
-        if request.deadline is not None and self._tools.now() > request.deadline:
+        if request.deadline is not None and self._bus.now() > request.deadline:
             raise TimedOut(f"the deadline {request.deadline.isoformat()} passed before the training began")
-        inputs = await self._prepare()
-        exited = Exit(code=0)
-        if not self._stopping.is_set():
-            self._child = await Child.start(inputs.spec, self._directory, self._tools.warm)
-            self.launched.set()
-            exited = await self._follow(self._child)
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        models, threads = self._settings.models, self._settings.threads
+        inputs = await self._patiently(lambda: fetch_inputs(objects, self.dispatch, directory, models, threads))
+        exited = Exit(code=0) if self._stopping.is_set() else await self._run_child(inputs.spec)
         conclusion = conclude(self._report.last, exited, self._reason)
         if conclusion is None:
             return None
-        curves = await self._patiently(lambda: store_metrics(self._tools.objects, self._directory))
-        artifacts = Artifacts(checkpoint=self._report.checkpoint, training_curves=curves)
-        if conclusion.status == COMPLETED:
-            published = await self._publish(inputs, curves)
-            if published is None:
-                return None
-            artifacts = published
-        return self._final(conclusion, artifacts)
+        curves = await self._patiently(lambda: store_metrics(objects, directory))
+        finished = self._report.last
+        if not isinstance(finished, Finished):  # what stopped or failed has stored its checkpoints already
+            return self._final(conclusion, Artifacts(checkpoint=self._report.checkpoint, training_curves=curves))
+        await self._read_job()
+        if self._reason is StopReason.FENCED:
+            return None
+        self._report.peak_memory_gb = max(self._report.peak_memory_gb, finished.peak_memory_gb)
+        now = self._bus.now()
+        policy = await self._patiently(lambda: store_policy(objects, self.dispatch, inputs.base, finished, now))
+        metrics.SAMPLES.observe(finished.samples)
+        metrics.DURATION.observe((now - self._frame.begun_at).total_seconds())
+        return self._final(conclusion, artifacts_of(policy, curves, self._report.checkpoint))
 
-    async def _prepare(self) -> Inputs:
-        """Download what the child needs into a fresh directory."""
-        tools, settings = self._tools, self._tools.settings
-        shutil.rmtree(self._directory, ignore_errors=True)
-        self._directory.mkdir(parents=True)
-        fetch = (tools.objects, self.dispatch, self._directory, settings.models, settings.threads)
-        return await self._patiently(lambda: fetch_inputs(*fetch))
-
-    async def _follow(self, child: Child) -> Exit:
-        """Take in the child's events until it has ended and its checkpoints are stored."""
+    async def _run_child(self, spec: JobSpec) -> Exit:
+        """Start the child, and fold its events until it has ended and its checkpoints are stored."""
+        self._child = child = await Child.start(spec, self._directory, self._warm)
+        self.launched.set()
         uploads: list[asyncio.Task[None]] = []
         async for event in child.events():
             self._report.fold(event)
@@ -185,32 +180,15 @@ class Attempt:
             saved, self._saved = self._saved, None
             if saved is None or self._reason is StopReason.FENCED:
                 return
-            uri = await self._patiently(
-                lambda: store_checkpoint(self._tools.objects, self.dispatch, Path(saved.directory), saved.step)
-            )
+            directory = Path(saved.directory)
+            uri = await self._patiently(lambda: store_checkpoint(self._objects, self.dispatch, directory, saved.step))
             self._report.checkpoint = uri or self._report.checkpoint
-
-    async def _publish(self, inputs: Inputs, curves: str | None) -> Artifacts | None:
-        """Store the policy. None when another attempt owns the job by now."""
-        finished = self._report.last
-        assert isinstance(finished, Finished)  # noqa: S101 - only a finished attempt completes
-        await self._look()
-        if self._reason is StopReason.FENCED:
-            return None
-        self._report.peak_memory_gb = max(self._report.peak_memory_gb, finished.peak_memory_gb)
-        now = self._tools.now()
-        policy = await self._patiently(
-            lambda: store_policy(self._tools.objects, self.dispatch, inputs.base, finished, now)
-        )
-        metrics.SAMPLES.observe(finished.samples)
-        metrics.DURATION.observe((now - self._frame.begun_at).total_seconds())
-        return artifacts_of(policy, curves, self._report.checkpoint)
 
     def _failure(self, error: Exception) -> TrainingStatus | None:
         """The final status after an error of our own; a stop that was asked for is no failure."""
         log.warning("attempt failed", job=self.dispatch.training_job_id, reason=repr(error))
-        stopped = conclude(None, Exit(code=0), self._reason) if self._stopping.is_set() else None
-        if stopped is not None or self._reason is StopReason.FENCED:
+        if self._reason is not None:
+            stopped = conclude(None, Exit(code=0), self._reason)
             return None if stopped is None else self._final(stopped, None)
         failure = TrainingError(code=error_code(error), message=str(error) or type(error).__name__)
         return self._final(Conclusion(FAILED, failure), None)
@@ -219,28 +197,19 @@ class Attempt:
         last = self._report.last
         evaluation = last.evaluation if isinstance(last, Finished) and conclusion.status == COMPLETED else None
         more = {"error": conclusion.error, "evaluation_results": evaluation}
-        status = self._frame.status(conclusion.status, self._report, self._tools.now(), artifacts, **more)
+        status = self._frame.status(conclusion.status, self._report, self._bus.now(), artifacts, **more)
         metrics.JOBS.labels(status.status).inc()
         log.info("training ended", job=status.training_job_id, status=status.status, error=conclusion.error)
         return status
 
-    async def _say(self, final: TrainingStatus) -> None:
-        """Publish the final status, however long the broker is away."""
-        while True:
-            try:
-                return await self._publish_status(final)
-            except Unavailable as error:
-                log.warning("cannot report yet", job=final.training_job_id, reason=str(error))
-                await asyncio.sleep(self._tools.settings.retry_s)
-
     async def _publish_status(self, status: TrainingStatus) -> None:
         """Publish; a figure that breaks the contract must not silence the attempt, so then it goes without figures."""
         try:
-            await self._tools.publish(status, cause=self._cause)
+            await self._bus.publish(status, cause=self._cause)
         except ContractError as error:
             log.error("status refused, sent without metrics", job=status.training_job_id, reason=str(error))
             bare = replace(status, metrics=None, progress=None, evaluation_results=None)
-            await self._tools.publish(bare, cause=self._cause)
+            await self._bus.publish(bare, cause=self._cause)
 
     async def _patiently(self, work: Callable[[], T]) -> T:
         """Run blocking `work` in a thread, again while the object store is away; a stop ends the patience."""
@@ -251,13 +220,13 @@ class Attempt:
                 if self._stopping.is_set():
                     raise
                 log.warning("object store is away", job=self.dispatch.training_job_id, reason=str(error))
-                await asyncio.sleep(self._tools.settings.retry_s)
+                await asyncio.sleep(self._settings.retry_s)
 
     async def _beat(self) -> None:
-        """Say `running` at regular times, whatever the child does. A lost one is made up for by the next."""
+        """Report `running` at regular times, whatever the child does. The next heartbeat makes up for a lost one."""
         await self.launched.wait()
         while True:
-            await asyncio.sleep(self._tools.settings.heartbeat_s)
+            await asyncio.sleep(self._settings.heartbeat_s)
             if self._child is not None:
                 self._report.peak_memory_gb = max(self._report.peak_memory_gb, self._child.memory_gb())
             try:
@@ -266,17 +235,17 @@ class Attempt:
                 log.warning("heartbeat not published", job=self.dispatch.training_job_id, reason=str(error))
 
     async def _watch(self) -> None:
-        """Look at the job's state, and at the clock."""
-        settings = self._tools.settings
+        """Watch the job's state, and the clock."""
         while True:
-            await asyncio.sleep(settings.watch_s)
+            await asyncio.sleep(self._settings.watch_s)
             with suppress(Unavailable):
-                await self._look()
-            if (self._tools.now() - self._frame.begun_at).total_seconds() > settings.max_runtime_s:
+                await self._read_job()
+            if (self._bus.now() - self._frame.begun_at).total_seconds() > self._settings.max_runtime_s:
                 self.request_stop(StopReason.TIMEOUT)
 
-    async def _look(self) -> None:
-        entry = await self._tools.jobs.get(self.dispatch.training_job_id)
+    async def _read_job(self) -> None:
+        """Read the job's state, and stop where it says so."""
+        entry = await self._jobs.get(self.dispatch.training_job_id)
         reason = must_stop(entry.value if entry else None, self.dispatch.attempt)
         if reason is not None:
             self.request_stop(reason)
@@ -289,8 +258,7 @@ class Attempt:
             return
         if self._reason is not StopReason.FENCED:
             self._child.ask_to_stop()
-            settings = self._tools.settings
             shutdown = self._reason is StopReason.SHUTDOWN
-            await asyncio.sleep(settings.shutdown_grace_s if shutdown else settings.grace_s)
+            await asyncio.sleep(self._settings.shutdown_grace_s if shutdown else self._settings.grace_s)
         log.warning("killing a training", job=self.dispatch.training_job_id, reason=str(self._reason))
         self._child.kill()

@@ -1,4 +1,4 @@
-"""The training process of one attempt, as the worker has it: its events, its end, and the signals it gets."""
+"""The training process of one attempt, as the worker sees it: its events, its end, and the signals it gets."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Generator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -36,12 +36,12 @@ class Process(Protocol):
         """Process id."""
         ...
 
-    def send_signal(self, signal: int) -> None:
+    def send_signal(self, number: int, /) -> None:
         """Raises `ProcessLookupError` once it has ended."""
         ...
 
     def wait(self) -> Awaitable[int | None]:
-        """Its exit code, negative for a signal; None when nothing is left that knows it."""
+        """Its exit code, negative for a signal; None when the warm parent, which would know it, has died."""
         ...
 
 
@@ -79,13 +79,33 @@ class Child:
         environment = child_environment(os.environ, spec)
         events, events_end = os.pipe()
         stdin_end, stdin = os.pipe()
-        with ExitStack() as ours_if_it_fails:
+        with ExitStack() as ours_if_it_fails, ExitStack() as theirs:
             ours_if_it_fails.callback(os.close, events)
             ours_if_it_fails.callback(os.close, stdin)
-            with _own_ends(stdin_end, events_end, directory / LOG_FILE) as streams:
-                process = await _process(directory, environment, streams, warm)
+            theirs.callback(os.close, events_end)
+            theirs.callback(os.close, stdin_end)
+            errors = os.open(directory / LOG_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            theirs.callback(os.close, errors)
+            streams = Streams(stdin_end, events_end, errors)
+            process = await warm.fork(directory, environment, streams) if warm is not None else None
+            metrics.STARTS.labels("fresh" if process is None else "forked").inc()
+            if process is None:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "ratchet.trainer_worker.training.child",
+                    str(directory),
+                    stdin=streams.stdin,
+                    stdout=streams.stdout,
+                    stderr=streams.stderr,
+                    env=environment,
+                    start_new_session=True,
+                )
             ours_if_it_fails.pop_all()
-        return cls(process, await _reader(events), stdin, directory)
+        reader = asyncio.StreamReader(limit=LINE_LIMIT)
+        pipe = os.fdopen(events, "rb", buffering=0)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        return cls(process, reader, stdin, directory)
 
     @property
     def pid(self) -> int:
@@ -121,7 +141,7 @@ class Child:
         code = await self._process.wait()
         os.close(self._stdin)
         killed = code == -signal.SIGKILL and oom_kills() > self._oom_kills
-        return Exit(code=code, oom_killed=killed, log_tail=_tail(self._directory / LOG_FILE))
+        return Exit(code=code, oom_killed=killed, log_tail=log_tail(self._directory / LOG_FILE))
 
 
 def child_environment(environment: Mapping[str, str], spec: JobSpec) -> dict[str, str]:
@@ -152,45 +172,8 @@ def oom_kills() -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
-async def _process(
-    directory: Path, environment: Mapping[str, str], streams: Streams, warm: WarmStart | None
-) -> Process:
-    forked = await warm.fork(directory, environment, streams) if warm is not None else None
-    metrics.STARTS.labels("fresh" if forked is None else "forked").inc()
-    if forked is not None:
-        return forked
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "ratchet.trainer_worker.training.child",
-        str(directory),
-        stdin=streams.stdin,
-        stdout=streams.stdout,
-        stderr=streams.stderr,
-        env=environment,
-        start_new_session=True,
-    )
-
-
-@contextmanager
-def _own_ends(stdin: int, stdout: int, log_file: Path) -> Generator[Streams]:
-    """The child's ends, which are closed here once it has its own copies."""
-    with ExitStack() as ends:
-        ends.callback(os.close, stdin)
-        ends.callback(os.close, stdout)
-        stderr = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        ends.callback(os.close, stderr)
-        yield Streams(stdin, stdout, stderr)
-
-
-async def _reader(descriptor: int) -> asyncio.StreamReader:
-    reader = asyncio.StreamReader(limit=LINE_LIMIT)
-    pipe = os.fdopen(descriptor, "rb", buffering=0)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    return reader
-
-
-def _tail(path: Path, size: int = 2000) -> str:
+def log_tail(path: Path) -> str:
+    """The end of a process' log; empty where there is none."""
     with suppress(OSError):
-        return path.read_text(errors="replace")[-size:]
+        return path.read_text(errors="replace")[-2000:]
     return ""

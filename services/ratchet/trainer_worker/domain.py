@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -36,7 +36,7 @@ class StopReason(StrEnum):
 
     CANCELLED = "cancelled"
     FENCED = "fenced"
-    """Another attempt owns the job: nothing is said any more."""
+    """Another attempt owns the job: this one publishes nothing more."""
     SHUTDOWN = "shutdown"
     """This worker goes away: the job goes on elsewhere from the checkpoint."""
     TIMEOUT = "timeout"
@@ -44,7 +44,7 @@ class StopReason(StrEnum):
 
 @dataclass(slots=True)
 class Report:
-    """What is known of a running attempt, from its child's events."""
+    """What the worker knows of a running attempt, from its child's events."""
 
     started: Started | None = None
     progress: Progressed | None = None
@@ -87,42 +87,35 @@ class Frame:
         self, kind: str, report: Report, now: datetime, artifacts: Artifacts | None = None, **more: Any
     ) -> TrainingStatus:
         """One status. `Any`: `more` are members of `TrainingStatus`."""
-        snapshot = self.dispatch.request.training_config.dataset.snapshot
+        request, started, last = self.dispatch.request, report.started, report.last
+        snapshot = request.training_config.dataset.snapshot
+        seconds = max(0.0, (now - self.begun_at).total_seconds())
+        gpus = last.gpus if isinstance(last, Finished) else 0
+        price = self.price_per_hour_usd
         return TrainingStatus(
             training_job_id=self.dispatch.training_job_id,
             timestamp=now,
             status=kind,
-            role=self.dispatch.request.role,
+            role=request.role,
             attempt=self.dispatch.attempt,
             progress=_progress(report.progress),
             metrics=_metrics(report.progress),
             artifacts=artifacts or (Artifacts(checkpoint=report.checkpoint) if report.checkpoint else None),
-            resource_usage=self._usage(report, now),
-            metadata=self._metadata(report.started),
+            resource_usage=ResourceUsage(
+                cost_usd=None if price is None else round(price * seconds / 3600, 6),
+                gpu_hours=gpus * seconds / 3600,
+                peak_memory_gb=round(report.peak_memory_gb, 3),
+                total_training_time_seconds=round(seconds, 3),
+            ),
+            metadata=StatusMetadata(
+                training_platform=f"{self.platform} {started.device or 'cpu'}" if started else self.platform,
+                cuda_version=started.cuda_version if started else None,
+                pytorch_version=started.pytorch_version if started else None,
+                worker=self.worker,
+                training_samples=started.samples if started else None,
+            ),
             dataset_digest=snapshot.digest if snapshot else None,
             **more,
-        )
-
-    def _usage(self, report: Report, now: datetime) -> ResourceUsage:
-        seconds = max(0.0, (now - self.begun_at).total_seconds())
-        gpus = report.last.gpus if isinstance(report.last, Finished) else 0
-        price = self.price_per_hour_usd
-        return ResourceUsage(
-            cost_usd=None if price is None else round(price * seconds / 3600, 6),
-            gpu_hours=gpus * seconds / 3600,
-            peak_memory_gb=round(report.peak_memory_gb, 3),
-            total_training_time_seconds=round(seconds, 3),
-        )
-
-    def _metadata(self, started: Started | None) -> StatusMetadata:
-        if started is None:
-            return StatusMetadata(training_platform=self.platform, worker=self.worker)
-        return StatusMetadata(
-            training_platform=f"{self.platform} {started.device or 'cpu'}",
-            cuda_version=started.cuda_version,
-            pytorch_version=started.pytorch_version,
-            worker=self.worker,
-            training_samples=started.samples,
         )
 
 
@@ -133,7 +126,7 @@ class Exit:
     code: int | None
     """Negative: the signal that killed it. None: what knew it, the warm parent, died before."""
     oom_killed: bool = False
-    log_tail: str = field(default="")
+    log_tail: str = ""
 
 
 def conclude(last: Event | None, exited: Exit, reason: StopReason | None) -> Conclusion | None:
@@ -145,12 +138,10 @@ def conclude(last: Event | None, exited: Exit, reason: StopReason | None) -> Con
     if reason in (StopReason.CANCELLED, StopReason.SHUTDOWN):
         return Conclusion(CANCELLED)
     if reason is StopReason.TIMEOUT:
-        return Conclusion(
-            FAILED, TrainingError(code=TIMEOUT, message="the attempt took longer than this worker allows")
-        )
+        message = "the attempt took longer than this worker allows"
+        return Conclusion(FAILED, TrainingError(code=TIMEOUT, message=message))
     if isinstance(last, Failed):
-        error = TrainingError(code=last.code, message=last.message, traceback=last.traceback)
-        return Conclusion(FAILED, error)
+        return Conclusion(FAILED, TrainingError(code=last.code, message=last.message, traceback=last.traceback))
     return Conclusion(FAILED, _crash(exited))
 
 

@@ -54,9 +54,14 @@ class Slots:
         attempt = self._make(received)
         self._running[key] = attempt
         metrics.BUSY.set(len(self._running))
-        task = asyncio.create_task(attempt.run())
-        self._tasks[key] = task
-        task.add_done_callback(lambda _: self._end(key))
+        task = self._tasks[key] = asyncio.create_task(attempt.run())
+
+        def free_the_slot(_: asyncio.Task[None]) -> None:
+            self._ended.append(key)
+            del self._running[key], self._tasks[key]
+            metrics.BUSY.set(len(self._running))
+
+        task.add_done_callback(free_the_slot)
         return attempt
 
     async def run(self) -> None:
@@ -69,19 +74,14 @@ class Slots:
                 task.cancel()
 
     async def stop(self) -> None:
-        """No further training; ask the running ones to save and end."""
+        """Start no further training, and ask the running ones to save and end."""
         self._stopping.set()
         for attempt in self._running.values():
             attempt.request_stop(StopReason.SHUTDOWN)
 
-    def _end(self, key: Key) -> None:
-        self._ended.append(key)
-        del self._running[key], self._tasks[key]
-        metrics.BUSY.set(len(self._running))
-
 
 class Dispatches:
-    """Handlers of the work queue. A dispatch is done once its training runs and has said so."""
+    """Handlers of the work queue. A dispatch is done once its training runs and a status says so."""
 
     def __init__(self, slots: Slots, jobs: Bucket[Job], worker: str) -> None:
         self._slots = slots
@@ -103,5 +103,5 @@ class Dispatches:
             return Retry("no free slot", delay_s=BUSY_S)
         attempt = self._slots.start(received)
         await attempt.launched.wait()
-        # An attempt that failed before its child ran has spoken for itself.
+        # An attempt that failed before its child ran has published its own end.
         return Done([attempt.running_status()] if attempt.has_child else [])

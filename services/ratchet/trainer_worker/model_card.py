@@ -15,23 +15,8 @@ UNITS = {PAIRS: "preference pairs", LABELS: "labelled answers"}
 
 def model_card(manifest: PolicyManifest, evaluation: EvaluationResults | None) -> str:
     """`manifest` as it will be stored, but for its documents."""
-    return "\n".join(
-        [
-            *_origin(manifest),
-            *_table("Hyperparameters asked for", manifest.hyperparameters),
-            *_table("Last measurements in training", manifest.metrics),
-            *_evaluation(evaluation),
-            *_limits(manifest, evaluation),
-            "",
-        ]
-    )
-
-
-def _origin(manifest: PolicyManifest) -> Iterator[str]:
     unit = UNITS.get(dataset_format(manifest.algorithm) or "", "trajectories")
-    yield f"# {manifest.role}: {manifest.kind} by {manifest.algorithm or 'import'}"
-    yield ""
-    rows = {
+    origin = {
         "base model": manifest.base_model,
         "base digest": manifest.base_digest,
         "continues": manifest.parent,
@@ -44,31 +29,26 @@ def _origin(manifest: PolicyManifest) -> Iterator[str]:
         "tokenizer digest": manifest.tokenizer_digest,
         "licence": "none given; that of the base model and of the data still hold",
     }
-    yield from _rows(rows)
-
-
-def _table(title: str, values: Mapping[str, object]) -> Iterator[str]:
-    if values:
-        yield from ("", f"## {title}", "")
-        yield from _rows(values)
-
-
-def _evaluation(evaluation: EvaluationResults | None) -> Iterator[str]:
-    if evaluation is not None:
-        scores = dict(evaluation.benchmark_scores or {})
-        if evaluation.improvement_over_baseline is not None:
-            scores["improvement_over_baseline"] = evaluation.improvement_over_baseline
-        yield from _table("On what was held out", scores)
-
-
-def _limits(manifest: PolicyManifest, evaluation: EvaluationResults | None) -> Iterator[str]:
-    yield from ("", "## Limits", "")
+    lines = [f"# {manifest.role}: {manifest.kind} by {manifest.algorithm or 'import'}", "", *_rows(origin)]
+    held_out = dict(evaluation.benchmark_scores or {}) if evaluation else {}
+    if evaluation and evaluation.improvement_over_baseline is not None:
+        held_out["improvement_over_baseline"] = evaluation.improvement_over_baseline
+    tables: dict[str, Mapping[str, object]] = {
+        "Hyperparameters asked for": manifest.hyperparameters,
+        "Last measurements in training": manifest.metrics,
+        "On what was held out": held_out,
+    }
+    for title, values in tables.items():
+        if values:
+            lines += ["", f"## {title}", "", *_rows(values)]
+    lines += ["", "## Limits", ""]
     if manifest.kind == ADAPTER:
-        yield "- An adapter: it says nothing without the base model above, with exactly that digest."
-    yield f"- Made for the role `{manifest.role}` from what agents did there; nothing else was tried."
+        lines.append("- An adapter: it says nothing without the base model above, with exactly that digest.")
+    lines.append(f"- Made for the role `{manifest.role}` from what agents did there; nothing else was tried.")
     if evaluation is None:
-        yield "- Nothing was held out: the figures above are of the data that it learnt from."
-    yield "- Whether it serves better than what served before is decided by its rollout, not by this card."
+        lines.append("- Nothing was held out: the figures above are of the data that it learnt from.")
+    lines.append("- Whether it serves better than what served before is decided by its rollout, not by this card.")
+    return "\n".join([*lines, ""])
 
 
 def _rows(values: Mapping[str, object]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What an attempt takes from the object store and leaves there: files first, the manifest that names them last."""
+"""What an attempt reads from the object store and writes there: files first, the manifest that names them last."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import tempfile
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -75,7 +74,7 @@ class Inputs:
 def fetch_inputs(objects: BlobStore, dispatch: TrainingDispatch, directory: Path, models: Path, threads: int) -> Inputs:
     """Download data, base model, adapter and checkpoint, each verified by its digest.
 
-    Data and adapter are of the job's own role: what a role has learnt stays with it. A base model is anybody's.
+    Data and adapter are of the job's own role: what a role has learnt stays with it. Every role may use a base model.
     """
     config, role = dispatch.request.training_config, dispatch.request.role
     base = fetch_base(objects, config.base_model, models)
@@ -138,7 +137,6 @@ def store_policy(
     config = dispatch.request.training_config
     directory = Path(finished.directory)
     snapshot = config.dataset.snapshot
-    hyperparameters: dict[str, Any] = msgspec.to_builtins(config.hyperparameters)
     is_adapter = finished.kind == ADAPTER
     manifest = PolicyManifest(
         kind=finished.kind,
@@ -151,7 +149,7 @@ def store_policy(
         training_job_id=dispatch.training_job_id,
         attempt=dispatch.attempt,
         dataset_digest=snapshot.digest if snapshot else None,
-        hyperparameters=hyperparameters,
+        hyperparameters=msgspec.to_builtins(config.hyperparameters),
         training_samples=finished.samples,
         final_reward=finished.final_reward,
         tokenizer_digest=base.tokenizer_digest if is_adapter else tokenizer_digest(directory),
@@ -176,7 +174,7 @@ def gather_documents(job: Path, card: str) -> Path:
 
 
 def store_metrics(objects: BlobStore, directory: Path) -> str | None:
-    """Upload the metrics of all train steps; None when there was none."""
+    """Upload the metrics of all train steps; None when no step was done."""
     path = directory / METRICS_FILE
     if not path.is_file() or not path.stat().st_size:
         return None

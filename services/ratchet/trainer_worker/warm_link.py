@@ -18,7 +18,7 @@ import structlog
 
 from ratchet.bus.tasks import end
 from ratchet.service.logs import failure
-from ratchet.trainer_worker.child_process import THREAD_VARIABLES, Process, Streams, library_environment
+from ratchet.trainer_worker.child_process import THREAD_VARIABLES, Process, Streams, library_environment, log_tail
 from ratchet.trainer_worker.job import MESSAGE_BYTES, Exited, Fork, Forked, Ready, Refused, WarmAnswer
 
 log = structlog.get_logger()
@@ -45,18 +45,18 @@ class ForkedProcess:
         self._pidfd = pidfd
         self._ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
-    def send_signal(self, signal: int) -> None:
-        """By pidfd, so that no process that has got the same id since is meant."""
+    def send_signal(self, number: int, /) -> None:
+        """By pidfd: a process that got the same id since is never meant."""
         if self._ended.done():
             raise ProcessLookupError
-        _signal(self._pidfd, signal)
+        signal.pidfd_send_signal(self._pidfd, number)
 
     async def wait(self) -> int | None:
         """See `Process`."""
         return await asyncio.shield(self._ended)
 
     def exited(self, code: int | None) -> None:
-        """The warm parent has said how it ended, or it has ended unsaid."""
+        """The process ended; `code` is None where no warm parent was left to report it."""
         if not self._ended.done():
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
@@ -90,7 +90,7 @@ class WarmLink:
         self._stopping = asyncio.Event()
         self._parent: _Parent | None = None
         self._prepared = asyncio.Event()
-        """A parent runs, or there will be none."""
+        """Set while a parent runs, and once it is clear that none will."""
         self._unfit: str | None = None
         self._tickets = itertools.count(1)
         self._asked: dict[int, asyncio.Future[ForkedProcess | None]] = {}
@@ -123,23 +123,27 @@ class WarmLink:
         await self._stopping.wait()
 
     async def stop(self) -> None:
-        """End the parent. Trainings that it has forked go on; who has started them ends them."""
+        """End the parent. Trainings that it has forked go on; their attempts end them."""
         self._stopping.set()
 
     async def fork(self, directory: Path, environment: Mapping[str, str], streams: Streams) -> Process | None:
         """See `child_process.WarmStart`."""
-        if not _imported_alike(environment) or self._stopping.is_set():
+        # The parent's libraries read its environment while they were imported: they fit a child of the same one.
+        theirs, ours = (
+            {name: value for name, value in one.items() if name not in THREAD_VARIABLES}
+            for one in (environment, library_environment(os.environ))
+        )
+        if theirs != ours or self._stopping.is_set():
             return None
         self._needed.set()
         parent = await self._ready_parent()
         if parent is None:
             return None
         ticket = next(self._tickets)
-        request = Fork(ticket, str(directory), dict(environment))
         answer: asyncio.Future[ForkedProcess | None] = asyncio.get_running_loop().create_future()
         self._asked[ticket] = answer
         try:
-            body = msgspec.json.encode(request)
+            body = msgspec.json.encode(Fork(ticket, str(directory), dict(environment)))
             socket.send_fds(parent.control, [body], [streams.stdin, streams.stdout, streams.stderr])
             async with asyncio.timeout(ANSWER_S):
                 process = await answer
@@ -166,50 +170,46 @@ class WarmLink:
         """The whole life of one parent. Raises `OSError` when none can be started: a full disk, no process to spare."""
         loop = asyncio.get_running_loop()
         parent = self._parent = await self._start()
-        loop.add_reader(parent.control, self._take, parent)
+        loop.add_reader(parent.control, self._read_message, parent)
         self._prepared.set()
         ended = asyncio.create_task(parent.process.wait())
         stopped = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._take_rest(parent)
+            self._forget(parent)
             _kill(parent.process)
             await parent.process.wait()
             await end(ended, stopped)
         if self._unfit is None and not self._stopping.is_set():
-            log.warning("the warm parent has died", log=self._log_tail())
+            log.warning("the warm parent has died", log=log_tail(self._directory / LOG_FILE))
 
     async def _start(self) -> _Parent:
+        self._directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as ours_if_it_fails:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours_if_it_fails.enter_context(ours)
-            with theirs:
-                process = await self._spawn(theirs)
+            with theirs, (self._directory / LOG_FILE).open("wb") as errors:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "ratchet.trainer_worker.training.warm_parent",
+                    str(theirs.fileno()),
+                    *self._modules,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=errors,
+                    stderr=errors,
+                    env=library_environment(os.environ) | QUIET,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
             ours_if_it_fails.pop_all()
         ours.setblocking(False)
         log.info("preparing the warm parent", pid=process.pid)
         return _Parent(process, ours, asyncio.get_running_loop().create_future())
 
-    async def _spawn(self, control: socket.socket) -> asyncio.subprocess.Process:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with (self._directory / LOG_FILE).open("wb") as errors:
-            return await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "ratchet.trainer_worker.training.warm_parent",
-                str(control.fileno()),
-                *self._modules,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                env=library_environment(os.environ) | QUIET,
-                pass_fds=[control.fileno()],
-                start_new_session=True,
-            )
-
-    def _take(self, parent: _Parent) -> bool:
-        """Read one message. False when there is none, or no more."""
+    def _read_message(self, parent: _Parent) -> bool:
+        """Read one message and act on it. False when there is none, or no more."""
         try:
             body, descriptors, _, _ = socket.recv_fds(parent.control, MESSAGE_BYTES, 1)
         except OSError:
@@ -217,39 +217,35 @@ class WarmLink:
         if not body:
             asyncio.get_running_loop().remove_reader(parent.control)
             return False
-        self._on_answer(parent, msgspec.json.decode(body, type=WarmAnswer), descriptors)
-        return True
-
-    def _on_answer(self, parent: _Parent, answer: WarmAnswer, descriptors: list[int]) -> None:
+        answer: WarmAnswer = msgspec.json.decode(body, type=WarmAnswer)
         match answer:
             case Ready(unfit=reason):
                 self._unfit = reason
                 parent.ready.set_result(reason is None)
             case Forked(ticket=ticket, pid=pid):
-                self._on_forked(ticket, ForkedProcess(pid, descriptors[0]))
+                process = self._living[pid] = ForkedProcess(pid, descriptors[0])
+                if not self._answer(ticket, process):
+                    with suppress(ProcessLookupError):
+                        process.send_signal(signal.SIGKILL)
             case Refused(ticket=ticket, reason=reason):
                 log.warning("the system makes no process", reason=reason)
                 self._answer(ticket, None)
             case Exited(pid=pid, code=code):
                 if process := self._living.pop(pid, None):
                     process.exited(code)
-
-    def _on_forked(self, ticket: int, process: ForkedProcess) -> None:
-        self._living[process.pid] = process
-        if not self._answer(ticket, process):
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGKILL)
+        return True
 
     def _answer(self, ticket: int, process: ForkedProcess | None) -> bool:
+        """Give the fork request its process. False when it is no longer waiting."""
         answer = self._asked.get(ticket)
         if answer is None or answer.done():
             return False
         answer.set_result(process)
         return True
 
-    def _take_rest(self, parent: _Parent) -> None:
-        """What a parent said before its end counts; what it did not say is no more to come."""
-        while self._take(parent):
+    def _forget(self, parent: _Parent) -> None:
+        """Read what the parent wrote before its end, then answer everything that still waits for it."""
+        while self._read_message(parent):
             pass
         asyncio.get_running_loop().remove_reader(parent.control)
         parent.control.close()
@@ -272,11 +268,6 @@ class WarmLink:
         finally:
             await end(*waits)
 
-    def _log_tail(self) -> str:
-        with suppress(OSError):
-            return (self._directory / LOG_FILE).read_text(errors="replace")[-2000:]
-        return ""
-
 
 def supported() -> bool:
     """Whether this system has what forking from a warm parent needs."""
@@ -287,18 +278,6 @@ def supported() -> bool:
     except OSError:
         return False
     return True
-
-
-def _imported_alike(environment: Mapping[str, str]) -> bool:
-    """Whether libraries that were imported by the parent have read there what they would read in `environment`."""
-    ours = library_environment(os.environ)
-    return {name: value for name, value in environment.items() if name not in THREAD_VARIABLES} == {
-        name: value for name, value in ours.items() if name not in THREAD_VARIABLES
-    }
-
-
-def _signal(pidfd: int, number: int) -> None:
-    signal.pidfd_send_signal(pidfd, number)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

@@ -14,7 +14,7 @@ from ratchet.contract.state import JOBS, Job
 from ratchet.contract.training import Hyperparameters
 from ratchet.errors import BusUnavailable, InvalidMessage
 from ratchet.service.settings import SharedSettings
-from ratchet.trainer_worker.attempt import Attempt, Tools
+from ratchet.trainer_worker.attempt import Attempt
 from ratchet.trainer_worker.domain import StopReason
 from ratchet.trainer_worker.settings import Settings
 from tests.support.blobs import MemoryBlobs
@@ -25,7 +25,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 class Publisher:
-    """Refuses the first statuses with the given errors."""
+    """A bus that refuses the first statuses with the given errors."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -33,7 +33,10 @@ class Publisher:
         self.offered: list[TrainingStatus] = []
         self.published: list[TrainingStatus] = []
 
-    async def __call__(self, message: Message, *, cause: Received[Message] | None = None) -> None:
+    def now(self) -> datetime:
+        return NOW
+
+    async def publish(self, message: Message, *, cause: Received[Message] | None = None) -> None:
         assert isinstance(message, TrainingStatus)
         self.causes.append(cause.event_id if cause else None)
         self.offered.append(message)
@@ -50,9 +53,10 @@ def attempt(tmp_path: Path, publisher: Publisher, **hyper: Any) -> Attempt:
         training_job_id=asked.training_job_id, attempt=1, pool="default", timestamp=NOW, request=asked
     )
     settings = Settings(shared=SharedSettings(data_dir=tmp_path), worker="w1", retry_s=0.01)
+    bus: Any = publisher
     blobs: Any = MemoryBlobs()
     jobs: Any = fake_bus().bucket(JOBS, Job)
-    return Attempt(received(dispatch), Tools(publisher, jobs, blobs, settings, lambda: NOW))
+    return Attempt(received(dispatch), bus=bus, jobs=jobs, objects=blobs, settings=settings)
 
 
 async def test_an_impossible_request_fails_before_anything_is_downloaded(tmp_path: Path) -> None:

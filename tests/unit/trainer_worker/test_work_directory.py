@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.errors import ConfigError
-from ratchet.trainer_worker.work_directory import own_directory
+from ratchet.trainer_worker.app import own_directory
 
 
 def test_what_a_killed_worker_left_is_gone_and_another_workers_stays(tmp_path: Path) -> None:
