@@ -31,7 +31,7 @@ from ratchet.trainer_worker.training.algorithms.dpo import evaluate, train
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.pairs import RowPair, pair_rows, wilson
-from ratchet.trainer_worker.training.learner.sequences import score_all
+from ratchet.trainer_worker.training.learner.preferences import score_all
 from ratchet.trainer_worker.training.policy import load_policy
 from tests.support.snapshot_rows import pair_row
 from tests.support.tiny_models import chat_texts, write_tiny_model

@@ -130,7 +130,7 @@ def test_a_text_cannot_add_members_to_its_row(tmp_path: Path) -> None:
 
 def test_reading_rows_imports_no_store() -> None:
     check = (
-        "import sys, ratchet.trainer_worker.training.snapshot\n"
+        "import sys, ratchet.datasets.parquet\n"
         "print([name for name in ('clickhouse_connect', 'boto3', 'nats', 'httpx', 'pydantic') if name in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)

@@ -18,11 +18,11 @@ from ratchet.trainer_worker.training.algorithms.base import Outcome
 from ratchet.trainer_worker.training.algorithms.dpo import Preference
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
+from ratchet.trainer_worker.training.child_run import read_snapshot
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.pairs import pair_rows
-from ratchet.trainer_worker.training.learner.sequences import score_all
+from ratchet.trainer_worker.training.learner.preferences import score_all
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, save_policy
-from ratchet.trainer_worker.training.snapshot import read_snapshot
 from tests.support.snapshot_rows import pair_row
 from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.toy_preferences import parrot_chats, parrot_pairs

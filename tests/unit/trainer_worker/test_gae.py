@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from ratchet.trainer_worker.training.learner.advantages import gae, whitened
-from ratchet.trainer_worker.training.learner.critic import Critic, value_loss
+from ratchet.trainer_worker.training.learner.losses import Critic, value_loss
 
 
 def test_gae_against_hand_computed_values() -> None:

@@ -17,8 +17,8 @@ from ratchet.trainer_worker.training.algorithms.base import Outcome
 from ratchet.trainer_worker.training.algorithms.kto import labelled_rows, shuffled
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
+from ratchet.trainer_worker.training.child_run import read_snapshot
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy
-from ratchet.trainer_worker.training.snapshot import read_snapshot
 from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.toy_preferences import parrot_chats, parrot_labels
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, write_labels

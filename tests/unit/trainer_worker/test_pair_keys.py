@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 
 from ratchet.bus.message import JsonObject
 from ratchet.contract.snapshot import PairRow
+from ratchet.trainer_worker.training.child_run import read_snapshot
 from ratchet.trainer_worker.training.learner.pairs import hold_out_keys, split
-from ratchet.trainer_worker.training.snapshot import read_snapshot
 from tests.support.snapshot_rows import pair_row
 from tests.support.trainer_runs import write_pairs
 

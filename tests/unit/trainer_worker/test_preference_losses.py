@@ -17,9 +17,15 @@ from trl.trainer.kto_config import KTOConfig
 from trl.trainer.kto_trainer import KTOTrainer
 
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.preference_losses import KtoWeights, PairLogprobs, dpo_loss, kto_loss
+from ratchet.trainer_worker.training.learner.preferences import (
+    KtoWeights,
+    PairLogprobs,
+    dpo_loss,
+    kto_loss,
+    score_all,
+    sequence_logprobs,
+)
 from ratchet.trainer_worker.training.learner.rows import Row
-from ratchet.trainer_worker.training.learner.sequences import score_all, sequence_logprobs
 from tests.support.tiny_models import write_tiny_model
 from tests.support.trainer_runs import toy_model
 

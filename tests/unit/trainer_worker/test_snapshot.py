@@ -11,7 +11,7 @@ import pytest
 
 from ratchet.contract.snapshot import LabelRow
 from ratchet.trainer_worker.errors import DataUnusable
-from ratchet.trainer_worker.training.snapshot import read_snapshot
+from ratchet.trainer_worker.training.child_run import read_snapshot
 
 # pyarrow ships no types: its members are unknown to the type checker.
 ARROW: Any = pa

@@ -9,8 +9,9 @@ give the same answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -27,6 +28,9 @@ VERBATIM_TOOL_FORMAT = "call_token"
 
 MAX_LENGTH = 4096
 """Default length of a row in tokens."""
+
+BLOCK = 256
+"""Conversations that are rendered and encoded at a time."""
 
 SAMPLES = 8
 """Conversations on which the quick search must agree with the careful one before it is used."""
@@ -94,7 +98,10 @@ class ChatRows:
 
     def rows(self, conversations: Sequence[Conversation]) -> list[Row]:
         """Rows in which something learns, in order. Raises `DataUnusable` when there is none."""
-        prepared = [self._prepared(one) for one in conversations]
+        prepared = [
+            replace(one, messages=[_shaped(message, self._verbatim) for message in one.messages])
+            for one in conversations
+        ]
         samples, rest = prepared[:SAMPLES], prepared[SAMPLES:]
         careful = [self._careful(one) for one in samples]
         frame = self._agreed_frame(list(zip(samples, careful, strict=True)))
@@ -110,10 +117,6 @@ class ChatRows:
             reasons = ", ".join(f"{reason} ({count})" for reason, count in self.counts.unrenderable.most_common(3))
             raise DataUnusable(f"no conversation has an assistant message to learn from. {reasons}".strip())
         return kept
-
-    def _prepared(self, one: Conversation) -> Conversation:
-        messages = [_shaped(message, self._verbatim) for message in one.messages]
-        return Conversation(one.trajectory_id, messages, one.tools, one.learn_from)
 
     def _render(
         self, conversations: Sequence[Sequence[JsonObject]], tools: Sequence[JsonObject], ask: bool
@@ -142,9 +145,9 @@ class ChatRows:
             return self._marked(one)
         spans = [(len(shorter), len(longer)) for shorter, longer in zip(before, after, strict=True)]
         if all(whole.startswith(text) for text in after):
-            return [self._row(one.trajectory_id, whole, spans)]
+            return [self._row_of(one.trajectory_id, whole, spans)]
         self.counts.split += 1
-        return [self._row(one.trajectory_id, text, [span]) for text, span in zip(after, spans, strict=True)]
+        return [self._row_of(one.trajectory_id, text, [span]) for text, span in zip(after, spans, strict=True)]
 
     def _marked(self, one: Conversation) -> list[Row]:
         """A row from the template's own `{% generation %}` marks, where rendering prefixes says nothing."""
@@ -157,26 +160,29 @@ class ChatRows:
         encoded = self._tokenizer.apply_chat_template(
             list(one.messages), tools=list(one.tools) or None, return_dict=True, return_assistant_tokens_mask=True
         )
-        mask = _without_first([bool(learns) for learns in encoded["assistant_masks"]], _answers_before(one))
+        skipped, begun, before = _answers_before(one), 0, False
+        mask: list[bool] = []
+        for learns in encoded["assistant_masks"]:  # runs of tokens, one for each answer
+            begun += bool(learns) and not before
+            before = bool(learns)
+            mask.append(before and begun > skipped)
         return [_row(one.trajectory_id, encoded["input_ids"], mask)]
 
-    def _row(self, trajectory_id: str, text: str, spans: Sequence[tuple[int, int]]) -> Row:
+    def _row_of(self, trajectory_id: str, text: str, spans: Sequence[tuple[int, int]]) -> Row:
+        """A row that learns the tokens which begin within `spans` of the text."""
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids: list[int] = encoded["input_ids"]
         mask = [False] * len(ids)
         starts = [start for start, _ in encoded["offset_mapping"]]
         for begin, end in spans:
             inside = [index for index, start in enumerate(starts) if begin <= start < end]
-            for index in self._written(ids, inside):
+            # The white space that templates put after the token that ends a turn is theirs, not the policy's.
+            last = next((n for n in range(len(inside) - 1, -1, -1) if ids[inside[n]] in self._special), None)
+            if last is not None and not self._tokenizer.decode([ids[index] for index in inside[last + 1 :]]).strip():
+                inside = inside[: last + 1]
+            for index in inside:
                 mask[index] = True
         return _row(trajectory_id, ids, mask)
-
-    def _written(self, ids: Sequence[int], inside: Sequence[int]) -> Sequence[int]:
-        """Without the white space that templates put after the token that ends a turn."""
-        last = next((n for n in range(len(inside) - 1, -1, -1) if ids[inside[n]] in self._special), None)
-        if last is None or self._tokenizer.decode([ids[index] for index in inside[last + 1 :]]).strip():
-            return inside
-        return inside[: last + 1]
 
     def _agreed_frame(self, samples: Sequence[tuple[Conversation, Sequence[Row]]]) -> _Frame | None:
         """The control tokens around assistant messages, if searching for them gives the very rows of `samples`."""
@@ -201,24 +207,22 @@ class ChatRows:
     def _quick(self, conversations: Sequence[Conversation], frame: _Frame) -> list[Row]:
         """Rows by searching for the frame; a conversation with an unexpected number of frames is done with care."""
         rows: list[Row] = []
-        for block in _blocks(conversations, 256):
-            texts = self._texts(block)
+        for start in range(0, len(conversations), BLOCK):
+            block = conversations[start : start + BLOCK]
+            texts: list[str | None]
+            try:
+                if all(one.tools == block[0].tools for one in block):
+                    texts = [*self._render([one.messages for one in block], block[0].tools, ask=False)]
+                else:
+                    texts = [self._render([one.messages], one.tools, ask=False)[0] for one in block]
+            except (TemplateError, TypeError, ValueError, RecursionError):
+                texts = [None] * len(block)
             encoded = self._tokenizer([text or "" for text in texts], add_special_tokens=False)["input_ids"]
             for one, text, ids in zip(block, texts, encoded, strict=True):
                 mask = None if text is None else _search(ids, frame, one)
                 self.counts.quick += mask is not None
                 rows += self._careful(one) if mask is None else [_row(one.trajectory_id, ids, mask)]
         return rows
-
-    def _texts(self, block: Sequence[Conversation]) -> list[str | None]:
-        """Rendered conversations, None for those that cannot be rendered."""
-        tools = block[0].tools
-        try:
-            if all(one.tools == tools for one in block):
-                return list(self._render([one.messages for one in block], tools, ask=False))
-            return [self._render([one.messages], one.tools, ask=False)[0] for one in block]
-        except (TemplateError, TypeError, ValueError, RecursionError):
-            return [None] * len(block)
 
 
 def chat_length(model: Any, requested: int | None) -> int:
@@ -257,23 +261,8 @@ def _answers_before(one: Conversation) -> int:
     return sum(index < one.learn_from for index in _assistant_places(one))
 
 
-def _without_first(mask: Sequence[bool], runs: int) -> list[bool]:
-    """`mask` without its first `runs` runs of learning tokens."""
-    kept, begun, before = list(mask), 0, False
-    for index, learns in enumerate(mask):
-        begun += learns and not before
-        before = learns
-        kept[index] = learns and begun > runs
-    return kept
-
-
 def _row(trajectory_id: str, ids: list[int], mask: list[bool]) -> Row:
     return Row(trajectory_id, ids, mask, [0.0] * len(ids), [1.0] * len(ids))
-
-
-def _blocks(conversations: Sequence[Conversation], size: int) -> Iterator[Sequence[Conversation]]:
-    for start in range(0, len(conversations), size):
-        yield conversations[start : start + size]
 
 
 def _shaped(message: JsonObject, verbatim: bool) -> JsonObject:
@@ -283,19 +272,12 @@ def _shaped(message: JsonObject, verbatim: bool) -> JsonObject:
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in cast("list[JsonObject]", content))
     shaped["content"] = content
-    if message.get("tool_calls"):
-        shaped["tool_calls"] = [
-            _shaped_call(call, verbatim) for call in cast("list[JsonObject]", message["tool_calls"])
-        ]
-    return shaped
-
-
-def _shaped_call(call: JsonObject, verbatim: bool) -> JsonObject:
-    function: JsonObject = call["function"]
-    arguments: Any = function.get("arguments")
-    if not verbatim and isinstance(arguments, str):
-        try:
-            arguments = msgspec.json.decode(arguments)
-        except (msgspec.DecodeError, RecursionError):
-            arguments = function["arguments"]
-    return {**call, "function": {**function, "arguments": arguments}}
+    calls: list[JsonObject] = []
+    for call in cast("list[JsonObject]", message.get("tool_calls") or []):
+        function: JsonObject = call["function"]
+        arguments: Any = function.get("arguments")
+        if not verbatim and isinstance(arguments, str):
+            with suppress(msgspec.DecodeError, RecursionError):
+                arguments = msgspec.json.decode(arguments)
+        calls.append({**call, "function": {**function, "arguments": arguments}})
+    return {**shaped, "tool_calls": calls} if calls else shaped

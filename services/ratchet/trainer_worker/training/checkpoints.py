@@ -53,7 +53,7 @@ class CheckpointStore:
         root.mkdir(parents=True, exist_ok=True)
 
     def save(self, step: int, score: float, write: Callable[[Path], None]) -> Checkpoint:
-        """Let `write` fill a directory, complete it, and drop what need not be kept."""
+        """Let `write` fill a directory, complete it, and remove the checkpoints that need not be kept."""
         partial = self._root / f".step-{step:06d}"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
@@ -70,21 +70,18 @@ class CheckpointStore:
         directory = self._root / f"step-{step:06d}"
         shutil.rmtree(directory, ignore_errors=True)
         partial.rename(directory)
-        self._prune()
-        return Checkpoint(directory, manifest)
-
-    def all(self) -> list[Checkpoint]:
-        """Complete checkpoints, oldest step first."""
-        complete = sorted(path for path in self._root.glob("step-*") if (path / CHECKPOINT_MANIFEST).is_file())
-        return [Checkpoint(path, _read(path)) for path in complete]
-
-    def _prune(self) -> None:
         *earlier, _newest = self.all()
         best = sorted(earlier, key=lambda checkpoint: checkpoint.manifest.score, reverse=True)
         for checkpoint in best[self._keep :]:
             # The manifest goes first, so that a half-removed directory is not taken for a checkpoint.
             (checkpoint.directory / CHECKPOINT_MANIFEST).unlink()
             shutil.rmtree(checkpoint.directory)
+        return Checkpoint(directory, manifest)
+
+    def all(self) -> list[Checkpoint]:
+        """Complete checkpoints, oldest step first."""
+        complete = sorted(path for path in self._root.glob("step-*") if (path / CHECKPOINT_MANIFEST).is_file())
+        return [Checkpoint(path, _read(path)) for path in complete]
 
 
 def open_checkpoint(directory: Path, training_job_id: str, algorithm: str) -> Checkpoint:

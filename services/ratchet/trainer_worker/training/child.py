@@ -14,21 +14,26 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import BinaryIO
 
 from ratchet.trainer_worker.errors import error_code
-from ratchet.trainer_worker.job import Event, Failed, encode_event, read_job
+from ratchet.trainer_worker.job import Failed, encode_event, read_job
 
 
 def main(directory: Path) -> int:
     """Train; returns the exit status, 0 also for a stop on request."""
-    events = _take_stdout()
+    # Standard output is for events; whatever libraries print goes to standard error.
+    events = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.chdir(directory)
     try:
-        last = _train(directory, events, stop)
+        spec = read_job(directory)
+        # After the job file was read: importing torch takes seconds, and fails where the extra is missing.
+        from ratchet.trainer_worker.training.child_run import train  # noqa: PLC0415
+
+        last = train(spec, directory, events, stop)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: every failure becomes an event
         traceback.print_exc()
         code = error_code(error)
@@ -36,21 +41,6 @@ def main(directory: Path) -> int:
     events.write(encode_event(last))
     events.flush()
     return 1 if isinstance(last, Failed) else 0
-
-
-def _train(directory: Path, events: BinaryIO, stop: threading.Event) -> Event:
-    spec = read_job(directory)
-    # After the job file was read: importing torch takes seconds, and fails where the extra is missing.
-    from ratchet.trainer_worker.training.child_run import train  # noqa: PLC0415
-
-    return train(spec, directory, events, stop)
-
-
-def _take_stdout() -> BinaryIO:
-    """Keep standard output for events; whatever libraries print goes to standard error."""
-    events = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return events
 
 
 def _end_with_parent() -> None:

@@ -1,24 +1,32 @@
-"""A training inside its process: loads, trains, leaves the policy's files; and the `Run` that its algorithm sees."""
+"""A training inside its process: loads, trains, writes the policy and its documents; and the `Run` of its algorithm."""
 
 from __future__ import annotations
 
 import json
 import math
+import platform
 import resource
+import shutil
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
+import msgspec
 import torch
 
-from ratchet.contract.snapshot import ROWS
+from ratchet.contract.policy_manifest import ADAPTER
+from ratchet.contract.snapshot import ROWS, Row
+from ratchet.datasets.parquet import read_rows
+from ratchet.errors import Rejected
 from ratchet.rules.algorithms import ALGORITHMS
-from ratchet.trainer_worker.errors import Diverged, StopRequested
+from ratchet.stores.policies import TOKENIZER_FILES
+from ratchet.trainer_worker.errors import DataUnusable, Diverged, StopRequested
 from ratchet.trainer_worker.job import (
     CHECKPOINTS,
     DOCUMENTS,
@@ -36,9 +44,7 @@ from ratchet.trainer_worker.job import (
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Step
 from ratchet.trainer_worker.training.checkpoints import CheckpointStore, open_checkpoint
-from ratchet.trainer_worker.training.documents import write_documents
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, probe_policy, save_policy
-from ratchet.trainer_worker.training.snapshot import read_snapshot
 
 SAVE_INTERVAL = 50
 """Default number of train steps between checkpoints."""
@@ -46,9 +52,15 @@ SAVE_INTERVAL = 50
 PROGRESS_S = 0.2
 """Least time between two progress events; every train step is in the metrics file."""
 
+CONFIG = "config.json"
+PACKAGES = ("ratchet-rl", "torch", "transformers", "tokenizers", "peft", "trl", "accelerate")
+"""Whose versions decide what a training computes."""
+
+R = TypeVar("R", bound=Row)
+
 
 def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Event) -> Event:
-    """Load, train, and leave the policy's files in the job's directory."""
+    """Load, train, and leave the policy's files and documents in the job's directory."""
     torch.set_num_threads(spec.threads)
     torch.manual_seed(spec.config.hyperparameters.seed or 0)
     algorithm = spec.config.algorithm
@@ -64,23 +76,20 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
             return Stopped(step=run.reached)
     if outcome.stopped_at is not None:
         return Stopped(step=outcome.stopped_at)
-    return _leave(directory, spec, policy, outcome)
-
-
-def _leave(directory: Path, spec: JobSpec, policy: TrainedPolicy, outcome: Outcome) -> Finished:
-    """Write the policy's files and its documents."""
     result = directory / RESULT
     result.mkdir()
     save_policy(policy, result, spec.base_name)
     if outcome.extra_files is not None:
         outcome.extra_files(result)
-    write_documents(directory / DOCUMENTS, spec, policy, outcome)
+    _write_documents(directory / DOCUMENTS, spec, policy, outcome)
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
     return Finished(
         directory=str(result),
         kind=policy.kind,
         samples=outcome.samples,
         metrics=outcome.metrics,
-        peak_memory_gb=_peak_memory_gb(),
+        peak_memory_gb=max(resident, gpu) / 1e9,
         gpus=1 if policy.device.type == "cuda" else 0,
         final_reward=outcome.final_reward,
         probe=probe_policy(policy, outcome.probe_prompt),
@@ -88,11 +97,49 @@ def _leave(directory: Path, spec: JobSpec, policy: TrainedPolicy, outcome: Outco
     )
 
 
-def _peak_memory_gb() -> float:
-    """Largest resident memory of this process, or memory of its GPU when it used one."""
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-    return max(resident, gpu) / 1e9
+def read_snapshot(path: Path, kind: type[R]) -> list[R]:
+    """All rows of a kind, in the file's order. Raises `DataUnusable` when they cannot be read, or there are none."""
+    try:
+        rows = list(read_rows(path, kind))
+    except Rejected as error:
+        raise DataUnusable(f"the snapshot cannot be read: {error}") from error
+    if not rows:
+        raise DataUnusable("the snapshot holds no rows")
+    return rows
+
+
+def _write_documents(directory: Path, spec: JobSpec, policy: TrainedPolicy, outcome: Outcome) -> None:
+    """Write the effective configuration and the tokenizer into `directory`, which is made.
+
+    The configuration holds everything that a second run needs to be the same: the request, and what it came to.
+    """
+    directory.mkdir()
+    versions: dict[str, str | None] = {"python": platform.python_version()} | dict.fromkeys(PACKAGES)
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    configuration = {
+        "algorithm": spec.config.algorithm,
+        "role": spec.role,
+        "training_job_id": spec.training_job_id,
+        "attempt": spec.attempt,
+        "base_model": spec.base_name,
+        "dataset": spec.config.dataset,
+        "holdout_size": spec.holdout,
+        "hyperparameters": outcome.effective,
+        "requested_hyperparameters": spec.config.hyperparameters,
+        "threads": spec.threads,
+        "device": str(policy.device),
+        "versions": versions,
+    }
+    (directory / CONFIG).write_bytes(msgspec.json.format(msgspec.json.encode(configuration), indent=1))
+    if policy.kind != ADAPTER:
+        return  # a model has its tokenizer among its own files
+    tokenizer = [Path(spec.base, name) for name in TOKENIZER_FILES if Path(spec.base, name).is_file()]
+    for path in tokenizer:  # the base's own, byte for byte
+        shutil.copyfile(path, directory / path.name)
+    if not tokenizer:
+        policy.tokenizer.save_pretrained(str(directory))
 
 
 class ChildRun:
@@ -114,7 +161,7 @@ class ChildRun:
         self._step_s = 0.0
         self._pending: Progressed | None = None
         self.reached = 0
-        """The newest train step."""
+        """Number of the newest train step."""
 
     def close(self) -> None:
         """Close the metrics file."""

@@ -71,9 +71,10 @@ def load_policy(spec: JobSpec) -> TrainedPolicy:
     bf16 = device.type == "cuda" and (compute is None or compute.mixed_precision != "fp32")
     hyper = spec.config.hyperparameters
     dtype = torch.bfloat16 if bf16 and not hyper.full_finetune else torch.float32
-    base = _load_base(spec.base, dtype)
+    # `Any`: transformers' auto classes have no usable types.
+    base: Any = _loaded(AutoModelForCausalLM, "base model", spec.base, dtype=dtype, attn_implementation="sdpa")
     base.config.use_cache = False
-    tokenizer = _load_tokenizer(spec.base)
+    tokenizer: PreTrainedTokenizerBase = _loaded(AutoTokenizer, "tokenizer of", spec.base)
     if base.num_parameters() >= CHECKPOINTING_PARAMETERS:
         base.activation_checkpointing_enable()
         base.enable_input_require_grads()
@@ -124,26 +125,16 @@ def probe_policy(policy: TrainedPolicy, prompt: Sequence[int]) -> Probe:
     return Probe(prompt_token_ids=ids[:shown], output_token_ids=ids[shown:], logprobs=logprobs)
 
 
-def _load_base(name: str, dtype: torch.dtype) -> Any:
-    """A causal LM (`Any`: transformers' auto classes have no usable type)."""
+def _loaded(kind: Any, what: str, source: str, **options: Any) -> Any:
+    """What an auto class of transformers makes of `source`. Raises `Rejected` with the reason, in one line."""
     try:
-        return AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation="sdpa")
+        return kind.from_pretrained(source, **options)
     except (OSError, ValueError) as error:
-        raise Rejected(f"cannot load the base model {name}: {_reason(name, error)}") from error
-
-
-def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    try:
-        return cast("Any", AutoTokenizer).from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise Rejected(f"cannot load the tokenizer of {name}: {_reason(name, error)}") from error
-
-
-def _reason(name: str, error: Exception) -> str:
-    """Why a model library could not load something, in one line. Without a hub it speaks of the hub all the same."""
-    if isinstance(error, OSError) and not Path(name).is_dir() and os.environ.get("HF_HUB_OFFLINE") == "1":
-        return "no directory here, not in the local cache, and no hub is asked (RATCHET_HUB=1 for the worker asks it)"
-    return str(error).splitlines()[0]
+        # Without a hub, transformers speaks of the hub all the same.
+        offline = isinstance(error, OSError) and not Path(source).is_dir() and os.environ.get("HF_HUB_OFFLINE") == "1"
+        absent = "no directory here, and not in the local cache; with RATCHET_HUB=1 the worker fetches it from a hub"
+        reason = absent if offline else str(error).splitlines()[0]
+        raise Rejected(f"cannot load the {what} {source}: {reason}") from error
 
 
 def _with_adapter(base: Any, spec: JobSpec, lora: Lora | None) -> nn.Module:

@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -32,7 +31,7 @@ WARMUP_STEPS = 20
 MIN_RATE = 0.1
 """What the learning rate falls to, as a fraction of where it began."""
 IGNORED = -100
-"""Label of what the trainer shall not count, as transformers has it."""
+"""Label of a position that the trainer does not count, as transformers has it."""
 REPORTED = (
     "loss",
     "grad_norm",
@@ -57,7 +56,7 @@ class Loss:
 
 
 class Objective(Protocol):
-    """What training makes small. Examples are known by their index."""
+    """What training minimises. Examples are known by their index."""
 
     def items(self, index: int) -> int:
         """How many terms of the mean an example has: its learning tokens, or one."""
@@ -100,14 +99,17 @@ class Trained:
     metrics: dict[str, float]
     """Of the last train step."""
     effective: JsonObject
-    """The hyperparameters as the trainer had them."""
+    """The common hyperparameters, read from what trained."""
 
 
 def run_trl(spec: JobSpec, policy: TrainedPolicy, run: Run, training: TrlTraining) -> Trained:
     """Train `policy` in place until it is complete or a stop was asked for and saved."""
+    hyper = spec.config.hyperparameters
+    passes = math.ceil(training.examples / spec.batch_size)
+    steps = (hyper.epochs or training.defaults.epochs) * math.ceil(passes / (hyper.gradient_accumulation or 1))
+    total = hyper.max_steps or steps
     with tempfile.TemporaryDirectory(prefix="trl-") as folder:
         progress = _Progress(run, training.keep)
-        total = _total_steps(spec, training)
         args = _arguments(spec, policy, training, total, folder)
         trainer = _Trainer(
             objective=training.objective,
@@ -120,17 +122,22 @@ def run_trl(spec: JobSpec, policy: TrainedPolicy, run: Run, training: TrlTrainin
         )
         trainer.remove_callback(PrinterCallback)
         run.started(training.samples, total)
-        resume = str(run.resume.directory) if run.resume else None
-        trainer.train(resume_from_checkpoint=resume)
-    return Trained(progress.stopped_at, progress.last, _effective(args, policy))
-
-
-def _total_steps(spec: JobSpec, training: TrlTraining) -> int:
-    hyper = spec.config.hyperparameters
-    if hyper.max_steps:
-        return hyper.max_steps
-    passes = math.ceil(training.examples / spec.batch_size)
-    return (hyper.epochs or training.defaults.epochs) * math.ceil(passes / (hyper.gradient_accumulation or 1))
+        trainer.train(resume_from_checkpoint=str(run.resume.directory) if run.resume else None)
+    effective = {
+        **policy.effective(),
+        "learning_rate": args.learning_rate,
+        "batch_size": args.per_device_train_batch_size,
+        "gradient_accumulation": args.gradient_accumulation_steps,
+        "epochs": int(args.num_train_epochs),
+        "max_steps": args.max_steps if args.max_steps > 0 else None,
+        "warmup_steps": int(args.warmup_steps),
+        "max_grad_norm": args.max_grad_norm,
+        "seed": args.seed,
+        "weight_decay": args.weight_decay,
+        "adam_beta2": args.adam_beta2,
+        "bf16": bool(args.bf16),
+    }
+    return Trained(progress.stopped_at, progress.last, effective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +180,7 @@ class _Trainer(SFTTrainer):  # pyright: ignore[reportUntypedBaseClass]
         return loss.total / (own if num_items_in_batch is None else num_items_in_batch)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Without TRL's model card, which the checkpoint of a job has no use for."""
+        """Save without TRL's model card: the checkpoint of a job has no use for it."""
         cast("Any", super(SFTTrainer, self))._save_checkpoint(model, trial)  # noqa: SLF001 - one class further up
 
 
@@ -210,17 +217,17 @@ class _Progress(TrainerCallback):
         source = Path(cast("str", args.output_dir), f"checkpoint-{state.global_step}")
         if self._keep is not None:
             self._keep(source)
-        self._run.save(state.global_step, partial(_move_files, source))
+
+        def move_files(target: Path) -> None:
+            for path in sorted(source.iterdir()):
+                shutil.move(path, target / path.name)
+
+        self._run.save(state.global_step, move_files)
         source.rmdir()
         # Only now: the trainer saves its control flags too, and would stop at once after a resume.
         if self._run.stop_requested():
             self.stopped_at = state.global_step
             control.should_training_stop = True
-
-
-def _move_files(source: Path, target: Path) -> None:
-    for path in sorted(source.iterdir()):
-        shutil.move(path, target / path.name)
 
 
 def _arguments(spec: JobSpec, policy: TrainedPolicy, training: TrlTraining, total: int, folder: str) -> SFTConfig:
@@ -257,21 +264,3 @@ def _arguments(spec: JobSpec, policy: TrainedPolicy, training: TrlTraining, tota
         push_to_hub=False,
         disable_tqdm=True,
     )
-
-
-def _effective(args: SFTConfig, policy: TrainedPolicy) -> JsonObject:
-    """The common hyperparameters, read from what trained."""
-    return {
-        **policy.effective(),
-        "learning_rate": args.learning_rate,
-        "batch_size": args.per_device_train_batch_size,
-        "gradient_accumulation": args.gradient_accumulation_steps,
-        "epochs": int(args.num_train_epochs),
-        "max_steps": args.max_steps if args.max_steps > 0 else None,
-        "warmup_steps": int(args.warmup_steps),
-        "max_grad_norm": args.max_grad_norm,
-        "seed": args.seed,
-        "weight_decay": args.weight_decay,
-        "adam_beta2": args.adam_beta2,
-        "bf16": bool(args.bf16),
-    }

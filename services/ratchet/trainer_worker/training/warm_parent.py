@@ -17,8 +17,8 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -63,7 +63,7 @@ def main(control: socket.socket, modules: Sequence[str]) -> int:
 
 
 class _Forks:
-    """Forks what is asked for, and reports what has ended."""
+    """Forks on request, and reports which children have ended."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -76,36 +76,34 @@ class _Forks:
         """Return when the worker has closed the control socket, by will or by dying."""
         while True:
             for descriptor, _ in self._poll.poll():
-                if descriptor != self._control.fileno():
-                    self._report(descriptor)
-                elif not self._take():
-                    return
+                if descriptor == self._control.fileno():
+                    body, streams, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, STREAMS)
+                    if not body:
+                        return
+                    self._fork(msgspec.json.decode(body, type=Fork), streams)
+                else:
+                    self._poll.unregister(descriptor)
+                    pid = self._pids.pop(descriptor)
+                    os.close(descriptor)
+                    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                    self._control.send(msgspec.json.encode(Exited(pid, code)))
 
-    def _take(self) -> bool:
-        body, streams, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, STREAMS)
-        if not body:
-            return False
-        with _closing(streams):
-            request = msgspec.json.decode(body, type=Fork)
-            try:
-                pid = os.fork()
-            except OSError as error:
-                self._control.send(msgspec.json.encode(Refused(request.ticket, str(error))))
-                return True
+    def _fork(self, request: Fork, streams: list[int]) -> None:
+        """Make one training process. The streams are the child's alone."""
+        try:
+            pid = os.fork()
             if pid == 0:
                 self._become_child(request, streams)
-            pidfd = os.pidfd_open(pid)
-            self._pids[pidfd] = pid
-            self._poll.register(pidfd, select.POLLIN)
-            socket.send_fds(self._control, [msgspec.json.encode(Forked(request.ticket, pid))], [pidfd])
-        return True
-
-    def _report(self, pidfd: int) -> None:
-        self._poll.unregister(pidfd)
-        pid = self._pids.pop(pidfd)
-        os.close(pidfd)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        self._control.send(msgspec.json.encode(Exited(pid, code)))
+        except OSError as error:
+            self._control.send(msgspec.json.encode(Refused(request.ticket, str(error))))
+            return
+        finally:
+            for stream in streams:
+                os.close(stream)
+        pidfd = os.pidfd_open(pid)
+        self._pids[pidfd] = pid
+        self._poll.register(pidfd, select.POLLIN)
+        socket.send_fds(self._control, [msgspec.json.encode(Forked(request.ticket, pid))], [pidfd])
 
     def _become_child(self, request: Fork, streams: list[int]) -> NoReturn:
         """Leave this process' session and files behind, and train. Never returns into the loop above."""
@@ -134,7 +132,14 @@ def unfit_to_fork() -> str | None:
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:
         return f"the imports started {threads - 1} threads"
-    return "the imports initialised CUDA" if _fork_breaks_cuda() else None
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return None
+    # Only in a process that is forked for the question does torch say whether CUDA was touched before.
+    pid = os.fork()
+    if pid == 0:
+        os._exit(1 if torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork() else 0)  # noqa: SLF001
+    return "the imports initialised CUDA" if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) else None
 
 
 def die_with_parent() -> None:
@@ -142,26 +147,6 @@ def die_with_parent() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-
-
-def _fork_breaks_cuda() -> bool:
-    """Ask torch in a process that is forked for it: only there it says whether CUDA was touched before."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return False
-    pid = os.fork()
-    if pid == 0:
-        os._exit(1 if torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork() else 0)  # noqa: SLF001
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0
-
-
-@contextmanager
-def _closing(descriptors: list[int]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,17 @@ from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import ChatRows, chat_length
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.pairs import PairRows, RowPair, pair_rows, split, wilson
-from ratchet.trainer_worker.training.learner.preference_losses import PairLogprobs, dpo_loss
-from ratchet.trainer_worker.training.learner.sequences import Reference, never, score_sides, sequence_logprobs
+from ratchet.trainer_worker.training.learner.pairs import RowPair, pair_rows, split, wilson
+from ratchet.trainer_worker.training.learner.preferences import (
+    PairLogprobs,
+    Reference,
+    dpo_loss,
+    never,
+    score_sides,
+    sequence_logprobs,
+)
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Trained, TrlTraining, run_trl
+from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, TrlTraining, run_trl
 
 DEFAULTS = Defaults(adapter_learning_rate=2e-5, full_learning_rate=1e-6)
 BETA = 0.1
@@ -34,7 +40,8 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     max_length = chat_length(policy.model, hyper.max_length)
     chats = ChatRows(policy.tokenizer, max_length)
     made = pair_rows(chats, pairs)
-    learn, held = _split(made.pairs, spec)
+    learn, held = split([pair.keys for pair in made.pairs], spec.holdout, hyper.seed or 0)
+    check_split(spec.holdout, learn, held)
     scorer = Scorer(policy.model, bf16=policy.bf16)
     reference = Reference.open(scorer, [pair.sides for pair in made.pairs], run)
     beta = BETA if hyper.beta is None else hyper.beta
@@ -44,15 +51,34 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     trained = run_trl(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=len(learn), stopped_at=trained.stopped_at)
+    rows = [row for pair in objective.pairs for side in pair.sides for row in side]
+    counts = {
+        "pairs": len(learn),
+        "held_out_pairs": len(held),
+        "equal_pairs": made.equal,
+        "unusable_pairs": made.unusable,
+        "trained_tokens": sum(row.trained for row in rows),
+    }
+    held_out = [made.pairs[index] for index in held]
     return Outcome(
         samples=len(learn),
-        metrics=_metrics(made, objective, trained) | chats.counts.metrics(),
+        metrics=counts | trained.metrics | chats.counts.metrics(),
         probe_prompt=min((pair.chosen[0].prompt for pair in objective.pairs), key=len),
         effective=trained.effective | {"max_length": max_length, "beta": beta, "label_smoothing": smoothing},
-        evaluation=evaluate(
-            scorer, [made.pairs[index] for index in held], reference.of(held), beta, run.stop_requested
-        ),
+        evaluation=evaluate(scorer, held_out, reference.of(held), beta, run.stop_requested),
     )
+
+
+def check_split(holdout: float, learn: Sequence[int], held: Sequence[int]) -> None:
+    """Raise `DataUnusable` when a hold-out of that fraction leaves nothing to learn from, or holds nothing out."""
+    count = len(learn) + len(held)
+    if not learn:
+        raise DataUnusable(f"a holdout_size of {holdout:g} leaves none of {count} pairs to learn from")
+    if holdout and not held:
+        raise DataUnusable(
+            f"a holdout_size of {holdout:g} holds out none of {count} pairs: every group of pairs that share "
+            "a prompt, a task or a try is larger than that; ask for a larger one, or for none"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +123,7 @@ def evaluate(
     beta: float,
     stop_requested: Callable[[], bool] = never,
 ) -> EvaluationResults | None:
-    """What the held-out pairs say; None without any.
+    """What the held-out pairs show; None without any.
 
     Accuracy: the share of pairs whose chosen side is the likelier one, before (reference) and after. Win rate: the
     share on which the policy prefers the chosen side more than the reference does (one half where nothing was learnt),
@@ -122,30 +148,6 @@ def evaluate(
     return EvaluationResults(benchmark_scores=scores, improvement_over_baseline=accuracy - accuracy_before)
 
 
-def _split(pairs: Sequence[RowPair], spec: JobSpec) -> tuple[list[int], list[int]]:
-    learn, held = split([pair.keys for pair in pairs], spec.holdout, spec.config.hyperparameters.seed or 0)
-    if not learn:
-        raise DataUnusable(f"a holdout_size of {spec.holdout:g} leaves none of {len(pairs)} pairs to learn from")
-    if spec.holdout and not held:
-        raise DataUnusable(
-            f"a holdout_size of {spec.holdout:g} holds out none of {len(pairs)} pairs: every group of pairs that share "
-            "a prompt, a task or a try is larger than that; ask for a larger one, or for none"
-        )
-    return learn, held
-
-
 def _wins(margins: Tensor) -> float:
     """How many are above 0; a tie is half of one."""
     return float((margins > 0).sum()) + 0.5 * float((margins == 0).sum())
-
-
-def _metrics(made: PairRows, objective: Preference, trained: Trained) -> dict[str, float]:
-    sides = [row for pair in objective.pairs for row in (*pair.chosen, *pair.rejected)]
-    counts = {
-        "pairs": len(objective.pairs),
-        "held_out_pairs": len(made.pairs) - len(objective.pairs),
-        "equal_pairs": made.equal,
-        "unusable_pairs": made.unusable,
-        "trained_tokens": sum(row.trained for row in sides),
-    }
-    return counts | trained.metrics

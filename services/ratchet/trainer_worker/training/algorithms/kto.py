@@ -2,7 +2,7 @@
 
 As for `dpo`, the reference is the policy where the training starts. The reference point needs completions under prompts
 that they do not belong to: each example is paired with the next one of its batch, so examples are put in order once, by
-the seed, and every epoch has the same batches. Who is paired with whom is kept with every checkpoint beside the
+the seed, and every epoch has the same batches. The pairing is kept with every checkpoint beside the
 reference: a training that is resumed with smaller batches has the mismatched answers that the reference has scored.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,10 +23,16 @@ from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import ChatRows, Conversation, chat_length
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.pairs import rows_by_key
-from ratchet.trainer_worker.training.learner.preference_losses import KtoWeights, kto_loss
-from ratchet.trainer_worker.training.learner.sequences import Reference, Rows, other_data, sequence_logprobs
+from ratchet.trainer_worker.training.learner.preferences import (
+    KtoWeights,
+    Reference,
+    Rows,
+    kto_loss,
+    other_data,
+    sequence_logprobs,
+)
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Trained, TrlTraining, run_trl
+from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, TrlTraining, run_trl
 
 DEFAULTS = Defaults(adapter_learning_rate=2e-5, full_learning_rate=1e-6)
 BETA = 0.1
@@ -41,7 +46,9 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
     max_length = chat_length(policy.model, hyper.max_length)
     chats = ChatRows(policy.tokenizer, max_length)
     order = shuffled(labels, hyper.seed or 0)
-    kept = _kept_partners(run)
+    kept = None
+    if run.resume is not None:
+        kept = msgspec.json.decode((run.resume.directory / PARTNERS).read_bytes(), type=list[int])
     examples = labelled_rows(chats, order, spec.batch_size, kept)
     scorer = Scorer(policy.model, bf16=policy.bf16)
     reference = Reference.open(scorer, [(example.rows, example.mismatched) for example in examples], run)
@@ -52,16 +59,27 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
     )
     objective = Thumbs(scorer, examples, reference, weights)
     count = len(examples)
-    keep = partial(_keep, reference, [example.partner for example in examples])
+
+    def keep(directory: Path) -> None:
+        reference.save(directory)
+        partners = [example.partner for example in examples]
+        (directory / PARTNERS).write_bytes(msgspec.json.encode(partners))
+
     training = TrlTraining(objective, count, count, DEFAULTS, in_order=True, keep=keep)
     trained = run_trl(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=count, stopped_at=trained.stopped_at)
     return Outcome(
         samples=count,
-        metrics=_metrics(examples, len(labels), trained) | chats.counts.metrics(),
+        metrics=_counts(examples, len(labels)) | trained.metrics | chats.counts.metrics(),
         probe_prompt=min((example.rows[0].prompt for example in examples), key=len),
-        effective=trained.effective | _effective(weights, max_length),
+        effective=trained.effective
+        | {
+            "max_length": max_length,
+            "beta": weights.beta,
+            "desirable_weight": weights.desirable,
+            "undesirable_weight": weights.undesirable,
+        },
     )
 
 
@@ -128,7 +146,12 @@ def labelled_rows(
     usable = [index for index in range(len(labels)) if str(index) in own]
     if len(usable) < 2:
         raise DataUnusable("kto needs two labelled answers or more: it compares an answer with another one's place")
-    partners = _partners(len(usable), batch) if kept is None else kept
+    partners = list(kept or [])
+    if kept is None:
+        # For each place the next one of its batch, the first after the last; alone in a batch, the one before.
+        for begin in range(0, len(usable), batch):
+            size = min(batch, len(usable) - begin)
+            partners += [begin + (place + 1) % size for place in range(size)] if size > 1 else [begin - 1]
     if len(partners) != len(usable):
         raise other_data(len(partners), len(usable))
     crossed = [
@@ -143,45 +166,14 @@ def labelled_rows(
     ]
 
 
-def _partners(count: int, batch: int) -> list[int]:
-    """For each place the next one of its batch, the first after the last; alone in a batch, the one before."""
-    partners: list[int] = []
-    for begin in range(0, count, batch):
-        size = min(batch, count - begin)
-        partners += [begin + (place + 1) % size for place in range(size)] if size > 1 else [begin - 1]
-    return partners
-
-
 def _conversation(key: str, place: LabelRow, answer: LabelRow) -> Conversation:
     return Conversation(key, [*place.prompt, *answer.completion], place.tools, learn_from=len(place.prompt))
 
 
-def _kept_partners(run: Run) -> list[int] | None:
-    """Of the checkpoint that is resumed."""
-    if run.resume is None:
-        return None
-    return msgspec.json.decode((run.resume.directory / PARTNERS).read_bytes(), type=list[int])
-
-
-def _keep(reference: Reference, partners: Sequence[int], directory: Path) -> None:
-    reference.save(directory)
-    (directory / PARTNERS).write_bytes(msgspec.json.encode(partners))
-
-
-def _effective(weights: KtoWeights, max_length: int) -> dict[str, float]:
+def _counts(examples: Sequence[LabelledRows], given: int) -> dict[str, float]:
     return {
-        "max_length": max_length,
-        "beta": weights.beta,
-        "desirable_weight": weights.desirable,
-        "undesirable_weight": weights.undesirable,
-    }
-
-
-def _metrics(examples: Sequence[LabelledRows], given: int, trained: Trained) -> dict[str, float]:
-    counts = {
         "liked": sum(example.liked for example in examples),
         "disliked": sum(not example.liked for example in examples),
         "unusable_labels": given - len(examples),
         "trained_tokens": sum(row.trained for example in examples for row in example.rows),
     }
-    return counts | trained.metrics

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,8 +17,7 @@ from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.learner.advantages import gae, whitened
-from ratchet.trainer_worker.training.learner.critic import Critic
-from ratchet.trainer_worker.training.learner.logprobs import Scorer
+from ratchet.trainer_worker.training.learner.losses import Critic
 from ratchet.trainer_worker.training.learner.policy_gradient import begin, drive, fixed_rows, update_options
 from ratchet.trainer_worker.training.learner.rows import PolicyData
 from ratchet.trainer_worker.training.learner.start import FixedRows, StartScores
@@ -35,7 +33,10 @@ VALUE_COEFFICIENT, ENTROPY_COEFFICIENT = 0.5, 0.001
 def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[TrajectoryRow], run: Run) -> Outcome:
     """See `algorithms.base.Train`."""
     learning = begin(spec, policy, trajectories, run)
-    critic = _critic(spec, learning.scorer)
+    critic = Critic(learning.scorer.hidden_size).to(learning.scorer.device)
+    earlier = Path(spec.adapter, CRITIC) if spec.adapter is not None else None
+    if earlier is not None and earlier.exists():  # the adapter's last job left it
+        critic.load_state_dict(load_file(earlier))
     gamma = GAMMA if learning.hyper.gamma is None else learning.hyper.gamma
     gae_lambda = GAE_LAMBDA if learning.hyper.gae_lambda is None else learning.hyper.gae_lambda
     fixed, metrics = fixed_rows(
@@ -47,7 +48,12 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
     )
     update = Update(learning.scorer, fixed, options, critic)
     outcome = drive(learning, update, metrics, {"gamma": gamma, "gae_lambda": gae_lambda})
-    return replace(outcome, extra_files=partial(_save_critic, critic))
+
+    def save_critic(directory: Path) -> None:
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in critic.state_dict().items()}
+        save_file(weights, directory / CRITIC)
+
+    return replace(outcome, extra_files=save_critic)
 
 
 def with_advantages(data: PolicyData, start: StartScores, gamma: float, gae_lambda: float) -> FixedRows:
@@ -75,17 +81,3 @@ def explained_variance(fixed: FixedRows) -> float:
     returns, values = torch.cat(list(fixed.returns)), torch.cat(list(fixed.values))
     spread = float(returns.var()) if len(returns) > 1 else 0.0
     return 1.0 - float((returns - values).var()) / spread if spread > 0 else 0.0
-
-
-def _critic(spec: JobSpec, scorer: Scorer) -> Critic:
-    """A new critic, or the one that the adapter's last job left."""
-    critic = Critic(scorer.hidden_size).to(scorer.device)
-    earlier = Path(spec.adapter, CRITIC) if spec.adapter is not None else None
-    if earlier is not None and earlier.exists():
-        critic.load_state_dict(load_file(earlier))
-    return critic
-
-
-def _save_critic(critic: Critic, directory: Path) -> None:
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in critic.state_dict().items()}
-    save_file(weights, directory / CRITIC)

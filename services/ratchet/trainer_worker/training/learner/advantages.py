@@ -58,7 +58,14 @@ def trajectory_advantages(scored: Sequence[Scored], estimator: Estimator, shapin
     values: dict[str, float] = {}
     flat = 0
     for members in groups.values():
-        plain = _group_advantages(members, estimator, cohort)
+        rewards = [one.reward for one in members]
+        if len(members) == 1:
+            only = members[0]
+            plain = [only.reward - (cohort if only.baseline is None else only.baseline)]
+        elif max(rewards) - min(rewards) < SAME:
+            plain = [0.0] * len(members)
+        else:
+            plain = estimator(rewards)
         flat += len(members) > 1 and not any(plain)
         values |= {one.trajectory_id: shaped(one, value, shaping) for one, value in zip(members, plain, strict=True)}
     return Advantages(
@@ -92,16 +99,6 @@ def reinforce(rewards: Sequence[float]) -> list[float]:
     """Reward minus the group's mean."""
     mean = statistics.fmean(rewards)
     return [reward - mean for reward in rewards]
-
-
-def _group_advantages(members: Sequence[Scored], estimator: Estimator, cohort: float) -> list[float]:
-    if len(members) == 1:
-        only = members[0]
-        return [only.reward - (cohort if only.baseline is None else only.baseline)]
-    rewards = [one.reward for one in members]
-    if max(rewards) - min(rewards) < SAME:
-        return [0.0] * len(members)
-    return estimator(rewards)
 
 
 def gae(values: Sequence[float], reward: float, gamma: float, gae_lambda: float) -> tuple[list[float], list[float]]:

@@ -6,7 +6,7 @@ Shapes: _B rows, _T tokens, _N trained tokens of all rows (row by row), _H hidde
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache, PreTrainedModel
 
+from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.learner.rows import Row
 
 MIN_SHARED_PREFIX = 16
@@ -23,6 +24,9 @@ MIN_SHARED_PREFIX = 16
 
 CHUNK_ELEMENTS = 1 << 25
 """Logits (tokens x vocabulary) held at a time; more are computed in chunks, again in the backward pass."""
+
+HEAD_TOLERANCE = 0.02
+"""Largest difference in nats between the scorer and the model's own logits; bf16 alone makes about 0.01."""
 
 CPU_PASS_TOKENS, CUDA_PASS_TOKENS = 150, 4096
 """What one more forward and backward pass costs, in tokens that could be computed instead."""
@@ -32,10 +36,10 @@ CPU_PASS_TOKENS, CUDA_PASS_TOKENS = 150, 4096
 class Scores:
     """Of the trained tokens, in row order."""
 
-    logprobs_N: Tensor
-    """float32, after division by each token's temperature."""
     hidden_NH: Tensor
     """Hidden states that predict them."""
+    logprobs_N: Tensor
+    """float32, after division by each token's temperature."""
     entropy_N: Tensor
     """Entropy of the distributions they were drawn from."""
 
@@ -55,15 +59,21 @@ class Scorer:
         chunk_elements: int = CHUNK_ELEMENTS,
     ) -> None:
         self.model = model
-        base = _causal_lm(model)
+        wrapped: Any = model
+        base: PreTrainedModel = wrapped.get_base_model() if hasattr(wrapped, "peft_config") else wrapped
         self._trunk: Any = base.get_decoder()
         self._head: Any = base.get_output_embeddings()
         config: Any = base.config.get_text_config()
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
-        self._scale = _logit_scale(config)
+        # Families name differently what they multiply their logits by.
+        scaling: float | None = getattr(config, "logits_scaling", None)
+        self._scale: float = 1.0 / scaling if scaling else getattr(config, "logit_scale", None) or 1.0
         self._bf16 = bf16
         self._chunk = max(1, chunk_elements // self._head.weight.shape[0])
-        self._share = share_prefix and not base.is_activation_checkpointing and _plain_attention(config)
+        # A prefix can be run once where every layer keeps all keys and values.
+        kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
+        full = not getattr(config, "sliding_window", None) and all(kind == "full_attention" for kind in kinds)
+        self._share = share_prefix and full and not base.is_activation_checkpointing
 
     @property
     def device(self) -> torch.device:
@@ -87,8 +97,22 @@ class Scorer:
             [t for row in rows for t, learns in zip(row.temperatures, row.loss_mask, strict=True) if learns],
             device=self.device,
         )
-        logprobs_N, entropy_N = self._project(hidden_NH, targets_N, temperature_N, entropy_gradient)
-        return Scores(logprobs_N, hidden_NH, entropy_N)
+        if len(targets_N) <= self._chunk:
+            return Scores(hidden_NH, *self._logprobs(hidden_NH, targets_N, temperature_N, entropy_gradient))
+        cuts = [slice(start, start + self._chunk) for start in range(0, len(targets_N), self._chunk)]
+        parts = [
+            checkpoint(
+                self._logprobs,
+                hidden_NH[cut],
+                targets_N[cut],
+                temperature_N[cut],
+                entropy_gradient,
+                use_reentrant=False,
+            )
+            for cut in cuts
+        ]
+        logprobs, entropies = zip(*parts, strict=True)
+        return Scores(hidden_NH, torch.cat(logprobs), torch.cat(entropies))
 
     def _hidden_by_length(self, rows: Sequence[Row]) -> Tensor:
         """Hidden states in the order of `rows`, computed in groups of similar length so that little is padding."""
@@ -103,6 +127,7 @@ class Scorer:
         return torch.cat([hidden[index] for index in range(len(rows))])
 
     def _hidden(self, rows: Sequence[Row]) -> Tensor:
+        """Hidden states that predict the trained tokens of `rows`, from one pass."""
         shared = self.shared_prefix(rows)
         width = max(len(row.token_ids) for row in rows) - shared
         ids_BT = torch.zeros((len(rows), width), dtype=torch.long)
@@ -112,7 +137,12 @@ class Scorer:
         # Padding is on the right, where causal attention from real tokens never looks: no mask is needed.
         ids_BT = ids_BT.to(self.device)
         if shared:
-            cache = self._prefix(rows[0].token_ids[:shared], len(rows))
+            prefix = torch.tensor([rows[0].token_ids[:shared]], device=self.device)
+            once: Any = self._trunk(input_ids=prefix, use_cache=True).past_key_values
+            cache = DynamicCache()
+            for index, layer in enumerate(once.layers):
+                keys, values = (kept.expand(len(rows), -1, -1, -1) for kept in (layer.keys, layer.values))
+                cache.update(keys, values, index)
             positions = torch.arange(shared, shared + width, device=self.device)[None]
             output = self._trunk(input_ids=ids_BT, past_key_values=cache, position_ids=positions, use_cache=True)
         else:
@@ -137,33 +167,6 @@ class Scorer:
         shared = next((n for n in range(limit) if low[n] != high[n]), limit)
         return shared if shared >= MIN_SHARED_PREFIX else 0
 
-    def _prefix(self, prefix: Sequence[int], count: int) -> DynamicCache:
-        ids = torch.tensor([list(prefix)], device=self.device)
-        one: Any = self._trunk(input_ids=ids, use_cache=True).past_key_values
-        wide = DynamicCache()
-        for index, layer in enumerate(one.layers):
-            keys, values = layer.keys.expand(count, -1, -1, -1), layer.values.expand(count, -1, -1, -1)
-            wide.update(keys, values, index)
-        return wide
-
-    def _project(
-        self, hidden_NH: Tensor, targets_N: Tensor, temperature_N: Tensor, entropy_gradient: bool
-    ) -> tuple[Tensor, Tensor]:
-        if len(targets_N) <= self._chunk:
-            return self._logprobs(hidden_NH, targets_N, temperature_N, entropy_gradient)
-        parts = [
-            checkpoint(
-                self._logprobs,
-                hidden_NH[cut],
-                targets_N[cut],
-                temperature_N[cut],
-                entropy_gradient,
-                use_reentrant=False,
-            )
-            for cut in _chunks(len(targets_N), self._chunk)
-        ]
-        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
-
     def _logprobs(
         self, hidden_NH: Tensor, targets_N: Tensor, temperature_N: Tensor, entropy_gradient: bool
     ) -> tuple[Tensor, Tensor]:
@@ -182,10 +185,7 @@ class Scorer:
 
 
 def verify_head(scorer: Scorer, row: Row) -> float:
-    """Largest difference between `scorer` and the model's own logits on one row, in nats.
-
-    Models may post-process logits in ways that `Scorer` does not know; callers refuse a model that differs.
-    """
+    """Largest difference between `scorer` and the model's own logits on one row, in nats."""
     with torch.no_grad():
         ids = torch.tensor([row.token_ids], device=scorer.device)
         logits: Tensor = scorer.model(input_ids=ids, use_cache=False).logits[0, :-1].float()
@@ -193,6 +193,16 @@ def verify_head(scorer: Scorer, row: Row) -> float:
         own = torch.log_softmax(logits / temperature[:, None], -1).gather(-1, ids[0, 1:, None]).squeeze(-1)
         learns = torch.tensor(row.loss_mask[1:], device=scorer.device)
         return float((own[learns] - scorer.score([row]).logprobs_N).abs().max())
+
+
+def check_head(scorer: Scorer, rows: Sequence[Row]) -> None:
+    """Raise `DataUnusable` when `scorer` and the model itself disagree on the shortest of `rows`.
+
+    Models may change their logits in ways that `Scorer` does not know.
+    """
+    difference = verify_head(scorer, min(rows, key=lambda row: len(row.token_ids)))
+    if difference > HEAD_TOLERANCE:
+        raise DataUnusable(f"the model changes its logits in a way the learner does not know ({difference:.3f} nats)")
 
 
 def length_groups(lengths: Sequence[int], overhead: int) -> list[list[int]]:
@@ -209,26 +219,3 @@ def length_groups(lengths: Sequence[int], overhead: int) -> list[list[int]]:
         if tokens < least:
             best, least = groups, tokens
     return best
-
-
-def _causal_lm(model: nn.Module) -> PreTrainedModel:
-    base: Any = model
-    return base.get_base_model() if hasattr(base, "peft_config") else base
-
-
-def _logit_scale(config: Any) -> float:
-    """What the model multiplies its logits by; families name it differently."""
-    if getattr(config, "logits_scaling", None):
-        return 1.0 / config.logits_scaling
-    return getattr(config, "logit_scale", None) or 1.0
-
-
-def _plain_attention(config: Any) -> bool:
-    """Whether every layer keeps all keys and values, so that a prefix can be run once."""
-    kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
-    return not getattr(config, "sliding_window", None) and all(kind == "full_attention" for kind in kinds)
-
-
-def _chunks(total: int, step: int) -> Iterator[slice]:
-    for start in range(0, total, step):
-        yield slice(start, start + step)

@@ -1,6 +1,6 @@
-"""The decoupled PPO objective on logged tokens, as a pure function.
+"""The decoupled PPO objective on logged tokens, as pure functions, and the critic of PPO with its own loss.
 
-Shapes: _N trained tokens of a train step's micro-batch, _R rows of it.
+Shapes: _N trained tokens of a train step's micro-batch, _R rows of it, _H hidden.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 LOG_BOUND = 20.0
 """Log-ratios are clamped here before exponentiation, so that one absurd token cannot make the loss infinite."""
@@ -130,6 +130,30 @@ def row_weights(normalization: str, trajectories: Sequence[str], trained: Sequen
     for trajectory, count in zip(trajectories, trained, strict=True):
         per[trajectory] = per.get(trajectory, 0) + count
     return [1.0 / (per[trajectory] * len(per)) for trajectory in trajectories]
+
+
+class Critic(nn.Module):
+    """A value head on the policy's own trunk: one linear layer on the trunk's hidden states, without gradient to them.
+
+    Starts at zero.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(hidden_size, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, hidden_NH: Tensor) -> Tensor:
+        """Value before each token, from the hidden state that predicts it."""
+        return self.head(hidden_NH.detach().float()).squeeze(-1)
+
+
+def value_loss(values_N: Tensor, start_N: Tensor, returns_N: Tensor, weights_N: Tensor, clip: float) -> Tensor:
+    """Squared error with the step from the start value clipped (arXiv:2005.12729, section 3), halved."""
+    clipped_N = start_N + (values_N - start_N).clamp(-clip, clip)
+    worst_N = torch.maximum((values_N - returns_N) ** 2, (clipped_N - returns_N) ** 2)
+    return 0.5 * (worst_N * weights_N).sum()
 
 
 def _exp(log_ratio: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ratchet.bus.message import JsonObject
 from ratchet.contract.snapshot import PairRow
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.chats import ChatRows, Conversation
@@ -50,16 +49,16 @@ class PairRows:
 
 def pair_rows(chats: ChatRows, pairs: Sequence[PairRow]) -> PairRows:
     """Rows of every usable pair, in order. Raises `DataUnusable` when there is none."""
-    sides = [side for pair in pairs for side in (pair.chosen, pair.rejected)]
     whole = [
-        _conversation(str(index), pairs[index // 2].prompt, side, pairs[index // 2].tools)
-        for index, side in enumerate(sides)
+        Conversation(f"{index}{name}", [*pair.prompt, *side], pair.tools, learn_from=len(pair.prompt))
+        for index, pair in enumerate(pairs)
+        for name, side in (("+", pair.chosen), ("-", pair.rejected))
     ]
     rows = rows_by_key(chats.rows(whole))
     usable: list[RowPair] = []
     equal = 0
     for index, pair in enumerate(pairs):
-        chosen, rejected = rows.get(str(2 * index)), rows.get(str(2 * index + 1))
+        chosen, rejected = rows.get(f"{index}+"), rows.get(f"{index}-")
         if chosen is None or rejected is None:
             continue
         if [row.token_ids for row in chosen] == [row.token_ids for row in rejected]:
@@ -77,12 +76,6 @@ def rows_by_key(rows: Sequence[Row]) -> dict[str, list[Row]]:
     for row in rows:
         grouped.setdefault(row.trajectory_id, []).append(row)
     return grouped
-
-
-def _conversation(
-    key: str, prompt: Sequence[JsonObject], answer: Sequence[JsonObject], tools: Sequence[JsonObject]
-) -> Conversation:
-    return Conversation(key, [*prompt, *answer], tools, learn_from=len(prompt))
 
 
 def hold_out_keys(pair: PairRow) -> tuple[str, ...]:

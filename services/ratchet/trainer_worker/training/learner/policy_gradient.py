@@ -15,9 +15,8 @@ from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, Step
 from ratchet.trainer_worker.training.learner.advantages import Estimator, Shaping, trajectory_advantages
-from ratchet.trainer_worker.training.learner.critic import Critic
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.losses import Objective
+from ratchet.trainer_worker.training.learner.losses import Critic, Objective
 from ratchet.trainer_worker.training.learner.rows import PolicyData, policy_data
 from ratchet.trainer_worker.training.learner.start import (
     MIN_ESS,

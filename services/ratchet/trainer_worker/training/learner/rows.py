@@ -81,13 +81,24 @@ def rows_of(
             counts.untrainable[call.reason or "unknown"] += 1
         if not call.prompt_token_ids:
             continue
-        row = _longest_prefix(rows, call.prompt_token_ids)
+        prompt = call.prompt_token_ids
+        fitting = [row for row in rows if list(prompt[: len(row.token_ids)]) == row.token_ids]
+        row = max(fitting, key=lambda row: len(row.token_ids), default=None)
         if row is None:
             row = Row(trajectory_id)
             rows.append(row)
-        row.add(call.prompt_token_ids[len(row.token_ids) :], call)
+        row.add(prompt[len(row.token_ids) :], call)
     counts.forks += max(0, len(rows) - 1)
-    return _finished(rows, counts, max_length)
+    for row in rows:
+        if max_length is not None and len(row.token_ids) > max_length:
+            row.truncate(max_length)
+            counts.truncated += 1
+        # The first token has nothing before it that could predict it.
+        if row.loss_mask:
+            row.loss_mask[0] = False
+    kept = [row for row in rows if any(row.loss_mask)]
+    counts.rows += len(kept)
+    return kept
 
 
 def is_fresh(calls: Sequence[Call], current_version: int | None, limit: int = MAX_STALENESS) -> bool:
@@ -104,40 +115,21 @@ def without_orphans(calls: Sequence[Call]) -> list[Call]:
     same: dict[tuple[int, ...], list[int]] = {}
     for index, call in enumerate(calls):
         same.setdefault(tuple(call.prompt_token_ids), []).append(index)
+
+    def is_continued(index: int) -> bool:
+        whole = [*calls[index].prompt_token_ids, *calls[index].output_token_ids]
+        return any(list(later.prompt_token_ids[: len(whole)]) == whole for later in calls[index + 1 :])
+
     dropped: set[int] = set()
     for prompt, indices in same.items():
         if len(indices) > 1 and prompt:
-            used = next((i for i in reversed(indices) if _is_continued(calls, i)), indices[-1])
+            used = next(filter(is_continued, reversed(indices)), indices[-1])
             dropped.update(i for i in indices if i != used)
     return [call for index, call in enumerate(calls) if index not in dropped]
 
 
-def _is_continued(calls: Sequence[Call], index: int) -> bool:
-    whole = [*calls[index].prompt_token_ids, *calls[index].output_token_ids]
-    return any(list(later.prompt_token_ids[: len(whole)]) == whole for later in calls[index + 1 :])
-
-
 def _can_learn(call: Call) -> bool:
     return call.trainable and call.temperature > 0 and len(call.behavior_logprobs) == len(call.output_token_ids)
-
-
-def _longest_prefix(rows: Sequence[Row], prompt: Sequence[int]) -> Row | None:
-    fitting = [row for row in rows if list(prompt[: len(row.token_ids)]) == row.token_ids]
-    return max(fitting, key=lambda row: len(row.token_ids), default=None)
-
-
-def _finished(rows: Sequence[Row], counts: MergeCounts, max_length: int | None) -> list[Row]:
-    """Cut rows that are too long; leave out rows in which nothing learns."""
-    for row in rows:
-        if max_length is not None and len(row.token_ids) > max_length:
-            row.truncate(max_length)
-            counts.truncated += 1
-        # The first token has nothing before it that could predict it.
-        if row.loss_mask:
-            row.loss_mask[0] = False
-    kept = [row for row in rows if any(row.loss_mask)]
-    counts.rows += len(kept)
-    return kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Checkpoints hold it, since later weights differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +17,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ratchet.trainer_worker.errors import DataUnusable
-from ratchet.trainer_worker.training.learner.critic import Critic
-from ratchet.trainer_worker.training.learner.logprobs import Scorer, verify_head
-from ratchet.trainer_worker.training.learner.losses import kept_tokens
+from ratchet.trainer_worker.training.learner.logprobs import Scorer, check_head
+from ratchet.trainer_worker.training.learner.losses import Critic, kept_tokens
 from ratchet.trainer_worker.training.learner.rows import Row
 
 SCORING_ROWS = 64
 """Rows scored at a time; they are ordered by length, so that few positions are padding."""
-
-HEAD_TOLERANCE = 0.02
-"""Largest difference in nats between the scorer and the model's own logits; bf16 alone makes about 0.01."""
 
 FIXED = "fixed.safetensors"
 """In a checkpoint."""
@@ -105,13 +101,6 @@ def score_start(
     return StartScores(proximal, base, values, entropy)
 
 
-def check_head(scorer: Scorer, rows: Sequence[Row]) -> None:
-    """Raise `DataUnusable` when `scorer` and the model itself disagree on the shortest of `rows`."""
-    difference = verify_head(scorer, min(rows, key=lambda row: len(row.token_ids)))
-    if difference > HEAD_TOLERANCE:
-        raise DataUnusable(f"the model changes its logits in a way the learner does not know ({difference:.3f} nats)")
-
-
 def check_off_policy(rows: Sequence[Row], start: StartScores, window: tuple[float, float] | None) -> float:
     """The effective sample size of the data. Raises `DataUnusable` when it is too small, or no row passes `window`."""
     behavior = torch.cat([trained(row, row.behavior_logprobs) for row in rows])
@@ -147,7 +136,9 @@ def _passes(
     logprobs: dict[int, Tensor] = {}
     values: dict[int, Tensor] = {}
     entropies: list[Tensor] = []
-    for part in _by_length(rows):
+    by_length = sorted(range(len(rows)), key=lambda index: len(rows[index].token_ids))
+    for begin in range(0, len(rows), SCORING_ROWS):
+        part = by_length[begin : begin + SCORING_ROWS]
         scores = scorer.score([rows[index] for index in part])
         sizes = [rows[index].trained for index in part]
         entropies.append(scores.entropy_N.cpu())
@@ -157,9 +148,3 @@ def _passes(
     order = range(len(rows))
     in_order = [values[index] for index in order] if critic is not None else None
     return [logprobs[index] for index in order], float(torch.cat(entropies).mean()), in_order
-
-
-def _by_length(rows: Sequence[Row]) -> Iterator[list[int]]:
-    order = sorted(range(len(rows)), key=lambda index: len(rows[index].token_ids))
-    for begin in range(0, len(order), SCORING_ROWS):
-        yield order[begin : begin + SCORING_ROWS]

@@ -17,9 +17,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ratchet.trainer_worker.errors import Diverged
-from ratchet.trainer_worker.training.learner.critic import Critic, value_loss
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.losses import Loss, Objective, Tokens, policy_loss, row_weights
+from ratchet.trainer_worker.training.learner.losses import (
+    Critic,
+    Loss,
+    Objective,
+    Tokens,
+    policy_loss,
+    row_weights,
+    value_loss,
+)
 from ratchet.trainer_worker.training.learner.start import FixedRows, trained
 
 WEIGHTS, STATE = "trainable.safetensors", "state.pt"
@@ -29,7 +36,7 @@ VALUE_CLIP = 0.2
 
 @dataclass(frozen=True, slots=True)
 class UpdateOptions:
-    """How the rows are gone through."""
+    """How an update goes through the rows."""
 
     learning_rate: float
     batch_size: int
@@ -87,7 +94,10 @@ class Update:
         number = self.done + 1
         if (number - 1) % self.steps_per_epoch == 0:
             self._weight_sums = [0.0, 0.0, 0.0]
-        rate = self._set_learning_rate(number)
+        # Ramp over the first steps, then a linear fall to a tenth.
+        factor = min(1.0, number / max(1, self.options.ramp_steps)) * (1 - 0.9 * (number - 1) / self.total)
+        for group in self._optimizer.param_groups:
+            group["lr"] = group["rate"] * factor
         self._scorer.model.train()
         chosen = self._batch(number)
         weights = row_weights(
@@ -103,7 +113,7 @@ class Update:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self.done = number
-        return metrics | {"grad_norm": float(norm), "learning_rate": rate}
+        return metrics | {"grad_norm": float(norm), "learning_rate": self.options.learning_rate * factor}
 
     def save(self, directory: Path) -> None:
         """Write weights, optimiser, random state and everything fixed at the start."""
@@ -137,13 +147,6 @@ class Update:
         if self._critic is not None:
             yield from ((f"critic.{name}", p) for name, p in self._critic.named_parameters())
 
-    def _set_learning_rate(self, number: int) -> float:
-        """Ramp over the first steps, then a linear fall to a tenth."""
-        factor = min(1.0, number / max(1, self.options.ramp_steps)) * (1 - 0.9 * (number - 1) / self.total)
-        for group in self._optimizer.param_groups:
-            group["lr"] = group["rate"] * factor
-        return self.options.learning_rate * factor
-
     def _batch(self, number: int) -> list[int]:
         """Indices of the rows of a train step: all rows of some trajectories, in an order fixed by seed and epoch."""
         epoch, place = divmod(number - 1, self.steps_per_epoch)
@@ -153,9 +156,12 @@ class Update:
         return [index for name in order[place * size : (place + 1) * size] for index in self._members[name]]
 
     def _backward(self, chosen: Sequence[int], weights: Sequence[float]) -> dict[str, float]:
+        """Gradients of a train step, one micro-batch after the other; returns the step's metrics."""
         tokens = sum(self._fixed.rows[index].trained for index in chosen)
+        size = math.ceil(len(chosen) / max(1, self.options.accumulation))
         pieces = [
-            self._piece(chosen[cut], weights[cut], tokens) for cut in _cuts(len(chosen), self.options.accumulation)
+            self._micro_batch(chosen[begin : begin + size], weights[begin : begin + size], tokens)
+            for begin in range(0, len(chosen), size)
         ]
         losses = [loss for loss, _ in pieces]
         self._weight_sums[0] += (now := float(sum(loss.weight_sum for loss in losses)))
@@ -173,19 +179,32 @@ class Update:
                 metrics[name] = metrics.get(name, 0.0) + value
         return metrics
 
-    def _piece(self, part: Sequence[int], weights: Sequence[float], step_tokens: int) -> tuple[Loss, dict[str, float]]:
+    def _micro_batch(
+        self, part: Sequence[int], weights: Sequence[float], step_tokens: int
+    ) -> tuple[Loss, dict[str, float]]:
         """Forward and backward of one micro-batch; values are shares of the train step's."""
-        options = self.options
-        rows = [self._fixed.rows[index] for index in part]
+        options, fixed = self.options, self._fixed
+        rows = [fixed.rows[index] for index in part]
         scores = self._scorer.score(rows, entropy_gradient=options.entropy_coefficient > 0)
-        loss = policy_loss(self._tokens(part, weights, scores.logprobs_N), options.objective)
+        sizes, device = torch.tensor([row.trained for row in rows]), self._scorer.device
+        tokens = Tokens(
+            logprobs_N=scores.logprobs_N,
+            proximal_N=self._gather(fixed.proximal, part),
+            behavior_N=torch.cat([trained(row, row.behavior_logprobs) for row in rows]).to(device),
+            advantages_N=self._gather(fixed.advantages, part),
+            weights_N=torch.tensor(weights).repeat_interleave(sizes).to(device),
+            row_N=torch.arange(len(rows)).repeat_interleave(sizes).to(device),
+            rows=len(rows),
+            reference_N=None if fixed.reference is None else self._gather(fixed.reference, part),
+        )
+        loss = policy_loss(tokens, options.objective)
         total = loss.value
         extra = {"policy_entropy": float(scores.entropy_N.detach().sum()) / step_tokens}
         if options.entropy_coefficient:
             total = total - options.entropy_coefficient * scores.entropy_N.sum() / step_tokens
         if self._critic is not None:
             values_N = self._critic(scores.hidden_NH)
-            start_N, returns_N = self._gather(self._fixed.values, part), self._gather(self._fixed.returns, part)
+            start_N, returns_N = self._gather(fixed.values, part), self._gather(fixed.returns, part)
             even_N = torch.full_like(values_N, 1.0 / step_tokens)
             critic_loss = value_loss(values_N, start_N, returns_N, even_N, VALUE_CLIP)
             total = total + options.value_coefficient * critic_loss
@@ -193,28 +212,6 @@ class Update:
         total.backward()  # pyright: ignore[reportUnknownMemberType] - torch leaves it untyped
         return loss, extra
 
-    def _tokens(self, part: Sequence[int], weights: Sequence[float], logprobs_N: Tensor) -> Tokens:
-        rows = [self._fixed.rows[index] for index in part]
-        sizes = torch.tensor([row.trained for row in rows])
-        device = logprobs_N.device
-        reference = self._fixed.reference
-        return Tokens(
-            logprobs_N=logprobs_N,
-            proximal_N=self._gather(self._fixed.proximal, part),
-            behavior_N=torch.cat([trained(row, row.behavior_logprobs) for row in rows]).to(device),
-            advantages_N=self._gather(self._fixed.advantages, part),
-            weights_N=torch.tensor(weights).repeat_interleave(sizes).to(device),
-            row_N=torch.arange(len(rows)).repeat_interleave(sizes).to(device),
-            rows=len(rows),
-            reference_N=None if reference is None else self._gather(reference, part),
-        )
-
     def _gather(self, column: Sequence[Tensor] | None, part: Sequence[int]) -> Tensor:
         assert column is not None  # noqa: S101 - with a critic, values and returns are there
         return torch.cat([column[index] for index in part]).to(self._scorer.device)
-
-
-def _cuts(total: int, parts: int) -> Iterator[slice]:
-    size = math.ceil(total / max(1, parts))
-    for begin in range(0, total, size):
-        yield slice(begin, begin + size)
