@@ -22,9 +22,8 @@ import uvloop
 from peft import LoraConfig, get_peft_model
 
 from ratchet.engine_local.torch_llama import lean_network
-from ratchet.engine_local.torch_network import Network, TransformersNetwork
 from ratchet.engine_local.torch_policies import Weights, load_weights, merge_adapter
-from ratchet.engine_local.torch_slots import Slots
+from ratchet.engine_local.torch_slots import Network, Slots, TransformersNetwork
 from ratchet.rules.arms import policy_name
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects

@@ -44,7 +44,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     try:
         with ThreadPoolExecutor(1, thread_name_prefix="loader") as loading:
             engine = Engine(settings, worker, registry, loader.load, loading, utc_now)
-            api = JsonApi(engine.find, settings.body_limit, cancel_on_disconnect=True)
+            api = JsonApi(engine.route, settings.body_limit, cancel_on_disconnect=True)
             server = HttpServer(api, settings.shared.http_host, settings.port, hosts=settings.shared.allowed_hosts)
             yield App("engine_local", [server], {"torch_thread": worker.check})
     finally:

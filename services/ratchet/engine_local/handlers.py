@@ -15,7 +15,7 @@ import structlog
 
 from ratchet.engine_local import metrics
 from ratchet.engine_local.domain.answers import Completion, Stamp, chat_answer, text_answer
-from ratchet.engine_local.domain.requests import ChatCall, CompletionCall, Sampling, read_chat, read_completion
+from ratchet.engine_local.domain.requests import Sampling, read_chat, read_completion
 from ratchet.engine_local.registry import Entry, Registry
 from ratchet.engine_local.s3_policies import Fetched
 from ratchet.engine_local.settings import Settings
@@ -31,14 +31,14 @@ from ratchet.stores.policies import digest_in
 log = structlog.get_logger()
 
 REFUSALS = {NotFound: "policy_not_found", DigestMismatch: "digest_mismatch", Rejected: "policy_refused"}
-"""Codes of a failed load: its caller must be able to tell wrong from not now."""
+"""Codes of a failed load: its caller must be able to tell a wrong request from a bad moment."""
 
 
 class Worker(Protocol):
     """Computes jobs elsewhere."""
 
     def submit(self, served: Served, job: Job) -> None:
-        """Take a job; its callbacks say how it ended."""
+        """Accept a job; its callbacks receive how it ended."""
         ...
 
 
@@ -72,49 +72,66 @@ class Engine:
             ("GET", "/version"): self.version,
         }
 
-    def find(self, method: str, path: str) -> Handler:
+    def route(self, method: str, path: str) -> Handler:
         """The handler of a route. Raises `HttpError` 404 or 405."""
         handler = self._routes.get((method, path))
-        if handler is not None:
-            return self._guarded(handler) if path.startswith("/v1/") else handler
-        if any(known == path for _, known in self._routes):
-            raise HttpError(405, f"{method} is not allowed on {path}")
-        raise HttpError(404, f"no such route: {path}", code="no_such_route")
-
-    def _guarded(self, handler: Handler) -> Handler:
-        """`handler` for those who know the key."""
+        if handler is None:
+            if any(known == path for _, known in self._routes):
+                raise HttpError(405, f"{method} is not allowed on {path}")
+            raise HttpError(404, f"no such route: {path}", code="no_such_route")
         key = self._settings.api_key
-        if key is None:
+        if key is None or not path.startswith("/v1/"):
             return handler
 
-        async def checked(request: Request) -> Answer:
+        async def guarded(request: Request) -> Answer:
             given = (request.header(b"authorization") or "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), key.get_secret_value().encode()):
                 raise HttpError(401, "incorrect API key", kind="authentication_error", code="invalid_api_key")
             return await handler(request)
 
-        return checked
+        return guarded
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         call = read_chat(request.json_object())
         entry = self._resident(call.model)
         with self._registry.using(entry) as served:
+            text = served.text
             # Rendering and tokenising a long conversation takes a while: the loop does not wait for it.
-            ids = await asyncio.to_thread(served.text.chat_ids, call.messages, call.tools)
+            ids = await asyncio.to_thread(text.chat_ids, call.messages, call.tools)
             done = await self._complete(entry, ids, call.sampling, call.options.top_logprobs)
             stamp = self._stamp("chatcmpl", call.model)
-            return await asyncio.to_thread(_chat_response, served.text, stamp, call, ids, done)
+
+            def answer() -> Response:
+                reply = text.reply(_output_text(text, call.sampling, done), tools=bool(call.tools))
+                return json_response(chat_answer(stamp, ids, done, reply, call.options, text.spell))
+
+            return await asyncio.to_thread(answer)
 
     async def complete(self, request: Request) -> Response:
         """`POST /v1/completions`."""
         call = read_completion(request.json_object())
         entry = self._resident(call.model)
         with self._registry.using(entry) as served:
-            ids = await asyncio.to_thread(_prompt_ids, call.prompt, served.text)
+            text, prompt = served.text, call.prompt
+
+            def prompt_ids() -> list[int]:
+                if isinstance(prompt, str):
+                    return text.text_ids(prompt)
+                if max(prompt) >= text.vocabulary:
+                    message = f"prompt holds a token id outside the vocabulary of {text.vocabulary}"
+                    raise BadRequest(message, param="prompt")
+                return prompt
+
+            ids = await asyncio.to_thread(prompt_ids)
             done = await self._complete(entry, ids, call.sampling, call.options.top_logprobs)
             stamp = self._stamp("cmpl", call.model)
-            return await asyncio.to_thread(_text_response, served.text, stamp, call, ids, done)
+
+            def answer() -> Response:
+                plain = text.plain(_output_text(text, call.sampling, done))
+                return json_response(text_answer(stamp, ids, done, plain, call.options, text.spell))
+
+            return await asyncio.to_thread(answer)
 
     async def load_policy(self, request: Request) -> Response:
         """`POST /v1/load_lora_adapter {lora_name, lora_path, pin?}`: 200 means resident and probed."""
@@ -176,7 +193,7 @@ class Engine:
             _refuse_other_digest(name, fetched.digest)
         except Exception as error:
             metrics.LOADS.labels("refused").inc()
-            # No more: the reason quotes what the caller sent, and only the caller may read it.
+            # Only the kind of error: its text quotes what the caller sent, and only the caller may read it.
             log.warning("policy not loaded", digest=digest_in(uri), error=type(error).__name__)
             if isinstance(error, RatchetError):
                 error.code = next((code for kind, code in REFUSALS.items() if isinstance(error, kind)), error.code)
@@ -225,19 +242,25 @@ class Engine:
         """Hand the job over; cancelling the returned future drops it."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Completion] = loop.create_future()
-        job = Job(
-            prompt=ids,
-            sampling=sampling,
-            limit=limit,
-            done=lambda done: _deliver(loop, _settle, answer, done),
-            failed=lambda error: _deliver(loop, _break, answer, error),
-            top_logprobs=top,
-            stops_in=served.text.stop_finder(sampling.stop) if sampling.stop else None,
-        )
+
+        def settle(result: Completion | Exception) -> None:
+            if answer.done():
+                return
+            if isinstance(result, Exception):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+
+        def deliver(result: Completion | Exception) -> None:
+            """Called from the torch thread. On a closed loop no caller waits."""
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, result)
 
         def drop(future: asyncio.Future[Completion]) -> None:
             job.cancelled = future.cancelled()
 
+        stops_in = served.text.stop_finder(sampling.stop) if sampling.stop else None
+        job = Job(ids, sampling, limit, done=deliver, failed=deliver, top_logprobs=top, stops_in=stops_in)
         answer.add_done_callback(drop)
         self._worker.submit(served, job)
         return answer
@@ -251,45 +274,9 @@ def _probe(entry: Entry[Served]) -> str:
     return "matched" if entry.served.probed else "none"
 
 
-def _deliver(loop: asyncio.AbstractEventLoop, how: Callable[..., None], *args: object) -> None:
-    """Call `how` on the loop, from the torch thread. On a closed loop no caller waits."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(how, *args)
-
-
-def _settle(answer: asyncio.Future[Completion], done: Completion) -> None:
-    if not answer.done():
-        answer.set_result(done)
-
-
-def _break(answer: asyncio.Future[Completion], error: Exception) -> None:
-    if not answer.done():
-        answer.set_exception(error)
-
-
-def _chat_response(text: ChatText, stamp: Stamp, call: ChatCall, ids: list[int], done: Completion) -> Response:
-    reply = text.reply(_output_text(text, call.sampling, done), tools=bool(call.tools))
-    return json_response(chat_answer(stamp, ids, done, reply, call.options, text.spell))
-
-
-def _text_response(text: ChatText, stamp: Stamp, call: CompletionCall, ids: list[int], done: Completion) -> Response:
-    plain = text.plain(_output_text(text, call.sampling, done))
-    return json_response(text_answer(stamp, ids, done, plain, call.options, text.spell))
-
-
 def _output_text(text: ChatText, sampling: Sampling, done: Completion) -> str:
     """What was generated, up to the first stop text."""
     return text.until_stop(text.text(done.token_ids, sampling.stop_token_ids), sampling.stop)
-
-
-def _prompt_ids(prompt: str | list[int], text: ChatText) -> list[int]:
-    return text.text_ids(prompt) if isinstance(prompt, str) else _known(prompt, text)
-
-
-def _known(ids: list[int], text: ChatText) -> list[int]:
-    if max(ids) >= text.vocabulary:
-        raise BadRequest(f"prompt holds a token id outside the vocabulary of {text.vocabulary}", param="prompt")
-    return ids
 
 
 def _text(body: dict[str, object], name: str) -> str:

@@ -49,12 +49,18 @@ class PolicyLoader:
         return Fetched(digest, serve(weights, manifest.probe))
 
     def _base(self, manifest: PolicyManifest) -> Weights:
+        """The model that an adapter changes: of a manifest, a directory, or a name as the trainer reads one."""
         name = manifest.base_model
         if is_manifest_uri(name):
             base = fetch_policy(self._objects, name, self._cache, manifest.base_digest)
             return self._kept(base.policy.digest, base.directory)
         directory = Path(name)
-        return self._kept(name, directory if directory.is_dir() else _by_name(name))
+        if not directory.is_dir():
+            try:  # from the local cache, and from a hub only when that is allowed
+                directory = Path(snapshot_download(name, local_files_only=os.environ.get(HUB_VARIABLE) != "1"))
+            except (OSError, ValueError) as error:
+                raise NotFound(f"no base model {name!r}: {error}") from error
+        return self._kept(name, directory)
 
     def _kept(self, key: str, directory: Path) -> Weights:
         if key not in self._bases:
@@ -65,11 +71,3 @@ class PolicyLoader:
             self._bases.popitem(last=False)
         metrics.BASES.set(len(self._bases))
         return self._bases[key]
-
-
-def _by_name(name: str) -> Path:
-    """The trainer's rule: from the local cache, and from a hub only when that is allowed."""
-    try:
-        return Path(snapshot_download(name, local_files_only=os.environ.get(HUB_VARIABLE) != "1"))
-    except (OSError, ValueError) as error:
-        raise NotFound(f"no base model {name!r}: {error}") from error

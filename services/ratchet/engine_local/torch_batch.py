@@ -13,9 +13,8 @@ import torch
 from ratchet.engine_local.domain.answers import Completion
 from ratchet.engine_local.domain.prefix_index import Match, PrefixIndex
 from ratchet.engine_local.domain.requests import Sampling
-from ratchet.engine_local.torch_network import Network
 from ratchet.engine_local.torch_sampling import Drawer, Drawn, draw, drawer
-from ratchet.engine_local.torch_slots import KeysValues, Slots
+from ratchet.engine_local.torch_slots import KeysValues, Network, Slots
 from ratchet.errors import RatchetError
 
 
@@ -65,7 +64,7 @@ class Batch:
 
     def new_tokens(self, job: Job) -> int:
         """Prompt tokens that would have to be computed for `job`."""
-        match = self._prefixes.find(job.prompt)
+        match = self._prefixes.longest_prefix(job.prompt)
         return len(job.prompt) - (match.length if match else 0)
 
     def join(self, jobs: Sequence[Job]) -> None:
@@ -73,7 +72,7 @@ class Batch:
         if not jobs:
             return
         rows = [
-            _Row(job, drawer(job.sampling, job.top_logprobs, job.prompt), self._prefixes.find(job.prompt))
+            _Row(job, drawer(job.sampling, job.top_logprobs, job.prompt), self._prefixes.longest_prefix(job.prompt))
             for job in jobs
         ]
         first = len(self._rows)
@@ -96,14 +95,26 @@ class Batch:
         self._slots.clear()
 
     def _advance(self, first: int, new_ids: Sequence[Sequence[int]]) -> None:
+        """One token more for the rows from `first` on; those that end with it, or are cancelled, leave."""
         logits_BV = self._slots.forward(first, new_ids)
         drawn = draw(logits_BV, [row.drawer for row in self._rows[first:]], self._generator)
-        ended = [self._take(row, one) for row, one in zip(self._rows[first:], drawn, strict=True)]
+        ended = [self._add_token(row, one) for row, one in zip(self._rows[first:], drawn, strict=True)]
         for place in reversed(range(first, len(self._rows))):
-            if ended[place - first] or self._rows[place].job.cancelled:
-                self._leave(place, ended[place - first])
+            row, end = self._rows[place], ended[place - first]
+            job = row.job
+            if end is None and not job.cancelled:
+                continue
+            if isinstance(end, str):
+                ids = [*job.prompt, *row.output[:-1]]
+                self._prefixes.add(ids, self._slots.contents(place), row.reused)
+                job.done(Completion(row.output, row.logprobs, end, len(job.prompt), row.cached, row.top))
+            elif end is not None:
+                job.failed(end)
+            moved = self._slots.close(place)
+            self._rows[place] = self._rows[moved]
+            self._rows.pop()
 
-    def _take(self, row: _Row, drawn: Drawn) -> str | Exception | None:
+    def _add_token(self, row: _Row, drawn: Drawn) -> str | Exception | None:
         """Add a token; returns why the row ends with it, None when it goes on."""
         if not math.isfinite(drawn.logprob):
             return RatchetError("the policy produced NaN or infinite log-probabilities", code="not_finite")
@@ -115,17 +126,3 @@ class Batch:
         if ends or (row.job.stops_in is not None and row.job.stops_in(row.output)):
             return "stop"
         return "length" if len(row.output) >= row.job.limit else None
-
-    def _leave(self, place: int, ended: str | Exception | None) -> None:
-        row = self._rows[place]
-        if isinstance(ended, str):
-            ids = [*row.job.prompt, *row.output[:-1]]
-            self._prefixes.add(ids, self._slots.contents(place), row.reused)
-            row.job.done(
-                Completion(row.output, row.logprobs, ended, len(row.job.prompt), cached_tokens=row.cached, top=row.top)
-            )
-        elif ended is not None:
-            row.job.failed(ended)
-        moved = self._slots.close(place)
-        self._rows[place] = self._rows[moved]
-        self._rows.pop()

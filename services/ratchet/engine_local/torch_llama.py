@@ -21,8 +21,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 from transformers.cache_utils import CacheLayerMixin
 
-from ratchet.engine_local.torch_network import Network, TransformersNetwork
-from ratchet.engine_local.torch_slots import Slots
+from ratchet.engine_local.torch_slots import Network, Slots, TransformersNetwork
 
 AGREEMENT = 1e-4
 """Largest difference between the logits of both networks, relative to the largest logit."""
@@ -69,7 +68,8 @@ class LlamaNetwork:
         rotary = self._cos_PD[positions_BT][:, :, None], self._sin_PD[positions_BT][:, :, None]
         for weights, cache in zip(self._layers, layers, strict=True):
             hidden_BTC = hidden_BTC + self._attention(weights, hidden_BTC, rotary, mask_B1TW, cache)
-            hidden_BTC = hidden_BTC + self._mlp(weights, hidden_BTC)
+            gate, up = (self._normed(hidden_BTC, weights.mlp_norm_C) @ weights.gate_up_CI).chunk(2, -1)
+            hidden_BTC = hidden_BTC + (F.silu(gate) * up) @ weights.down_IC
         return (self._normed(hidden_BTC[:, -1], self._norm_C) @ self._head_CV).float()
 
     def _attention(
@@ -94,10 +94,6 @@ class LlamaNetwork:
         )
         return seen_BQTD.transpose(1, 2).reshape(rows, count, -1) @ weights.out_OC
 
-    def _mlp(self, weights: _Layer, hidden_BTC: Tensor) -> Tensor:
-        gate, up = (self._normed(hidden_BTC, weights.mlp_norm_C) @ weights.gate_up_CI).chunk(2, -1)
-        return (F.silu(gate) * up) @ weights.down_IC
-
     def _normed(self, hidden: Tensor, weight_C: Tensor) -> Tensor:
         return F.rms_norm(hidden, weight_C.shape, weight_C, self._epsilon)
 
@@ -105,11 +101,19 @@ class LlamaNetwork:
 @torch.inference_mode()
 def lean_network(model: Any) -> Network:
     """The fastest network for `model` that gives its logits: fused for a Llama, else transformers' own."""
-    own = TransformersNetwork(model)
-    if not _is_plain_llama(model):
+    own, config = TransformersNetwork(model), model.config
+    rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
+    plain_llama = (
+        type(model) is LlamaForCausalLM
+        and config.hidden_act == "silu"
+        and not getattr(config, "attention_bias", False)
+        and not getattr(config, "mlp_bias", False)
+        and rope.get("rope_type", "default") in _STATIC_ROPE
+    )
+    if not plain_llama:
         return own
     fused = LlamaNetwork(model)
-    ids = [token % model.config.vocab_size for token in range(1, 48, 5)]
+    ids = [token % config.vocab_size for token in range(1, 48, 5)]
     expected, actual = (_logits(network, ids) for network in (own, fused))
     agree = (expected - actual).abs().max() <= AGREEMENT * expected.abs().max().clamp(min=1.0)
     return fused if bool(agree) else own
@@ -121,18 +125,6 @@ def _logits(network: Network, ids: Sequence[int]) -> Tensor:
     slots.open(None, 0)
     slots.forward(0, [ids[:-1]])
     return slots.forward(0, [ids[-1:]])
-
-
-def _is_plain_llama(model: Any) -> bool:
-    config = model.config
-    rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
-    return (
-        type(model) is LlamaForCausalLM
-        and config.hidden_act == "silu"
-        and not getattr(config, "attention_bias", False)
-        and not getattr(config, "mlp_bias", False)
-        and rope.get("rope_type", "default") in _STATIC_ROPE
-    )
 
 
 def _fused(layer: Any) -> _Layer:

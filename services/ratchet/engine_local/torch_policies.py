@@ -18,8 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from ratchet.contract.policy_manifest import Probe
 from ratchet.engine_local.torch_llama import lean_network
-from ratchet.engine_local.torch_network import Network
-from ratchet.engine_local.torch_slots import Slots
+from ratchet.engine_local.torch_slots import Network, Slots
 from ratchet.engine_local.transformers_text import ChatText, load_text
 from ratchet.errors import Rejected
 from ratchet.stores.policies import tokenizer_digest

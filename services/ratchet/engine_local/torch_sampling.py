@@ -77,7 +77,12 @@ def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) 
     drawn by inverting the cumulative distribution with one uniform number per row, so rows with seeds do not depend on
     their neighbours.
     """
-    logits_BV = _penalised(logits_BV, drawers)
+    if any(one.counts is not None for one in drawers):
+        rows = [
+            logits_V if one.counts is None else one.counts.penalised(logits_V, one.sampling)
+            for logits_V, one in zip(logits_BV, drawers, strict=True)
+        ]
+        logits_BV = torch.stack(rows)
     greedy_B1 = torch.tensor([[one.sampling.temperature == 0] for one in drawers])
     temperature_B1 = torch.tensor([[one.sampling.temperature or 1.0] for one in drawers])
     scaled_BV = _bounded(logits_BV / temperature_B1, drawers)
@@ -97,16 +102,6 @@ def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) 
     ]
 
 
-def _penalised(logits_BV: Tensor, drawers: Sequence[Drawer]) -> Tensor:
-    if all(one.counts is None for one in drawers):
-        return logits_BV
-    rows = [
-        logits_V if one.counts is None else one.counts.penalised(logits_V, one.sampling)
-        for logits_V, one in zip(logits_BV, drawers, strict=True)
-    ]
-    return torch.stack(rows)
-
-
 def _uniform(drawers: Sequence[Drawer], shared: torch.Generator) -> Tensor:
     """One number in [0, 1) per row, [B, 1]."""
     number_B1 = torch.rand(len(drawers), 1, dtype=torch.float64, generator=shared)
@@ -120,19 +115,16 @@ def _bounded(scaled_BV: Tensor, drawers: Sequence[Drawer]) -> Tensor:
     """Minus infinity outside top_k, top_p and min_p; greedy rows are left alone."""
     for row, one in enumerate(drawers):
         sampling = one.sampling
-        if sampling.temperature and (sampling.top_k or sampling.top_p < 1 or sampling.min_p):
-            scaled_BV[row] = _bounded_row(scaled_BV[row], sampling)
+        if not sampling.temperature or not (sampling.top_k or sampling.top_p < 1 or sampling.min_p):
+            continue
+        ordered_V, order_V = scaled_BV[row].sort(descending=True)
+        if sampling.top_k:
+            ordered_V[sampling.top_k :] = -torch.inf
+        p_V = ordered_V.softmax(-1)
+        before_V = p_V.cumsum(-1) - p_V
+        ordered_V[(before_V >= sampling.top_p) | (p_V < sampling.min_p * p_V[0])] = -torch.inf
+        scaled_BV[row] = torch.empty_like(ordered_V).scatter_(-1, order_V, ordered_V)
     return scaled_BV
-
-
-def _bounded_row(scaled_V: Tensor, sampling: Sampling) -> Tensor:
-    ordered_V, order_V = scaled_V.sort(descending=True)
-    if sampling.top_k:
-        ordered_V[sampling.top_k :] = -torch.inf
-    p_V = ordered_V.softmax(-1)
-    before_V = p_V.cumsum(-1) - p_V
-    ordered_V[(before_V >= sampling.top_p) | (p_V < sampling.min_p * p_V[0])] = -torch.inf
-    return torch.empty_like(scaled_V).scatter_(-1, order_V, ordered_V)
 
 
 def _top(logp_V: Tensor, count: int) -> Sequence[tuple[int, float]]:

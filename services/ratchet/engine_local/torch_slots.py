@@ -1,30 +1,71 @@
-"""Keys and values of many sequences of different length, one slot each, behind transformers' cache interface.
+"""Forward passes over many cached sequences of different length: one slot each, behind transformers' cache interface.
 
 A sequence joins by taking the next slot and leaves by giving its slot to the last one, so the slots in use are
 always the first ones and no sequence waits for another. Nothing is shifted or padded inside a slot: row `b` holds
 its tokens in columns 0 .. length_b - 1, and an explicit attention mask hides the rest.
 
-Shapes: B rows in one forward pass, N slots, H key-value heads, T new tokens per row, W columns, D head dimension.
+Shapes: B rows in one forward pass, N slots, H key-value heads, T new tokens per row, W columns, D head dimension,
+V vocabulary.
 """
 
-# ruff: noqa: N806 - names of tensors end in their shape
+# ruff: noqa: N803, N806 - names of tensors end in their shape
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import CacheLayerMixin
-
-from ratchet.engine_local.torch_network import Network
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 GROW_SLOTS, GROW_COLUMNS = 8, 64
 """Buffers grow by at least this much: every growth copies."""
 
 KeysValues = list[tuple[Tensor, Tensor]]
 """Per layer the keys and values of one sequence, each [H, length, D]."""
+
+
+class Network(Protocol):
+    """A causal language model, as the slots use it."""
+
+    depth: int
+    """Number of layers with keys and values."""
+    dtype: torch.dtype
+    """Of weights, activations and mask."""
+
+    def __call__(
+        self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TW: Tensor, layers: Sequence[CacheLayerMixin]
+    ) -> Tensor:
+        """Logits [B, V] after the last of the T tokens; the mask is added to attention scores.
+
+        Keys and values go through `layers`.
+        """
+        ...
+
+
+class TransformersNetwork:
+    """Any transformers causal model, through its own forward."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model  # transformers' model classes carry no usable types
+        self.depth: int = model.config.num_hidden_layers
+        self.dtype: torch.dtype = model.dtype
+
+    def __call__(
+        self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TW: Tensor, layers: Sequence[CacheLayerMixin]
+    ) -> Tensor:
+        """See `Network`."""
+        logits: Tensor = self._model(
+            input_ids=ids_BT,
+            attention_mask=mask_B1TW,
+            position_ids=positions_BT,
+            past_key_values=Cache(layers=list(layers)),
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits
+        return logits[:, -1].float()
 
 
 @dataclass(slots=True)
@@ -73,7 +114,7 @@ class SlotLayer(CacheLayerMixin):
         rows = slice(plan.first, plan.first + plan.count)
         return self.keys[rows, :, : plan.width], self.values[rows, :, : plan.width]
 
-    def put(self, slot: int, keys: Tensor, values: Tensor) -> None:
+    def fill(self, slot: int, keys: Tensor, values: Tensor) -> None:
         """Start `slot` with known keys and values [H, length, D]."""
         if not self.is_initialized:
             self.lazy_initialization(keys[None], values[None])
@@ -82,7 +123,7 @@ class SlotLayer(CacheLayerMixin):
             assert buffer is not None  # noqa: S101 - initialized above
             buffer[slot, :, : states.shape[1]] = states
 
-    def take(self, slot: int, length: int) -> tuple[Tensor, Tensor]:
+    def copy(self, slot: int, length: int) -> tuple[Tensor, Tensor]:
         """A copy of what `slot` holds, each [H, length, D]."""
         assert self.keys is not None  # noqa: S101 - only called for slots in use
         assert self.values is not None  # noqa: S101 - only called for slots in use
@@ -134,7 +175,7 @@ class Slots:
         slot = len(self.lengths)
         if start is not None and length:
             for layer, (keys, values) in zip(self._layers, start, strict=True):
-                layer.put(slot, keys[:, :length], values[:, :length])
+                layer.fill(slot, keys[:, :length], values[:, :length])
         self.lengths.append(length if start is not None else 0)
         return slot
 
@@ -154,7 +195,7 @@ class Slots:
 
     def contents(self, slot: int) -> KeysValues:
         """A copy of the keys and values of `slot`."""
-        return [layer.take(slot, self.lengths[slot]) for layer in self._layers]
+        return [layer.copy(slot, self.lengths[slot]) for layer in self._layers]
 
     def forward(self, first: int, new_ids: Sequence[Sequence[int]]) -> Tensor:
         """Append `new_ids[n]` to slot `first + n`; returns the logits after each row's last token, [B, V]."""

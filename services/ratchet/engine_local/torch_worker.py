@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import structlog
 import torch
 
-from ratchet.engine_local.domain.admission import admissible
 from ratchet.engine_local.torch_batch import Batch, Job
 from ratchet.engine_local.torch_policies import Served
 from ratchet.errors import Unavailable
@@ -30,7 +29,7 @@ class Limits:
     prefix_tokens: int
     """Tokens whose keys and values are kept per policy after their sequence ended."""
     linger_s: float
-    """How long an idle policy's first job waits for company."""
+    """How long an idle policy's first job waits for others to be computed together with."""
 
 
 class TorchWorker:
@@ -67,7 +66,7 @@ class TorchWorker:
         return None if self._thread.is_alive() else "the torch thread has ended"
 
     def close(self) -> None:
-        """Finish nothing more; what is not done fails."""
+        """Stop computing; jobs that are not done fail."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -84,35 +83,36 @@ class TorchWorker:
                 except Exception as error:  # the boundary: no job may hang because another one failed
                     log.exception("batch failed")
                     batch.fail(error)
-        self._give_up()
+        error = Unavailable("the engine is stopping")
+        for batch in self._batches.values():
+            batch.fail(error)
+        for queue in self._waiting.values():
+            for _, job in queue:
+                job.failed(error)
 
     def _wait_for_work(self) -> bool:
         """Sleep while there is nothing to compute. False once the engine stops."""
         with self._changed:
             while not self._closing:
-                pause = self._pause_s()
-                if pause is not None and pause <= 0:
+                queues = [queue for queue in self._waiting.values() if queue]
+                if any(len(batch) for batch in self._batches.values()):
                     return True
-                self._changed.wait(pause)
+                if any(len(queue) >= self._limits.rows for queue in queues):
+                    return True
+                oldest = min((queue[0][0] for queue in queues), default=None)
+                pause_s = None if oldest is None else oldest + self._limits.linger_s - time.monotonic()
+                if pause_s is not None and pause_s <= 0:
+                    return True
+                self._changed.wait(pause_s)
         return False
-
-    def _pause_s(self) -> float | None:
-        """Seconds until there is something to compute; None when nothing is known to come."""
-        if any(len(batch) for batch in self._batches.values()):
-            return 0.0
-        queues = [queue for queue in self._waiting.values() if queue]
-        if not queues:
-            return None
-        if any(len(queue) >= self._limits.rows for queue in queues):
-            return 0.0
-        return min(queue[0][0] for queue in queues) + self._limits.linger_s - time.monotonic()
 
     def _working(self) -> list[tuple[Served, Batch]]:
         """The policies with rows or waiting jobs."""
         with self._changed:
             for served, queue in self._waiting.items():
                 if queue and served not in self._batches:
-                    self._batches[served] = self._new_batch(served)
+                    ends, kept = served.text.end_ids, self._limits.prefix_tokens
+                    self._batches[served] = Batch(served.network, ends, kept, self._seed)
             return [(served, batch) for served, batch in self._batches.items() if len(batch) or self._waiting[served]]
 
     def _joining(self, served: Served, batch: Batch) -> Sequence[Job]:
@@ -121,7 +121,11 @@ class TorchWorker:
             queue = self._waiting.get(served) or deque[tuple[float, Job]]()
             while queue and queue[0][1].cancelled:
                 queue.popleft()
-            if not queue or self._lingers(queue, batch):
+            if not queue:
+                return []
+            # Jobs wait a moment for more of them: one pass for several costs little more than one for a single job.
+            enough = max(1, (len(batch) + len(queue)) // 4) if len(batch) else self._limits.rows
+            if len(queue) < enough and time.monotonic() - queue[0][0] < self._limits.linger_s:
                 return []
             free = self._limits.rows - len(batch)
             jobs = [job for _, job in queue][: max(0, free)]
@@ -130,18 +134,16 @@ class TorchWorker:
                 queue.popleft()
         return [job for job in jobs[:count] if not job.cancelled]
 
-    def _lingers(self, queue: deque[tuple[float, Job]], batch: Batch) -> bool:
-        """Jobs wait a moment for more of them: one pass for several costs little more than one for a single job."""
-        enough = max(1, (len(batch) + len(queue)) // 4) if len(batch) else self._limits.rows
-        return len(queue) < enough and time.monotonic() - queue[0][0] < self._limits.linger_s
 
-    def _new_batch(self, served: Served) -> Batch:
-        return Batch(served.network, served.text.end_ids, self._limits.prefix_tokens, self._seed)
+def admissible(new_tokens: Sequence[int], free_rows: int, budget: int) -> int:
+    """How many of the first requests are computed together, padded to the longest, within `budget` tokens.
 
-    def _give_up(self) -> None:
-        error = Unavailable("the engine is stopping")
-        for batch in self._batches.values():
-            batch.fail(error)
-        for queue in self._waiting.values():
-            for _, job in queue:
-                job.failed(error)
+    `new_tokens` are the prompt tokens still to compute, in order of arrival. At least one whenever a row is free,
+    so that a prompt longer than the budget is not stuck.
+    """
+    width = 0
+    for count, tokens in enumerate(new_tokens[:free_rows]):
+        width = max(width, tokens)
+        if count and width * (count + 1) > budget:
+            return count
+    return min(len(new_tokens), free_rows)

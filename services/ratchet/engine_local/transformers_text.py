@@ -35,7 +35,12 @@ class ChatText:
         # A template that writes arguments as JSON, whatever they are, would quote a text a second time.
         self._arguments_as_objects = bool(_AS_JSON.search(template)) and not _AS_TEXT.search(template)
         self._end = {tokenizer.eos_token_id}
-        self.spell = lru_cache(maxsize=65_536)(self._spell)
+
+        @lru_cache(maxsize=65_536)
+        def spell(token: int) -> str:
+            return tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+        self.spell = spell
 
     @property
     def vocabulary(self) -> int:
@@ -86,7 +91,7 @@ class ChatText:
     def reply(self, text: str, *, tools: bool) -> Reply:
         """A policy's text as content and tool calls; as content alone for an agent that has offered no tools.
 
-        A call without a name, or with a control token in it, is none. No control token is left in content or arguments.
+        A call without a name, or with a control token in it, is no call. Content and arguments keep no control token.
         """
         if not tools:
             return Reply(self.plain(text))
@@ -98,7 +103,7 @@ class ChatText:
         return Reply(content or (None if calls else ""), calls)
 
     def stop_finder(self, stops: Sequence[str]) -> Callable[[Sequence[int]], bool]:
-        """Whether the newest of some generated tokens has completed a stop text, at a cost that their number is not in.
+        """Whether the newest of the generated tokens completes a stop text; how many there are costs nothing.
 
         A control token is no text: a stop text inside one does not count.
         """
@@ -132,19 +137,15 @@ class ChatText:
         """Token ids of text in parts; the second of each says that a control token in it is plain text."""
         ids: list[int] = []
         for text, literal in parts:
-            for piece in self._pieces(text) if literal else (text,):
+            pieces: Sequence[str] = (text,)
+            if literal:  # in pieces that hold no control token: no tokenizer can be relied on to spell it out itself
+                halves = (text[:1], text[1:])
+                pieces = list(text) if any(map(self._control.within, halves)) else halves
+            for piece in pieces:
                 ids += self._tokenizer(piece, add_special_tokens=False)["input_ids"]
         if not ids:
             raise BadRequest("the prompt is empty")
         return ids
-
-    def _pieces(self, token: str) -> Sequence[str]:
-        """A control token's text in pieces that hold none: no tokenizer can be relied on to spell it out itself."""
-        pieces = (token[:1], token[1:])
-        return pieces if not any(map(self._control.within, pieces)) else list(token)
-
-    def _spell(self, token: int) -> str:
-        return self._tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def load_text(directory: Path) -> ChatText:

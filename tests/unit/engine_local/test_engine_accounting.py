@@ -40,7 +40,7 @@ async def test_every_load_and_every_eviction_is_counted(served: Served) -> None:
     settings = Settings(resident_policies=2)
     with ThreadPoolExecutor(1) as loading:
         engine = Engine(settings, cast("Any", None), registry, load, loading, lambda: datetime(2026, 1, 5, tzinfo=UTC))
-        transport = httpx.ASGITransport(cast("Any", JsonApi(engine.find, settings.body_limit)))
+        transport = httpx.ASGITransport(cast("Any", JsonApi(engine.route, settings.body_limit)))
         async with httpx.AsyncClient(transport=transport, base_url="http://engine/v1") as http:
             before = counts()
             for name in ("one", "two", "one", "three", "absent"):

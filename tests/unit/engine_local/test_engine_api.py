@@ -62,7 +62,7 @@ class Api:
         engine = Engine(
             settings, worker, self.registry, self.loader.load, loading, lambda: datetime(2026, 1, 5, tzinfo=UTC)
         )
-        app: Any = JsonApi(engine.find, SMALL.body_limit)
+        app: Any = JsonApi(engine.route, SMALL.body_limit)
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine")
         self.registry.add(Entry(NAME, DIGEST, URI, served, 0.0, 0.0))
 

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ratchet.bus.message import JsonObject
-from ratchet.engine_local.domain.admission import admissible
 from ratchet.engine_local.domain.answers import Completion, Stamp, text_answer
 from ratchet.engine_local.domain.prefix_index import BLOCK, PrefixIndex
 from ratchet.engine_local.domain.requests import AnswerOptions, Sampling, read_chat, read_completion
 from ratchet.engine_local.domain.texts import MARKS, ControlTokens, Marks, template_messages
 from ratchet.engine_local.registry import Resident, to_evict
+from ratchet.engine_local.torch_worker import admissible
 from ratchet.errors import RatchetError
 from ratchet.service.problems import http_error
 
@@ -184,7 +184,7 @@ def test_a_match_is_a_prefix_and_leaves_a_token_to_compute(known: list[list[int]
     index: PrefixIndex[int] = PrefixIndex(400)
     for number, one in enumerate(known):
         index.add(one, number)
-    match = index.find(prompt)
+    match = index.longest_prefix(prompt)
     if match is not None:
         assert BLOCK <= match.length < len(prompt)
         assert list(match.stored.ids[: match.length]) == prompt[: match.length]
@@ -194,7 +194,7 @@ def test_a_match_is_a_prefix_and_leaves_a_token_to_compute(known: list[list[int]
 def test_a_continued_sequence_matches_whole(known: list[int], more: list[int]) -> None:
     index: PrefixIndex[str] = PrefixIndex(1000)
     index.add(known, "kept")
-    match = index.find(known + more)
+    match = index.longest_prefix(known + more)
     assert match is not None
     assert (match.length, match.stored.payload) == (len(known), "kept")
 
@@ -204,10 +204,10 @@ def test_the_least_recently_used_sequence_leaves_first() -> None:
     first, second, third, fourth = ([number] * BLOCK for number in range(4))
     for name, one in (("first", first), ("second", second), ("third", third)):
         index.add(one, name)
-    assert index.find([*first, 9])
+    assert index.longest_prefix([*first, 9])
     index.add(fourth, "fourth")
-    assert index.find([*second, 9]) is None
-    assert [bool(index.find([*one, 9])) for one in (first, third, fourth)] == [True] * 3
+    assert index.longest_prefix([*second, 9]) is None
+    assert [bool(index.longest_prefix([*one, 9])) for one in (first, third, fourth)] == [True] * 3
     assert index.tokens == 3 * BLOCK
 
 
@@ -215,9 +215,9 @@ def test_a_longer_conversation_replaces_its_beginning() -> None:
     index: PrefixIndex[str] = PrefixIndex(1000)
     index.add([1] * 20, "short")
     longer = [1] * 20 + [2] * 20
-    index.add(longer, "long", index.find(longer))
+    index.add(longer, "long", index.longest_prefix(longer))
     assert index.tokens == 40
-    match = index.find([1] * 21)
+    match = index.longest_prefix([1] * 21)
     assert match is not None
     assert match.stored.payload == "long"
 

@@ -12,9 +12,9 @@ from ratchet.engine_local.domain.answers import Completion
 from ratchet.engine_local.domain.requests import Sampling
 from ratchet.engine_local.torch_batch import Batch, Job
 from ratchet.engine_local.torch_llama import LlamaNetwork, lean_network
-from ratchet.engine_local.torch_network import Network, TransformersNetwork
 from ratchet.engine_local.torch_policies import Served, Weights
 from ratchet.engine_local.torch_sampling import Drawn, draw, drawer
+from ratchet.engine_local.torch_slots import Network, TransformersNetwork
 from ratchet.errors import RatchetError
 
 NO_END: frozenset[int] = frozenset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 
 from ratchet.bus.message import JsonObject
@@ -25,12 +25,12 @@ class Completion:
     """`stop` or `length`."""
     prompt_tokens: int
     cached_tokens: int = 0
-    top: Sequence[Sequence[tuple[int, float]]] = field(default=())
+    top: Sequence[Sequence[tuple[int, float]]] = ()
     """Per token the most likely (id, log-probability), most likely first."""
 
 
 LOGPROBS_MODE = "processed_logprobs"
-"""What the log-probabilities are of, in vLLM's words: of what was drawn from, after the temperature."""
+"""vLLM's name for log-probabilities of the distribution that was drawn from, after the temperature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,16 @@ def chat_answer(
     stamp: Stamp, prompt_ids: Sequence[int], done: Completion, reply: Reply, options: AnswerOptions, spell: Spell
 ) -> JsonObject:
     """The body of `/v1/chat/completions`."""
+    logprobs: list[JsonObject] = []
+    if options.logprobs:
+        tops = done.top or [()] * len(done.token_ids)
+        for token, logprob, top in zip(done.token_ids, done.logprobs, tops, strict=True):
+            likely = [_spelled(*one, spell) for one in top]
+            logprobs.append({**_spelled(token, logprob, spell), "top_logprobs": likely})
     choice: JsonObject = {
         "index": 0,
         "message": reply.message(f"call_{stamp.id.removeprefix('chatcmpl-')[:12]}"),
-        "logprobs": {"content": _chat_logprobs(done, spell)} if options.logprobs else None,
+        "logprobs": {"content": logprobs} if options.logprobs else None,
         "finish_reason": "tool_calls" if reply.calls and done.finish_reason == "stop" else done.finish_reason,
     }
     return _answer(stamp, "chat.completion", choice, prompt_ids, done, options)
@@ -60,10 +66,19 @@ def text_answer(
     stamp: Stamp, prompt_ids: Sequence[int], done: Completion, text: str, options: AnswerOptions, spell: Spell
 ) -> JsonObject:
     """The body of `/v1/completions`."""
+    logprobs: JsonObject | None = None
+    if options.logprobs:
+        tokens = [spell(token) for token in done.token_ids]
+        logprobs = {
+            "tokens": tokens,
+            "token_logprobs": list(done.logprobs),
+            "top_logprobs": [{spell(token): logprob for token, logprob in top} for top in done.top] or None,
+            "text_offset": list(accumulate(map(len, tokens), initial=0))[:-1],
+        }
     choice: JsonObject = {
         "index": 0,
         "text": text,
-        "logprobs": _text_logprobs(done, spell) if options.logprobs else None,
+        "logprobs": logprobs,
         "finish_reason": done.finish_reason,
     }
     answer = _answer(stamp, "text_completion", choice, prompt_ids, done, options)
@@ -95,28 +110,6 @@ def _answer(
     return answer
 
 
-def _chat_logprobs(done: Completion, spell: Spell) -> list[JsonObject]:
-    entries = [
-        {**_spelled(token, logprob, spell), "top_logprobs": []}
-        for token, logprob in zip(done.token_ids, done.logprobs, strict=True)
-    ]
-    for entry, top in zip(entries, done.top, strict=False):
-        entry["top_logprobs"] = [_spelled(token, logprob, spell) for token, logprob in top]
-    return entries
-
-
 def _spelled(token: int, logprob: float, spell: Spell) -> JsonObject:
     text = spell(token)
     return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
-
-
-def _text_logprobs(done: Completion, spell: Spell) -> JsonObject:
-    tokens = [spell(token) for token in done.token_ids]
-    offsets = list(accumulate(map(len, tokens), initial=0))[:-1]
-    tops = [{spell(token): logprob for token, logprob in top} for top in done.top]
-    return {
-        "tokens": tokens,
-        "token_logprobs": list(done.logprobs),
-        "top_logprobs": tops or None,
-        "text_offset": offsets,
-    }

@@ -43,12 +43,17 @@ class PrefixIndex(Generic[P]):
         """Tokens of all stored sequences together."""
         return self._tokens
 
-    def find(self, ids: Sequence[int]) -> Match[P] | None:
+    def longest_prefix(self, ids: Sequence[int]) -> Match[P] | None:
         """The longest known prefix of `ids`, at least one token shorter than `ids`; None below one block."""
-        for key in reversed(list(_prefix_hashes(ids[:-1]))):
+        prompt = ids[:-1]
+        for key in reversed(list(_prefix_hashes(prompt))):
             stored = self._stored.get(self._owners.get(key, 0))
-            length = _common(stored.ids, ids[:-1]) if stored else 0
-            if stored and length >= BLOCK:
+            if stored is None:
+                continue
+            length = min(len(stored.ids), len(prompt))
+            if stored.ids[:length] != prompt[:length]:
+                length = next(n for n in range(length) if stored.ids[n] != prompt[n])
+            if length >= BLOCK:
                 self._stored.move_to_end(id(stored))
                 return Match(stored, length)
         return None
@@ -82,11 +87,3 @@ def _prefix_hashes(ids: Sequence[int]) -> Iterator[int]:
     for start in range(0, len(ids) - BLOCK + 1, BLOCK):
         chained = hash((chained, *ids[start : start + BLOCK]))
         yield chained
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common prefix."""
-    length = min(len(a), len(b))
-    if a[:length] == b[:length]:
-        return length
-    return next(n for n in range(length) if a[n] != b[n])

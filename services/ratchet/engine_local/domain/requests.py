@@ -35,13 +35,13 @@ class Sampling:
 
     @property
     def penalised(self) -> bool:
-        """Whether what was said before changes the distribution."""
+        """Whether earlier tokens change the distribution."""
         return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0, 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """What the answer shall carry beside its text."""
+    """What the answer carries beside its text."""
 
     logprobs: bool = False
     top_logprobs: int = 0
@@ -128,14 +128,23 @@ def read_completion(body: JsonObject) -> CompletionCall:
 
 def _sampling(body: JsonObject, limit: str) -> Sampling:
     top_k = _integer(body, "top_k", -1, 1_000_000) or 0
+    stops: Any = body.get("stop") or []
+    stops = [stops] if isinstance(stops, str) else stops
+    if not isinstance(stops, list) or not all(isinstance(s, str) and s for s in cast("list[object]", stops)):
+        raise _wrong("stop", "must be a text or a list of texts")
+    if len(cast("list[str]", stops)) > MAX_STOPS:
+        raise _wrong("stop", f"may hold at most {MAX_STOPS} texts")
+    stop_ids: Any = body.get("stop_token_ids") or []
+    if not _is_token_ids(stop_ids) and stop_ids != []:
+        raise _wrong("stop_token_ids", "must be a list of token ids")
     return Sampling(
         temperature=_number(body, "temperature", 1.0, lambda x: 0 <= x <= 2, "between 0 and 2"),
         top_p=_number(body, "top_p", 1.0, lambda x: 0 < x <= 1, "above 0 and at most 1"),
         top_k=max(0, top_k),
         seed=_integer(body, "seed", -(2**63), 2**63 - 1),
         max_tokens=_integer(body, limit, 1, 1_000_000),
-        stop=_stops(body),
-        stop_token_ids=_stop_ids(body),
+        stop=tuple(cast("list[str]", stops)),
+        stop_token_ids=tuple(stop_ids),
         min_p=_number(body, "min_p", 0.0, lambda x: 0 <= x <= 1, "between 0 and 1"),
         presence_penalty=_number(body, "presence_penalty", 0.0, *_PENALTY),
         frequency_penalty=_number(body, "frequency_penalty", 0.0, *_PENALTY),
@@ -162,23 +171,6 @@ def _objects(body: JsonObject, name: str) -> list[JsonObject]:
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in cast("list[object]", value)):
         raise _wrong(name, "must be a list of objects")
     return cast("list[JsonObject]", value)
-
-
-def _stops(body: JsonObject) -> tuple[str, ...]:
-    value: object = body.get("stop") or []
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or not all(isinstance(s, str) and s for s in cast("list[object]", stops)):
-        raise _wrong("stop", "must be a text or a list of texts")
-    if len(cast("list[str]", stops)) > MAX_STOPS:
-        raise _wrong("stop", f"may hold at most {MAX_STOPS} texts")
-    return tuple(cast("list[str]", stops))
-
-
-def _stop_ids(body: JsonObject) -> tuple[int, ...]:
-    value: object = body.get("stop_token_ids") or []
-    if not _is_token_ids(value) and value != []:
-        raise _wrong("stop_token_ids", "must be a list of token ids")
-    return tuple(cast("list[int]", value))
 
 
 def _flag(body: JsonObject, name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -12,8 +13,6 @@ from ratchet.bus.message import JsonObject
 from ratchet.errors import BadRequest
 
 _ROLES = {"system", "developer", "user", "assistant", "tool"}
-
-
 MARKS = range(0xF0000, 0xFFFFE)
 """Characters for private use; one of them stands for each control token that was written as text."""
 
@@ -96,19 +95,20 @@ def template_messages(messages: Sequence[JsonObject], *, arguments_as_objects: b
 
     Raises `BadRequest` for roles and content that this engine cannot render.
     """
-    return [_template_message(message, index, arguments_as_objects) for index, message in enumerate(messages)]
-
-
-def _template_message(message: JsonObject, index: int, arguments_as_objects: bool) -> JsonObject:
-    role = message.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise BadRequest(f"messages[{index}].role {role!r} is not one of {', '.join(sorted(_ROLES))}")
-    shaped = {name: value for name, value in message.items() if value is not None}
-    shaped["content"] = _text(message.get("content"), index)
-    calls: Any = message.get("tool_calls")
-    if calls:
-        shaped["tool_calls"] = [_call(call, index, arguments_as_objects) for call in _list(calls, index)]
-    return shaped
+    shaped_messages: list[JsonObject] = []
+    for index, message in enumerate(messages):
+        role = message.get("role")
+        if not isinstance(role, str) or role not in _ROLES:
+            raise BadRequest(f"messages[{index}].role {role!r} is not one of {', '.join(sorted(_ROLES))}")
+        shaped = {name: value for name, value in message.items() if value is not None}
+        shaped["content"] = _text(message.get("content"), index)
+        calls: object = message.get("tool_calls")
+        if calls:
+            if not isinstance(calls, list):
+                raise BadRequest(f"messages[{index}].tool_calls must be a list")
+            shaped["tool_calls"] = [_call(call, index, arguments_as_objects) for call in cast("list[object]", calls)]
+        shaped_messages.append(shaped)
+    return shaped_messages
 
 
 def _text(content: object, index: int) -> str | None:
@@ -125,12 +125,6 @@ def _text(content: object, index: int) -> str | None:
     return "".join(texts)
 
 
-def _list(calls: object, index: int) -> list[object]:
-    if not isinstance(calls, list):
-        raise BadRequest(f"messages[{index}].tool_calls must be a list")
-    return cast("list[object]", calls)
-
-
 def _call(call: object, index: int, arguments_as_objects: bool) -> JsonObject:
     function: Any = cast("JsonObject", call).get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(cast("JsonObject", function).get("name"), str):
@@ -138,14 +132,7 @@ def _call(call: object, index: int, arguments_as_objects: bool) -> JsonObject:
     shaped = dict(cast("JsonObject", call))
     arguments: Any = function.get("arguments")
     if arguments_as_objects and isinstance(arguments, str):
-        arguments = _parsed(arguments)
+        with suppress(msgspec.DecodeError, RecursionError):  # what spells no object stays as it is written
+            arguments = msgspec.json.decode(arguments)
     shaped["function"] = {**function, "arguments": arguments}
     return shaped
-
-
-def _parsed(arguments: str) -> object:
-    """The object that `arguments` spells; the text itself when it spells none."""
-    try:
-        return msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        return arguments

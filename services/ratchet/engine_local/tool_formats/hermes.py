@@ -13,6 +13,8 @@ _CALL = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 
 
 class _Written(msgspec.Struct):
+    """One call; its arguments stay exactly as they are written."""
+
     name: str
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
 
@@ -30,20 +32,12 @@ class Hermes:
         calls: list[ToolCall] = []
         end = start.start()
         while block := _CALL.match(text, end):
-            call = _read(block[1])
-            if call is None:
+            try:
+                written = msgspec.json.decode(block[1], type=_Written)
+            except msgspec.DecodeError:
                 break
-            calls.append(call)
+            calls.append(ToolCall(written.name, bytes(written.arguments).decode()))
             end = block.end()
         if not calls or text[end:].strip():
             return Reply(text)
         return Reply(text[: start.start()] or None, calls)
-
-
-def _read(block: str) -> ToolCall | None:
-    """The call with its arguments exactly as written, or None when the block is not one."""
-    try:
-        written = msgspec.json.decode(block, type=_Written)
-    except msgspec.DecodeError:
-        return None
-    return ToolCall(written.name, bytes(written.arguments).decode())
