@@ -9,18 +9,18 @@ RL_REWARDS ─────── Projection score-windows ──┘
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.projection import Projection
 from ratchet.bus.registry import Bounds
-from ratchet.contract import Feedback, Trajectory
+from ratchet.contract import Feedback, Reward, Trajectory
 from ratchet.reward_computer.clickhouse_facts import Facts
 from ratchet.reward_computer.domain.history import TurnHistory, add_trajectory, task_type
 from ratchet.reward_computer.domain.normalization import ScoreWindows, add_reward, function_of
 from ratchet.reward_computer.handlers import RewardComputer
-from ratchet.reward_computer.nats_rewards import last_reward
 from ratchet.reward_computer.settings import Settings, spec_of
 from ratchet.rules.alerts import gap_alert
 from ratchet.service.contracts import load_contracts
@@ -78,3 +78,11 @@ def projections(bus: Bus) -> tuple[Projection[TurnHistory], Projection[ScoreWind
         bus.project("turn-history", kind=TurnHistory, key_of=task_type, step=add_trajectory, on_gap=gap_alert),
         bus.project("score-windows", kind=ScoreWindows, key_of=function_of, step=add_reward, on_gap=gap_alert),
     )
+
+
+async def last_reward(bus: Bus) -> int:
+    """Sequence of the newest reward that is still in the stream, 0 when there is none. Raises `BusUnavailable`."""
+    stream = bus.contracts.topics[Reward.TOPIC].stream
+    newest = OrderedReader(bus, stream, bus.contracts.subjects(Reward.TOPIC), start=None, headers_only=True)
+    async with aclosing(newest.to_end()) as batches:
+        return max([one.metadata.sequence.stream async for batch in batches for one in batch], default=0)

@@ -107,7 +107,7 @@ class RewardComputer:
         stored = await self._stored("trajectories", batch)
         keys = {_key(received.message) for received in batch}
         known = _Known({}, await self.facts.rewards(keys), await self.facts.feedback(keys))
-        outcomes = _each_event_once([self._first(received, stored, known) for received in batch])
+        outcomes = _each_event_once([self._first_reward(received, stored, known) for received in batch])
         return await self._without_dead(batch, outcomes)
 
     async def revisions(self, batch: Sequence[Received[Feedback]]) -> Sequence[Outcome]:
@@ -120,7 +120,7 @@ class RewardComputer:
         )
         updated = {_key(received.message) for received in batch if received.message.kind == UPDATE}
         places = await self.facts.places(updated) if updated else {}
-        outcomes = _each_event_once([self._next(received, stored, known, places) for received in batch])
+        outcomes = _each_event_once([self._revision(received, stored, known, places) for received in batch])
         return await self._without_dead(batch, outcomes)
 
     async def _stored(
@@ -136,7 +136,7 @@ class RewardComputer:
         return await self.facts.stored(table, settled) if settled else set()
 
     async def _without_dead(self, batch: Sequence[Received[Message]], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """What the collector could not store is waited for no longer; its dead letter tells of it already."""
+        """Wait no longer for what the collector could not store; its dead letter reports it already."""
         pairs = list(zip(batch, outcomes, strict=True))
         stream = batch[0].stream
         late = [one.sequence for one, outcome in pairs if isinstance(outcome, Retry) and one.delivered > 1]
@@ -144,7 +144,7 @@ class RewardComputer:
         dead = await self.facts.dead(stream, waiting) if waiting else set[int]()
         return [Done() if one.sequence in dead else outcome for one, outcome in pairs]
 
-    def _first(self, received: Received[Trajectory], stored: set[str], known: _Known) -> Outcome:
+    def _first_reward(self, received: Received[Trajectory], stored: set[str], known: _Known) -> Outcome:
         trajectory, key = received.message, _key(received.message)
         if received.event_id not in stored:
             return _not_stored(received)
@@ -157,7 +157,7 @@ class RewardComputer:
         metrics.REWARD.observe(reward.total_reward)
         return Done([reward])
 
-    def _next(
+    def _revision(
         self, received: Received[Feedback], stored: set[str], known: _Known, places: Mapping[Key, int]
     ) -> Outcome:
         key, is_update = _key(received.message), received.message.kind == UPDATE
@@ -169,20 +169,16 @@ class RewardComputer:
             return Done()
         last = newest(known.rewards.get(key, ()), self.spec.function)
         if last is None:
-            return self._not_rewarded(received)
-        revised = self._revised(known.trajectories[key][0], known.opinions.get(key, ()), last, places.get(key))
-        news = (
-            not has_equal_scores(revised, last) if is_update else has_new_opinions(self.spec, known.opinions[key], last)
-        )
-        metrics.REVISIONS.inc(news)
-        return Done([revised] if news else [])
-
-    def _revised(
-        self, trajectory: Trajectory, opinions: Sequence[Feedback], last: Reward, sequence: int | None
-    ) -> Reward:
-        history = recorded_history(last) or self._history(trajectory, sequence)
+            return self._await_first_reward(received)
+        opinions, trajectory = known.opinions.get(key, ()), known.trajectories[key][0]
+        history = recorded_history(last) or self._history(trajectory, places.get(key))
         when = Circumstances(self.now(), revision_of(opinions), self._windows(trajectory), last)
-        return reward_of(self.spec, Evidence(trajectory, opinions, history), when)
+        revised = reward_of(self.spec, Evidence(trajectory, opinions, history), when)
+        equal = has_equal_scores(revised, last) if is_update else not has_new_opinions(self.spec, opinions, last)
+        if equal:
+            return Done()
+        metrics.REVISIONS.inc()
+        return Done([revised])
 
     def _history(self, trajectory: Trajectory, sequence: int | None) -> Stats:
         """The past of a trajectory, as of its place in the stream."""
@@ -194,7 +190,7 @@ class RewardComputer:
     def _windows(self, trajectory: Trajectory) -> ScoreWindows:
         return self.windows.state(windows_key(trajectory.role, self.spec.function)) or NO_PAST
 
-    def _not_rewarded(self, received: Received[Feedback]) -> Outcome:
+    def _await_first_reward(self, received: Received[Feedback]) -> Outcome:
         trajectory_id = received.message.trajectory_id
         if self.now() - received.time > self.patience:
             return Dead("rejected", f"trajectory {trajectory_id} is stored, but was not rewarded in {self.patience}")

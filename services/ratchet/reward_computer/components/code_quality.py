@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from ratchet.contract.trajectory import Quality
 from ratchet.reward_computer.components.base import Assessment, Evidence
 
 
 def code_quality(evidence: Evidence) -> Assessment | None:
     """Says nothing without code; the mean is over what was measured."""
     quality = evidence.trajectory.quality
-    parts = _parts(quality) if quality else {}
-    if not parts:
+    if quality is None:
         return None
-    reasoning = ", ".join(f"{name} {value:.2f}" for name, value in parts.items())
-    only = next(iter(parts)) if len(parts) == 1 else ""
-    source = {"lint": "linter", "tests": "test_results"}.get(only, "automated")
-    return Assessment(sum(parts.values()) / len(parts), evidence.trust, reasoning, source, dict(parts))
-
-
-def _parts(quality: Quality) -> dict[str, float]:
     parts: dict[str, float] = {}
     if quality.lint_score is not None:
         parts["lint"] = _unit(quality.lint_score / 10.0)
@@ -26,7 +17,12 @@ def _parts(quality: Quality) -> dict[str, float]:
         parts["tests"] = _unit((quality.tests_passed or 0) / quality.tests_total)
     if quality.critical_issues is not None:
         parts["critical_issues"] = max(0.0, 1.0 - 0.5 * quality.critical_issues)
-    return parts
+    if not parts:
+        return None
+    reasoning = ", ".join(f"{name} {value:.2f}" for name, value in parts.items())
+    only = next(iter(parts)) if len(parts) == 1 else ""
+    source = {"lint": "linter", "tests": "test_results"}.get(only, "automated")
+    return Assessment(sum(parts.values()) / len(parts), evidence.trust, reasoning, source, dict(parts))
 
 
 def _unit(value: float) -> float:

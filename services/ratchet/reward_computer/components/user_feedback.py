@@ -15,7 +15,12 @@ _DOUBT = 0.2
 
 def user_feedback(evidence: Evidence) -> Assessment | None:
     """The newest opinion of every rater counts, raters count alike. Comments and metrics say nothing here."""
-    opinions = _newest(evidence.feedback)
+    scored = scoring(evidence.feedback)
+    newest: dict[str, Feedback] = {}
+    for opinion in sorted(scored, key=lambda one: (one.at, one.feedback_id)):
+        # An opinion without a name is the end user's.
+        newest[opinion.rater or opinion.user_ref or "the end user"] = opinion
+    opinions = list(newest.values())
     if not opinions:
         return None
     scores = [score_of(opinion) or 0.0 for opinion in opinions]
@@ -25,7 +30,7 @@ def user_feedback(evidence: Evidence) -> Assessment | None:
         1.0 - _DOUBT ** len(opinions),
         f"{len(opinions)} rater(s): {kinds}",
         "human",
-        {"scores": scores, "feedback_ids": sorted(feedback.feedback_id for feedback in scoring(evidence.feedback))},
+        {"scores": scores, "feedback_ids": sorted(feedback.feedback_id for feedback in scored)},
     )
 
 
@@ -42,11 +47,3 @@ def score_of(feedback: Feedback) -> float | None:
 def scoring(feedback: Iterable[Feedback]) -> list[Feedback]:
     """The feedback that has a score, each id once."""
     return [one for one in {one.feedback_id: one for one in feedback}.values() if score_of(one) is not None]
-
-
-def _newest(feedback: Iterable[Feedback]) -> list[Feedback]:
-    """One opinion per rater. Who gives no name is the end user."""
-    newest: dict[str, Feedback] = {}
-    for opinion in sorted(scoring(feedback), key=lambda one: (one.at, one.feedback_id)):
-        newest[opinion.rater or opinion.user_ref or "the end user"] = opinion
-    return list(newest.values())

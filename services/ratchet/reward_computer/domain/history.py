@@ -1,8 +1,8 @@
 """How many model calls trajectories of a task type took: a fold over RL_TRAJECTORIES, read as of any recent sequence.
 
 A task type is the role and the task's domain (`task_context.domain`, `none` where there is none). A domain is free text
-of an agent: the task types of a role share `SLOTS` states, so that their number has a bound, and every entry says which
-domain it is of, so that none is taken for another's.
+of an agent: the task types of a role share `SLOTS` states, so that their number has a bound, and every entry names its
+domain, so that task types stay apart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import msgspec
 
 from ratchet.bus.received import Received
 from ratchet.contract import Message, Trajectory, Value
-from ratchet.contract.trajectory import TrajectoryTurn
 from ratchet.reward_computer.domain.window import Stats, stats_of
 
 CAPACITY = 2000
@@ -32,7 +31,7 @@ class TurnHistory(Value, frozen=True, kw_only=True):
     marks: list[str]
     """Ends of their ids: the same trajectory published again does not count again."""
     domains: list[str] = msgspec.field(default_factory=list[str])
-    """Digests of their domains; none in a state of version 0.1, which no key leads to any more."""
+    """Digests of their domains. A state of version 0.1 has none; no key leads to it any more."""
 
     def before(self, trajectory: Trajectory, sequence: int, window: int) -> Stats:
         """Calls per trajectory among the last `window` of its task type that were published before `sequence`."""
@@ -73,13 +72,9 @@ def add_trajectory(history: TurnHistory | None, received: Received[Message]) -> 
 
 def model_calls(trajectory: Trajectory) -> int:
     """How often the model was asked: parallel tool calls come from one answer."""
-    return sum(1 for _ in groupby(trajectory.turns, key=_call))
+    return sum(1 for _ in groupby(trajectory.turns, key=lambda turn: turn.turn_ref or f"turn {turn.turn_id}"))
 
 
 def _digest(trajectory: Trajectory) -> str:
     domain = trajectory.task_context.domain or "none"
     return blake2b(domain.encode(errors="replace"), digest_size=6).hexdigest()
-
-
-def _call(turn: TrajectoryTurn) -> str:
-    return turn.turn_ref or f"turn {turn.turn_id}"

@@ -33,8 +33,7 @@ DEFAULT_WEIGHTS: Mapping[str, float] = {
     "user_feedback": 0.25,
 }
 WATCHED = ("safety",)
-"""Components that are computed wherever they say something, without weight where a role gives them none: what they say
-is watched while a policy is rolled out."""
+"""Components that are computed wherever they apply, also without a weight in the role: rollouts watch them."""
 _SILENT = RewardComponent(score=0.0, weight=0.0, source="automated", applicable=False)
 _OPINION, _HISTORY = "user_feedback", "efficiency"
 
@@ -78,6 +77,7 @@ def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Rewa
     assessments = {name: assessment for name, assessment in answers.items() if assessment is not None}
     shares = effective_weights(weights, assessments)
     total = _mean({name: assessment.score for name, assessment in assessments.items()}, shares)
+    human = {assessments[name].source == "human" for name in weights if name in assessments}
     return Reward(
         reward_id=reward_id(trajectory, function, when.revision),
         trajectory_id=trajectory.trajectory_id,
@@ -91,7 +91,7 @@ def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Rewa
         reward_type="dense" if spec.dense else "sparse",
         metadata=RewardMetadata(
             evaluator=f"reward_computer {function.name}@{function.version}",
-            evaluation_method=_method({name: assessments[name] for name in weights if name in assessments}),
+            evaluation_method="hybrid" if len(human) == 2 else "human" if human == {True} else "automated",
             confidence=_mean({name: assessment.confidence for name, assessment in assessments.items()}, shares),
         ),
         normalization=of_total(when.windows.stats(TOTAL, spec.window), spec.method),
@@ -177,7 +177,11 @@ def recorded_history(last: Reward) -> Stats | None:
 
 
 def _part(spec: RewardSpec, name: str, assessment: Assessment, weight: float, when: Circumstances) -> RewardComponent:
-    before = _unchanged(spec, name, assessment, when.previous)
+    """One component of a reward. A score that the previous revision has too keeps the normalisation of then."""
+    before = when.previous.reward_components.get(name) if when.previous else None
+    same_function = when.previous is not None and when.previous.reward_function == spec.function
+    if before is None or not same_function or not before.applicable or before.score != assessment.score:
+        before = None
     past = when.windows.stats(name, spec.window)
     return RewardComponent(
         score=assessment.score,
@@ -190,18 +194,5 @@ def _part(spec: RewardSpec, name: str, assessment: Assessment, weight: float, wh
     )
 
 
-def _unchanged(spec: RewardSpec, name: str, assessment: Assessment, previous: Reward | None) -> RewardComponent | None:
-    """The part of the previous revision where the score is still the same: it was normalised then."""
-    if previous is None or previous.reward_function != spec.function:
-        return None
-    part = previous.reward_components.get(name)
-    return part if part is not None and part.applicable and part.score == assessment.score else None
-
-
 def _mean(values: Mapping[str, float], shares: Mapping[str, float]) -> float:
     return min(1.0, max(0.0, math.fsum(values[name] * shares[name] for name in values)))
-
-
-def _method(assessments: Mapping[str, Assessment]) -> str:
-    human = {assessment.source == "human" for assessment in assessments.values()}
-    return "hybrid" if len(human) == 2 else "human" if human == {True} else "automated"
