@@ -148,6 +148,13 @@ def recipe_of(plan: Plan) -> dict[str, float]:
     }
 
 
+def data_file(report: Report) -> str:
+    """The report as JSON, with one exam a line: what changes between two reports shows line by line."""
+    head = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(report, measured=[])), indent=1).decode()
+    exams = ",\n".join(f"  {msgspec.json.encode(one).decode()}" for one in report.measured)
+    return head.replace('"measured": []', f'"measured": [\n{exams}\n ]') + "\n"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, write both files, print the tables."""
     parser = argparse.ArgumentParser(prog="python -m tools.learning.report", description=__doc__)
@@ -172,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         measured=measured,
     )
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / DATA).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    (options.output / DATA).write_text(data_file(report))
     tables = draw_tables(report, claimed_rises())
     (options.output / TABLES).write_text(tables)
     sys.stdout.write(tables)

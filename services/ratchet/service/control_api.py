@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Annotated, Any, cast, get_args, get_origin
 
 import msgspec
@@ -82,11 +84,13 @@ class ControlApi:
         schemas = document.get("components", {}).get("schemas", {}) | components([*self._kinds])
         for body in self._bodies.values():
             schemas |= body.schemas()
-        for operation in (one for members in document["paths"].values() for one in members.values()):
-            if operation["responses"].get("422", {}).get("description") == _FASTAPIS:
-                del operation["responses"]["422"]
+        answers = [one["responses"] for members in document["paths"].values() for one in members.values()]
+        for by_status in answers:
+            if by_status.get("422", {}).get("description") == _FASTAPIS:
+                del by_status["422"]
         document["components"] = {
-            "schemas": {name: schemas[name] for name in sorted(schemas.keys() - _FASTAPI_SCHEMAS)}
+            "responses": _shared_errors(answers),
+            "schemas": {name: schemas[name] for name in sorted(schemas.keys() - _FASTAPI_SCHEMAS)},
         }
         self._document = document
         return document
@@ -131,6 +135,22 @@ class ControlApi:
         if kind is None:
             return None
         return self._bodies[kind].read if kind in self._bodies else _reader(kind)
+
+
+def _shared_errors(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The error that most routes answer with a status, by the name of the status; the routes refer to it."""
+    shared: dict[str, Any] = {}
+    for status in sorted({status for by_status in answers for status in by_status if status >= "400"}):
+        texts = Counter(by_status[status]["description"] for by_status in answers if status in by_status)
+        text, uses = texts.most_common(1)[0]
+        if uses == 1:
+            continue
+        name = HTTPStatus(int(status)).phrase.replace(" ", "")
+        for by_status in answers:
+            if status in by_status and by_status[status]["description"] == text:
+                shared[name] = by_status[status]
+                by_status[status] = {"$ref": f"#/components/responses/{name}"}
+    return shared
 
 
 def _is_struct(parameter: inspect.Parameter) -> bool:

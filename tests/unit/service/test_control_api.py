@@ -98,7 +98,12 @@ def test_the_document_names_every_body_and_every_error_and_no_answer_that_cannot
     operations = document["paths"]["/v1/things/{name}"]
     assert set(operations["get"]["responses"]) == {"200", "404", "422", "503"}
     assert set(operations["post"]["responses"]) == {"200", "201", "400", "403", "415", "503"}
-    bodies = [one["content"]["application/json"]["schema"]["$ref"] for one in operations["post"]["responses"].values()]
+    shared = document["components"]["responses"]
+    answers = [
+        shared[one["$ref"].rsplit("/", 1)[1]] if "$ref" in one else one
+        for one in operations["post"]["responses"].values()
+    ]
+    bodies = [one["content"]["application/json"]["schema"]["$ref"] for one in answers]
     assert {ref.rsplit("/", 1)[1] for ref in bodies} == {"FeedbackTaken", "ErrorOut"}
     assert set(document["components"]["schemas"]) == {"ErrorOut", "ErrorPart", "FeedbackTaken", "StartIn"}
     start = document["components"]["schemas"]["StartIn"]
