@@ -12,7 +12,7 @@ from typing import Any
 from ratchet.bus.testing import eventually
 from ratchet.contract import TrajectoryEnd, Turn
 from ratchet.gateway.recorders import Recorders
-from ratchet.rules.redaction import MAX_FOUND
+from ratchet.rules.redaction import MAX_SECRETS
 from tests.support.gateway_scene import Scene, ask, scene
 from tests.support.http import http_client
 from tests.support.servers import RunningServer
@@ -70,7 +70,7 @@ async def test_an_end_follows_its_turns_also_when_their_recorder_died(nats: Runn
 
 
 async def test_a_body_that_takes_long_to_search_holds_up_no_other_agent(nats: RunningServer, tmp_path: Path) -> None:
-    hostile = [{"role": "user", "content": "pwd=x " * MAX_FOUND}]
+    hostile = [{"role": "user", "content": "pwd=x " * MAX_SECRETS}]
     async with scene(nats, tmp_path) as here:
         await ask(here.client(), HI)
         await here.published(Turn, 1)
@@ -83,7 +83,7 @@ async def test_a_body_that_takes_long_to_search_holds_up_no_other_agent(nats: Ru
         assert len(await here.published(Turn, 1)) == 1
         os.kill(pid, signal.SIGCONT)
         _, searched, following = await here.published(Turn, 3)
-        assert searched.redactions["password"] == MAX_FOUND
+        assert searched.redactions["password"] == MAX_SECRETS
         assert following.trainable.ok
 
 

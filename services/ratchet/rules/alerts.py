@@ -1,4 +1,4 @@
-"""Alerts that several services raise alike."""
+"""Alerts that several services raise in the same words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ratchet.contract import Alert
 
 
 def gap_alert(gap: Gap) -> Alert:
-    """A projection goes on without messages that it never read: what follows from its states may be wrong."""
+    """A projection goes on without messages that it never read, so its states may be wrong."""
     return Alert(
         alert_id=named_id("projection", gap.projection, *gap.identity),
         key=f"projection-{gap.projection}",

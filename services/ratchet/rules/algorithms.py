@@ -40,7 +40,7 @@ GROUPED = CLIPPED | {"advantage_floor", "negative_advantage_scale"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """What the product has to know about a training algorithm."""
+    """A training algorithm, as all services know it."""
 
     name: str
     train: str

@@ -1,4 +1,4 @@
-"""Which policy a trajectory meets: policy names, and the arm decision shared by gateway and deployer. Pure."""
+"""Which policy answers a trajectory: names of policies, and the choice of the arm that gateway and deployer share."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MODEL = re.compile(r"(?P<role>[a-z0-9_-]{1,64})(@(?P<version>[1-9]\d{0,8})(-(?P
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """What an agent wrote as `model`: a role, or one version of it (a pin)."""
+    """The `model` of an agent's request: a role, or one version of it (a pin)."""
 
     role: str
     version: int | None = None
     digest: str | None = None
-    """First 8 hex digits of the policy's digest, when the full name was given."""
+    """First 8 hex digits of the policy's digest, when the request gave the full name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Assignment:
 
     arm: str
     weight: float
-    """Canary weight that the trajectory's draw was compared with, 0..1."""
+    """The canary weight with which the trajectory's draw was compared, 0..1."""
     policy: ServedPolicy
 
 
@@ -47,11 +47,11 @@ def policy_name(role: str, version: int, digest: str) -> str:
 
 def parse_model(name: str) -> ModelName:
     """Read `helpdesk`, `helpdesk@3` or `helpdesk@3-1a2b3c4d`. Raises `ValueError` for anything else."""
-    found = _MODEL.fullmatch(name)
-    if found is None:
+    match = _MODEL.fullmatch(name)
+    if match is None:
         raise ValueError(f"{name!r} is neither a role nor role@version")
-    version = found["version"]
-    return ModelName(found["role"], int(version) if version else None, found["digest"])
+    version = match["version"]
+    return ModelName(match["role"], int(version) if version else None, match["digest"])
 
 
 def variant_of(name: str) -> tuple[str, str] | None:
@@ -61,15 +61,15 @@ def variant_of(name: str) -> tuple[str, str] | None:
 
 
 def newest_by(algorithm: str, versions: Iterable[PolicyVersion]) -> PolicyVersion | None:
-    """The newest version that `algorithm` trained and that can be used; None when there is none."""
-    fitting = [one for one in versions if one.algorithm == algorithm and one.status == READY]
-    return max(fitting, key=lambda one: one.version, default=None)
+    """The newest usable version that `algorithm` trained; None when there is no such version."""
+    usable = [one for one in versions if one.algorithm == algorithm and one.status == READY]
+    return max(usable, key=lambda one: one.version, default=None)
 
 
 def started_at(trajectory_id: str) -> datetime | None:
     """The instant inside a UUIDv7 (RFC 9562, 5.7), to the millisecond; None for any other id.
 
-    An id may hold instants until the year 10889; those that `datetime` cannot express are none.
+    Also None for an instant that `datetime` cannot express: an id may hold years up to 10889.
     """
     try:
         value = uuid.UUID(trajectory_id)
@@ -93,8 +93,8 @@ def draw(salt: str, trajectory_id: str) -> float:
 def weight_for(schedule: Sequence[WeightStep], trajectory_id: str) -> float:
     """The canary weight that a trajectory's draw is compared with: always the same for the same rollout and id.
 
-    For a UUIDv7 it is the weight in force at the instant in the id. Any other id says no instant, and what a process
-    remembers of it ends with the process: it takes the rollout's first weight, at whatever stage it appears.
+    For a UUIDv7 it is the weight in force at the instant in the id. Any other id holds no instant, and no process could
+    remember when it came first: it takes the rollout's first weight, in every stage.
     """
     began = started_at(trajectory_id)
     if began is not None:

@@ -1,8 +1,8 @@
-"""Which combinations of options a training can have; everything else is refused with a sentence that says why."""
+"""Which combinations of options a training can have; a refusal is a sentence that says why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ratchet.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
@@ -12,8 +12,17 @@ from ratchet.rules.algorithms import ALGORITHMS, BUILT_IN, Algorithm, dataset_fo
 
 NORMALIZATIONS = ("trajectory", "token", "constant")
 
-_POSITIVE = ("learning_rate", "batch_size", "epochs", "max_steps", "gradient_accumulation", "max_length")
-_POSITIVE_REALS = ("max_grad_norm", "importance_cap", "beta")
+_POSITIVE = (
+    "learning_rate",
+    "batch_size",
+    "epochs",
+    "max_steps",
+    "gradient_accumulation",
+    "max_length",
+    "max_grad_norm",
+    "importance_cap",
+    "beta",
+)
 _NOT_NEGATIVE = (
     "clip_epsilon",
     "clip_epsilon_high",
@@ -23,12 +32,17 @@ _NOT_NEGATIVE = (
     "desirable_weight",
     "undesirable_weight",
 )
-_FRACTIONS = ("gamma", "gae_lambda")
+_RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
+    **dict.fromkeys(_POSITIVE, (lambda value: value > 0, "be above 0")),
+    **dict.fromkeys(_NOT_NEGATIVE, (lambda value: value >= 0, "not be negative")),
+    **dict.fromkeys(("gamma", "gae_lambda"), (lambda value: 0 <= value <= 1, "lie in 0..1")),
+}
+"""Hyperparameter -> whether a value lies in its range, and the range in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Between how little and how much data a job is run."""
+    """The least and the most data of a job."""
 
     most: int
     """Rows of any job: a snapshot is chosen from no more trajectories."""
@@ -55,22 +69,35 @@ def training_problems(config: TrainingConfig, algorithms: Mapping[str, Algorithm
         return [f"unknown algorithm {config.algorithm!r}; known are {', '.join(algorithms)}"]
     except ConfigError as error:
         return [str(error)]
-    hyper = config.hyperparameters
-    return [
-        *_meaningless(algorithm, hyper),
-        *_out_of_range(hyper),
-        *_contradictions(hyper),
-        *_unsupported(config.compute or Compute()),
+    hyper, plain = config.hyperparameters, Hyperparameters()
+    compute = config.compute or Compute()
+    problems = [
+        f"{algorithm.name} has no hyperparameter {name}"
+        for name in Hyperparameters.__struct_fields__
+        if getattr(hyper, name) != getattr(plain, name) and name not in algorithm.all_hyperparameters
     ]
+    least = algorithm.least_batch_size
+    if hyper.batch_size is not None and 0 < hyper.batch_size < least:
+        problems.append(f"{algorithm.name} compares the answers of a batch: its batch_size must be {least} or more")
+    for name, (holds, demand) in _RANGES.items():
+        value: float | None = getattr(hyper, name)
+        if value is not None and not holds(value):
+            problems.append(f"{name} must {demand}, not {value:g}")
+    problems += _contradictions(hyper)
+    if compute.distributed or (compute.gpu_count or 0) > 1:
+        problems.append("this worker trains on one device: distributed and more than one GPU are not supported")
+    if compute.mixed_precision == "fp16":
+        problems.append("fp16 is not supported: use bf16, which needs no loss scaling")
+    return problems
 
 
 def request_problems(request: TrainingRequest) -> list[str]:
-    """As `training_problems`, and what the request says beside its configuration."""
+    """As `training_problems`, with the members of the request beside its configuration."""
     return training_problems(request.training_config) or evaluation_problems(request)
 
 
 def evaluation_problems(request: TrainingRequest) -> list[str]:
-    """Why this training cannot be judged as asked; empty when it can. Of an algorithm that is not known: nothing."""
+    """Why this training cannot be evaluated as requested; empty when it can, and for an unknown algorithm."""
     name = request.training_config.algorithm
     if not holdout_of(request.evaluation) or dataset_format(name) is None or ALGORITHMS[name].holds_out:
         return []
@@ -79,35 +106,8 @@ def evaluation_problems(request: TrainingRequest) -> list[str]:
 
 
 def holdout_of(evaluation: Evaluation | None) -> float:
-    """The fraction that is held out; none unless it is asked for."""
+    """The fraction of the data that is held out; 0 unless the request asks for one."""
     return 0.0 if evaluation is None or evaluation.enabled is False else evaluation.holdout_size or 0.0
-
-
-def _meaningless(algorithm: Algorithm, hyper: Hyperparameters) -> Iterator[str]:
-    plain = Hyperparameters()
-    for name in Hyperparameters.__struct_fields__:
-        if getattr(hyper, name) != getattr(plain, name) and name not in algorithm.all_hyperparameters:
-            yield f"{algorithm.name} has no hyperparameter {name}"
-    if hyper.batch_size is not None and 0 < hyper.batch_size < algorithm.least_batch_size:
-        yield (
-            f"{algorithm.name} compares the answers of a batch: its batch_size must be "
-            f"{algorithm.least_batch_size} or more"
-        )
-
-
-def _out_of_range(hyper: Hyperparameters) -> Iterator[str]:
-    def value(name: str) -> float | None:
-        return getattr(hyper, name)
-
-    for name in (*_POSITIVE, *_POSITIVE_REALS):
-        if (given := value(name)) is not None and given <= 0:
-            yield f"{name} must be above 0, not {given:g}"
-    for name in _NOT_NEGATIVE:
-        if (given := value(name)) is not None and given < 0:
-            yield f"{name} must not be negative, not {given:g}"
-    for name in _FRACTIONS:
-        if (given := value(name)) is not None and not 0 <= given <= 1:
-            yield f"{name} must lie in 0..1, not {given:g}"
 
 
 def _contradictions(hyper: Hyperparameters) -> Iterator[str]:
@@ -124,10 +124,3 @@ def _contradictions(hyper: Hyperparameters) -> Iterator[str]:
         yield f"rejection_window must be [low, high] around 1, not {window}"
     if hyper.loss_normalization not in (None, *NORMALIZATIONS):
         yield f"loss_normalization must be one of {', '.join(NORMALIZATIONS)}, not {hyper.loss_normalization!r}"
-
-
-def _unsupported(compute: Compute) -> Iterator[str]:
-    if compute.distributed or (compute.gpu_count or 0) > 1:
-        yield "this worker trains on one device: distributed and more than one GPU are not supported"
-    if compute.mixed_precision == "fp16":
-        yield "fp16 is not supported: use bf16, which needs no loss scaling"

@@ -54,7 +54,7 @@ def test_a_trajectory_keeps_its_arm_when_the_weight_moves_later(number: int, fir
 
 
 @given(st.uuids(version=4), st.floats(0, 1), st.lists(st.floats(0, 1), max_size=3))
-def test_an_id_without_a_time_keeps_its_arm_at_every_stage_wherever_it_is_asked(
+def test_an_id_without_a_time_keeps_its_arm_at_every_stage_in_every_process(
     one: uuid.UUID, first: float, later: list[float]
 ) -> None:
     assert arm_of(route(first, *later), str(one)) == arm_of(route(first), str(one))
@@ -112,7 +112,7 @@ def test_policy_names_are_read_back(version: int, digest: str) -> None:
     assert parse_model(name) == ModelName("help-desk_2", version, digest[:8])
 
 
-def test_roles_and_pins_are_told_apart() -> None:
+def test_a_name_with_a_version_is_a_pin() -> None:
     assert parse_model("helpdesk") == ModelName("helpdesk")
     assert parse_model("helpdesk@3") == ModelName("helpdesk", 3)
 

@@ -153,7 +153,7 @@ def test_entries_are_numbered_from_one_and_grouped_by_call(chat: list[JsonObject
     assert len(turns) == sum(calls)
 
 
-def help_desk() -> list[JsonObject]:
+def support_chat() -> list[JsonObject]:
     lookup = {"id": "a", "type": "function", "function": {"name": "get_user", "arguments": '{"id":"mia"}'}}
     order = {"id": "b", "type": "function", "function": {"name": "get_order", "arguments": '{"id": 7}'}}
     return [
@@ -167,8 +167,8 @@ def help_desk() -> list[JsonObject]:
     ]
 
 
-def test_entries_say_what_the_agent_saw_did_and_got() -> None:
-    instructions, turns = trajectory_turns(help_desk(), started_at=AT)
+def test_an_entry_holds_observation_action_and_result() -> None:
+    instructions, turns = trajectory_turns(support_chat(), started_at=AT)
     first, second, third = turns
     assert instructions == "Be kind."
     assert first.observation == Observation(type="user_message", content="Where is my order?")
@@ -190,12 +190,12 @@ def test_arguments_stay_verbatim_even_when_they_are_not_json() -> None:
 
 
 def test_a_call_without_a_result_is_not_a_success() -> None:
-    _, turns = trajectory_turns(help_desk()[:3], started_at=AT)
+    _, turns = trajectory_turns(support_chat()[:3], started_at=AT)
     assert [turn.result.success for turn in turns] == [False, False]
 
 
 def test_results_of_the_last_calls_are_kept() -> None:
-    assert [message["role"] for message in there_and_back(help_desk()[:5])[-2:]] == ["tool", "tool"]
+    assert [message["role"] for message in there_and_back(support_chat()[:5])[-2:]] == ["tool", "tool"]
 
 
 def test_legacy_function_calls_read_as_tool_calls() -> None:
@@ -213,17 +213,17 @@ def test_legacy_function_calls_read_as_tool_calls() -> None:
 def test_model_calls_give_entries_their_id_and_time() -> None:
     later = AT + timedelta(seconds=5)
     calls = {2: Call(named_id("call"), later)}
-    _, turns = trajectory_turns(help_desk(), started_at=AT, calls=calls)
+    _, turns = trajectory_turns(support_chat(), started_at=AT, calls=calls)
     assert [turn.turn_ref for turn in turns] == [named_id("call"), named_id("call"), None]
     assert [turn.timestamp for turn in turns] == [later, later, later]
 
 
 def test_a_chat_in_which_the_assistant_never_speaks_has_no_entries() -> None:
-    assert trajectory_turns(help_desk()[:2], started_at=AT) == ("", [])
+    assert trajectory_turns(support_chat()[:2], started_at=AT) == ("", [])
 
 
 @pytest.mark.parametrize(
-    ("message", "says"),
+    ("message", "problem"),
     [
         ({"role": "robot", "content": "x"}, "message 1 has the role 'robot'"),
         ({"role": ["user"], "content": "x"}, "message 1 has the role"),
@@ -236,8 +236,8 @@ def test_a_chat_in_which_the_assistant_never_speaks_has_no_entries() -> None:
         ({"role": "assistant", "content": None, "function_call": "f"}, "message 1 has a tool call"),
     ],
 )
-def test_a_malformed_message_is_named(message: JsonObject, says: str) -> None:
-    with pytest.raises(ChatError, match=says.replace("[", r"\[")):
+def test_a_malformed_message_is_named(message: JsonObject, problem: str) -> None:
+    with pytest.raises(ChatError, match=problem.replace("[", r"\[")):
         trajectory_turns([{"role": "user", "content": "x"}, message], started_at=AT)
 
 
@@ -332,7 +332,7 @@ def test_assembled_entries_carry_the_ids_and_times_of_their_calls() -> None:
     assert [entry.timestamp for entry in entries] == [turn.timestamp for turn in turns]
 
 
-def test_a_missing_parent_is_an_error_and_no_answer_is_no_entry() -> None:
+def test_a_missing_parent_is_an_error_and_a_call_without_an_answer_makes_no_entry() -> None:
     with pytest.raises(ChatError, match="turn-0, which is not there"):
         chain_of_turns([model_call(1, 0, [user("more")])])
     assert assembled_turns([model_call(0, None, [user("hi")], response=None)]) == ("", [])

@@ -1,4 +1,4 @@
-"""No text of an agent or a model breaks the mapping of chats and trajectories: it is read, or is a `ChatError`."""
+"""Texts of agents and models never break the mapping of chats and trajectories: they are read, or raise `ChatError`."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ CHAT = st.lists(
 CONTENT = TEXTS | st.dictionaries(st.sampled_from(["messages", "content", "x"]), JSON | CHAT, max_size=2)
 
 
-def told(text: str, *, as_result: bool = False) -> Trajectory:
-    """A trajectory in which an agent says `text` as an answer, a tool's arguments' neighbour and a tool's result."""
+def trajectory_with(text: str, *, as_result: bool = False) -> Trajectory:
+    """A trajectory with `text` as the observation, the answer (or the text beside a call) and the result."""
     answer = TrajectoryTurn(
         turn_id=1,
         timestamp=AT,
@@ -62,25 +62,25 @@ def told(text: str, *, as_result: bool = False) -> Trajectory:
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)
-def test_a_hostile_answer_of_a_model_is_assembled_and_read_back_as_the_text_it_is(text: str) -> None:
-    said = {"role": "assistant", "content": text}
-    _, entries = assembled_turns([turn(response=said)])
-    assert chat_messages(trajectory(turns=entries))[-1] == said
+def test_a_hostile_answer_of_a_model_comes_back_unchanged(text: str) -> None:
+    answer = {"role": "assistant", "content": text}
+    _, entries = assembled_turns([turn(response=answer)])
+    assert chat_messages(trajectory(turns=entries))[-1] == answer
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)
-def test_hostile_arguments_of_a_tool_come_back_as_the_text_they_are(text: str) -> None:
+def test_hostile_arguments_of_a_tool_come_back_unchanged(text: str) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": text}}
-    said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    _, entries = assembled_turns([turn(response=said)])
+    answer = {"role": "assistant", "content": None, "tool_calls": [call]}
+    _, entries = assembled_turns([turn(response=answer)])
     answered = chat_messages(msgspec.json.decode(encode(trajectory(turns=entries)), type=Trajectory))
     assert answered[-1]["tool_calls"][0]["function"]["arguments"] == text
 
 
 @pytest.mark.parametrize("as_result", [True, False])
 @pytest.mark.parametrize("text", [*HOSTILE_TEXTS, *OFF_UNICODE])
-def test_what_an_agent_tells_is_a_chat_whatever_it_says(text: str, as_result: bool) -> None:
-    messages = chat_messages(told(text, as_result=as_result))
+def test_a_trajectory_with_hostile_texts_reads_as_a_chat(text: str, as_result: bool) -> None:
+    messages = chat_messages(trajectory_with(text, as_result=as_result))
     assert {message["role"] for message in messages} <= {"system", "user", "assistant", "tool"}
     assert all(isinstance(text_of(message.get("content")), str) for message in messages)
 
@@ -152,8 +152,8 @@ def test_any_trajectory_is_a_chat_whose_members_every_reader_can_read(turns: lis
             assert all(isinstance(call, dict) for call in message.get("tool_calls") or [])
 
 
-def test_a_fault_of_the_caller_is_no_broken_chat() -> None:
-    """What a caller of ours did wrong surfaces: told as bad data, it would end as one more dead letter."""
+def test_a_mistake_of_the_caller_is_not_reported_as_a_broken_chat() -> None:
+    """A caller's own mistake surfaces: reported as bad data, it would end as one more dead letter."""
     nothing: Any = None
     with pytest.raises(TypeError):
         trajectory_turns(nothing, started_at=AT)
@@ -161,13 +161,13 @@ def test_a_fault_of_the_caller_is_no_broken_chat() -> None:
         chat_messages(trajectory(turns=nothing))
 
 
-def test_what_no_json_holds_is_a_broken_chat() -> None:
-    told = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "audio": object()}]
+def test_a_value_without_json_is_a_broken_chat() -> None:
+    chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "audio": object()}]
     with pytest.raises(ChatError, match="is not JSON: TypeError"):
-        trajectory_turns(told, started_at=AT)
+        trajectory_turns(chat, started_at=AT)
 
 
-def test_an_id_that_is_no_text_is_a_broken_chat() -> None:
+def test_an_id_that_is_not_text_is_a_broken_chat() -> None:
     result = {"role": "tool", "tool_call_id": {"no": "text"}, "content": "x"}
     with pytest.raises(ChatError, match="message 1 has a tool_call_id that is not text"):
         trajectory_turns([{"role": "assistant", "content": "y"}, result], started_at=AT)

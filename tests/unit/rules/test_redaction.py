@@ -1,4 +1,4 @@
-"""What redaction finds, what it leaves alone, and that it is idempotent, linear and fails closed."""
+"""Redaction takes secrets out and leaves the rest alone; it is idempotent and linear, and fails closed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from ratchet.contract.trajectory import Action, Quality
 from ratchet.errors import Rejected
-from ratchet.rules.redaction import MAX_DEPTH, MAX_FOUND, Redactor, redact_message
+from ratchet.rules.redaction import MAX_DEPTH, MAX_SECRETS, Redactor, redact_message
 from tests.support.hostile import HOSTILE_TEXTS, OFF_UNICODE
 from tests.support.messages import trajectory
 from tests.support.real_data import AIRLINE, needs_real_data
@@ -66,12 +66,12 @@ def redact(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("text", "left"), SECRETS.items())
-def test_a_secret_is_found_by_its_form(text: str, left: str) -> None:
+def test_a_secret_is_recognised_by_its_form(text: str, left: str) -> None:
     assert redact(text) == left
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_what_only_looks_like_a_secret_stays(text: str) -> None:
+def test_a_text_that_only_resembles_a_secret_stays(text: str) -> None:
     assert Redactor().redact(text).counts == {}
     assert redact(text) == text
 
@@ -89,7 +89,7 @@ def test_what_only_looks_like_a_secret_stays(text: str) -> None:
         ("refresh_token", "secret"),
     ],
 )
-def test_a_secret_is_found_by_its_name_whatever_it_looks_like(name: str, kind: str) -> None:
+def test_a_secret_in_any_form_is_recognised_by_its_name(name: str, kind: str) -> None:
     assert redact({name: "swordfish"}) == {name: f"[REDACTED:{kind}]"}
     assert redact({name: [1234, "x"]}) == {name: [f"[REDACTED:{kind}]"] * 2}
 
@@ -105,8 +105,8 @@ def test_a_tools_schema_for_a_password_stays_a_schema() -> None:
 
 
 def test_counts_are_by_kind() -> None:
-    found = Redactor().redact([{"a": "a@b.de and c@d.de", "password": "x"}, "4111111111111111", "4111111111111111"])
-    assert found.counts == {"email": 2, "password": 1, "card": 2}
+    redacted = Redactor().redact([{"a": "a@b.de and c@d.de", "password": "x"}, "4111111111111111", "4111111111111111"])
+    assert redacted.counts == {"email": 2, "password": 1, "card": 2}
 
 
 def test_typed_numbers_stay_numbers_and_free_ones_that_are_cards_do_not() -> None:
@@ -121,25 +121,25 @@ def test_typed_numbers_stay_numbers_and_free_ones_that_are_cards_do_not() -> Non
 
 
 @pytest.mark.parametrize("text", [*HOSTILE_TEXTS, *OFF_UNICODE])
-def test_no_text_raises_and_what_is_left_can_be_published_if_it_could_before(text: str) -> None:
-    found = Redactor().redact({"a": text, text: [text, {"password": text}]})
-    assert isinstance(found.value, dict)
+def test_every_text_is_redacted_and_stays_publishable(text: str) -> None:
+    redacted = Redactor().redact({"a": text, text: [text, {"password": text}]})
+    assert isinstance(redacted.value, dict)
     if text not in OFF_UNICODE:
-        assert msgspec.json.decode(msgspec.json.encode(found.value)) == found.value
+        assert msgspec.json.decode(msgspec.json.encode(redacted.value)) == redacted.value
 
 
 def test_a_text_in_which_the_search_does_not_end_costs_itself_and_no_neighbour() -> None:
     deep = '{"a":' * 150 + '{"secret": "x"}' + "}" * 150
-    many = "mail a@b.de " * (MAX_FOUND + 1)
-    found = Redactor().redact({"deep": deep, "many": many, "many, spelled": json.dumps([many]), "fine": "a@b.de"})
+    many = "mail a@b.de " * (MAX_SECRETS + 1)
+    redacted = Redactor().redact({"deep": deep, "many": many, "many, spelled": json.dumps([many]), "fine": "a@b.de"})
     placeholder = "[REDACTED:unsearchable]"
-    assert found.value == {
+    assert redacted.value == {
         "deep": placeholder,
         "many": placeholder,
         "many, spelled": placeholder,
         "fine": "[REDACTED:email]",
     }
-    assert found.counts == {"unsearchable": 3, "email": 1}
+    assert redacted.counts == {"unsearchable": 3, "email": 1}
 
 
 def test_text_beside_half_a_surrogate_pair_is_redacted_and_stays_what_json_can_hold() -> None:
@@ -176,7 +176,7 @@ def test_json_without_secrets_is_left_verbatim() -> None:
     assert redact(text) == text
 
 
-def test_a_value_hidden_behind_a_repeated_name_is_found() -> None:
+def test_a_value_hidden_behind_a_repeated_name_is_redacted() -> None:
     assert "mia@example.com" not in redact('{"a": "mia@example.com", "a": 1}')
 
 
@@ -185,12 +185,12 @@ def test_names_are_searched_too_and_no_member_is_lost() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1: "x"}, b"bytes", {"a": {2}}])
-def test_what_is_not_json_is_refused(value: object) -> None:
+def test_a_value_that_is_not_json_is_refused(value: object) -> None:
     with pytest.raises(Rejected, match="cannot redact"):
         redact(value)
 
 
-def test_what_is_nested_too_deeply_is_refused() -> None:
+def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
     value: Any = "a@b.de"
     for _ in range(MAX_DEPTH):
         value = [value]
@@ -248,7 +248,7 @@ def test_time_is_linear_also_for_hostile_text(name: str) -> None:
 
 
 @needs_real_data
-def test_in_real_conversations_exactly_the_addresses_are_found() -> None:
+def test_in_real_conversations_exactly_the_addresses_are_redacted() -> None:
     text = AIRLINE.read_text()
-    found = Redactor().redact(json.loads(text))
-    assert found.counts == {"email": text.count("@")} == {"email": 81}
+    redacted = Redactor().redact(json.loads(text))
+    assert redacted.counts == {"email": text.count("@")} == {"email": 81}
