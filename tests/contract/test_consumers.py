@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httpx
 import pytest
 
 from ratchet.bus.testing import FakeBus, eventually
 from ratchet.canary_deployer import app as deployer
-from ratchet.canary_deployer.http_coordinator import HttpCoordinator
-from ratchet.canary_deployer.http_engine import HttpEngine
-from ratchet.canary_deployer.http_gateway import HttpGateway
+from ratchet.canary_deployer.http_clients import HttpCoordinator
 from ratchet.canary_deployer.nats_clock import BrokerClock
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
 from ratchet.reward_computer import app as reward
@@ -58,17 +55,16 @@ async def training(bus: FakeBus) -> None:
 
 async def deploying(bus: FakeBus) -> None:
     """A deployer subscribes when it leads."""
-    async with httpx.AsyncClient() as client:
-        clients = deployer.Clients(HttpEngine(client, 1.0), HttpCoordinator(client), HttpGateway(client))
-        clock = BrokerClock(bus)
-        await clock.look()
-        app = deployer.assembled(DeployerSettings(port=0, shared=SharedSettings()), bus, clients, clock)
-        async with running(*app.components):
+    clock = BrokerClock(bus)
+    await clock.synchronize()
+    settings = DeployerSettings(port=0, shared=SharedSettings())
+    app = deployer.assembled(settings, bus, clock, HttpCoordinator(None), {})
+    async with running(*app.components):
 
-            async def opened() -> bool:
-                return bool(bus.opened)
+        async def opened() -> bool:
+            return bool(bus.opened)
 
-            await eventually(opened)
+        await eventually(opened)
 
 
 SERVICES: dict[str, Callable[[FakeBus], Awaitable[None]]] = {

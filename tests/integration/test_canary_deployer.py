@@ -23,7 +23,7 @@ from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.rollout import Rollout
-from ratchet.canary_deployer.nats_traffic import NatsTraffic
+from ratchet.canary_deployer.nats_events import NatsEventSource
 from ratchet.canary_deployer.settings import Settings
 from ratchet.contract import ModelDeployed, ModelRollout, PolicyClaim, Start, decode, named_id
 from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route
@@ -236,10 +236,10 @@ async def test_the_starts_of_one_role_are_counted_by_the_broker(
     nats: RunningServer, s3: RunningServer, tmp_path: Path
 ) -> None:
     async with stage(nats, s3, tmp_path) as test:
-        traffic = NatsTraffic(test.bus)
-        assert await traffic.starts(ROLE, utc_now()) == (0, 86400.0)
+        source = NatsEventSource(test.bus)
+        assert await source.recent_starts(ROLE, utc_now()) == (0, 86400.0)
         await test.bus.publish_all([start_of(f"{role}-{n}", role) for role in (ROLE, "other") for n in range(7)])
-        count, seconds = await traffic.starts(ROLE, utc_now())
+        count, seconds = await source.recent_starts(ROLE, utc_now())
         assert count == 7
         assert 0 <= seconds < 60
 

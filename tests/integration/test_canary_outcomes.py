@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from ratchet.canary_deployer.nats_events import NatsEvents, Places, Read
-from ratchet.canary_deployer.nats_progress import REPORTS, SCORER
+from ratchet.canary_deployer.nats_events import SCORER, TRAJECTORIES, NatsEventSource, Places, Read
 from ratchet.service.settings import SharedSettings
 from tests.support.canary_world import ROLE
 from tests.support.messages import trajectory
@@ -23,14 +22,14 @@ async def test_outcomes_are_known_until_what_the_reward_computer_has_acknowledge
     shared_settings: SharedSettings,
 ) -> None:
     async with connected(shared_settings) as bus:
-        events = await NatsEvents.open(bus, ROLE, Places())
+        events = await NatsEventSource(bus).open(ROLE, Places())
         try:
             alone = await events.next(TICK_S)
             assert not behind(alone), "without a reward computer no outcome can be late"
 
             config = ConsumerConfig(durable_name=SCORER, ack_policy=AckPolicy.EXPLICIT)
-            await bus.nc.jetstream().add_consumer(REPORTS, config)
-            computer = await bus.nc.jetstream().pull_subscribe_bind(SCORER, REPORTS)
+            await bus.nc.jetstream().add_consumer(TRAJECTORIES, config)
+            computer = await bus.nc.jetstream().pull_subscribe_bind(SCORER, TRAJECTORIES)
             before = await events.next(TICK_S)
             await bus.publish(trajectory("one"))
             first = await events.next(TICK_S)

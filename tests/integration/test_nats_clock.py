@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from ratchet.bus.testing import eventually
-from ratchet.canary_deployer.nats_clock import BrokerClock
+from ratchet.canary_deployer.nats_clock import SYNCHRONIZE_S, BrokerClock
 from ratchet.contract import Start
+from ratchet.service.runtime import Periodic
 from ratchet.service.settings import SharedSettings
 from tests.support.messages import turn
 from tests.support.running import connected, running
@@ -30,7 +31,7 @@ async def test_now_is_the_brokers_clock_and_goes_on_without_it(nats: RunningServ
     async with connected(SharedSettings(nats_url=nats.url)) as bus:
         hand = HandMoved()
         clock = BrokerClock(bus, hand)
-        await clock.look()
+        await clock.synchronize()
         asked_at = clock()
         await bus.publish(
             Start(trajectory_id="0199f3a1-7c42-7d10-9b1e-2f6a4c8d0e11", timestamp=bus.now(), policy=turn().policy)
@@ -44,5 +45,5 @@ async def test_now_is_the_brokers_clock_and_goes_on_without_it(nats: RunningServ
         async def corrected() -> bool:
             return clock() - stored < NEAR
 
-        async with running(clock):
+        async with running(Periodic(SYNCHRONIZE_S, clock.synchronize)):
             await eventually(corrected)

@@ -8,7 +8,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.ordered_reader import BATCH
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.domain.trajectories import Score
-from ratchet.canary_deployer.nats_events import PORTION, NatsEvents, Places, PlacesLost, Read, newest
+from ratchet.canary_deployer.nats_events import PORTION, EvidenceLost, NatsEvents, NatsEventSource, Places, Read
 from ratchet.contract import Start, named_id
 from ratchet.errors import BusUnavailable
 from ratchet.service.settings import SharedSettings
@@ -50,8 +50,8 @@ async def read(events: NatsEvents, number: int) -> Places:
 
 async def test_a_stream_that_was_made_anew_under_a_rollout_is_noticed(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
-        begun = await newest(bus)
-        events = await NatsEvents.open(bus, ROLE, begun)
+        begun = await NatsEventSource(bus).newest_places()
+        events = await NatsEventSource(bus).open(ROLE, begun)
         await start(bus, 1)
         places = await read(events, 1)
         await bus.nc.jetstream().delete_stream("RL_STARTS")
@@ -68,27 +68,27 @@ async def test_a_stream_that_was_made_anew_under_a_rollout_is_noticed(settings: 
 
         await eventually(noticed)
         await events.close()
-        with pytest.raises(PlacesLost, match="was made anew"):
-            await NatsEvents.open(bus, ROLE, places)
+        with pytest.raises(EvidenceLost, match="was made anew"):
+            await NatsEventSource(bus).open(ROLE, places)
 
 
 async def test_an_older_copy_of_a_stream_is_noticed(settings: SharedSettings) -> None:
     """The stream says that it is the same one, and ends before the rollout's place."""
     async with connected(settings) as bus:
-        made = (await newest(bus)).streams_made
+        made = (await NatsEventSource(bus).newest_places()).streams_made
         await start(bus, 1)
-        with pytest.raises(PlacesLost, match="ends at 1"):
-            await NatsEvents.open(bus, ROLE, Places(5, 0, 0, made))
+        with pytest.raises(EvidenceLost, match="ends at 1"):
+            await NatsEventSource(bus).open(ROLE, Places(5, 0, 0, made))
 
 
 async def test_messages_lost_behind_a_rollouts_place_raise_one_alert(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
-        begun = await newest(bus)
+        begun = await NatsEventSource(bus).newest_places()
         for number in range(4):
             await start(bus, number)
         await bus.nc.jetstream().purge_stream("RL_STARTS", seq=3)
         for _ in range(2):
-            events = await NatsEvents.open(bus, ROLE, begun)
+            events = await NatsEventSource(bus).open(ROLE, begun)
             assert (await read(events, 2)).start_seq == 4
             await events.close()
         assert await bus.last_sequence("RL_ALERTS") == 1
@@ -105,7 +105,7 @@ async def test_a_backlog_is_read_in_portions_and_is_not_taken_for_a_loss(
         starts = [Start(trajectory_id=one, timestamp=bus.now(), policy=policy, role=ROLE) for one in ids]
         await bus.publish_all(starts)
         await bus.publish(reward_of(ids[0], success=True))
-        events = await NatsEvents.open(bus, ROLE, Places())
+        events = await NatsEventSource(bus).open(ROLE, Places())
         reads: list[Read] = []
         while not reads or reads[-1].places.reward_seq == 0:
             reads.append(await events.next(0.1))
@@ -122,6 +122,6 @@ async def test_places_move_over_events_of_other_roles(settings: SharedSettings) 
         await start(bus, 1)
         for number in range(3):
             await start(bus, number, role="planner")
-        events = await NatsEvents.open(bus, ROLE, Places())
+        events = await NatsEventSource(bus).open(ROLE, Places())
         assert (await read(events, 1)).start_seq == 4
         await events.close()

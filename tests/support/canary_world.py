@@ -12,15 +12,16 @@ from typing import Any
 import msgspec
 
 from ratchet.bus.testing import START, FakeBus, FakeClock
-from ratchet.canary_deployer.controller import RolloutController, Work
+from ratchet.canary_deployer.app import ControllerFactory
+from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.rollout import PASSED, GateResult, Rollout
 from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Chunk, Event, call_of, score_of, started_of
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import NotLeading
-from ratchet.canary_deployer.nats_events import Places, PlacesLost, Read
-from ratchet.canary_deployer.rollout_store import Office
+from ratchet.canary_deployer.nats_events import EvidenceLost, Places, Read
+from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.contract import PolicyClaim, Reward, Start, Turn, named_id
 from ratchet.contract.reward import RewardComponent, RewardMetadata
 from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route, ServedPolicy
@@ -138,9 +139,6 @@ class FakeTraffic:
 
     per_day: int = 0
 
-    async def starts(self, role: str, now: datetime) -> tuple[int, float]:
-        return self.per_day, 86400.0
-
 
 @dataclass
 class FakeHistory:
@@ -200,17 +198,21 @@ class FakeEvents:
 
 @dataclass
 class FakeSource:
-    """Places and events of the fake bus."""
+    """Places and events of the fake bus, and a count of starts that a test sets."""
 
     bus: FakeBus
+    traffic: FakeTraffic
 
-    async def places(self) -> Places:
+    async def newest_places(self) -> Places:
         return Places(*[await self.bus.last_sequence(stream) for stream in STREAMS])
 
     async def open(self, role: str, places: Places) -> FakeEvents:
         if places.start_seq > await self.bus.last_sequence("RL_STARTS"):
-            raise PlacesLost("RL_STARTS was made anew")
+            raise EvidenceLost("RL_STARTS was made anew")
         return FakeEvents(self.bus, places)
+
+    async def recent_starts(self, role: str, now: datetime) -> tuple[int, float]:
+        return self.traffic.per_day, 86400.0
 
 
 class CanaryWorld:
@@ -235,30 +237,35 @@ class CanaryWorld:
         self.controller = self.new_controller()
 
     @property
-    def operators(self) -> RolloutController:
+    def operators(self) -> OperatorActs:
         """Takes operators' orders."""
-        return self.controller
+        return self.controller.operators
 
-    def new_controller(self) -> RolloutController:
-        return RolloutController(ROLE, self.office(), self.work())
+    def new_controller(self, **changes: Any) -> RolloutController:
+        """A controller that has read nothing yet."""
+        return self.factory(**changes)(ROLE)
 
-    def work(self) -> Work:
-        return Work(self.gates, FakeSource(self.bus), self.traffic, self.history, self.strategy, tick_s=0.01)
-
-    def office(self) -> Office:
-        return Office(
-            policies=self.policies,
-            rollouts=self.bus.bucket(ROLLOUTS, Rollout),
-            chunks=self.bus.bucket(ROLLOUT_CHUNKS, Chunk),
-            publish=self.bus.publish_all,
-            now=self.clock,
-            rules=self.rules,
-            announcer=Announcer("http://127.0.0.1:8080"),
-            lease_s=5.0,
-            lead=self.lead,
-            monotonic=self.clock.monotonic,
-            longest_tick_s=self.longest_tick_s,
-        )
+    def factory(self, **changes: Any) -> ControllerFactory:
+        """Builds controllers on the fakes, or on what a test puts in their place."""
+        plain: dict[str, Any] = {
+            "policies": self.policies,
+            "rollouts": self.bus.bucket(ROLLOUTS, Rollout),
+            "chunks": self.bus.bucket(ROLLOUT_CHUNKS, Chunk),
+            "publish": self.bus.publish_all,
+            "lead": self.lead,
+            "announcer": Announcer("http://127.0.0.1:8080"),
+            "source": FakeSource(self.bus, self.traffic),
+            "history": self.history,
+            "gates": self.gates,
+            "rules": self.rules,
+            "strategy": self.strategy,
+            "lease_s": 5.0,
+            "tick_s": 0.01,
+            "now": self.clock,
+            "monotonic": self.clock.monotonic,
+            "longest_tick_s": self.longest_tick_s,
+        }
+        return ControllerFactory(**(plain | changes))
 
     def restart(self) -> None:
         """The process died and a new one begins."""

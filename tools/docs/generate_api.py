@@ -13,7 +13,7 @@ from client_reference import client_page
 from http_reference import Document, http_page
 from training_reference import training_page
 
-from ratchet.canary_deployer.http_api import Api, Ledger
+from ratchet.canary_deployer.http_api import Api
 from ratchet.rl_coordinator.http import JobRoutes, StatusRoutes, http_app
 from ratchet.rl_coordinator.registry.http_registry import RegistryRoutes
 from ratchet.rl_coordinator.registry.http_replay import ReplayRoutes
@@ -42,7 +42,7 @@ def coordinator_document() -> Document:
 
 def deployer_document() -> Document:
     """What the deployer itself serves at /openapi.json."""
-    return Api(NOTHING, Ledger(NOTHING, NOTHING), NOTHING).app().openapi()
+    return Api(NOTHING, NOTHING, NOTHING, NOTHING).app().openapi()
 
 
 def made() -> Mapping[Path, str]:

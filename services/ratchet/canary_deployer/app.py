@@ -1,70 +1,69 @@
-"""The deployer, put together.
+"""Composition root of the deployer.
 
-BrokerClock: what all that follows calls now
-Leadership: one of several deployers leads; the others serve what can be read, and wait
-RL_TRAINING --training.status--> Handlers --> policies KV (next version) --> Deployments.registered   (while leading)
-Deployments, while leading: one RolloutController per role
-    gates (engine, held-out command, people) --> RolloutKeeper --> rollouts KV, policies KV, RL_DEPLOYMENTS, RL_ALERTS
-    RL_STARTS, RL_TURNS, RL_REWARDS --> NatsEvents --> domain (fold, decide) --> RolloutKeeper
-Api on `port`: what there is, and operators' acts
+BrokerClock: the broker's time, by which all of this works
+Leadership: one of several deployers leads; the others answer reads, and wait
+RL_TRAINING --training.status--> Handlers --> policies KV (next version) --> Controllers.on_registered   (while leading)
+Controllers, while leading: one RolloutController per role
+    Preparation: gates (engine, held-out command, approval, shadow replay)
+    Observer: RL_STARTS, RL_TURNS, RL_REWARDS --> NatsEvents --> domain (fold, decide)
+    OperatorActs: the orders of operators
+    RolloutReconciler makes their decisions true: RolloutStore (rollouts KV), policies KV, RL_DEPLOYMENTS, RL_ALERTS
+Api on `port`: rollouts, policies and audits to read; operators' acts
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 
 from pydantic import SecretStr
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import each
-from ratchet.canary_deployer.controller import Work
-from ratchet.canary_deployer.controllers import Deployments
+from ratchet.bus.kv import Bucket
+from ratchet.canary_deployer.controller import RolloutController
+from ratchet.canary_deployer.controllers import Controllers
 from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.rollout import Rollout
+from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.gates import build_gates
-from ratchet.canary_deployer.gates.base import GateTools, ReplayTools
+from ratchet.canary_deployer.gates.base import Gate, GateTools, ReplayTools
 from ratchet.canary_deployer.handlers import Handlers
-from ratchet.canary_deployer.http_api import Api, Ledger
-from ratchet.canary_deployer.http_coordinator import HttpCoordinator, coordinator_peer
-from ratchet.canary_deployer.http_engine import HttpEngine, engine_peer
-from ratchet.canary_deployer.http_gateway import HttpGateway, gateway_peer
+from ratchet.canary_deployer.http_api import Api
+from ratchet.canary_deployer.http_clients import (
+    HttpCoordinator,
+    HttpEngine,
+    HttpGateway,
+    coordinator_peer,
+    engine_peer,
+    gateway_peer,
+)
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.canary_deployer.leadership import Leader, Leadership, WhileLeading
-from ratchet.canary_deployer.nats_clock import BrokerClock
+from ratchet.canary_deployer.leadership import Lead, Leader, Leadership, WhileLeading
+from ratchet.canary_deployer.nats_clock import SYNCHRONIZE_S, BrokerClock
 from ratchet.canary_deployer.nats_decisions import NatsDecisions
-from ratchet.canary_deployer.nats_events import NatsEvents, Places, newest
-from ratchet.canary_deployer.nats_traffic import NatsTraffic
-from ratchet.canary_deployer.rollout_store import Office
+from ratchet.canary_deployer.nats_events import EventSource, NatsEventSource
+from ratchet.canary_deployer.observer import Observer
+from ratchet.canary_deployer.operator_acts import OperatorActs
+from ratchet.canary_deployer.preparation import History, Preparation
+from ratchet.canary_deployer.reconciler import Publish, RolloutReconciler
+from ratchet.canary_deployer.rollout_store import LONGEST_TICK_S, RolloutStore
 from ratchet.canary_deployer.settings import Settings
-from ratchet.canary_deployer.subprocess_heldout import HeldoutPlan, SubprocessHeldout
-from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
+from ratchet.canary_deployer.subprocess_evaluations import HeldoutPlan, SubprocessHeldout, SubprocessJudge
 from ratchet.contract import TrainingStatus
 from ratchet.contract.state import JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, Job, PolicyVersion, Route
 from ratchet.service.contracts import load_contracts
 from ratchet.service.http import HttpServer
 from ratchet.service.http_client import AsyncApiClient
-from ratchet.service.runtime import App
+from ratchet.service.runtime import App, Periodic
 from ratchet.stores.objects import Objects
 
 NAME = "canary_deployer"
-
-
-@dataclass(frozen=True, slots=True)
-class BusSource:
-    """Starts, turns and rewards from the broker."""
-
-    bus: Bus
-
-    async def places(self) -> Places:
-        """The newest message of each stream."""
-        return await newest(self.bus)
-
-    async def open(self, role: str, places: Places) -> NatsEvents:
-        """Read on after these places."""
-        return await NatsEvents.open(self.bus, role, places)
 
 
 @asynccontextmanager
@@ -74,79 +73,157 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     try:
         await bus.ensure_streams()
         clock = BrokerClock(bus)
-        await clock.look()
+        await clock.synchronize()
         engine_key, gateway_key = _secret(settings.engine_api_key), _secret(settings.gateway_api_key)
         async with (
             AsyncApiClient(engine_peer(settings.engine_url, engine_key)) as engine,
             AsyncApiClient(coordinator_peer(settings.coordinator_url or "")) as coordinator,
             AsyncApiClient(gateway_peer(settings.gateway_url, gateway_key)) as gateway,
         ):
-            clients = Clients(
-                HttpEngine(engine, settings.load_timeout_s),
-                HttpCoordinator(coordinator if settings.coordinator_url else None),
-                HttpGateway(gateway),
-            )
-            yield assembled(settings, bus, clients, clock)
+            history = HttpCoordinator(coordinator if settings.coordinator_url else None)
+            replay = _replay_tools(settings, history, HttpGateway(gateway)) if settings.replay_command else None
+            tools = _gate_tools(settings, HttpEngine(engine, settings.load_timeout_s), replay)
+            yield assembled(settings, bus, clock, history, build_gates(settings.further_gates, tools))
     finally:
         await bus.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Clients:
-    """Servers that are asked over HTTP."""
-
-    engine: HttpEngine
-    coordinator: HttpCoordinator
-    gateway: HttpGateway
-
-
-def assembled(settings: Settings, bus: Bus, clients: Clients, clock: BrokerClock) -> App:
+def assembled(
+    settings: Settings, bus: Bus, clock: BrokerClock, history: HttpCoordinator, gates: Mapping[str, Gate]
+) -> App:
     """The deployer on connections that are open."""
     leadership = Leadership(bus.bucket(ROLLOUTS, Leader), settings.url, settings.takeover_s)
     policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion), leadership)
-    announcer = Announcer(settings.gateway_url, settings.serving_platform)
-    office = Office(
+    rollouts, announcer = bus.bucket(ROLLOUTS, Rollout), Announcer(settings.gateway_url, settings.serving_platform)
+    new_controller = ControllerFactory(
         policies=policies,
-        rollouts=bus.bucket(ROLLOUTS, Rollout),
+        rollouts=rollouts,
         chunks=bus.bucket(ROLLOUT_CHUNKS, Chunk),
         publish=bus.publish_all,
-        now=clock,
-        rules=settings.rules(),
-        announcer=announcer,
-        lease_s=settings.lease_s,
         lead=leadership,
-    )
-    tools = _gate_tools(settings, clients)
-    work = Work(
-        gates=build_gates(settings.further_gates, tools),
-        source=BusSource(bus),
-        traffic=NatsTraffic(bus),
-        history=clients.coordinator,
+        announcer=announcer,
+        source=NatsEventSource(bus),
+        history=history,
+        gates=gates,
+        rules=settings.rules(),
         strategy=settings.strategy,
+        lease_s=settings.lease_s,
         tick_s=settings.tick_s,
+        now=clock,
     )
-    deployments = Deployments(office, work)
+    controllers = Controllers(new_controller, policies, rollouts, leadership)
     jobs, objects = bus.bucket(JOBS, Job), Objects(settings.shared)
-    handlers = Handlers(policies, jobs, objects, deployments.registered, announcer, clock)
-    api = Api(deployments, Ledger(policies, NatsDecisions(bus)), office.rules)
+    handlers = Handlers(policies, jobs, objects, controllers.on_registered, announcer, clock)
+    api = Api(controllers, policies, NatsDecisions(bus), new_controller.rules)
     return App(
         name=NAME,
         components=[
-            clock,
+            Periodic(SYNCHRONIZE_S, clock.synchronize, "broker clock"),
             leadership,
-            WhileLeading(leadership, lambda: deployments),
+            WhileLeading(leadership, lambda: controllers),
             WhileLeading(leadership, lambda: bus.subscribe(NAME, {TrainingStatus: each(handlers.on_training_status)})),
             HttpServer(api.app(), settings.shared.http_host, settings.port, hosts=settings.shared.allowed_hosts),
         ],
-        checks={"bus": bus.check, "leader": leadership.check, "rollouts": deployments.check},
+        checks={"bus": bus.check, "leader": leadership.check, "rollouts": controllers.check},
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerFactory:
+    """Builds the controller of a role on what all roles share."""
+
+    policies: KvPolicies
+    rollouts: Bucket[Rollout]
+    chunks: Bucket[Chunk]
+    publish: Publish
+    lead: Lead
+    announcer: Announcer
+    source: EventSource
+    history: History
+    gates: Mapping[str, Gate]
+    rules: Rules
+    strategy: str
+    lease_s: float
+    tick_s: float
+    now: Callable[[], datetime]
+    monotonic: Callable[[], float] = time.monotonic
+    longest_tick_s: float = LONGEST_TICK_S
+
+    def __call__(self, role: str) -> RolloutController:
+        """A controller that has read nothing yet."""
+        rules = self.rules.for_role(role)
+        store = RolloutStore(
+            role=role,
+            rollouts=self.rollouts,
+            chunks=self.chunks,
+            lead=self.lead,
+            rules=rules,
+            lease_s=self.lease_s,
+            monotonic=self.monotonic,
+            longest_tick_s=self.longest_tick_s,
+        )
+        reconciler = RolloutReconciler(
+            store=store,
+            policies=self.policies,
+            publish=self.publish,
+            lead=self.lead,
+            rules=rules,
+            announcer=self.announcer,
+            now=self.now,
+        )
+        preparation = Preparation(
+            role=role,
+            policies=self.policies,
+            gates=self.gates,
+            source=self.source,
+            history=self.history,
+            strategy=self.strategy,
+            rules=rules,
+            now=self.now,
+        )
+        return self._controller(store, reconciler, preparation)
+
+    def _controller(
+        self, store: RolloutStore, reconciler: RolloutReconciler, preparation: Preparation
+    ) -> RolloutController:
+        woken = asyncio.Event()
+        observer = Observer(
+            store=store,
+            reconciler=reconciler,
+            policies=self.policies,
+            source=self.source,
+            rules=store.rules,
+            lease_s=self.lease_s,
+            tick_s=self.tick_s,
+            monotonic=self.monotonic,
+        )
+        operators = OperatorActs(
+            store=store,
+            reconciler=reconciler,
+            preparation=preparation,
+            policies=self.policies,
+            rules=store.rules,
+            woken=woken,
+            now=self.now,
+        )
+        return RolloutController(
+            store=store,
+            reconciler=reconciler,
+            preparation=preparation,
+            observer=observer,
+            operators=operators,
+            policies=self.policies,
+            rules=store.rules,
+            woken=woken,
+            monotonic=self.monotonic,
+        )
 
 
 def _secret(key: SecretStr | None) -> str | None:
     return key.get_secret_value() if key else None
 
 
-def _gate_tools(settings: Settings, clients: Clients) -> GateTools:
+def _gate_tools(settings: Settings, engine: HttpEngine, replay: ReplayTools | None) -> GateTools:
     heldout = None
     if settings.heldout_command:
         plan = HeldoutPlan(
@@ -160,20 +237,20 @@ def _gate_tools(settings: Settings, clients: Clients) -> GateTools:
         )
         heldout = SubprocessHeldout(plan)
     return GateTools(
-        engine=clients.engine,
+        engine=engine,
         heldout=heldout,
         heldout_margin=settings.heldout_margin,
         heldout_confidence=settings.heldout_confidence,
         warmup_prompts=settings.warmup_prompts,
         approval=settings.approval,
-        replay=_replay_tools(settings, clients) if settings.replay_command else None,
+        replay=replay,
     )
 
 
-def _replay_tools(settings: Settings, clients: Clients) -> ReplayTools:
+def _replay_tools(settings: Settings, log: HttpCoordinator, player: HttpGateway) -> ReplayTools:
     return ReplayTools(
-        log=clients.coordinator,
-        player=clients.gateway,
+        log=log,
+        player=player,
         judge=SubprocessJudge(settings.replay_command or "", settings.replay_deadline_s),
         prompts=settings.replay_prompts,
         fewest=settings.replay_min_prompts,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
 
-from ratchet.canary_deployer.controller import RolloutController, Work
+from ratchet.bus.kv import Bucket
+from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.domain.rollout import Rollout
-from ratchet.canary_deployer.leadership import NotLeading
-from ratchet.canary_deployer.rollout_store import Office
+from ratchet.canary_deployer.kv_policies import KvPolicies
+from ratchet.canary_deployer.leadership import Lead, NotLeading
 from ratchet.errors import BusUnavailable, NotFound, Unavailable
 
 log = structlog.get_logger()
@@ -19,26 +21,34 @@ RESCAN_S = 1.0
 """Pause between attempts to read the roles while the broker is away."""
 
 
-class Deployments:
+class Controllers:
     """Starts a controller for every role that is known when a term begins, and for every new one.
 
     `run` works for one term, and may be called again for the next: every record is read anew then.
     """
 
-    def __init__(self, office: Office, work: Work) -> None:
-        self._office = office
-        self._work = work
+    def __init__(
+        self,
+        build: Callable[[str], RolloutController],
+        policies: KvPolicies,
+        rollouts: Bucket[Rollout],
+        lead: Lead,
+    ) -> None:
+        self._build = build
+        self._policies = policies
+        self._rollouts = rollouts
+        self._lead = lead
         self._controllers: dict[str, RolloutController] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._running = False
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Drive all roles until stopped."""
+        """Control the rollouts of all roles until stopped."""
         self._running = True
         try:
             for role in [*self._controllers, *await self._known_roles()]:
-                self._drive(role)
+                self._begin(role)
             await self._stopping.wait()
             await asyncio.gather(*(controller.stop() for controller in self._controllers.values()))
             await asyncio.gather(*self._tasks.values())
@@ -49,25 +59,24 @@ class Deployments:
             self._stopping.clear()
 
     async def stop(self) -> None:
-        """Every controller saves where it is and returns."""
+        """Every controller saves its rollout and returns."""
         self._stopping.set()
 
-    def registered(self, role: str) -> None:
+    def on_registered(self, role: str) -> None:
         """A role has a new policy."""
-        self._drive(role)
-        self._controllers[role].wake()
+        self._begin(role).wake()
 
     async def roles(self) -> list[str]:
         """Every role that has a policy."""
-        return sorted({*self._controllers, *await self._office.policies.roles()})
+        return sorted({*self._controllers, *await self._policies.roles()})
 
     async def controller(self, role: str) -> RolloutController:
         """The controller of a role, for orders. Raises `NotFound`, or `NotLeading` with the leader's address."""
-        _ = self._office.lead.term
+        _ = self._lead.term
         controller = self._controllers.get(role)
         if controller is not None:
             return controller
-        if role in await self._office.policies.roles():
+        if role in await self._policies.roles():
             raise NotLeading("this deployer has just begun to lead: try again in a few seconds")
         raise NotFound(f"no such role: {role}")
 
@@ -76,14 +85,14 @@ class Deployments:
         controller = self._controllers.get(role)
         if controller is not None:
             try:
-                await self._office.lead.confirm()
+                await self._lead.confirm()
                 return await controller.current()
             except BusUnavailable:
                 return await controller.current()
             except NotLeading:
                 pass
-        entry = await self._office.rollouts.get(role)
-        if entry is None and role not in await self._office.policies.roles():
+        entry = await self._rollouts.get(role)
+        if entry is None and role not in await self._policies.roles():
             raise NotFound(f"no such role: {role}")
         return entry.value if entry else None
 
@@ -94,24 +103,26 @@ class Deployments:
 
     async def check(self) -> str | None:
         """Readiness: why a rollout cannot go on, None when all can."""
-        faults = [f"{role}: {controller.fault}" for role, controller in self._controllers.items() if controller.fault]
+        faults = [f"{role}: {one.fault}" for role, one in self._controllers.items() if one.fault]
         return "; ".join(faults) or None
 
-    def _drive(self, role: str) -> None:
-        controller = self._controllers.setdefault(role, RolloutController(role, self._office, self._work))
+    def _begin(self, role: str) -> RolloutController:
+        """The role's controller, which runs while this does."""
+        controller = self._controllers.get(role)
+        if controller is None:
+            controller = self._controllers[role] = self._build(role)
         if self._running and not self._stopping.is_set() and role not in self._tasks:
             self._tasks[role] = asyncio.create_task(controller.run())
+        return controller
 
     async def _known_roles(self) -> list[str]:
+        """Every role that has a policy, once the broker can be read; none after a stop."""
         while not self._stopping.is_set():
             try:
-                return await self._office.policies.roles()
+                return await self._policies.roles()
             except Unavailable as error:
                 log.warning("waiting for the broker", reason=str(error))
-                await self._pause()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RESCAN_S):
+                    await self._stopping.wait()
         return []
-
-    async def _pause(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(RESCAN_S):
-                await self._stopping.wait()

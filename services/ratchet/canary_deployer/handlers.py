@@ -24,26 +24,26 @@ log = structlog.get_logger()
 
 
 class Handlers:
-    """One `async def` per message; what they return is published before the message is acked."""
+    """One `async def` per message; the consumer publishes the events that it returns before it acks the message."""
 
     def __init__(
         self,
         policies: KvPolicies,
         jobs: Bucket[Job],
         objects: BlobStore,
-        registered: Callable[[str], None],
+        on_registered: Callable[[str], None],
         announcer: Announcer,
         now: Callable[[], datetime],
     ) -> None:
         self._policies = policies
         self._jobs = jobs
         self._objects = objects
-        self._registered = registered
+        self._on_registered = on_registered
         self._announcer = announcer
         self._now = now
 
     async def on_training_status(self, received: Received[TrainingStatus]) -> Sequence[Message]:
-        """Register the policy of a completed job, once; every other status is none of our business."""
+        """Register the policy of a completed job, once. Other statuses, and those of replaced attempts, do nothing."""
         status = received.message
         if not deployable(status):
             return ()
@@ -52,19 +52,19 @@ class Handlers:
         if fenced(status, job):
             log.info("status of a fenced attempt", job=status.training_job_id, attempt=status.attempt)
             return ()
-        manifest = await asyncio.to_thread(self._manifest, status)
+        manifest = await asyncio.to_thread(self._read_manifest, status)
         now, cause = self._now(), received.as_cause()
         policy, new = await self._policies.register(
             status.role,
             status.training_job_id,
             lambda version: new_version(status, job, manifest, version, now, cause),
         )
-        self._registered(status.role)
+        self._on_registered(status.role)
         if new:
             metrics.DEPLOYMENTS.labels("registered").inc()
         return [self._announcer.registration(policy, status.timestamp)]
 
-    def _manifest(self, status: TrainingStatus) -> PolicyManifest | None:
+    def _read_manifest(self, status: TrainingStatus) -> PolicyManifest | None:
         """The policy's manifest; None when it is broken: the gates will notice that, and refuse the policy."""
         artifacts = status.artifacts
         if artifacts is None or artifacts.final_checkpoint is None:

@@ -41,7 +41,7 @@ class KvPolicies:
 
     async def change_route(self, role: str, change: Callable[[Route], Route]) -> Route:
         """Replace the route by `change(route)`; one write, none when nothing changes."""
-        return await self._changed(self._routes, role, lambda route: change(route or Route(role=role)))
+        return await self._change(self._routes, role, lambda route: change(route or Route(role=role)))
 
     async def version(self, role: str, version: int) -> PolicyVersion:
         """One policy. Raises `NotFound`."""
@@ -50,8 +50,8 @@ class KvPolicies:
             raise NotFound(f"no such policy: {role}@{version}")
         return entry.value
 
-    async def served(self, role: str, policy: ServedPolicy, known_since: datetime) -> PolicyVersion:
-        """A policy that a rollout names; the little that the rollout knows of it where its entry is gone or damaged.
+    async def version_or_stub(self, role: str, policy: ServedPolicy, known_since: datetime) -> PolicyVersion:
+        """A policy that a rollout names; where its entry is gone or damaged, the little that the rollout knows of it.
 
         A canary must be able to end, and a promotion to be undone, whatever became of the entry.
         """
@@ -78,19 +78,19 @@ class KvPolicies:
     async def change_version(self, role: str, version: int, change: Callable[[PolicyVersion], PolicyVersion]) -> None:
         """Replace a policy by `change(policy)`. Raises `NotFound`."""
         missing = await self.version(role, version)
-        await self._changed(self._versions, f"{role}.{version}", lambda policy: change(policy or missing))
+        await self._change(self._versions, f"{role}.{version}", lambda policy: change(policy or missing))
 
     async def register(
         self, role: str, training_job_id: str, build: Callable[[int], PolicyVersion]
     ) -> tuple[PolicyVersion, bool]:
         """The job's policy as the next version, and whether it is new: a job is registered once.
 
-        The policy is written before the counter, so a crash in between leaves a policy that is found again.
+        The policy is written before the counter: a crash in between leaves a policy that the next attempt returns.
         """
         known = await self._numbered(role)
         for _, policy in known:
             if policy is not None and policy.training_job_id == training_job_id:
-                await self._count(role, policy.version)
+                await self._count_version(role, policy.version)
                 return policy, False
         route = await self.route(role)
         version = max([route.next_version if route else 1, *(number + 1 for number, _ in known)])
@@ -100,11 +100,11 @@ class KvPolicies:
             await self._versions.create(f"{role}.{version}", policy)
         except Conflict:
             return await self.register(role, training_job_id, build)
-        await self._count(role, version)
+        await self._count_version(role, version)
         return policy, True
 
     async def _numbered(self, role: str) -> list[tuple[int, PolicyVersion | None]]:
-        """All policies of a role with their versions, oldest first; None for one that cannot be read, which is told.
+        """All policies of a role with their versions, oldest first; None for an entry that cannot be read, with a log.
 
         One damaged entry must not keep the role from its next policy.
         """
@@ -117,14 +117,14 @@ class KvPolicies:
                 known.append((int(number), None if isinstance(entry, Unreadable) else entry.value))
         return sorted(known, key=itemgetter(0))
 
-    async def _count(self, role: str, version: int) -> None:
+    async def _count_version(self, role: str, version: int) -> None:
         """The next version is later than this one."""
         await self.change_route(
             role, lambda route: msgspec.structs.replace(route, next_version=max(route.next_version, version + 1))
         )
 
-    async def _changed(self, bucket: Bucket[V], key: str, change: Callable[[V | None], V]) -> V:
-        """Read, ask whether this process still leads, write; again when another writer was faster.
+    async def _change(self, bucket: Bucket[V], key: str, change: Callable[[V | None], V]) -> V:
+        """Read, confirm with the broker that this process still leads, write; again when another writer was faster.
 
         Raises `NotLeading`: a deployer that was replaced while it was frozen must not write what it once decided.
         """

@@ -1,18 +1,18 @@
-"""Which of several deployers leads: one key in the broker, compare-and-set, and nobody's wall clock.
+"""Which of several deployers leads: one key in the broker, compare-and-set, and no wall clock.
 
 The leader writes its key again every beat. A standby measures with its own monotonic clock for how long the key has not
 changed; after `takeover_s` it replaces the key by compare-and-set, so that one standby wins. No instant is compared
 between hosts.
 
-That a leader was replaced it may learn late: it was frozen, or cut off. Therefore leading is not enough to write:
+A leader that was frozen or cut off may learn late that it was replaced. Leading is therefore not enough to write:
 
 1. every write of a leader is a compare-and-set on the revision that it read;
 2. between reading and writing it asks the broker whether it still leads (`confirm`);
-3. a new leader writes every rollout's record anew, with its own term, before it acts on it (`RolloutKeeper.load`).
+3. a new leader writes every rollout's record anew, with its own term, before it acts on it (`RolloutStore.load`).
 
 A write that was confirmed and then delayed beyond the takeover either meets a changed revision and fails, or lands
-where the new leader has not written yet: then it is what follows from the last decision of the record that the new
-leader took over, which is what the new leader would write.
+where the new leader has not written yet: then it follows from the last decision of the record that the new leader took
+over, and the new leader would write the same.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TRUSTED = 0.8
 
 
 class NotLeading(Unavailable):
-    """Another deployer leads, or none does for now."""
+    """Another deployer leads, or for now none of them does."""
 
 
 class Leader(Value, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class Lead(Protocol):
 
     @property
     def term(self) -> int:
-        """The term in which this process leads."""
+        """The term in which this process leads. Raises `NotLeading`."""
         ...
 
     async def confirm(self) -> None:
@@ -108,14 +108,14 @@ class Leadership:
 
     @property
     def term(self) -> int:
-        """The term in which this process leads. Raises `NotLeading`."""
+        """See `Lead`."""
         if self._term is None:
             raise NotLeading(self.refusal)
         return self._term
 
     @property
     def refusal(self) -> str:
-        """Why an order is not taken here, and who takes it."""
+        """Why this deployer refuses an order, and where to send it."""
         known = self._known
         if known is None or known.holder in ("", self._me):
             return "no deployer leads for now: try again in a few seconds"
@@ -125,7 +125,7 @@ class Leadership:
         """See `Lead`."""
         term = self._term
         if term is not None and self.leading:
-            entry = await self._read()
+            entry = await self._read_key()
             if entry is not None and (entry.value.holder, entry.value.term) == (self._me, term):
                 return
             self._known = entry.value if entry else None
@@ -158,21 +158,23 @@ class Leadership:
         self._stopping.set()
 
     async def beat(self) -> None:
-        """Renew the lead, or look whether to take it. Raises `Conflict` when another process was faster."""
+        """Renew the lead, or take it once its leader is overdue. Raises `Conflict` when another process was faster."""
         began = self._monotonic()
-        entry = await self._read()
+        entry = await self._read_key()
         self._known = entry.value if entry else None
         if entry is not None and entry.value.holder not in ("", self._me):
             if self._term is not None:
                 self._step_down("another deployer took over")
-            if not self._overdue(entry.revision, began):
+            if self._seen is None or self._seen[0] != entry.revision:
+                self._seen = (entry.revision, began)
+            if began - self._seen[1] < self._takeover_s:
                 return
-        await self._take(entry, began)
+        await self._write_key(entry, began)
 
-    async def _read(self) -> Entry[Leader] | None:
-        """The key; one that cannot be read is a leader nobody has heard of, and is replaced once it is overdue.
+    async def _read_key(self) -> Entry[Leader] | None:
+        """The key. One that cannot be read stands for an unknown leader, and is replaced once it is overdue.
 
-        Its term is not known. Every term took a write, so none was higher than the revision.
+        Its term is unknown too. Every term took a write, so none was higher than the revision.
         """
         try:
             return await self._bucket.get(KEY)
@@ -180,13 +182,7 @@ class Leadership:
             log.error("leader's key cannot be read", reason=str(error))
             return Entry(Leader(holder="unreadable", url="", term=error.revision, beat=0), error.revision)
 
-    def _overdue(self, revision: int, now: float) -> bool:
-        """Whether the key has been at this revision for long enough, by this process's own clock."""
-        if self._seen is None or self._seen[0] != revision:
-            self._seen = (revision, now)
-        return now - self._seen[1] >= self._takeover_s
-
-    async def _take(self, entry: Entry[Leader] | None, began: float) -> None:
+    async def _write_key(self, entry: Entry[Leader] | None, began: float) -> None:
         """Write the key with the next beat: the same term for a leader that goes on, else the next one."""
         before = entry.value if entry else Leader(holder="", url="", term=0, beat=0)
         goes_on = before.holder == self._me and before.term == self._term
@@ -214,12 +210,13 @@ class Leadership:
         self.lost.set()
 
     async def _give_back(self) -> None:
+        """Free the key of a leader that stops."""
         term = self._term
         self._step_down("stopped")
         if term is None:
             return
         with suppress(Conflict, Unavailable):
-            entry = await self._read()
+            entry = await self._read_key()
             if entry is not None and entry.value.holder == self._me:
                 freed = Leader(holder="", url="", term=term, beat=entry.value.beat + 1)
                 await self._bucket.update(KEY, freed, entry.revision)
@@ -234,17 +231,17 @@ class WhileLeading:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until stopped. Ends with the component's error when that ends by itself."""
+        """Until stopped. Raises the error of a component that ends by itself."""
         while not self._stopping.is_set():
             await _first(self._leadership.gained.wait, self._stopping.wait)
             if not self._stopping.is_set():
-                await self._lead()
+                await self._run_component()
 
     async def stop(self) -> None:
         """Return from `run`, once the component has stopped."""
         self._stopping.set()
 
-    async def _lead(self) -> None:
+    async def _run_component(self) -> None:
         component = self._build()
         working = asyncio.create_task(component.run())
         try:

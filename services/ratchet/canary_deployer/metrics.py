@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from prometheus_client import Counter, Gauge
 
 from ratchet.canary_deployer.domain.gating import HELDOUT
 from ratchet.canary_deployer.domain.rollout import Rollout, State
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
+from ratchet.contract import Message, ModelDeployed
 
 DEPLOYMENTS = Counter("agent_rl_model_deployments_total", "Changes of a policy's state.", ["status"])
 TRAFFIC = Gauge("agent_rl_model_traffic_percentage", "Share of new trajectories, 0..100.", ["model_version"])
@@ -39,13 +42,20 @@ def show_rollout(rollout: Rollout, e_values: dict[str, dict[str, float]]) -> Non
 
 
 def count_errors(rollout: Rollout, before: Rollout) -> None:
-    """Add the errors that were seen since `before`."""
+    """Add the errors since `before`."""
     pairs = ((rollout.candidate, "canary"), (rollout.stable, "stable"))
     for policy, arm in pairs:
         now: ArmCounts = getattr(rollout.statistics, arm)
         then: ArmCounts = getattr(before.statistics, arm)
         if policy is not None and now.errors > then.errors:
             ERRORS.labels(policy.name).inc(now.errors - then.errors)
+
+
+def count_deployments(messages: Iterable[Message]) -> None:
+    """Count the changes of policies that were published."""
+    for message in messages:
+        if isinstance(message, ModelDeployed) and message.state is not None:
+            DEPLOYMENTS.labels(message.state).inc()
 
 
 def show_gates(rollout: Rollout) -> None:
@@ -60,7 +70,7 @@ def show_gates(rollout: Rollout) -> None:
 
 
 def _show_arm(name: str, counts: ArmCounts) -> None:
-    """Nothing is shown for what was not measured; errors count from 0."""
+    """Gauges without a measurement stay unset; errors count from 0."""
     ERRORS.labels(name)
     if counts.reward_mean is not None:
         REWARD_MEAN.labels(name).set(counts.reward_mean)

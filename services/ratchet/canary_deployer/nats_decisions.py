@@ -1,4 +1,4 @@
-"""Every decision about a role that the stream still has, in order."""
+"""Reads the decisions about a role that the stream still has."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class NatsDecisions:
         self._bus = bus
         self._stream = bus.contracts.topics[ModelRollout.TOPIC].stream
 
-    async def of(self, role: str) -> list[ModelRollout]:
-        """The decisions about one role. Raises `BusUnavailable`."""
-        found: list[ModelRollout] = []
+    async def decisions_of(self, role: str) -> list[ModelRollout]:
+        """The decisions about one role, in order. Raises `BusUnavailable`."""
+        decisions: list[ModelRollout] = []
         reader = OrderedReader(self._bus, self._stream, self._bus.contracts.subjects(ModelRollout.TOPIC))
         async with aclosing(reader.to_end()) as batches:
             async for batch in batches:
-                decisions = [self._bus.read(message)[0].message for message in batch]
-                found += [one for one in decisions if isinstance(one, ModelRollout) and one.role == role]
-        return found
+                messages = [self._bus.read(one)[0].message for one in batch]
+                decisions += [one for one in messages if isinstance(one, ModelRollout) and one.role == role]
+        return decisions

@@ -1,21 +1,25 @@
-"""What happens to a role's trajectories: starts, turns and rewards, in order from where a rollout has got to."""
+"""What the streams hold about a role's trajectories: starts, turns and rewards, in order from a rollout's places on."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Protocol
 
 import msgspec
+import nats.errors
 import structlog
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.errors import Error as JetStreamError
 
 from ratchet.bus.connection import Bus, Extent
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.pull_consumer import ANSWER_S
-from ratchet.bus.received import Received
 from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, score_of, started_of
-from ratchet.canary_deployer.nats_progress import Scored
 from ratchet.contract import Alert, Message, Reward, Start, Turn, named_id
 from ratchet.contract.roles import role_subject
 from ratchet.errors import BusUnavailable, ContractError, RatchetError
@@ -24,10 +28,24 @@ log = structlog.get_logger()
 
 STARTS, TURNS, REWARDS = "RL_STARTS", "RL_TURNS", "RL_REWARDS"
 PORTION = 2000
-"""About as many starts and calls are handed out at once: between two portions the lease is renewed, and a leader says
-that it lives, however long nobody has read."""
+"""About as many starts and calls are handed out at once: between two portions the controller renews its leases, however
+much there is to catch up."""
 SKIP_S = 5.0
-"""How often places are moved over messages of other roles."""
+"""How often places move over messages of other roles."""
+RECENT = timedelta(days=1)
+"""The starts of this long forecast a role's traffic."""
+INACTIVE_S = 5.0
+"""The broker forgets the consumer that counts starts after this long."""
+TRAJECTORIES, SCORER = "RL_TRAJECTORIES", "reward-trajectories"
+"""What first rewards are computed from, and the reward computer's consumer of it (`contracts/topics.json`)."""
+DOES_NOT_EXIST = (10014, 10059)
+"""The broker's codes for a consumer, and a stream, that do not exist."""
+MOST_INSTANTS = 20_000
+"""Instants to remember while the reward computer is behind: hours of ticks."""
+
+
+class EvidenceLost(RatchetError):
+    """The rollout's evidence cannot be continued: its trajectories are gone, or a stream was made anew."""
 
 
 class Places(msgspec.Struct, frozen=True):
@@ -42,24 +60,10 @@ class Places(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Some messages, and the places after them."""
+    """Some events, and the places after them."""
 
     batch: Batch
     places: Places
-
-
-class PlacesLost(RatchetError):
-    """A stream was made anew, or restored from an older copy: places in it stand for other messages."""
-
-
-async def newest(bus: Bus) -> Places:
-    """The newest message of each stream. Raises `BusUnavailable`."""
-    starts, turns, rewards = [await bus.extent(stream) for stream in (STARTS, TURNS, REWARDS)]
-    return Places(starts.last, turns.last, rewards.last, _made([starts, turns, rewards]))
-
-
-def _made(extents: Sequence[Extent]) -> str:
-    return " ".join(extent.made for extent in extents)
 
 
 class Events(Protocol):
@@ -78,9 +82,106 @@ class Events(Protocol):
         ...
 
 
+class EventSource(Protocol):
+    """Where starts, turns and rewards come from."""
+
+    async def newest_places(self) -> Places:
+        """The newest message of each stream. Raises `Unavailable`."""
+        ...
+
+    async def open(self, role: str, places: Places) -> Events:
+        """Read on after these places. Raises `EvidenceLost` or `Unavailable`."""
+        ...
+
+    async def recent_starts(self, role: str, now: datetime) -> tuple[int, float]:
+        """How many trajectories have started lately, and in how many seconds. Raises `Unavailable`."""
+        ...
+
+
+class NatsEventSource:
+    """The broker's streams."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def newest_places(self) -> Places:
+        """See `EventSource`."""
+        starts, turns, rewards = extents = await self._extents()
+        return Places(starts.last, turns.last, rewards.last, _made(extents))
+
+    async def open(self, role: str, places: Places) -> NatsEvents:
+        """See `EventSource`.
+
+        Messages that are gone behind a place (a stream was purged, or dropped its oldest) raise an alert, and reading
+        goes on: a call that is not seen is no evidence, and an outcome that is not seen is a missing one.
+        """
+        extents = await self._extents()
+        made = _made(extents)
+        if places.streams_made not in ("", made):
+            raise EvidenceLost(f"a stream that holds the evidence for {role} was made anew")
+        after = (places.start_seq, places.turn_seq, places.reward_seq)
+        for stream, place, extent in zip((STARTS, TURNS, REWARDS), after, extents, strict=True):
+            if place > extent.last:
+                raise EvidenceLost(f"{stream} ends at {extent.last}, before the evidence for {role}: an older copy")
+            if place < extent.first - 1:
+                await _alert_gap(self._bus, role, stream, place + 1, extent.first - 1)
+        events = NatsEvents(self._bus, role, msgspec.structs.replace(places, streams_made=made))
+        await events.open()
+        return events
+
+    async def recent_starts(self, role: str, now: datetime) -> tuple[int, float]:
+        """Of the last day, or of the time since the first start that the stream holds. The broker counts them."""
+        jetstream, since, subject = self._bus.nc.jetstream(), now - RECENT, role_subject(Start.TOPIC, role)
+        config = ConsumerConfig(
+            ack_policy=AckPolicy.NONE,
+            deliver_policy=DeliverPolicy.BY_START_TIME,
+            opt_start_time=since,
+            filter_subject=subject,
+            inactive_threshold=INACTIVE_S,
+            mem_storage=True,
+            num_replicas=1,
+        )
+        try:
+            counted = await jetstream.add_consumer(STARTS, config)
+            if not counted.num_pending:
+                return 0, RECENT.total_seconds()
+            first = await jetstream.get_msg(STARTS, 1, subject=subject, next=True)
+        except (nats.errors.Error, JetStreamError, TimeoutError) as error:
+            raise BusUnavailable(f"cannot count the starts of {role}: {error!r}") from error
+        began = max(since, first.time) if first.time is not None else since
+        return counted.num_pending, max(0.0, (now - began).total_seconds())
+
+    async def _extents(self) -> list[Extent]:
+        return [await self._bus.extent(stream) for stream in (STARTS, TURNS, REWARDS)]
+
+
+def _made(extents: Sequence[Extent]) -> str:
+    return " ".join(extent.made for extent in extents)
+
+
+async def _alert_gap(bus: Bus, role: str, stream: str, first: int, last: int) -> None:
+    """Alert operators, once for each gap: however often it is noticed, the id is the same."""
+    log.error("evidence may lack messages", role=role, stream=stream, first=first, last=last)
+    summary = (
+        f"the rollout of {role} goes on without messages that it never read: {stream} no longer holds {first} to"
+        f" {last}, of all roles. Outcomes among them count as missing."
+    )
+    key = f"rollout-gap:{role}:{stream}"
+    await bus.publish(
+        Alert(
+            alert_id=named_id("alert", key, first, last),
+            key=key,
+            severity="warning",
+            summary=summary,
+            source="canary_deployer",
+            at=bus.now(),
+        )
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """Rewards that were found, and what has to be handed out before them."""
+class _Round:
+    """Rewards that have arrived, and everything to hand out before them."""
 
     scores: list[Event]
     as_of: float
@@ -99,101 +200,47 @@ class NatsEvents:
         self._turns = _Tail(bus, TURNS, role_subject(Turn.TOPIC, role), places.turn_seq)
         self._rewards = _Tail(bus, REWARDS, role_subject(Reward.TOPIC, role), places.reward_seq)
         self._streams_made = places.streams_made
-        self._scored = Scored(bus)
-        self._look: _Look | None = None
+        self._scoring = _Scoring(bus)
+        self._round: _Round | None = None
         self._last = Batch((), 0.0)
-        """The last look that was handed out whole."""
+        """The last round that was handed out whole."""
         self._reward_seq = places.reward_seq
         """The last reward that was handed out."""
 
-    @classmethod
-    async def open(cls, bus: Bus, role: str, places: Places) -> NatsEvents:
-        """Read on after these places. Raises `PlacesLost`, or `BusUnavailable`.
-
-        What is gone behind a place (a stream was purged, or dropped its oldest) is told, and reading goes on: a call
-        that is not seen is no evidence, and an outcome that is not seen is a missing one.
-        """
-        extents = [await bus.extent(stream) for stream in (STARTS, TURNS, REWARDS)]
-        made = _made(extents)
-        if places.streams_made not in ("", made):
-            raise PlacesLost(f"a stream that the evidence for {role} stands in was made anew")
-        after = (places.start_seq, places.turn_seq, places.reward_seq)
-        for stream, place, extent in zip((STARTS, TURNS, REWARDS), after, extents, strict=True):
-            if place > extent.last:
-                raise PlacesLost(f"{stream} ends at {extent.last}, before the evidence for {role}: an older copy")
-            if place < extent.first - 1:
-                await _tell_gap(bus, role, stream, Gap(place + 1, extent.first - 1))
-        events = cls(bus, role, msgspec.structs.replace(places, streams_made=made))
-        for tail in (events._starts, events._turns, events._rewards):
-            await tail.open()
-        return events
+    async def open(self) -> None:
+        """Begin to read. Raises `BusUnavailable`."""
+        for tail in (self._starts, self._turns, self._rewards):
+            await tail.reader.open()
 
     async def next(self, wait_s: float) -> Read:
         """See `Events`."""
-        look = self._look = self._look or await self._looked(wait_s)
-        events = await self._starts.portion(look.starts, PORTION)
-        events += await self._turns.portion(look.turns, PORTION - len(events))
-        if self._starts.handed_out < look.starts or self._turns.handed_out < look.turns:
+        current = self._round = self._round or await self._next_round(wait_s)
+        events = await self._starts.portion(current.starts, PORTION)
+        events += await self._turns.portion(current.turns, PORTION - len(events))
+        if self._starts.reader.count < current.starts or self._turns.reader.count < current.turns:
             return Read(Batch(events, self._last.as_of, self._last.read_until), self._places())
         await self._starts.skip_ahead()
         await self._turns.skip_ahead()
-        self._look, self._reward_seq = None, self._rewards.applied_seq
-        self._last = Batch((), look.as_of, look.read_until)
-        return Read(Batch([*events, *look.scores], look.as_of, look.read_until), self._places())
-
-    async def _looked(self, wait_s: float) -> _Look:
-        """Some rewards, then how far turns and starts have come since: in this order."""
-        told = await self._scored.until()
-        scores = await self._rewards.next(wait_s)
-        read_until = await self._rewards.read_until()
-        turns = await self._turns.end()
-        return _Look(scores, min(told, read_until), read_until, turns, await self._starts.end())
-
-    def _places(self) -> Places:
-        return Places(self._starts.applied_seq, self._turns.applied_seq, self._reward_seq, self._streams_made)
+        self._round, self._reward_seq = None, self._rewards.applied_seq
+        self._last = Batch((), current.as_of, current.read_until)
+        return Read(Batch([*events, *current.scores], current.as_of, current.read_until), self._places())
 
     async def close(self) -> None:
         """See `Events`."""
         for tail in (self._starts, self._turns, self._rewards):
-            await tail.close()
+            await tail.reader.close()
 
+    async def _next_round(self, wait_s: float) -> _Round:
+        """Some rewards, then how many turns and starts have come since: in this order."""
+        scored_until = await self._scoring.scored_until()
+        scores = await self._rewards.next(wait_s)
+        read_until = await self._rewards.read_until()
+        turns = (await self._turns.reader.state()).total
+        starts = (await self._starts.reader.state()).total
+        return _Round(scores, min(scored_until, read_until), read_until, turns, starts)
 
-def _event_of(received: Received[Message]) -> Event | None:
-    """What the fold sees of a message; the message itself may be large, and is not kept."""
-    message, at = received.message, received.time.timestamp()
-    if isinstance(message, Start):
-        return started_of(message, at)
-    if isinstance(message, Turn):
-        return call_of(message, at)
-    return score_of(message, at) if isinstance(message, Reward) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Sequences that a stream does not hold any more, both ends included."""
-
-    first: int
-    last: int
-
-
-async def _tell_gap(bus: Bus, role: str, stream: str, gap: Gap) -> None:
-    """Tell operators, once for each gap: the id is the same however often it is found."""
-    log.error("evidence may lack messages", role=role, stream=stream, first=gap.first, last=gap.last)
-    summary = (
-        f"the rollout of {role} goes on without messages that it never read: {stream} no longer holds {gap.first} to"
-        f" {gap.last}, of all roles. Outcomes among them count as missing."
-    )
-    key = f"rollout-gap:{role}:{stream}"
-    await bus.publish(
-        Alert(
-            alert_id=named_id("alert", key, gap.first, gap.last),
-            key=key,
-            severity="warning",
-            summary=summary,
-            source="canary_deployer",
-            at=bus.now(),
-        )
-    )
+    def _places(self) -> Places:
+        return Places(self._starts.applied_seq, self._turns.applied_seq, self._reward_seq, self._streams_made)
 
 
 class _Tail:
@@ -202,63 +249,112 @@ class _Tail:
     def __init__(self, bus: Bus, stream: str, subject: str, applied_seq: int) -> None:
         self._bus = bus
         self._stream = stream
-        self._reader = OrderedReader(bus, stream, [subject], start=applied_seq + 1)
-        self._looked_at = 0.0
+        self._skipped_at = 0.0
+        self.reader = OrderedReader(bus, stream, [subject], start=applied_seq + 1)
+        """Its `count` are the messages that were handed out, valid or not."""
         self.applied_seq = applied_seq
 
-    @property
-    def handed_out(self) -> int:
-        """Messages, valid or not."""
-        return self._reader.count
-
-    async def open(self) -> None:
-        await self._reader.open()
-
     async def next(self, wait_s: float) -> list[Event]:
-        """The next events; an invalid one is skipped, every time alike."""
-        found: list[Event] = []
-        for message in await self._reader.next(wait_s):
+        """The next events. An invalid message is skipped, every time alike."""
+        events: list[Event] = []
+        for message in await self.reader.next(wait_s):
             self.applied_seq = message.metadata.sequence.stream
             try:
-                event = _event_of(self._bus.read(message)[0])
+                received = self._bus.read(message)[0]
             except ContractError as error:
                 log.warning("message skipped", stream=self._stream, sequence=self.applied_seq, reason=str(error))
             else:
-                found += [event] if event is not None else []
-        return found
-
-    async def end(self) -> int:
-        """How many messages there are for this reader now, those that it has handed out included."""
-        return (await self._reader.state()).total
+                event = _event_of(received.message, received.time.timestamp())
+                events += [event] if event is not None else []
+        return events
 
     async def portion(self, goal: int, most: int) -> list[Event]:
         """What comes next until `goal` messages are handed out, and not many more than `most` of them now."""
-        found: list[Event] = []
-        until = min(goal, self.handed_out + most)
-        while self.handed_out < until:
-            before = self.handed_out
-            found += await self.next(ANSWER_S)
-            if self.handed_out == before:
+        events: list[Event] = []
+        until = min(goal, self.reader.count + most)
+        while self.reader.count < until:
+            before = self.reader.count
+            events += await self.next(ANSWER_S)
+            if self.reader.count == before:
                 raise BusUnavailable(f"{self._stream} holds messages that do not come: reading again")
-        return found
+        return events
 
     async def read_until(self) -> float:
         """An instant by the broker's clock: every message that was stored before it has been handed out."""
         await self.skip_ahead()
-        state = await self._reader.state()
-        if self._reader.is_at_end(state):
+        state = await self.reader.state()
+        if self.reader.is_at_end(state):
             return state.ts.timestamp()
-        newest = self._reader.newest
+        newest = self.reader.newest
         return newest.metadata.timestamp.timestamp() if newest else 0.0
 
     async def skip_ahead(self) -> None:
         """Now and then, move the place over messages of other roles: they may be trimmed, and are no gap then."""
-        if time.monotonic() - self._looked_at < SKIP_S:
+        if time.monotonic() - self._skipped_at < SKIP_S:
             return
-        self._looked_at = time.monotonic()
+        self._skipped_at = time.monotonic()
         last = (await self._bus.extent(self._stream)).last
-        if self._reader.is_at_end(await self._reader.state()):
+        if self.reader.is_at_end(await self.reader.state()):
             self.applied_seq = max(self.applied_seq, last)
 
-    async def close(self) -> None:
-        await self._reader.close()
+
+def _event_of(message: Message, at: float) -> Event | None:
+    """What the fold sees of a message; the message itself may be large, and is not kept."""
+    if isinstance(message, Start):
+        return started_of(message, at)
+    if isinstance(message, Turn):
+        return call_of(message, at)
+    return score_of(message, at) if isinstance(message, Reward) else None
+
+
+class _ConsumerProgress(msgspec.Struct):
+    """How far a consumer has got, and when by the broker's clock; or the error that it does not exist."""
+
+    ts: datetime | None = None
+    ack_floor: dict[str, int | str] = {}
+    num_pending: int = 0
+    num_ack_pending: int = 0
+    error: dict[str, int | str] | None = None
+
+
+class _StreamState(msgspec.Struct):
+    last_seq: int
+
+
+class _StreamInfo(msgspec.Struct):
+    """What a stream holds, and when by the broker's clock."""
+
+    ts: datetime
+    state: _StreamState
+
+
+class _Scoring:
+    """Until when every reported trajectory has its first reward.
+
+    The reward computer acknowledges a trajectory when its reward is stored. `_seen` are instants, each with the
+    stream's last message of then: the newest instant up to which all is acknowledged is the answer.
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._seen: deque[tuple[float, int]] = deque(maxlen=MOST_INSTANTS)
+        self._until = -math.inf
+
+    async def scored_until(self) -> float:
+        """An instant by the broker's clock; infinite where no reward computer of Ratchet's reads trajectories."""
+        progress = await self._bus.ask(f"CONSUMER.INFO.{TRAJECTORIES}.{SCORER}", _ConsumerProgress)
+        if progress.error is not None:
+            if progress.error.get("err_code") in DOES_NOT_EXIST:
+                return math.inf
+            raise BusUnavailable(f"cannot ask how far {SCORER} is: {progress.error}")
+        if progress.ts is not None and progress.num_pending + progress.num_ack_pending == 0:
+            self._seen.clear()
+            self._until = progress.ts.timestamp()
+            return self._until
+        floor = int(progress.ack_floor.get("stream_seq", 0))
+        while self._seen and self._seen[0][1] <= floor:
+            self._until = self._seen.popleft()[0]
+        info = await self._bus.ask(f"STREAM.INFO.{TRAJECTORIES}", _StreamInfo)
+        if not self._seen or self._seen[-1][1] != info.state.last_seq:
+            self._seen.append((info.ts.timestamp(), info.state.last_seq))
+        return self._until

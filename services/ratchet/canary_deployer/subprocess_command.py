@@ -1,7 +1,7 @@
-"""An operator's command as a subprocess: it gets so long and may print so much, and its process group ends with it.
+"""Runs an operator's command as a subprocess with limits on its time and output; its process group ends with it.
 
-What leaves the group (`setsid`) goes on, and holds nobody up. A guard beside the command ends the group when this
-process is killed: the gate is asked again after a restart, and two of the same command would play at once.
+A process that leaves the group (`setsid`) goes on, and blocks no gate. A guard beside the command ends the group when
+this process is killed: the gate runs again after a restart, and two of the same command would play at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 READ_BYTES = 1 << 16
 """Of one read of a pipe."""
 GUARD = 'read -r _; kill -s KILL -- "-$1"'
-"""Waits until its input is closed, which a kill of this process does, and ends the group that it is told."""
+"""Waits until its input is closed, which a kill of this process does, and ends the group of its argument."""
 STDERR_TAIL = 400
 """Characters of the command's complaint that are reported."""
 
@@ -31,7 +31,7 @@ class Command:
     line: str
     deadline_s: float
     most_bytes: int
-    """Of its output, and of its complaints: whoever prints more is ended."""
+    """Of its output, and of its complaints: a command that prints more is ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +43,42 @@ class Ended:
     problem: str | None = None
 
 
-class _TooMuch(Exception):
+class _TooMuchOutput(Exception):
     """The command printed more than it may."""
 
 
-async def run(command: Command, environment: Mapping[str, str], given: bytes = b"") -> Ended:
-    """Run a command to its end or to its deadline, with `given` as its input."""
+async def run(command: Command, environment: Mapping[str, str], standard_input: bytes = b"") -> Ended:
+    """Run a command to its end or to its deadline."""
     started = time.monotonic()
     try:
-        process, transport = await _begun(command.line, environment)
+        process, transport = await _start(command.line, environment)
     except (OSError, ValueError) as error:
         return Ended(problem=f"cannot run {command.line!r}: {error}")
     guard = None
     try:
-        guard = await _guarded(process)
+        guard = await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", GUARD, "guard", str(process.pid), stdin=PIPE, start_new_session=True
+        )
         async with asyncio.timeout(command.deadline_s):
-            out, err = await _exchanged(process, given, command.most_bytes)
+            out, err = await _communicate(process, standard_input, command.most_bytes)
     except TimeoutError:
         return Ended((), command.deadline_s, f"not finished after {command.deadline_s:g} s")
-    except _TooMuch:
+    except _TooMuchOutput:
         return Ended((), time.monotonic() - started, f"it printed more than {command.most_bytes} bytes")
     finally:
-        await _end(process, transport)
-        if guard is not None:
-            await _dismissed(guard)
-    lines = tuple(out.decode(errors="replace").splitlines())
-    return Ended(lines, time.monotonic() - started, _complaint(process.returncode, err))
+        await _kill(process, transport)
+        if guard is not None:  # killed before its input is closed, so that it ends no other group
+            with suppress(ProcessLookupError):
+                guard.kill()
+            await guard.wait()
+    problem = None
+    if process.returncode != 0:
+        tail = err.decode(errors="replace").strip()[-STDERR_TAIL:].replace("\n", " | ")
+        problem = f"the command ended with {process.returncode}: {tail or 'it printed no reason'}"
+    return Ended(tuple(out.decode(errors="replace").splitlines()), time.monotonic() - started, problem)
 
 
-async def _begun(line: str, environment: Mapping[str, str]) -> tuple[Process, asyncio.SubprocessTransport]:
+async def _start(line: str, environment: Mapping[str, str]) -> tuple[Process, asyncio.SubprocessTransport]:
     """A process with three pipes, and the transport that can close them. Raises `OSError` or `ValueError`."""
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.subprocess_exec(
@@ -86,65 +93,51 @@ async def _begun(line: str, environment: Mapping[str, str]) -> tuple[Process, as
     return Process(transport, protocol, loop), transport
 
 
-async def _guarded(process: Process) -> Process:
-    """The guard of a command that has just begun."""
-    return await asyncio.create_subprocess_exec(
-        "/bin/sh", "-c", GUARD, "guard", str(process.pid), stdin=PIPE, start_new_session=True
-    )
-
-
-async def _dismissed(guard: Process) -> None:
-    """Killed before its input is closed, so that it ends nobody."""
-    with suppress(ProcessLookupError):
-        guard.kill()
-    await guard.wait()
-
-
-async def _exchanged(process: Process, given: bytes, most: int) -> tuple[bytes, bytes]:
-    """Output and complaints, while the input is written. Raises `_TooMuch`."""
+async def _communicate(process: Process, standard_input: bytes, most: int) -> tuple[bytes, bytes]:
+    """Output and complaints, while the input is written. Raises `_TooMuchOutput`."""
     assert process.stdin is not None  # noqa: S101 - all are pipes
     assert process.stdout is not None  # noqa: S101 - all are pipes
     assert process.stderr is not None  # noqa: S101 - all are pipes
-    tasks = [
+    reading = [
         asyncio.create_task(_read(process.stdout, most)),
         asyncio.create_task(_read(process.stderr, most)),
     ]
-    writing = asyncio.create_task(_written(process.stdin, given))
+    writing = asyncio.create_task(_write(process.stdin, standard_input))
     try:
-        out, err = await asyncio.gather(*tasks)
+        out, err = await asyncio.gather(*reading)
         await process.wait()
         return out, err
     finally:
-        for task in (writing, *tasks):
+        for task in (writing, *reading):
             task.cancel()
-        await asyncio.gather(writing, *tasks, return_exceptions=True)
+        await asyncio.gather(writing, *reading, return_exceptions=True)
 
 
-async def _written(pipe: asyncio.StreamWriter, given: bytes) -> None:
-    """A command need not read what it is given."""
+async def _write(pipe: asyncio.StreamWriter, standard_input: bytes) -> None:
+    """Write the input, as much of it as the command reads."""
     with suppress(BrokenPipeError, ConnectionResetError):
-        pipe.write(given)
+        pipe.write(standard_input)
         await pipe.drain()
         pipe.close()
 
 
 async def _read(pipe: asyncio.StreamReader, most: int) -> bytes:
-    """All of it. Raises `_TooMuch`."""
+    """All of it. Raises `_TooMuchOutput`."""
     parts: list[bytes] = []
     size = 0
     while part := await pipe.read(READ_BYTES):
         size += len(part)
         if size > most:
-            raise _TooMuch
+            raise _TooMuchOutput
         parts.append(part)
     return b"".join(parts)
 
 
-async def _end(process: Process, transport: asyncio.SubprocessTransport) -> None:
-    """The command's group goes with it, also when we are cancelled.
+async def _kill(process: Process, transport: asyncio.SubprocessTransport) -> None:
+    """Kill the command's group, also when we are cancelled.
 
-    Our ends of the pipes are closed: somebody who left the group may hold the others, and asyncio says that a process
-    has ended only when its pipes are closed too.
+    Our ends of the pipes are closed: a process that left the group may hold the others, and asyncio reports the end of
+    a process only when its pipes are closed too.
     """
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -156,10 +149,3 @@ async def _end(process: Process, transport: asyncio.SubprocessTransport) -> None
         elif pipe is not None:
             pipe.close()
     await process.wait()
-
-
-def _complaint(returncode: int | None, err: bytes) -> str | None:
-    if returncode == 0:
-        return None
-    tail = err.decode(errors="replace").strip()[-STDERR_TAIL:].replace("\n", " | ")
-    return f"the command ended with {returncode}: {tail or 'it said nothing'}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from typing import Any
 
 import msgspec
@@ -13,7 +12,6 @@ from structlog.testing import capture_logs
 from ratchet.bus.kv import Entry
 from ratchet.bus.message import Cause
 from ratchet.bus.testing import FakeBucket, Killed, eventually
-from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.operators import Act, Order
@@ -520,6 +518,20 @@ async def test_a_rollback_ends_the_canary_at_once(act: Act):
         await world.operators.act(Act.PAUSE, Order("ann", "too late"))
 
 
+async def test_a_rollback_that_comes_between_two_steps_is_not_undone_by_the_next_renewal() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    world.clock.advance(6)
+    lock = world.controller.store.lock
+    async with lock:
+        step = asyncio.create_task(world.controller.step())
+        rollback = asyncio.create_task(world.operators.act(Act.ROLLBACK, Order("ann", "now")))
+        await asyncio.sleep(0)  # both wait for the lock: the step reads the record, the operator is next, then the lease
+    await asyncio.gather(step, rollback)
+    assert (await world.rollout()).state == "rolled_back"
+    assert (await world.route()).canary is None
+
+
 async def test_acts_in_the_wrong_state_are_refused():
     world = await CanaryWorld().with_policies(1, 2, 3)
     with pytest.raises(NotFound, match="no rollout of support yet"):
@@ -677,7 +689,7 @@ async def test_a_second_deployer_on_the_same_role_reads_again_instead_of_overwri
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     other = world.new_controller()
-    await other.act(Act.ABORT, Order("bob", "from the other one"))
+    await other.operators.act(Act.ABORT, Order("bob", "from the other one"))
     with pytest.raises(Conflict):
         await world.operators.act(Act.PROMOTE, Order("ann", "at the same time", override=True))
     current = await world.controller.current()
@@ -834,9 +846,7 @@ class BrokenSource(FakeSource):
 async def test_a_canary_whose_evidence_cannot_be_read_is_not_kept_alive():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
-    world.controller = RolloutController(
-        ROLE, world.office(), dataclasses.replace(world.work(), source=BrokenSource(world.bus))
-    )
+    world.controller = world.new_controller(source=BrokenSource(world.bus, world.traffic))
     leases: list[int] = []
     for _ in range(10):
         with pytest.raises(BusUnavailable):
@@ -871,7 +881,7 @@ async def test_a_canary_whose_evidence_cannot_be_saved_is_not_kept_alive():
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     records: Any = UnwritableRecords(world.bus.bucket(ROLLOUTS, Rollout))
-    world.controller = RolloutController(ROLE, dataclasses.replace(world.office(), rollouts=records), world.work())
+    world.controller = world.new_controller(rollouts=records)
     leases: list[int] = []
     for _ in range(10):
         world.clock.advance(5)

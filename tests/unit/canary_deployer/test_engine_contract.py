@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from ratchet.canary_deployer.gates.base import Engine
-from ratchet.canary_deployer.http_engine import HttpEngine, engine_peer
+from ratchet.canary_deployer.http_clients import HttpEngine, engine_peer
 from ratchet.errors import Rejected
 from ratchet.service.http_client import AsyncApiClient
 from tests.support.canary_traffic import SmallEngine

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from ratchet.canary_deployer.controllers import Deployments
+from ratchet.canary_deployer.controllers import Controllers
 from ratchet.canary_deployer.domain.rollout import PendingEvent, Rollout
-from ratchet.canary_deployer.http_api import Api, Ledger
+from ratchet.canary_deployer.http_api import Api
 from ratchet.contract import ModelRollout, encode
 from ratchet.contract.state import POLICIES, ROLLOUTS, PolicyVersion
 from tests.support.canary_world import ROLE, CanaryWorld, policy
@@ -22,14 +22,15 @@ class Desk:
 
     def __init__(self, world: CanaryWorld) -> None:
         self.world = world
-        self.deployments = Deployments(world.office(), world.work())
-        self.deployments.registered(ROLE)
+        factory = world.factory()
+        self.controllers = Controllers(factory, world.policies, factory.rollouts, world.lead)
+        self.controllers.on_registered(ROLE)
         self.log: list[ModelRollout] | None = None
         """The decisions as somebody left them; None: as they were taken."""
-        api = Api(self.deployments, Ledger(world.policies, self), world.rules)
+        api = Api(self.controllers, world.policies, self, world.rules)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(api.app()), base_url="http://deployer")
 
-    async def of(self, role: str) -> list[ModelRollout]:
+    async def decisions_of(self, role: str) -> list[ModelRollout]:
         taken = self.world.bus.published(ModelRollout) if self.log is None else self.log
         return [decision for decision in taken if decision.role == role]
 
@@ -52,7 +53,7 @@ class Desk:
 @pytest_asyncio.fixture
 async def desk() -> AsyncIterator[Desk]:
     one = Desk(await CanaryWorld().with_policies(1, 2))
-    one.world.controller = await one.deployments.controller(ROLE)
+    one.world.controller = await one.controllers.controller(ROLE)
     yield one
     await one.client.aclose()
 
@@ -201,7 +202,7 @@ async def test_an_untouched_log_is_whole(desk: Desk):
 async def test_a_changed_decision_is_named(desk: Desk):
     await desk.world.until("running")
     await desk.post(f"/v1/rollouts/{ROLE}/abort", ACT)
-    start, abort = await desk.of(ROLE)
+    start, abort = await desk.decisions_of(ROLE)
     desk.log = [start, msgspec.structs.replace(abort, actor="nobody")]
     found = await desk.get(f"/v1/rollouts/{ROLE}/audit")
     assert (found["whole"], found["problem"]) == (False, "it is not what was decided")
@@ -211,7 +212,7 @@ async def test_a_changed_decision_is_named(desk: Desk):
 async def test_a_removed_end_is_noticed(desk: Desk):
     await desk.world.until("running")
     await desk.post(f"/v1/rollouts/{ROLE}/abort", ACT)
-    desk.log = (await desk.of(ROLE))[:1]
+    desk.log = (await desk.decisions_of(ROLE))[:1]
     found = await desk.get(f"/v1/rollouts/{ROLE}/audit")
     assert (found["whole"], found["problem"]) == (False, "the newest decisions are missing from the log")
     desk.log = []
@@ -221,7 +222,7 @@ async def test_a_removed_end_is_noticed(desk: Desk):
 async def test_a_decision_that_is_taken_and_not_announced_yet_is_not_missing(desk: Desk):
     await desk.world.until("running")
     await desk.post(f"/v1/rollouts/{ROLE}/abort", ACT)
-    start, abort = await desk.of(ROLE)
+    start, abort = await desk.decisions_of(ROLE)
     bucket = desk.world.bus.bucket(ROLLOUTS, Rollout)
     entry = await bucket.get(ROLE)
     assert entry is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from ratchet.canary_deployer.http_engine import HttpEngine, engine_peer
+from ratchet.canary_deployer.http_clients import HttpEngine, engine_peer
 from ratchet.errors import Rejected, Unavailable
 from ratchet.service.http_client import AsyncApiClient
 from tests.support.canary_world import policy

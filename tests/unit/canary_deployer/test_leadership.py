@@ -8,17 +8,16 @@ import msgspec
 import pytest
 
 from ratchet.bus.testing import FakeBus, FakeClock
-from ratchet.canary_deployer.controller import RolloutController, Work
+from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.domain.operators import Act, Order
-from ratchet.canary_deployer.domain.rollout import Rollout
-from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import KEY, Leader, Leadership, NotLeading, WhileLeading
-from ratchet.canary_deployer.rollout_store import Office
+from ratchet.canary_deployer.operator_acts import OperatorActs
+from ratchet.canary_deployer.rollout_store import LONGEST_TICK_S
 from ratchet.contract import ModelRollout
-from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route
+from ratchet.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
 from ratchet.errors import Conflict
-from tests.support.canary_world import ROLE, CanaryWorld, FakeSource, policy, served
+from tests.support.canary_world import ROLE, CanaryWorld, policy, served
 from tests.support.fake_bus import fake_bus
 from tests.support.running import running
 
@@ -164,30 +163,14 @@ class Pair:
         self.controllers = [self._controller(lead) for lead in self.leads]
 
     @property
-    def operators(self) -> list[RolloutController]:
+    def operators(self) -> list[OperatorActs]:
         """What takes the orders of operators, for each of the two."""
-        return self.controllers
+        return [controller.operators for controller in self.controllers]
 
     def _controller(self, lead: Leadership) -> RolloutController:
-        bus, plain = self.world.bus, self.world.office()
+        bus = self.world.bus
         policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion), lead)
-        office = Office(
-            policies=policies,
-            rollouts=bus.bucket(ROLLOUTS, Rollout),
-            chunks=bus.bucket(ROLLOUT_CHUNKS, Chunk),
-            publish=plain.publish,
-            now=plain.now,
-            rules=plain.rules,
-            announcer=plain.announcer,
-            lease_s=plain.lease_s,
-            lead=lead,
-            monotonic=plain.monotonic,
-        )
-        return RolloutController(
-            ROLE,
-            office,
-            Work(self.world.gates, FakeSource(bus), self.world.traffic, self.world.history, "canary", tick_s=0.01),
-        )
+        return self.world.new_controller(policies=policies, lead=lead, longest_tick_s=LONGEST_TICK_S)
 
     async def take_over(self) -> None:
         """The first is frozen, the second takes over."""
@@ -263,7 +246,7 @@ async def test_a_write_that_was_held_up_beyond_the_takeover_changes_nothing_in_t
     assert len({one.sequence for one in both.world.bus.published(ModelRollout)}) == len(verdicts)
 
 
-async def four_pauses(operators: RolloutController) -> None:
+async def four_pauses(operators: OperatorActs) -> None:
     """Enough decisions for every write that there is."""
     for _ in range(4):
         await operators.act(Act.PAUSE, Order("ann", "the old leader's"))

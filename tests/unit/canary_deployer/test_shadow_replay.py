@@ -22,7 +22,7 @@ from ratchet.canary_deployer.domain.rules import Stage
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import GateTools, HeldoutRun, LoggedPrompt, LoggedPrompts, ReplayTools
 from ratchet.canary_deployer.settings import Settings
-from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
+from ratchet.canary_deployer.subprocess_evaluations import SubprocessJudge
 from ratchet.contract import Alert, ModelDeployed, ModelRollout
 from ratchet.contract.state import PolicyVersion
 from ratchet.errors import RatchetError, Rejected, Unavailable

@@ -72,7 +72,7 @@ async def test_immediate_promotes_as_soon_as_the_gates_are_passed():
 
 async def test_immediate_takes_an_override():
     world = await CanaryWorld().with_policies(1, 2)
-    with pytest.raises(Rejected, match="a full roll-out that nobody watches: it takes override as well"):
+    with pytest.raises(Rejected, match="moves all traffic at once, unwatched: it takes override as well"):
         await world.operators.start(policy(2), Order("ann", "now", strategy="immediate"))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from ratchet.bus.testing import eventually
-from ratchet.canary_deployer.subprocess_heldout import HeldoutPlan, SubprocessHeldout
+from ratchet.canary_deployer.subprocess_evaluations import HeldoutPlan, SubprocessHeldout
 from tests.support.canary_world import policy
 
 REPORT = """

@@ -1,0 +1,132 @@
+"""Prepares a candidate of one role for traffic: opens its rollout, runs its gates, and concludes what they decide."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from ratchet.bus.tasks import end
+from ratchet.canary_deployer.domain import decisions, gating
+from ratchet.canary_deployer.domain.estimates import Forecast, Horizon, forecast, horizon_by_setting, measured_horizon
+from ratchet.canary_deployer.domain.operators import Order
+from ratchet.canary_deployer.domain.rollout import Decision, GateResult, Rollout, Verdict
+from ratchet.canary_deployer.domain.rollout_statistics import Statistics
+from ratchet.canary_deployer.domain.rules import Rules
+from ratchet.canary_deployer.gates.base import Gate
+from ratchet.canary_deployer.kv_policies import KvPolicies
+from ratchet.canary_deployer.nats_events import EventSource
+from ratchet.contract.state import PolicyVersion
+from ratchet.errors import Conflict, Rejected, Unavailable
+
+log = structlog.get_logger()
+
+
+class History(Protocol):
+    """How long outcomes took before."""
+
+    async def outcome_times(self, policy: PolicyVersion, within_s: float) -> Sequence[float]:
+        """Of recent trajectories, in seconds. Raises `Unavailable` or `Rejected`."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Preparation:
+    """Prepares the rollouts of one role; it writes nothing."""
+
+    role: str
+    policies: KvPolicies
+    gates: Mapping[str, Gate]
+    """By name, in the order in which they run."""
+    source: EventSource
+    history: History
+    strategy: str
+    """`canary`, `blue_green` or `auto`."""
+    rules: Rules
+    now: Callable[[], datetime]
+
+    def __post_init__(self) -> None:
+        self._running: asyncio.Task[GateResult] | None = None
+
+    async def open_rollout(
+        self, policy: PolicyVersion, before: Rollout | None, decision: Decision, order: Order | None = None
+    ) -> Rollout:
+        """A new rollout of `policy` after the rollout `before`. Raises `Conflict` for the policy that is stable."""
+        route = await self.policies.route(self.role)
+        stable = route.stable if route else None
+        if stable is not None and stable.version == policy.version:
+            raise Conflict(f"{policy.name} is already the stable policy of {self.role}")
+        rollout = decisions.new_rollout(policy, stable, before, decision, self.now())
+        rollout = msgspec.structs.replace(rollout, forecast=await self._forecast())
+        if order is None:
+            return rollout
+        waived = (
+            gating.waived_results(list(self.gates), policy.gate, order.actor, order.reason) if order.override else ()
+        )
+        return msgspec.structs.replace(
+            rollout, asked_strategy=order.strategy, override=order.override, gates=waived or rollout.gates
+        )
+
+    def next_gate(self, rollout: Rollout) -> str | None:
+        """The gate that is due; None when all have run or one has failed."""
+        if gating.refusal(rollout):
+            return None
+        return next(iter(gating.due_gates(rollout, list(self.gates), self.rules)), None)
+
+    async def run_gate(self, name: str, rollout: Rollout) -> GateResult | None:
+        """The result of a gate; None when `cancel_gate` ended it."""
+        candidate = await self.policies.version(self.role, rollout.candidate.version)
+        stable = await self.policies.version(self.role, rollout.stable.version) if rollout.stable else None
+        running = self._running = asyncio.create_task(self.gates[name].check(candidate, stable))
+        try:
+            await asyncio.wait({running})
+        finally:
+            self._running = None
+            await end(running)
+        if running.cancelled():
+            return None
+        result = running.result()
+        if not isinstance(result, GateResult) or result.gate != name:  # pyright: ignore[reportUnnecessaryIsInstance] - a gate may come from another package
+            raise TypeError(f"gate {name} returned no result of its own: {type(result).__name__}")
+        log.info("gate", policy=candidate.name, gate=name, outcome=result.outcome)  # the audit has the engine's words
+        return result
+
+    async def cancel_gate(self) -> None:
+        """End the gate that is running, if one is."""
+        await end(self._running)
+
+    async def conclude_gates(self, rollout: Rollout, approved: Decision | None = None) -> tuple[Rollout, Decision]:
+        """The decision that the gates lead to. Statistics begin with the messages after this moment.
+
+        `approved`: the operator's decision that stands in for gates which could not decide.
+        """
+        decision, strategy = gating.gates_decision(rollout, self.strategy, self.rules, approved)
+        expected = rollout.forecast if approved is None and rollout.forecast else await self._forecast()
+        rollout = msgspec.structs.replace(rollout, strategy=strategy, forecast=expected)
+        rollout, decision = gating.timely_decision(rollout, decision, self.rules, approved)
+        if decision.verdict is Verdict.START and rollout.stable is not None:
+            rollout = msgspec.structs.replace(rollout, horizon=await self._horizon(rollout, rollout.stable.version))
+        places = msgspec.structs.asdict(await self.source.newest_places())
+        return msgspec.structs.replace(rollout, statistics=Statistics(), **places), decision
+
+    async def _forecast(self) -> Forecast | None:
+        """How long a rollout would take at the role's traffic."""
+        starts, span_s = await self.source.recent_starts(self.role, self.now())
+        return forecast(starts, span_s, self.rules)
+
+    async def _horizon(self, rollout: Rollout, stable: int) -> Horizon:
+        """The rollout's horizon, from how long outcomes of version `stable` took; else the setting, and why."""
+        if not self.rules.outcomes:
+            return horizon_by_setting("the role has no outcomes", self.rules)
+        try:
+            policy = await self.policies.version(self.role, stable)
+            took_s = await self.history.outcome_times(policy, self.rules.horizon_max_s)
+        except (Unavailable, Rejected) as error:
+            log.warning("horizon by setting", role=self.role, reason=str(error))
+            return horizon_by_setting(str(error), self.rules)
+        return measured_horizon(took_s, rollout.forecast, self.rules)
