@@ -1,8 +1,8 @@
 """Many simulated rollouts at once, through the product's tests and verdicts: trajectories that take time.
 
 A scene draws both potential outcomes of every trajectory, whatever its arm, and how long each takes to be known. At
-each look every rollout is weighed by the product's `SequentialTests` and judged by its `decide`, and the weight of the
-trajectories that start until the next look follows from that. What the fold of messages makes of a history is what
+each step the product's `SequentialTests` evaluate every rollout and its `decide` judges it; the weight of the
+trajectories that start until the next step follows from that. What the fold of messages makes of a history is what
 `cohorts` makes of it here: a unit test compares the two.
 
 Arrays are [R, n] (R rollouts, n trajectories in the order of their starts) or [R, n, 2] (arm: stable, canary).
@@ -20,7 +20,7 @@ import numpy as np
 from ratchet.bus.testing import START
 from ratchet.canary_deployer.domain.cohorts import Cohort
 from ratchet.canary_deployer.domain.e_processes import BLOCK, Flags, Floats
-from ratchet.canary_deployer.domain.evidence import Evaluation, SequentialTests, TestState
+from ratchet.canary_deployer.domain.evidence import Evaluation, ProcessState, SequentialTests
 from ratchet.canary_deployer.domain.rollout import Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Rules, Stage
@@ -147,7 +147,7 @@ class _Play:
         rng = np.random.default_rng(seed)
         count = int(scene.rate * scene.seconds)
         self.scene, self.rules, self.rollouts = scene, scene.made_rules(), rollouts
-        self.court = SequentialTests(self.rules)
+        self.tests = SequentialTests(self.rules)
         self.start_s = np.arange(count) / scene.rate
         self.lives = scene.draw(rng, rollouts, self.start_s)
         self.draws = rng.random((rollouts, count))
@@ -158,7 +158,7 @@ class _Play:
         self.records = [running_record() for _ in range(rollouts)]
         self.stage_s = np.zeros(rollouts)
         self.result = Ends(*(np.full(rollouts, np.nan) for _ in range(3)), reasons=[""] * rollouts)
-        self.standing: TestState = self.court.fresh(rollouts)
+        self.state: ProcessState = self.tests.initial_state(rollouts)
 
     def ends(self) -> Ends:
         """Look after look."""
@@ -174,10 +174,10 @@ class _Play:
             upto = int(np.searchsorted(self.start_s, now))
             self._begin(slice(begun, upto), known, scale)
             begun = upto
-            weighed = self._weigh(begun, now)
-            known = weighed.centres(self._weights())
+            evaluation = self._evaluate(begun, now)
+            known = evaluation.centres(self._weights())
             scale = self._scale(begun, now)
-            self._judge(weighed, begun, now)
+            self._judge(evaluation, begun, now)
             if not np.isnan(self._decided()).any():
                 break
         return self.result
@@ -194,16 +194,16 @@ class _Play:
         weights = (*(stage.weight for stage in self.rules.stages), self.rules.full_weight)
         return np.array([weights[record.stage] for record in self.records])
 
-    def _weigh(self, begun: int, now: float) -> Evaluation:
+    def _evaluate(self, begun: int, now: float) -> Evaluation:
         """Close what is known in every rollout, weigh the rest."""
-        while (self.standing.block + 1) * BLOCK <= begun:
-            cohort = self._cohort(self.standing.block * BLOCK, (self.standing.block + 1) * BLOCK, now)
+        while (self.state.block + 1) * BLOCK <= begun:
+            cohort = self._cohort(self.state.block * BLOCK, (self.state.block + 1) * BLOCK, now)
             if not (cohort.settled & ~np.isnan(cohort.first)).all():
                 break
-            self.standing = self.court.closed(self.standing, cohort, self.court.products(cohort))
-        cuts = range(self.standing.block * BLOCK, begun, BLOCK)
+            self.state = self.tests.close_block(self.state, cohort, self.tests.products(cohort))
+        cuts = range(self.state.block * BLOCK, begun, BLOCK)
         cohorts = [self._cohort(cut, min(cut + BLOCK, begun), now) for cut in cuts]
-        return self.court.weigh(self.standing, cohorts, [self.court.products(cohort) for cohort in cohorts])
+        return self.tests.evaluate(self.state, cohorts, [self.tests.products(cohort) for cohort in cohorts])
 
     def _cohort(self, first: int, after: int, now: float) -> Cohort:
         """What is known at `now` of trajectories `first` to `after`."""
@@ -257,10 +257,10 @@ class _Play:
         count = reported.sum(axis=1)
         return np.where(count > 0, np.exp((logs * reported).sum(axis=1) / np.maximum(count, 1)), np.nan)
 
-    def _judge(self, weighed: Evaluation, begun: int, now: float) -> None:
+    def _judge(self, evaluation: Evaluation, begun: int, now: float) -> None:
         done = (self._cohort(0, begun, now).settled & self.canary[:, :begun]).sum(axis=1)
         for place in np.flatnonzero(np.isnan(self._decided())).tolist():
-            watch = Statistics(evidence=weighed.evidence((place,)), canary=ArmCounts(trajectories=int(done[place])))
+            watch = Statistics(evidence=evaluation.evidence((place,)), canary=ArmCounts(trajectories=int(done[place])))
             age_s = now - self.stage_s[place]
             record = msgspec.structs.replace(self.records[place], statistics=watch, stage_age_s=age_s)
             decision = decide(record, self.rules)

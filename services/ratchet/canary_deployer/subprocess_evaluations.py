@@ -67,7 +67,7 @@ class SubprocessHeldout:
             await asyncio.to_thread(_write_cache, self._cache_path(policy), played)
         return HeldoutRun(played, ended.seconds, ended.problem)
 
-    async def replay(self, policy: PolicyVersion) -> HeldoutRun:
+    async def play_or_recall(self, policy: PolicyVersion) -> HeldoutRun:
         """The cached results of this policy, seed, number and command; else a run."""
         known = await asyncio.to_thread(_read_cache, self._cache_path(policy))
         if known is not None:

@@ -28,26 +28,26 @@ def decision(sequence: int) -> ModelRollout:
 
 
 def decisions() -> list[ModelRollout]:
-    found: list[ModelRollout] = []
+    chain: list[ModelRollout] = []
     for number in range(4):
-        found.append(seal(decision(number), found[-1].hash if found else None))
-    return found
+        chain.append(seal(decision(number), chain[-1].hash if chain else None))
+    return chain
 
 
-def test_an_untouched_chain_holds_also_after_a_json_round_trip():
+def test_an_untouched_chain_holds_also_after_a_json_round_trip() -> None:
     assert first_break(decisions()) is None
     assert first_break([decode(encode(one), ModelRollout) for one in decisions()]) is None
     assert first_break(decisions()[2:]) is None
     assert first_break([]) is None
 
 
-def test_the_order_of_members_does_not_matter():
+def test_the_order_of_members_does_not_matter() -> None:
     one = msgspec.structs.replace(decisions()[0], evidence={"a": [1.0, None], "b": 1})
     assert first_break([one]) is None
 
 
 @pytest.mark.parametrize("change", ["edit", "remove", "swap", "insert"])
-def test_a_changed_chain_breaks(change: str):
+def test_a_changed_chain_breaks(change: str) -> None:
     chain = decisions()
     if change == "edit":
         chain[1] = msgspec.structs.replace(chain[1], reason="nothing to see")
@@ -65,27 +65,27 @@ def test_a_changed_chain_breaks(change: str):
 MISSING = "the newest decisions are missing from the log"
 
 
-def test_a_decision_that_is_told_again_word_for_word_breaks_nothing():
+def test_a_decision_published_again_word_for_word_breaks_nothing() -> None:
     chain = decisions()
-    found = audit_chain([*chain[:3], chain[1], chain[2], chain[3]], chain[-1].hash)
-    assert (found.problem, found.decisions) == (None, 4)
+    audit = audit_chain([*chain[:3], chain[1], chain[2], chain[3]], chain[-1].hash)
+    assert (audit.problem, audit.decisions) == (None, 4)
 
 
-def test_a_decision_that_is_told_again_in_other_words_is_a_break():
+def test_a_decision_published_again_with_other_content_breaks_the_chain() -> None:
     chain = decisions()
-    found = audit_chain([*chain, msgspec.structs.replace(chain[1], reason="nothing to see")], chain[-1].hash)
-    assert found.problem == "it is not what was decided"
+    audit = audit_chain([*chain, msgspec.structs.replace(chain[1], reason="nothing to see")], chain[-1].hash)
+    assert audit.problem == "it is not what was decided"
 
 
-def test_a_log_that_has_grown_since_the_route_was_read_is_whole():
+def test_a_log_that_has_grown_since_the_route_was_read_is_whole() -> None:
     chain = decisions()
     assert audit_chain(chain, chain[2].hash).problem is None
     assert audit_chain(chain[:2], chain[2].hash).problem == MISSING
 
 
-def test_a_decision_that_waits_to_be_announced_is_not_missing_and_those_before_it_are():
+def test_the_log_may_lack_a_pending_decision_but_none_before_it() -> None:
     chain = decisions()
-    assert audit_chain(chain[:3], chain[3].hash, untold=chain[3]).problem is None
-    assert audit_chain(chain[:2], chain[3].hash, untold=chain[3]).problem == MISSING
-    assert audit_chain([], chain[0].hash, untold=chain[0]).problem is None
-    assert audit_chain(chain[:3], "0" * 64, untold=chain[3]).problem == MISSING
+    assert audit_chain(chain[:3], chain[3].hash, pending=chain[3]).problem is None
+    assert audit_chain(chain[:2], chain[3].hash, pending=chain[3]).problem == MISSING
+    assert audit_chain([], chain[0].hash, pending=chain[0]).problem is None
+    assert audit_chain(chain[:3], "0" * 64, pending=chain[3]).problem == MISSING

@@ -83,12 +83,10 @@ def test_the_sample_ratio_test_has_mean_1_when_arms_get_their_weights():
 
 
 def test_all_capital_is_put_in_and_no_more():
-    total = e_processes.first_capital() + sum(e_processes.put_in(block) for block in range(1, 5000))
+    total = e_processes.FIRST_CAPITAL + sum(e_processes.put_in(block) for block in range(1, 5000))
     assert total == pytest.approx(1.0, abs=1e-3)
     assert all(
-        e_processes.reserve(block)
-        + e_processes.first_capital()
-        + sum(e_processes.put_in(m) for m in range(1, block + 1))
+        e_processes.reserve(block) + e_processes.FIRST_CAPITAL + sum(e_processes.put_in(m) for m in range(1, block + 1))
         == pytest.approx(1.0)
         for block in (0, 1, 7, 100)
     )
@@ -96,9 +94,9 @@ def test_all_capital_is_put_in_and_no_more():
 
 def test_a_canary_that_turns_bad_late_is_not_protected_by_what_the_test_lost_before():
     """After 70 quiet blocks a stake has lost all; what was put in since needs 2 m (m + 1) times as much, no more."""
-    capital = np.array([e_processes.first_capital()])
+    capital = np.array([e_processes.FIRST_CAPITAL])
     for block in range(70):
-        capital = e_processes.grown(capital, np.array([1e-6]), block)
+        capital = e_processes.grown_capital(capital, np.array([1e-6]), block)
     gained = np.array([[1e4], [1e5]])
     values = e_processes.prefix_values(gained, capital, np.ones((1, 1)), 70)
     assert values[1, 0] > 10 > values[0, 0]
@@ -109,7 +107,7 @@ def test_promotions_wealth_is_cut_after_every_trajectory():
     wealth, cut = np.array([1.0]), 1.0
     for factor in factors[:, 0]:
         cut = min(cut * factor, 10.0)
-    assert e_processes.capped(wealth, factors, 10.0) == pytest.approx([cut])
+    assert e_processes.capped_wealth(wealth, factors, 10.0) == pytest.approx([cut])
     assert cut == 2.5
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.canary_deployer.domain.estimates import forecast, in_words, takes_too_long
+from ratchet.canary_deployer.domain.estimates import forecast, takes_too_long
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.settings import Settings
 from ratchet.contract import Alert, ModelRollout
@@ -41,8 +41,8 @@ def test_a_few_starts_say_nothing():
 def test_the_numbers_are_told_in_one_line():
     expected = forecast(20, DAY_S, RULES)
     assert expected is not None
-    assert "at 20 trajectories a day a policy equal to stable takes about" in in_words(expected, RULES)
-    assert in_words(expected, RULES).endswith("the bound is 14")
+    assert "at 20 trajectories a day a policy equal to stable takes about" in expected.sentence(RULES)
+    assert expected.sentence(RULES).endswith("the bound is 14")
 
 
 async def test_the_start_says_how_long_it_will_take():

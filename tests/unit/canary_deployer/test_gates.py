@@ -64,7 +64,7 @@ class FakeHeldout:
     async def play(self, one: PolicyVersion) -> HeldoutRun:
         return self.runs[one.version]
 
-    async def replay(self, one: PolicyVersion) -> HeldoutRun:
+    async def play_or_recall(self, one: PolicyVersion) -> HeldoutRun:
         return self.runs[one.version]
 
 

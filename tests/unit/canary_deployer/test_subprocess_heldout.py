@@ -113,32 +113,32 @@ signal.pause()
 
 
 async def test_stables_results_are_remembered_by_policy_seed_and_command(tmp_path: Path):
-    first = await heldout(tmp_path, REPORT).replay(policy(1))
-    again = await heldout(tmp_path, REPORT).replay(policy(1))
+    first = await heldout(tmp_path, REPORT).play_or_recall(policy(1))
+    again = await heldout(tmp_path, REPORT).play_or_recall(policy(1))
     assert (first.cached, again.cached) == (False, True)
     assert again.played == first.played
-    assert not (await heldout(tmp_path, REPORT).replay(policy(2))).cached
-    assert not (await heldout(tmp_path, REPORT, seed=6).replay(policy(1))).cached
+    assert not (await heldout(tmp_path, REPORT).play_or_recall(policy(2))).cached
+    assert not (await heldout(tmp_path, REPORT, seed=6).play_or_recall(policy(1))).cached
 
 
 async def test_what_a_candidate_played_is_remembered_for_when_it_is_stable(tmp_path: Path):
     fresh = await heldout(tmp_path, REPORT).play(policy(1))
-    later = await heldout(tmp_path, REPORT).replay(policy(1))
+    later = await heldout(tmp_path, REPORT).play_or_recall(policy(1))
     assert (fresh.cached, later.cached) == (False, True)
     assert later.played == fresh.played
 
 
 async def test_a_failed_run_or_a_damaged_memory_is_played_again(tmp_path: Path):
     broken = heldout(tmp_path, "raise SystemExit(1)")
-    assert (await broken.replay(policy(1))).problem is not None
-    assert (await broken.replay(policy(1))).problem is not None
+    assert (await broken.play_or_recall(policy(1))).problem is not None
+    assert (await broken.play_or_recall(policy(1))).problem is not None
     working = heldout(tmp_path, REPORT)
-    await working.replay(policy(1))
+    await working.play_or_recall(policy(1))
     for entry in (tmp_path / "cache").iterdir():
         entry.write_text("{")
-    assert not (await working.replay(policy(1))).cached
+    assert not (await working.play_or_recall(policy(1))).cached
 
 
 async def test_a_disk_that_takes_no_files_costs_the_memory_and_not_the_run(tmp_path: Path):
     (tmp_path / "cache").write_text("a file where the directory should be")
-    assert (await heldout(tmp_path, REPORT).replay(policy(1))).problem is None
+    assert (await heldout(tmp_path, REPORT).play_or_recall(policy(1))).problem is None

@@ -35,7 +35,7 @@ def first_break(decisions: Sequence[ModelRollout]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What looking at a role's whole audit log found."""
+    """The result of checking a role's whole audit log."""
 
     decisions: int
     broken: ModelRollout | None
@@ -47,14 +47,18 @@ class Audit:
 
 
 def audit_chain(
-    decisions: Sequence[ModelRollout], newest_hash: str | None, untold: ModelRollout | None = None
+    decisions: Sequence[ModelRollout], newest_hash: str | None, pending: ModelRollout | None = None
 ) -> Audit:
-    """The log held against itself, and its end against `newest_hash`, which the role's route keeps.
+    """Checks each decision of the log against the one before it, and the log's end against the role's route.
 
-    `newest_hash` was read before the log, which may have grown since: it may stand anywhere in the chain. `untold`: the
-    decision that is taken and waits to be announced; the log need not have it yet.
+    A deployer that restarted may have published a decision again, word for word: it counts where it stands first. The
+    route keeps `newest_hash`. It was read before the log, which may have grown since, so any decision of the chain may
+    have that hash. `pending` is a decision that was taken and is not published yet: the log may lack it.
     """
-    chain = _once(decisions)
+    published: dict[tuple[str, str | None, str], ModelRollout] = {}
+    for decision in decisions:
+        published.setdefault((decision.event_id, decision.hash, digest(decision)), decision)
+    chain = list(published.values())
     first = chain[0] if chain else None
     index = first_break(chain)
     if index is not None:
@@ -62,23 +66,8 @@ def audit_chain(
         fits = broken.hash == digest(broken)
         problem = "a decision before it was removed or inserted" if fits else "it is not what was decided"
         return Audit(len(chain), broken, problem, first)
-    missing = not _reaches(chain, newest_hash, untold)
+    ends = {newest_hash}
+    if pending is not None and pending.hash == newest_hash:
+        ends.add(pending.previous_hash)
+    missing = None not in ends and ends.isdisjoint(decision.hash for decision in chain)
     return Audit(len(chain), None, "the newest decisions are missing from the log" if missing else None, first)
-
-
-def _once(decisions: Sequence[ModelRollout]) -> list[ModelRollout]:
-    """Each decision where it stands first: one told again, word for word, by a deployer that restarted is no other."""
-    kept: dict[tuple[str, str | None, str], ModelRollout] = {}
-    for decision in decisions:
-        kept.setdefault((decision.event_id, decision.hash, digest(decision)), decision)
-    return list(kept.values())
-
-
-def _reaches(chain: Sequence[ModelRollout], newest_hash: str | None, untold: ModelRollout | None) -> bool:
-    """Whether the chain has every decision that it must have by now."""
-    told = {decision.hash for decision in chain}
-    if newest_hash is None or newest_hash in told:
-        return True
-    if untold is None or untold.hash != newest_hash:
-        return False
-    return untold.previous_hash is None or untold.previous_hash in told

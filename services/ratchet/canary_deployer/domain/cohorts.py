@@ -1,10 +1,10 @@
-"""Consecutive trajectories as arrays, and what each test takes their harms to be, known or pending.
+"""Consecutive trajectories as arrays, and the value that each test takes for their harms, known or pending.
 
 Arrays are [..., n]: n trajectories in the order of their starts. The product has one rollout; simulations put many
 rollouts in front, through the same code. A harm that is pending is NaN until `for_rollback` puts the bound in its
 place.
 
-| harm | known failure | missing at the horizon | moved, untold | pending |
+| harm | known failure | missing at the horizon | moved, unscored | pending |
 |---|---|---|---|---|
 | failure, rollback | 1 | 0 | bound | bound |
 | missing, rollback | 0 | 1 | bound | bound |
@@ -13,7 +13,7 @@ place.
 | failure, promotion | 1 | 1 | worst for the claim | behind the watermark |
 | reward, promotion | 1 - reward | 1 | worst for the claim | behind the watermark |
 
-The bound is 0 on the canary and 1 on stable for rollback; what is worst for promotion is the opposite.
+The bound is 0 on the canary and 1 on stable for rollback; the worst value for promotion is the opposite.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FIRST_CALL, SAFETY = "first_call", "safety"
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """What is known of n trajectories, in one rollout or in many."""
+    """n trajectories as far as they are known, in one rollout or in many."""
 
     canary: Flags
     weight: Floats
@@ -41,7 +41,7 @@ class Cohort:
     reward: Floats
     """NaN: none came."""
     latency: Floats
-    """Harm in [0, 1]; NaN: no call told it."""
+    """Harm in [0, 1]; NaN: no call had one."""
     timed: Flags
     """Whether a latency scale was known at the start: without one the trajectory's latency is not tested."""
     violation: Floats
@@ -50,12 +50,12 @@ class Cohort:
 
     @property
     def settled(self) -> Flags:
-        """Whose outcome is known, or will never be."""
+        """Trajectories whose outcome is known, or never will be."""
         return self.outcome != PENDING
 
     @property
     def unknowable(self) -> Flags:
-        """Whose outcome will never be known, through no fault of the arm."""
+        """Trajectories whose outcome will never be known, through no fault of the arm."""
         return (self.outcome == MOVED) | (self.outcome == UNSCORED)
 
 
@@ -83,8 +83,17 @@ def for_rollback(cohort: Cohort, metric: str) -> Floats:
     bound = np.where(cohort.canary, 0.0, 1.0)
     if metric == FIRST_CALL:
         return np.where(np.isnan(cohort.first), bound, cohort.first)
-    known = cohort.settled & ~cohort.unknowable
-    return np.where(known, _known(cohort, metric), bound)
+    if metric == FAILURE:
+        harm = np.where(cohort.outcome == FAILED, 1.0, 0.0)
+    elif metric == MISSED:
+        harm = np.where(cohort.outcome == MISSING, 1.0, 0.0)
+    elif metric == SAFETY:
+        harm = cohort.violation
+    elif metric == REWARD:
+        harm = np.where(np.isnan(cohort.reward), cohort.centres[REWARD], 1 - cohort.reward)
+    else:
+        harm = np.where(np.isnan(cohort.latency), cohort.centres[LATENCY], cohort.latency)
+    return np.where(cohort.settled & ~cohort.unknowable, harm, bound)
 
 
 def for_promotion(cohort: Cohort, metric: str) -> Floats:
@@ -101,25 +110,13 @@ def for_promotion(cohort: Cohort, metric: str) -> Floats:
 
 
 def centre_for_promotion(cohort: Cohort, metric: str) -> Floats:
-    """What promotion bets around: a missing reward is a loss of 1 there, so its centre is another."""
+    """The centre for promotion: a missing reward is a loss of 1 there, so its centre is another."""
     return cohort.centres["loss" if metric == REWARD else metric]
 
 
 def before_watermark(cohort: Cohort) -> Flags:
     """Which trajectories started before the oldest one whose outcome is pending."""
     return np.logical_and.accumulate(cohort.settled, axis=-1)
-
-
-def _known(cohort: Cohort, metric: str) -> Floats:
-    if metric == FAILURE:
-        return np.where(cohort.outcome == FAILED, 1.0, 0.0)
-    if metric == MISSED:
-        return np.where(cohort.outcome == MISSING, 1.0, 0.0)
-    if metric == SAFETY:
-        return cohort.violation
-    if metric == REWARD:
-        return np.where(np.isnan(cohort.reward), cohort.centres[REWARD], 1 - cohort.reward)
-    return np.where(np.isnan(cohort.latency), cohort.centres[LATENCY], cohort.latency)
 
 
 def _latency(one: Trajectory, scale_ms: float | None) -> float:

@@ -1,4 +1,4 @@
-"""Taking a decision: the rollout moves, and what is to be announced stands in its outbox, in one new record."""
+"""Taking a decision: one new record, in which the rollout has moved and its outbox holds the announcements."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from ratchet.canary_deployer.domain.rollout import (
 )
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.strategies import STRATEGIES
-from ratchet.canary_deployer.domain.verdicts import in_soak, noticed
-from ratchet.contract import Message, encode, named_id
+from ratchet.canary_deployer.domain.verdicts import concerns, in_soak
+from ratchet.contract import encode, named_id
 from ratchet.contract.state import PolicyVersion, Route, ServedPolicy, WeightStep
 
 WHY_SUPERSEDED = {
@@ -35,11 +35,11 @@ WHY_SUPERSEDED = {
     State.HELD: "after its deadline",
     State.RUNNING: "because it would have taken too long",
 }
-"""The states in which a newer candidate may step in the place of an older one."""
+"""The states in which a newer candidate may take the place of an older one."""
 
 
 def may_be_superseded(rollout: Rollout, rules: Rules) -> bool:
-    """Whether a newer candidate may take this one's place: never one that an operator started."""
+    """Whether a newer candidate may take the place of this rollout: never if an operator started it."""
     if rollout.actor != ITSELF:
         return False
     match rollout.state:
@@ -53,22 +53,17 @@ def may_be_superseded(rollout: Rollout, rules: Rules) -> bool:
             return False
 
 
-def served(policy: PolicyVersion) -> ServedPolicy:
-    """The part of a policy that a route carries."""
-    return ServedPolicy(version=policy.version, name=policy.name, digest=policy.digest)
-
-
 def new_rollout(
     candidate: PolicyVersion, stable: ServedPolicy | None, before: Rollout | None, decision: Decision, now: datetime
 ) -> Rollout:
-    """A new rollout of `candidate`, its gates still to come. The audit chain goes on from the rollout before."""
+    """A rollout of `candidate` before its gates. The audit chain goes on from the rollout before."""
     last_hash = before.last_hash if before else None
     rollout_id = named_id("rollout", candidate.role, candidate.version, now.isoformat(), last_hash)
     return Rollout(
         rollout_id=rollout_id,
         role=candidate.role,
         state=State.GATING,
-        candidate=served(candidate),
+        candidate=ServedPolicy(version=candidate.version, name=candidate.name, digest=candidate.digest),
         stable=stable,
         created_at=now,
         actor=decision.actor,
@@ -92,9 +87,9 @@ def new_revert(
 
 
 def with_gate_result(rollout: Rollout, result: GateResult) -> Rollout:
-    """The rollout with what one more gate said."""
-    kept = tuple(known for known in rollout.gates if known.gate != result.gate)
-    return msgspec.structs.replace(rollout, gates=(*kept, result))
+    """The rollout with the result of one more gate."""
+    others = tuple(known for known in rollout.gates if known.gate != result.gate)
+    return msgspec.structs.replace(rollout, gates=(*others, result))
 
 
 def apply_decision(
@@ -105,8 +100,14 @@ def apply_decision(
     policies: Sequence[PolicyVersion],
     now: datetime,
 ) -> Rollout:
-    """The rollout after `decision`. Raises `IllegalMove` when its state does not allow it."""
+    """The rollout after `decision`; `policies` as in `Announcer.announcements`. Raises `IllegalMove`.
+
+    The decision follows from the candidate's registration, every other announcement from the decision.
+    """
     target = checked_move(rollout.state, decision.verdict, _target(rollout, decision, rules))
+    noticed = rollout.noticed
+    if decision.verdict is Verdict.HOLD:
+        noticed = tuple(sorted({*noticed, *concerns(rollout, rules)}))
     moved = msgspec.structs.replace(
         rollout,
         state=target,
@@ -115,27 +116,21 @@ def apply_decision(
         decisions=rollout.decisions + 1,
         finished_at=(rollout.finished_at or now) if target in TERMINAL else None,
         parked=rollout.parked and decision.verdict is not Verdict.RESUME,
-        noticed=tuple(sorted(noticed(rollout, rules))) if decision.verdict is Verdict.HOLD else rollout.noticed,
+        noticed=noticed,
     )
     moved = _staged(moved, decision.verdict, rules, now)
-    messages = announcer.announcements(moved, decision, rules, policies, now)
-    return msgspec.structs.replace(moved, outbox=_outbox(rollout.cause, messages), last_hash=messages[0].hash)
-
-
-def _outbox(cause: Cause | None, messages: Sequence[Message]) -> tuple[PendingEvent, ...]:
-    """The decision follows from the candidate's registration, everything else from the decision."""
-    decision, *others = messages
-    correlation = cause.correlation_id if cause else decision.event_id
-    decided = Cause(event_id=decision.event_id, correlation_id=correlation)
-    causes = [cause, *(decided for _ in others)]
-    return tuple(
-        PendingEvent(message.TOPIC, encode(message).decode(), why)
-        for message, why in zip(messages, causes, strict=True)
-    )
+    announced, *others = announcer.announcements(moved, decision, rules, policies, now)
+    correlation = rollout.cause.correlation_id if rollout.cause else announced.event_id
+    cause = Cause(event_id=announced.event_id, correlation_id=correlation)
+    outbox = [
+        PendingEvent(announced.TOPIC, encode(announced).decode(), rollout.cause),
+        *(PendingEvent(message.TOPIC, encode(message).decode(), cause) for message in others),
+    ]
+    return msgspec.structs.replace(moved, outbox=tuple(outbox), last_hash=announced.hash)
 
 
 def _target(rollout: Rollout, decision: Decision, rules: Rules) -> State:
-    """Where the verdict leads if it is legal."""
+    """The state that the verdict leads to, if the move is legal."""
     match decision.verdict:
         case Verdict.START:
             return STRATEGIES[rollout.strategy].enters(rules.soaks)

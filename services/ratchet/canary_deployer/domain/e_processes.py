@@ -1,4 +1,4 @@
-"""Tests of the canary that may be looked at at any moment: factors of wealth, one per trajectory and stake.
+"""Tests of the canary that stay valid at every moment: factors of wealth, and their products over prefixes.
 
 **The order.** Trajectories are numbered 1, 2, ... in the order in which the stream stored their *starts*. Trajectory i
 was announced with its arm A (canary with probability w), and with w, the centre m and the latency scale that its
@@ -26,13 +26,13 @@ lambda >= 0 that keeps each factor positive,
 
 (betting: Waudby-Smith & Ramdas 2024; known propensities in sequential experiments: Howard, Ramdas, McAuliffe & Sekhon
 2021). By Ville's inequality the *largest prefix* of either exceeds 1/alpha with probability at most alpha: all prefixes
-at once, so every look and every stopping rule is covered. In the order of *finishing* F would hold how fast the arms
+at once, so every moment and every stopping rule is covered. In the order of *finishing* F would hold how fast the arms
 are, and E[Z | F] = D fails: an arm that is merely faster shows its failures first.
 
 **Pending trajectories.** A rollback factor rises with the harm of the canary and falls with that of stable. A pending
 harm counts as 0 on the canary and 1 on stable, so the wealth of *every* prefix is at most what it will be once all is
 known, and the largest prefix seen so far, at any moment, is at most the largest one of the full process. No waiting,
-and no condition on how long anybody takes. A value that was used never changes: outcomes settle once
+and no condition on how long a trajectory takes. A value that was used never changes: outcomes settle once
 (`trajectories.py`).
 
 **Mixtures.** An average of supermartingales is one: over stakes (fixed multiples of functions of w), over metrics
@@ -120,25 +120,23 @@ def _stakes(weight: Floats, worst: Floats) -> Floats:
     return np.minimum(SHARPNESS * (weight * (1 - weight))[..., None], (LARGEST_STAKE / worst)[..., None])
 
 
+FIRST_CAPITAL = 0.5
+"""Bets from the first trajectory on."""
+
 BLOCK = 128
 """Trajectories that are folded, stored and put under new capital together."""
 
 LARGEST = 1e100
-"""Wealth is cut here: beyond it nothing is decided any more, and a product of BLOCK factors still fits a float."""
-
-
-def first_capital() -> float:
-    """What bets from the first trajectory on."""
-    return 0.5
+"""Wealth is cut here: beyond it no decision changes any more, and a product of BLOCK factors still fits a float."""
 
 
 def reserve(block: int) -> float:
-    """What is not at stake yet during block `block` = 0, 1, ..."""
-    return 0.5 / (block + 1)
+    """Capital that is not at stake yet during block `block` = 0, 1, ..."""
+    return (1 - FIRST_CAPITAL) / (block + 1)
 
 
 def put_in(block: int) -> float:
-    """What is put in before block `block` = 1, 2, ..."""
+    """Capital that is put in before block `block` = 1, 2, ..."""
     return reserve(block - 1) - reserve(block)
 
 
@@ -154,21 +152,21 @@ def running_products(factors: Floats) -> Floats:
     return products
 
 
-def grown(capital: Floats, growth: Floats, block: int) -> Floats:
-    """Capital per stake [..., stakes] after a full block, with what is put in before the next one."""
+def grown_capital(capital: Floats, growth: Floats, block: int) -> Floats:
+    """Capital per stake [..., stakes] after a full block, with the part that is put in before the next one."""
     return np.minimum(capital * growth, LARGEST) + put_in(block + 1)
 
 
 def prefix_values(products: Floats, capital: Floats, shares: Floats, block: int) -> Floats:
     """E-values [..., n, tests] of every prefix that ends in a block.
 
-    `products` are the factors' running products [..., n, stakes] within the block, `capital` what each stake had
+    `products` are the factors' running products [..., n, stakes] within the block, `capital` that of each stake
     before it, `shares` the fixed mixtures [stakes, tests] whose columns sum to 1.
     """
     return products @ (capital[..., :, None] * shares) + reserve(block)
 
 
-def capped(wealth: Floats, factors: Floats, ceiling: float) -> Floats:
+def capped_wealth(wealth: Floats, factors: Floats, ceiling: float) -> Floats:
     """Wealth per stake [..., stakes] after the factors [..., n, stakes], cut at `ceiling` after each of them."""
     if factors.shape[-2] == 0:
         return wealth

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ratchet.bus.message import JsonObject
-from ratchet.canary_deployer.domain.estimates import DAY_S, forecast_at_rate, in_words, takes_too_long
+from ratchet.canary_deployer.domain.estimates import DAY_S, forecast_at_rate, takes_too_long
 from ratchet.canary_deployer.domain.rollout import (
     FAILED,
     ITSELF,
@@ -24,15 +24,14 @@ from ratchet.canary_deployer.domain.rollout import (
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.strategies import CANARY, IMMEDIATE, STRATEGIES, chosen
 
-HELDOUT = "heldout_tasks"
-REPLAY = "shadow_replay"
-"""The gate's name."""
+PROBE, WARMUP, HELDOUT, APPROVAL, REPLAY = "probe", "warmup", "heldout_tasks", "approval", "shadow_replay"
+"""Names of the gates that ship."""
 SAFETY_SUITE = "safety_suite"
 """The gate behind `safety_checks_passed`. None ships: without one the event says false, and `checks` says why."""
-CHECKS = ("probe", "warmup", HELDOUT, "approval", REPLAY, SAFETY_SUITE)
-"""What every event names among its checks, whether it ran or not."""
-ALWAYS = ("probe", "warmup")
-"""Gates that nobody can waive: a policy that does not load or answers with noise cannot serve."""
+CHECKS = (PROBE, WARMUP, HELDOUT, APPROVAL, REPLAY, SAFETY_SUITE)
+"""The checks that every event names, whether they ran or not."""
+ALWAYS = (PROBE, WARMUP)
+"""Gates that no operator can waive: a policy that does not load or answers with noise cannot serve."""
 
 
 def due_gates(rollout: Rollout, names: Sequence[str], rules: Rules) -> list[str]:
@@ -41,17 +40,17 @@ def due_gates(rollout: Rollout, names: Sequence[str], rules: Rules) -> list[str]
     Shadow replay comes last, and only where little traffic is all that keeps the candidate from starting.
     """
     done = {result.gate for result in rollout.gates}
-    asked = names if rollout.stable is not None else [name for name in names if name in ALWAYS]
-    waiting = [name for name in asked if name not in done]
-    others = [name for name in waiting if name != REPLAY]
-    if others or not waiting:
+    applicable = names if rollout.stable is not None else ALWAYS
+    missing = [name for name in names if name in applicable and name not in done]
+    others = [name for name in missing if name != REPLAY]
+    if others or not missing:
         return others
     passed = all(result.outcome in (PASSED, NOT_RUN) for result in rollout.gates)
-    return waiting if passed and not rollout.override and takes_too_long(rollout.forecast, rules) else []
+    return missing if passed and not rollout.override and takes_too_long(rollout.forecast, rules) else []
 
 
 def waived_results(names: Sequence[str], known: JsonObject | None, actor: str, reason: str) -> tuple[GateResult, ...]:
-    """Results for an override: each gate that can be waived, with the evidence it had found before."""
+    """Results for an override: each gate that can be waived, with the evidence that it had gathered before."""
     before = known or {}
     return tuple(
         GateResult(name, WAIVED, f"waived by {actor}: {reason}", before.get(name, {}).get("evidence", {}))
@@ -71,9 +70,10 @@ def refusal(rollout: Rollout) -> Decision | None:
 def gates_decision(
     rollout: Rollout, setting: str, rules: Rules, approved: Decision | None = None
 ) -> tuple[Decision, str]:
-    """The decision when every gate has spoken, and the strategy that goes with it: the one asked for, or the setting's.
+    """The decision after every gate, and the strategy that goes with it: the operator's choice, or the setting's.
 
-    `approved` is the operator's act that stands in for a gate which could not decide.
+    `approved` is the operator's approval where a gate could not decide. A strategy that watches its canary needs a
+    hold-back: without one it goes stage by stage.
     """
     refused = refusal(rollout)
     if refused is not None:
@@ -84,27 +84,32 @@ def gates_decision(
     actor, approval = (approved.actor, approved.approval) if approved else (ITSELF, None)
     if rollout.stable is None:
         return Decision(Verdict.PROMOTE, "first policy of the role", actor, approval), IMMEDIATE
-    strategy = chosen(rollout.asked_strategy or setting, improvement(rollout))
+    strategy = chosen(rollout.asked_strategy or setting, _heldout_improvement(rollout))
     if strategy is None and approved is None and not rollout.override:
         return Decision(Verdict.REFUSE, "held-out improvement is negative", ITSELF), rollout.strategy
     reason = approved.reason if approved else "every gate passed"
     if rollout.override:
         reason, actor = rollout.reason, rollout.actor
-    return _started(strategy or CANARY, Decision(Verdict.START, reason, actor, approval), rules)
+    if strategy == IMMEDIATE:
+        return Decision(Verdict.PROMOTE, f"{reason}; strategy {strategy}", actor, approval), strategy
+    if strategy is None or STRATEGIES[strategy].enters(rules.soaks) is State.PROMOTED:
+        strategy = CANARY
+    return Decision(Verdict.START, reason, actor, approval), strategy
 
 
 def timely_decision(
     rollout: Rollout, decision: Decision, rules: Rules, approved: Decision | None
 ) -> tuple[Rollout, Decision]:
-    """The decision; where a start would take too long, one at a higher weight after a passed replay, or a question.
+    """Replaces a start that would take too long: after a passed replay by one at a higher weight, else by a question.
 
-    The higher weight is that of a stage, taken as a canary whatever the setting's strategy is.
+    The higher weight is that of the last stage whose weight is at most the setting's, taken as a canary whatever the
+    setting's strategy is.
     """
     expected = rollout.forecast
-    asked = approved is not None or rollout.override
-    if decision.verdict is not Verdict.START or asked or expected is None or not takes_too_long(expected, rules):
+    ordered = approved is not None or rollout.override
+    if decision.verdict is not Verdict.START or ordered or expected is None or not takes_too_long(expected, rules):
         return rollout, decision
-    slow, replay = in_words(expected, rules), replay_result(rollout)
+    slow, replay = expected.sentence(rules), replay_result(rollout)
     if replay is None or replay.outcome != PASSED:
         why = f"; {REPLAY}: {replay.reason}" if replay else ""
         return rollout, Decision(Verdict.HOLD, f"needs approval: {slow}{why}", ITSELF)
@@ -115,28 +120,19 @@ def timely_decision(
     return rollout, Decision(Verdict.START, f"{slow}; {replay.reason}; {begins}", ITSELF)
 
 
+def first_stage(rules: Rules) -> int:
+    """Where traffic begins after a passed replay: at the last stage whose weight is at most the setting's."""
+    return max((n for n, stage in enumerate(rules.stages) if stage.weight <= rules.replay_weight), default=0)
+
+
 def replay_result(rollout: Rollout) -> GateResult | None:
-    """What shadow replay said, if it was asked."""
+    """The result of shadow replay, if it ran."""
     return next((result for result in rollout.gates if result.gate == REPLAY), None)
 
 
-def improvement(rollout: Rollout) -> float | None:
-    """Held-out difference, candidate minus stable, if it was measured."""
+def _heldout_improvement(rollout: Rollout) -> float | None:
+    """Held-out difference, candidate minus stable, if the gate measured it."""
     for result in rollout.gates:
         if result.gate == HELDOUT and isinstance(result.evidence.get("difference"), int | float):
             return float(result.evidence["difference"])
     return None
-
-
-def _started(strategy: str, start: Decision, rules: Rules) -> tuple[Decision, str]:
-    """`immediate` promotes at once. Any other is watched: without a hold-back, stage by stage."""
-    if strategy != IMMEDIATE and STRATEGIES[strategy].enters(rules.soaks) is State.PROMOTED:
-        return start, CANARY
-    if STRATEGIES[strategy].enters(rules.soaks) is not State.PROMOTED:
-        return start, strategy
-    return Decision(Verdict.PROMOTE, f"{start.reason}; strategy {strategy}", start.actor, start.approval), strategy
-
-
-def first_stage(rules: Rules) -> int:
-    """Where traffic begins after a passed replay: at the last stage whose weight is at most the setting's."""
-    return max((n for n, stage in enumerate(rules.stages) if stage.weight <= rules.replay_weight), default=0)

@@ -1,4 +1,4 @@
-"""What operators may order, what it means in each state, and what they are advised to do when it is not possible."""
+"""The orders of operators: the decision that each stands for, and advice where it is not possible."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Who wants it and why."""
+    """Who gives the order, and why."""
 
     actor: str
     reason: str
     override: bool = False
     """A start: waive the gates that can be waived. A promotion: past an undecided canary."""
     strategy: str | None = None
-    """A start: how traffic is to move; None: as the setting says."""
+    """A start: the strategy; None: the setting's."""
 
     def approval(self) -> Decision:
         """The start of a rollout by this order."""
@@ -58,7 +58,7 @@ def decision_for(rollout: Rollout, act: Act, order: Order, rules: Rules) -> Deci
                 raise IllegalMove(rollout.state, act)
             verdict = Verdict.ROLL_BACK if rollout.state in WITH_TRAFFIC else Verdict.ABORT
         case Act.PROMOTE:
-            verdict, approval = Verdict.PROMOTE, _promotion(rollout, order, rules)
+            verdict, approval = Verdict.PROMOTE, _promotion_approval(rollout, order, rules)
             if approval == "emergency_override" and (replay := replay_result(rollout)) and replay.outcome == PASSED:
                 reason = f"{reason} ({replay.reason})"
         case Act.PAUSE:
@@ -78,7 +78,7 @@ def why_no_revert(role: str, route: Route | None) -> str:
 
 
 def why_no_start(rollout: Rollout) -> str:
-    """Why another rollout cannot start, and what ends the one that is in its way."""
+    """Why another rollout cannot start, and how to end the one that is in its way."""
     name, role = rollout.candidate.name, rollout.role
     ways = [f"end it with `ratchet rollout rollback {role}`"]
     if rollout.state is State.AWAITING_APPROVAL:
@@ -87,16 +87,16 @@ def why_no_start(rollout: Rollout) -> str:
     return f"{role} has a rollout of {name} that is {rollout.state}: {', '.join(ways)}"
 
 
-def _promotion(rollout: Rollout, order: Order, rules: Rules) -> str:
-    """How an operator's promotion is recorded. Raises `IllegalMove` before traffic, `Conflict` when it is undecided."""
+def _promotion_approval(rollout: Rollout, order: Order, rules: Rules) -> str:
+    """Approval status of an operator's promotion. Raises `IllegalMove` before traffic, `Conflict` when undecided."""
     if rollout.state not in WITH_TRAFFIC:
         raise IllegalMove(rollout.state, Verdict.PROMOTE)
     if proven(rollout, rules):
         return "manual_approved"
     if order.override:
         return "emergency_override"
-    lacks = "; ".join(waiting_for(rollout, rules))
+    missing = "; ".join(waiting_for(rollout, rules))
     raise Conflict(
-        f"{rollout.candidate.name} is undecided ({lacks}): wait, or promote it past the evidence with override, "
+        f"{rollout.candidate.name} is undecided ({missing}): wait, or promote it past the evidence with override, "
         f"`ratchet rollout promote {rollout.role} --override`"
     )

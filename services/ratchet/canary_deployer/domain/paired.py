@@ -1,10 +1,10 @@
-"""Two policies on the same tasks: the difference of their scores and a lower confidence bound of it.
+"""Two policies on the same tasks: the results that a command printed, and the paired difference of their scores.
 
-The bound is that of Bonett & Price (2012, Adjusted Wald confidence interval for a difference of binomial proportions
-based on paired data): one pair is added in which the candidate wins by 1 and one in which it loses by 1, then the
-normal bound of a mean of N + 2 paired differences is taken. For successes and failures it is exactly theirs; for
-scores in between it is the same mean and standard deviation. The two added pairs keep the bound honest when few
-tasks, or none, differ.
+The lower confidence bound of the difference is that of Bonett & Price (2012, Adjusted Wald confidence interval for a
+difference of binomial proportions based on paired data): one pair is added in which the candidate wins by 1 and one in
+which it loses by 1, then the normal bound of a mean of N + 2 paired differences is taken. For successes and failures it
+is exactly theirs; for scores in between it is the same mean and standard deviation. The two added pairs keep the bound
+honest when few tasks differ, or none.
 """
 
 from __future__ import annotations
@@ -20,6 +20,62 @@ from ratchet.bus.message import JsonObject
 
 USUALLY = 0.5
 """An equal policy that passes less often than this was given too few tasks."""
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """`{"task": str, "success": bool, "score": float, "calls": int, "valid_calls": int}`; the last three are
+    optional."""
+
+    task: str
+    success: bool
+    score: float | None = None
+    calls: int = 0
+    valid_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One policy's results on its tasks."""
+
+    scores: Mapping[str, float] = field(default_factory=dict[str, float])
+    """By task, 0..1; the mean of its tries when the policy played it more than once."""
+    tries: int = 0
+    successes: int = 0
+    malformed: int = 0
+    """Lines that were no result."""
+    calls: int = 0
+    """Tool calls, as far as the command counts them."""
+    valid_calls: int = 0
+
+    @property
+    def mean_score(self) -> float | None:
+        return sum(self.scores.values()) / len(self.scores) if self.scores else None
+
+
+def read_results(lines: Iterable[str]) -> Played:
+    """One JSON line per try. Empty lines are skipped; every other line that cannot be read is malformed."""
+    totals: dict[str, tuple[float, int]] = {}
+    successes = malformed = calls = valid_calls = 0
+    for text in lines:
+        if not text.strip():
+            continue
+        try:
+            line = msgspec.json.decode(text, type=_Line)
+        except (msgspec.DecodeError, RecursionError):
+            malformed += 1
+            continue
+        score = float(line.success) if line.score is None else line.score
+        if not (line.task and 0 <= score <= 1 and 0 <= line.valid_calls <= line.calls):
+            malformed += 1
+            continue
+        total, tries = totals.get(line.task, (0.0, 0))
+        totals[line.task] = (total + score, tries + 1)
+        successes += line.success
+        calls += line.calls
+        valid_calls += line.valid_calls
+    scores = {task: total / tries for task, (total, tries) in totals.items()}
+    played = sum(tries for _, tries in totals.values())
+    return Played(scores, played, successes, malformed, calls, valid_calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +102,8 @@ class Comparison:
     def too_few_tasks(self) -> bool:
         return self.pass_probability_if_equal < USUALLY
 
-    def shown(self) -> JsonObject:
-        """For events, and for people."""
+    def figures(self) -> JsonObject:
+        """For events and operators."""
         figures: JsonObject = {
             "tasks": self.tasks,
             "difference": round(self.difference, 4),
@@ -63,7 +119,7 @@ class Comparison:
             figures["note"] = f"{self.tasks} tasks are few: a policy equal to stable {often}"
         return figures
 
-    def in_words(self) -> str:
+    def sentence(self) -> str:
         """The difference and its bound in one line."""
         bound = f"difference {self.difference:+.3f}, lower bound {self.lower_bound:+.3f}"
         return f"{bound} against -{self.margin:g} on {self.tasks} tasks"
@@ -89,62 +145,3 @@ def compare(differences: Sequence[float], confidence: float, margin: float) -> C
 def paired_differences(candidate: Mapping[str, float], stable: Mapping[str, float]) -> list[float]:
     """Per task that stable played: candidate minus stable, a task that the candidate did not finish scored 0."""
     return [candidate.get(task, 0.0) - score for task, score in sorted(stable.items())]
-
-
-class _Line(msgspec.Struct, frozen=True):
-    """`{"task": str, "success": bool, "score": float, "calls": int, "valid_calls": int}`; the last three may lack."""
-
-    task: str
-    success: bool
-    score: float | None = None
-    calls: int = 0
-    valid_calls: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """One policy's results on the held-out tasks."""
-
-    scores: Mapping[str, float] = field(default_factory=dict[str, float])
-    """By task, 0..1; the mean of its tries when it was played more than once."""
-    tries: int = 0
-    successes: int = 0
-    malformed: int = 0
-    """Lines that were no result."""
-    calls: int = 0
-    """Tool calls, as far as the command counts them."""
-    valid_calls: int = 0
-
-    @property
-    def mean_score(self) -> float | None:
-        return sum(self.scores.values()) / len(self.scores) if self.scores else None
-
-
-def read_results(lines: Iterable[str]) -> Played:
-    """Every readable line counts; empty lines are skipped, anything else is malformed."""
-    totals: dict[str, tuple[float, int]] = {}
-    successes = malformed = calls = valid_calls = 0
-    for text in lines:
-        if not text.strip():
-            continue
-        line = _read(text)
-        if line is None:
-            malformed += 1
-            continue
-        total, tries = totals.get(line.task, (0.0, 0))
-        totals[line.task] = (total + (float(line.success) if line.score is None else line.score), tries + 1)
-        successes += line.success
-        calls += line.calls
-        valid_calls += line.valid_calls
-    scores = {task: total / tries for task, (total, tries) in totals.items()}
-    played = sum(tries for _, tries in totals.values())
-    return Played(scores, played, successes, malformed, calls, valid_calls)
-
-
-def _read(text: str) -> _Line | None:
-    try:
-        line = msgspec.json.decode(text, type=_Line)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    in_range = line.score is None or 0 <= line.score <= 1
-    return line if in_range and line.task and 0 <= line.valid_calls <= line.calls else None

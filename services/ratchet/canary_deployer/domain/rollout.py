@@ -23,28 +23,28 @@ class State(StrEnum):
     GATING = "gating"
     """Its gates run; no traffic."""
     AWAITING_APPROVAL = "awaiting_approval"
-    """Its gates could not decide; an operator has to."""
+    """Its gates could not decide; an operator decides."""
     RUNNING = "running"
     """Takes canary traffic and moves through the stages."""
     PAUSED = "paused"
     """An operator froze the stage; a rollback is still possible."""
     HELD = "held"
-    """Undecided at the deadline, or something to look at; an operator has to decide."""
+    """Undecided at the deadline, or the figures raise a concern; an operator decides."""
     SOAKING = "soaking"
-    """The evidence for promotion is there; the hold-back still compares, and the evidence has to last."""
+    """The evidence suffices for promotion; the tests still compare with the hold-back, and it has to last."""
     PROMOTED = "promoted"
     ROLLED_BACK = "rolled_back"
     REFUSED = "refused"
     ABORTED = "aborted"
-    """An operator took the candidate back before it met traffic."""
+    """An operator withdrew the candidate before it had traffic."""
     SUPERSEDED = "superseded"
-    """A newer candidate took its place; nothing was decided about it."""
+    """A newer candidate took its place before a verdict."""
     REVERTED = "reverted"
     """An operator undid a promotion: the candidate is the policy that served before, and serves again."""
 
 
 class Verdict(StrEnum):
-    """What is decided about a rollout."""
+    """A decision about a rollout."""
 
     START = "start"
     ADVANCE = "advance"
@@ -115,7 +115,7 @@ MOVES: dict[tuple[State, Verdict], frozenset[State]] = {
     (State.REVERTED, Verdict.RESUME): frozenset({State.REVERTED}),
     (State.ROLLED_BACK, Verdict.RESUME): frozenset({State.ROLLED_BACK}),
 }
-"""Every legal move: in this state, this verdict leads to one of these. What has ended can only be unparked."""
+"""Every legal move: in this state, this verdict leads to one of these. An ended rollout can only be unparked."""
 
 TERMINAL = frozenset(
     {State.PROMOTED, State.ROLLED_BACK, State.REFUSED, State.ABORTED, State.SUPERSEDED, State.REVERTED}
@@ -137,7 +137,7 @@ class IllegalMove(WrongState):
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """What one gate said about a candidate."""
+    """The result of one gate for a candidate."""
 
     gate: str
     outcome: str
@@ -161,20 +161,20 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
-    """A message that must be published although the process may die first."""
+    """A message that the deployer must publish even if this process dies first."""
 
     topic: str
     body: str
     """Its JSON."""
     cause: Cause | None = None
-    """What it follows from; None: it begins a chain."""
+    """The event that it follows from; None: it begins a chain."""
 
 
 class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     """One try to replace a role's stable policy, key `<role>` in bucket `rollouts`; the newest one is kept.
 
-    Route and policy stages follow from it (`routing.settled`), so whoever reads it after a crash can finish what
-    was decided.
+    The route and the stages of its policies follow from it (`serving.py`), so a deployer that reads it after a crash
+    can finish the decision.
     """
 
     rollout_id: str
@@ -185,11 +185,11 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     actor: str
     """Who started it: `canary_deployer` or an operator."""
     stable: ServedPolicy | None = None
-    """The policy it is compared with; none for the first policy of a role."""
+    """The policy it is compared with; None for the first policy of a role."""
     strategy: str = "canary"
     """One of `strategies.STRATEGIES`, once the gates are passed."""
     asked_strategy: str | None = None
-    """What an operator chose for this rollout; None: the setting holds."""
+    """The strategy that an operator chose for this rollout; None: the setting holds."""
     approval: str = "automated"
     """`automated`, `manual_approved` or `emergency_override`."""
     reason: str = ""
@@ -205,26 +205,26 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     stage_since: datetime | None = None
     """When the stage began by the deployer's clock, for people; see `stage_age_s`."""
     stage_age_s: float = 0.0
-    """For how long the stage has been watched, in ticks of a monotonic clock."""
+    """For how long a deployer has watched the stage, in ticks of a monotonic clock."""
     stage_base: int = 0
     """Finished canary trajectories when the stage began."""
     age_s: float = 0.0
-    """For how long the rollout has been watched since it began, or was last resumed."""
+    """For how long a deployer has watched the rollout since it began, or was last resumed."""
     statistics: Statistics = msgspec.field(default_factory=Statistics, name="watch")
     noticed: tuple[str, ...] = ()
-    """Concerns that a person has been asked about (see `verdicts.concerns`)."""
+    """Concerns that the deployer has asked an operator about (`verdicts.concerns`)."""
     start_seq: int = 0
-    """Last message of RL_STARTS that is in `watch`."""
+    """Last message of RL_STARTS that is in `statistics`."""
     forecast: Forecast | None = None
-    """How long it was expected to take when it began; None when too little traffic was seen to say."""
+    """How long it was expected to take when it began; None where too little traffic allowed no forecast."""
     horizon: Horizon | None = None
     """Frozen when it started; None before that, and in records that are older than this member: the setting holds."""
     turn_seq: int = 0
-    """Last message of RL_TURNS that is in `watch`."""
+    """Last message of RL_TURNS that is in `statistics`."""
     reward_seq: int = 0
-    """Last message of RL_REWARDS that is in `watch`."""
+    """Last message of RL_REWARDS that is in `statistics`."""
     streams_made: str = ""
-    """When those three streams were made: the sequences of another one stand for other messages."""
+    """When those three streams were created: in a stream created anew, sequences stand for other messages."""
     decisions: int = 0
     """How many decisions were taken: the next one's sequence."""
     last_hash: str | None = None
@@ -233,13 +233,13 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Announcements of the last decision that may not be published yet."""
     finished_at: datetime | None = None
     ended: Ended | None = None
-    """What a revert has ended besides the promotion."""
+    """The rollout that a revert has ended besides the promotion."""
     parked: bool = False
-    """No candidate begins until an operator resumes the queue or starts one."""
+    """No candidate begins until an operator resumes the queue or starts a rollout."""
     term: int = 0
     """Of the leader that wrote the record."""
     cause: Cause | None = None
-    """The candidate's registration, which all decisions answer; None when nothing is known of it."""
+    """The candidate's registration, from which all decisions follow; None when it is unknown."""
 
     @property
     def weight(self) -> float:
@@ -262,7 +262,7 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 STATISTICS = frozenset({"watch", "forecast", "horizon"})
-"""Members of a record whose shapes change from version to version. What was decided stands in the others."""
+"""JSON members of a record whose shapes change from version to version. The decisions stand in the others."""
 
 
 def without_statistics(stored: bytes) -> Rollout | None:

@@ -1,7 +1,8 @@
-"""A rollout's statistics as the record keeps them, and the window behind them that is too large for it.
+"""A rollout's statistics as its record keeps them, and the window behind them that is too large for it.
 
-`Statistics` is a small value: totals, evidence, what closed blocks have shown, and the names of the chunks in which the
-window is stored. `LiveStatistics` is the same while it is driven: it folds, weighs and says which chunks have changed.
+`Statistics` is a small value: totals, evidence, the state of the tests, and the names of the chunks in which the window
+is stored. `LiveStatistics` is the same while the rollout runs: it folds messages, evaluates the tests and knows which
+chunks have changed.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import numpy as np
 
 from ratchet.canary_deployer.domain.cohorts import Cohort, cohort_of
 from ratchet.canary_deployer.domain.e_processes import Floats
-from ratchet.canary_deployer.domain.evidence import Evidence, SequentialTests, Stratum, TestState
+from ratchet.canary_deployer.domain.evidence import Evidence, ProcessState, SequentialTests, Stratum
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.run_wire import Run
 from ratchet.canary_deployer.domain.trajectories import ArmCounts, Batch, Chunk, Compared, Window
 
 DECIMALS = 3
-"""Of published centres: a route that changed with every outcome would tell gateways nothing more."""
+"""Of published centres: more would change the route with every outcome, and help no gateway."""
 
 
 class StoredStratum(msgspec.Struct, frozen=True):
@@ -31,8 +32,8 @@ class StoredStratum(msgspec.Struct, frozen=True):
     harm: dict[str, list[float]]
 
 
-class StoredTests(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A `TestState` in the record."""
+class StoredState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A `ProcessState` in the record."""
 
     block: int = 0
     capital: list[float] = []
@@ -43,6 +44,52 @@ class StoredTests(msgspec.Struct, frozen=True, omit_defaults=True):
     high: list[float | None] = []
     run: Run = Run()
     spent: float = 1.0
+
+    @classmethod
+    def of_state(cls, state: ProcessState) -> StoredState:
+        """A state of one rollout; JSON has no infinity, so an extreme before the first trajectory is None."""
+        strata = [
+            StoredStratum(
+                weight=weight,
+                count=stratum.count.tolist(),
+                observed=stratum.observed.tolist(),
+                harm={name: values.tolist() for name, values in stratum.harm.items()},
+            )
+            for weight, stratum in state.strata.items()
+        ]
+        return cls(
+            block=state.block,
+            capital=state.capital.tolist(),
+            peaks=state.peaks.tolist(),
+            wealth=state.wealth.tolist(),
+            strata=strata,
+            low=[value if np.isfinite(value) else None for value in state.low.tolist()],
+            high=[value if np.isfinite(value) else None for value in state.high.tolist()],
+            run=state.run[0],
+            spent=float(state.spent),
+        )
+
+    def state(self) -> ProcessState:
+        """The state that was stored."""
+        strata = {
+            stratum.weight: Stratum(
+                np.array(stratum.count),
+                np.array(stratum.observed),
+                {name: np.array(values) for name, values in stratum.harm.items()},
+            )
+            for stratum in self.strata
+        }
+        return ProcessState(
+            block=self.block,
+            capital=np.array(self.capital),
+            peaks=np.array(self.peaks),
+            wealth=np.array(self.wealth),
+            strata=strata,
+            low=np.array([np.inf if value is None else value for value in self.low]),
+            high=np.array([-np.inf if value is None else value for value in self.high]),
+            run=(self.run,),
+            spent=np.asarray(self.spent),
+        )
 
 
 class ChunkName(msgspec.Struct, frozen=True, array_like=True):
@@ -58,55 +105,53 @@ class Statistics(msgspec.Struct, frozen=True, omit_defaults=True):
     stable: ArmCounts = msgspec.field(default_factory=ArmCounts)
     canary: ArmCounts = msgspec.field(default_factory=ArmCounts)
     evidence: Evidence = Evidence()
-    kept: StoredTests = StoredTests()
+    tests: StoredState = msgspec.field(default=StoredState(), name="kept")
     chunks: tuple[ChunkName, ...] = ()
     closed: int = 0
     """How many of the chunks are folded for good."""
     pending: int = 0
     """Trajectories whose outcome is not settled."""
     centres: dict[str, float] = {}
-    """What the route says to trajectories that start from now on (see `Evaluation.centres`)."""
+    """Published in the route for trajectories that start from now on (see `Evaluation.centres`)."""
     latency_scale_ms: float | None = None
 
 
 class LiveStatistics:
     """The statistics of one rollout while they change."""
 
-    def __init__(self, watch: Statistics, chunks: Sequence[Chunk], rules: Rules) -> None:
-        self.window = Window(
-            list(chunks), watch.closed, msgspec.structs.replace(watch.stable), msgspec.structs.replace(watch.canary)
-        )
-        self._rules = rules
-        self._court = SequentialTests(rules)
-        self._standing = _standing(watch.kept) if watch.kept.capital else self._court.fresh()
-        self._open: dict[int, tuple[Cohort, Floats]] = {}
+    def __init__(self, statistics: Statistics, chunks: Sequence[Chunk], rules: Rules) -> None:
+        stable, canary = msgspec.structs.replace(statistics.stable), msgspec.structs.replace(statistics.canary)
+        self.window = Window(list(chunks), statistics.closed, stable, canary)
+        self._tests = SequentialTests(rules)
+        stored = statistics.tests
+        self._state = stored.state() if stored.capital else self._tests.initial_state()
+        self._computed: dict[int, tuple[Cohort, Floats]] = {}
+        """Cohort and products of open chunks, by number."""
 
     def fold(self, batch: Batch, compared: Compared, rules: Rules) -> None:
         """Take in a batch; blocks in which nothing is pending any more are closed."""
         self.window.fold(batch, compared, rules)
         for number in self.window.stale:
-            self._open.pop(number, None)
+            self._computed.pop(number, None)
         self.window.stale.clear()
         for chunk in self.window.close(rules.keep_seen):
-            cohort, products = self._computed(chunk)
-            self._standing = self._court.closed(self._standing, cohort, products)
-            del self._open[chunk.number]
+            self._state = self._tests.close_block(self._state, *self._cohort_and_products(chunk))
+            del self._computed[chunk.number]
 
     def record(self, weight: float, names: tuple[ChunkName, ...] = ()) -> Statistics:
-        """The record of what is known now, for a canary that has this weight."""
-        computed = [self._computed(chunk) for chunk in self.window.open]
-        weighed = self._court.weigh(
-            self._standing, [cohort for cohort, _ in computed], [products for _, products in computed]
-        )
-        centres = weighed.centres(np.asarray(min(max(weight, 0.0), 1.0)))
+        """The statistics as of now, for a canary that has this weight."""
+        computed = [self._cohort_and_products(chunk) for chunk in self.window.open]
+        cohorts, products = [cohort for cohort, _ in computed], [products for _, products in computed]
+        evaluation = self._tests.evaluate(self._state, cohorts, products)
+        centres = evaluation.centres(np.asarray(min(max(weight, 0.0), 1.0)))
         stable, canary = self.window.stable, self.window.canary
         timed = stable.timed + canary.timed
         scale_ms = float(np.exp((stable.log_latency + canary.log_latency) / timed)) if timed else None
         return Statistics(
             stable=msgspec.structs.replace(stable),
             canary=msgspec.structs.replace(canary),
-            evidence=weighed.evidence(),
-            kept=_kept(self._standing),
+            evidence=evaluation.evidence(),
+            tests=StoredState.of_state(self._state),
             chunks=names,
             closed=self.window.closed,
             pending=self.window.pending,
@@ -114,51 +159,9 @@ class LiveStatistics:
             latency_scale_ms=None if scale_ms is None else float(f"{scale_ms:.{DECIMALS}g}"),
         )
 
-    def _computed(self, chunk: Chunk) -> tuple[Cohort, Floats]:
-        known = self._open.get(chunk.number)
+    def _cohort_and_products(self, chunk: Chunk) -> tuple[Cohort, Floats]:
+        known = self._computed.get(chunk.number)
         if known is None:
             cohort = cohort_of(chunk)
-            known = self._open[chunk.number] = (cohort, self._court.products(cohort))
+            known = self._computed[chunk.number] = (cohort, self._tests.products(cohort))
         return known
-
-
-def _kept(standing: TestState) -> StoredTests:
-    return StoredTests(
-        block=standing.block,
-        capital=standing.capital.tolist(),
-        peaks=standing.peaks.tolist(),
-        wealth=standing.wealth.tolist(),
-        strata=[
-            StoredStratum(
-                weight=weight,
-                count=stratum.count.tolist(),
-                observed=stratum.observed.tolist(),
-                harm={name: values.tolist() for name, values in stratum.harm.items()},
-            )
-            for weight, stratum in standing.strata.items()
-        ],
-        low=[value if np.isfinite(value) else None for value in standing.low.tolist()],
-        high=[value if np.isfinite(value) else None for value in standing.high.tolist()],
-        run=standing.run[0],
-        spent=float(standing.spent),
-    )
-
-
-def _standing(kept: StoredTests) -> TestState:
-    strata = {
-        one.weight: Stratum(
-            np.array(one.count), np.array(one.observed), {name: np.array(values) for name, values in one.harm.items()}
-        )
-        for one in kept.strata
-    }
-    return TestState(
-        block=kept.block,
-        capital=np.array(kept.capital),
-        peaks=np.array(kept.peaks),
-        wealth=np.array(kept.wealth),
-        strata=strata,
-        low=np.array([np.inf if value is None else value for value in kept.low]),
-        high=np.array([-np.inf if value is None else value for value in kept.high]),
-        run=(kept.run,),
-        spent=np.asarray(kept.spent),
-    )

@@ -1,4 +1,4 @@
-"""By what rules a rollout is run and judged: the settings as the domain sees them."""
+"""The rules of a rollout: the settings as the domain uses them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from ratchet.canary_deployer.domain.e_processes import MIN_WEIGHT
 
 FAILURE, MISSED, REWARD, LATENCY = "failure", "missing", "reward", "latency"
 METRICS = (FAILURE, MISSED, REWARD, LATENCY)
-"""What rollback compares: known failures, missing outcomes, lost reward, relative latency."""
+"""Rollback compares known failures, missing outcomes, lost reward and relative latency."""
 PROMOTION_METRICS = (FAILURE, REWARD, LATENCY)
-"""What promotion may ask for; a missing outcome is a failure there, and a reward of 0."""
+"""Metrics that promotion may compare; a missing outcome counts as a failure there, and as a reward of 0."""
 SHARES: Mapping[str, float] = {FAILURE: 4, MISSED: 2, REWARD: 3, LATENCY: 1}
 """How the rollback test weighs its metrics, before the chosen ones are scaled to a sum of 1."""
 
-
 LARGEST_BUDGET = 0.05
-"""Share of rollouts of a canary that is not worse than its margins that may be rolled back."""
+"""The largest share of canaries not worse than their margins that may be rolled back: a union bound over all tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,12 @@ def threshold(share: float) -> float:
 
 
 FULL_BUDGET = Budget()
-"""The shares that settings begin with."""
+"""The default of the settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of a canary: its share of traffic and what it takes to leave it."""
+    """One step of a canary: its share of traffic, and the conditions for leaving it."""
 
     weight: float
     min_s: float
@@ -60,15 +59,15 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Everything that stays the same during a rollout."""
+    """They stay the same during a rollout."""
 
     stages: tuple[Stage, ...]
-    """Before the promotion decision, which is taken in the last of them."""
+    """Their last one ends with the promotion decision."""
     hold_back_weight: float = 0.05
     soak_s: float = 3600.0
     deadline_s: float = 7 * 86400.0
     horizon_s: float = 1800.0
-    """When an outcome that has not come is missing. In a rollout it is the one frozen at its start (`horizon.py`)."""
+    """When an outcome that has not come is missing. A rollout freezes its own at its start (`estimates.py`)."""
     horizon_min_s: float = 600.0
     horizon_max_s: float = 21600.0
     margin: float = 0.05
@@ -85,16 +84,16 @@ class Rules:
     feedback_ratio: float = 2.0
     feedback_min_ratings: int = 20
     outcomes: bool = True
-    """False: the role has no outcomes; reward, latency and first calls are compared, and a person promotes."""
+    """False: the role has no outcomes; the tests compare reward, latency and first calls, and an operator promotes."""
     roles_without_outcomes: frozenset[str] = frozenset()
     longest_days: float = 14.0
-    """A person is asked before a rollout that is expected to take longer."""
+    """An operator decides before a rollout that is expected to take longer."""
     replay_weight: float = 0.25
     """The largest first weight after a passed shadow replay."""
     lead_s: float = 2.0
     """A new weight holds from this long after the decision, when every gateway has read it."""
     keep_seen: int = 20_000
-    """Settled trajectories that are remembered."""
+    """How many settled trajectories a rollout remembers."""
 
     def for_role(self, role: str) -> Rules:
         """The rules of one role."""
@@ -108,18 +107,18 @@ class Rules:
 
     @property
     def ceiling(self) -> float:
-        """Where promotion's wealth is cut (see `prefixes.py`)."""
+        """Where promotion's wealth is cut (`e_processes.py`)."""
         return 5 * self.promotion_threshold
 
     @property
     def patience_s(self) -> float:
-        """How long after its start an outcome is waited for while whoever computes rewards is away: as long again as
-        the horizon, so that at most twice as many trajectories are open as without an outage."""
+        """How long after its start a trajectory waits for its outcome while the reward computer is away: twice the
+        horizon, so that at most twice as many trajectories are open as without an outage."""
         return 2 * self.horizon_s
 
     @property
     def soaks(self) -> bool:
-        """Whether a promoted policy is watched against a hold-back before the old one goes."""
+        """Whether the tests compare a promoted policy with a hold-back before the old one goes."""
         return self.soak_s > 0 and self.hold_back_weight >= MIN_WEIGHT
 
     @property

@@ -1,7 +1,7 @@
-"""What follows from a rollout's state: where traffic goes, and what each policy's stage is.
+"""What follows from a rollout's state: the role's route, and the stage of each of its policies.
 
-Both are derived, not remembered: doing it again changes nothing, so a crash between writes is repaired by repeating
-them.
+Both are derived, not remembered: deriving them again changes nothing, so a crash between writes is repaired by
+repeating them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,28 @@ CANDIDATE_STAGE: dict[State, PolicyStage] = {
 
 
 def expected_route(route: Route, rollout: Rollout) -> Route:
-    """The role's route as the rollout's state asks for it, also where it was lost or set back meanwhile."""
-    audited = msgspec.structs.replace(route, audit_hash=rollout.last_hash)
+    """The route that belongs to the rollout's state, also where `route` was lost or set back meanwhile."""
+    stable, previous, canary = rollout.stable, route.previous, None
     if rollout.state is State.REVERTED:
-        return msgspec.structs.replace(audited, stable=rollout.candidate, previous=None, canary=None)
-    if rollout.state is State.PROMOTED:
-        return msgspec.structs.replace(audited, stable=rollout.candidate, previous=rollout.stable, canary=None)
-    canary = _canary_route(route, rollout) if rollout.state in WITH_TRAFFIC else None
-    return msgspec.structs.replace(audited, stable=rollout.stable, canary=canary)
+        stable, previous = rollout.candidate, None
+    elif rollout.state is State.PROMOTED:
+        stable, previous = rollout.candidate, rollout.stable
+    elif rollout.state in WITH_TRAFFIC:
+        same = route.canary is not None and route.canary.rollout_id == rollout.rollout_id
+        canary = CanaryRoute(
+            rollout_id=rollout.rollout_id,
+            policy=rollout.candidate,
+            salt=rollout.salt,
+            schedule=list(rollout.schedule),
+            lease=route.canary.lease if same and route.canary else 1,
+            centres=rollout.statistics.centres or None,
+            latency_scale_ms=rollout.statistics.latency_scale_ms,
+        )
+    return msgspec.structs.replace(route, stable=stable, previous=previous, canary=canary, audit_hash=rollout.last_hash)
 
 
 def renewed_route(route: Route, rollout: Rollout) -> Route:
-    """The settled route with a lease that has grown, while there is one."""
+    """The expected route; the lease of its canary, if it has one, has grown."""
     route = expected_route(route, rollout)
     if route.canary is None:
         return route
@@ -47,37 +57,22 @@ def renewed_route(route: Route, rollout: Rollout) -> Route:
 
 
 def staged_policy(policy: PolicyVersion, rollout: Rollout) -> PolicyVersion:
-    """A policy of the rollout with the stage, reason and gate evidence that its state asks for.
+    """A policy of the rollout with the stage, reason and gate evidence that belong to its state.
 
-    Letting a parked queue go on says nothing of a policy: each keeps the reason for which it got its stage.
+    When a parked queue goes on, its policies keep the reasons for which they got their stages.
     """
-    asked = _restaged(policy, rollout)
-    over = not (rollout.active or rollout.parked) and asked.stage == policy.stage
-    return msgspec.structs.replace(asked, reason=policy.reason) if over else asked
-
-
-def _restaged(policy: PolicyVersion, rollout: Rollout) -> PolicyVersion:
+    stage, reason, gate = PolicyStage.STABLE, rollout.reason, policy.gate
     if policy.version == rollout.candidate.version:
         stage = CANDIDATE_STAGE[rollout.state]
-        gate = {**(policy.gate or {}), **{result.gate: msgspec.to_builtins(result) for result in rollout.gates}}
-        return msgspec.structs.replace(policy, stage=stage, reason=rollout.reason, gate=gate or None)
-    if rollout.ended is not None and policy.version == rollout.ended.candidate.version:
+        gate = {**(gate or {}), **{result.gate: msgspec.to_builtins(result) for result in rollout.gates}} or None
+    elif rollout.ended is not None and policy.version == rollout.ended.candidate.version:
         stage = PolicyStage.ROLLED_BACK if rollout.ended.had_traffic else PolicyStage.REGISTERED
-        return msgspec.structs.replace(policy, stage=stage, reason=rollout.reason)
-    if rollout.state is State.REVERTED:
-        return msgspec.structs.replace(policy, stage=PolicyStage.ROLLED_BACK, reason=rollout.reason)
-    stage = PolicyStage.ARCHIVED if rollout.state is State.PROMOTED else PolicyStage.STABLE
-    return msgspec.structs.replace(policy, stage=stage)
-
-
-def _canary_route(route: Route, rollout: Rollout) -> CanaryRoute:
-    same = route.canary is not None and route.canary.rollout_id == rollout.rollout_id
-    return CanaryRoute(
-        rollout_id=rollout.rollout_id,
-        policy=rollout.candidate,
-        salt=rollout.salt,
-        schedule=list(rollout.schedule),
-        lease=route.canary.lease if same and route.canary else 1,
-        centres=rollout.statistics.centres or None,
-        latency_scale_ms=rollout.statistics.latency_scale_ms,
-    )
+    elif rollout.state is State.REVERTED:
+        stage = PolicyStage.ROLLED_BACK
+    else:
+        reason = policy.reason
+        if rollout.state is State.PROMOTED:
+            stage = PolicyStage.ARCHIVED
+    if not (rollout.active or rollout.parked) and stage == policy.stage:
+        reason = policy.reason
+    return msgspec.structs.replace(policy, stage=stage, reason=reason, gate=gate)

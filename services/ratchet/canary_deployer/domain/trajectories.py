@@ -1,20 +1,20 @@
 """What is known of each started trajectory: a fold of starts, calls and scores.
 
 A trajectory is admitted by its start, at the end of the order, when it names this rollout, its policies and a weight
-that leaves something to compare. Nothing is ever inserted earlier; what was not announced is in no statistic, and what
-was announced twice counts at its first. From then on
+that leaves something to compare. Nothing is ever inserted earlier; a trajectory without a start is in no statistic, and
+one whose start comes twice counts at its first. From then on
 
 - its **first call** settles with the first turn of index 0: a harm when it failed or was cancelled, or when none came
   within the horizon;
-- its **outcome** settles once: with the first reward that knows one of what was reported within the horizon; as a
-  failure at once when another had to answer because a call on its arm failed (intention to treat: what an arm broke is
-  its own, whoever mended it); as *missing* once everything that was reported within the horizon has been scored. Later
-  revisions are shown, never folded;
-- while whoever computes rewards is away, it stays pending, up to `Rules.patience_s` after its start: then it is
-  *untold*, with the values that are worst for whatever is claimed. An outage hits both arms, but the slower one loses
-  more outcomes to it: counted as missing these would be evidence against it. A bound is evidence for nothing;
+- its **outcome** settles once: with the first reward that knows an outcome reported within the horizon; as a failure at
+  once when another policy answered because a call on its arm failed (intention to treat: a failure belongs to the arm
+  on which it happened, whichever policy repairs it); as *missing* once the reward computer has scored everything that
+  was reported within the horizon. Later revisions are shown, never folded;
+- while the reward computer is away it stays pending, up to `Rules.patience_s` after its start: then it is *unscored*,
+  with the values that are worst for the claim. An outage hits both arms, but the slower one loses more outcomes to it:
+  counted as missing these would be evidence against it. A bound is evidence for nothing;
 - a trajectory that was **moved** without a failure of its arm (a lapsed lease) stays, with the values that are worst
-  for whatever is claimed (`cohorts.py`).
+  for the claim (`cohorts.py`).
 
 Time is the time at which the stream stored a message; `Batch` says until when outcomes are known.
 """
@@ -34,20 +34,19 @@ from ratchet.contract import Reward, Start, Turn
 from ratchet.rules.arms import CANARY, STABLE
 
 PENDING, SUCCESS, FAILED, MISSING, MOVED, UNSCORED = range(6)
-"""What is known of an outcome. `MOVED`: another policy answered from some call on, through no fault of the arm.
-`UNSCORED`: whoever computes rewards was away for too long."""
+"""Outcomes. `MOVED`: another policy answered from some call on, through no fault of the arm. `UNSCORED`: the reward
+computer was away for too long."""
 
 CANCELLED = "cancelled"
 """Finish reason of a call whose caller went away before the answer: it may have hung."""
 
-
 SHORTEST_MS = 1e-3
-"""A shorter latency is none that anybody measures."""
-MOST_OPEN = 200_000
-"""Trajectories of which something may be pending at once: 270 MB, and .1 s of a processor for each look. What starts
-beyond them is in no statistic: that depends on what started before it alone, not on its arm or on how it will go."""
+"""A latency is at least this: no clock measures a shorter one."""
 LONGEST_MS = 1e9
-"""Nor is a longer one, of eleven days: sums of it stay numbers that a record can hold."""
+"""A latency is at most this, eleven days: sums of it stay numbers that a record can hold."""
+MOST_OPEN = 200_000
+"""Trajectories of which something may be pending at once: 270 MB, and .1 s of a processor for each evaluation. A start
+beyond them is in no statistic: that depends on earlier starts alone, not on its arm or on how it will go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +64,14 @@ class Started:
 
 
 class Terms(msgspec.Struct, frozen=True, array_like=True):
-    """What the tests bet around, as the route said it when the arm was drawn."""
+    """The centres of the tests, as the route had them when the arm was drawn."""
 
     reward: float = 0.5
     loss: float = 0.5
     failure: float = 0.5
     latency: float = 0.5
     scale_ms: float | None = None
-    """None: no latency was known yet, so this trajectory's is not tested."""
+    """None: no latency was known yet, so the tests leave this trajectory's out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +100,12 @@ class Score:
 
     trajectory_id: str
     at: float
-    """When what it is computed from was stored, where the reward says so; else when the reward was."""
+    """When the report was stored that it is computed from, where the reward has that; else when the reward was."""
     success: bool | None
     """None: this revision knows no outcome."""
     reward: float
     negative: bool | None
-    """What people said: bad, good, or nothing."""
+    """Feedback: bad, good, or None without any."""
     violation: bool
 
 
@@ -133,9 +132,9 @@ class Trajectory(msgspec.Struct, array_like=True):
     """Their sum."""
     hung: bool = False
     violation: bool = False
-    """What was known when the outcome settled: the safety test uses it."""
+    """Known when the outcome settled: for the safety test."""
     violated: bool = False
-    """The same, later revisions included: people are told."""
+    """The same, later revisions included: for operators."""
     rated: bool = False
     failed_until: float | None = None
     """When the last of its failed calls ended, by the gateway's clock as in `good_since`."""
@@ -144,7 +143,7 @@ class Trajectory(msgspec.Struct, array_like=True):
 
     @property
     def done(self) -> bool:
-        """Nothing that a test uses will change any more."""
+        """Whether no value that a test uses will change any more."""
         return self.outcome in (MOVED, UNSCORED) or (self.outcome != PENDING and self.first is not None)
 
     @property
@@ -158,9 +157,21 @@ class Trajectory(msgspec.Struct, array_like=True):
             return False
         return self.good_since is None or self.good_since < self.failed_until
 
+    def count(self, call: Call) -> None:
+        """Take in a call: its latency, and the two instants that reveal a fallback. Those do not change when it comes
+        twice."""
+        if call.error:
+            self.failed_until = call.ended if self.failed_until is None else max(call.ended, self.failed_until)
+            return
+        self.good_since = call.began if self.good_since is None else max(call.began, self.good_since)
+        self.hung |= call.hung
+        if call.latency_ms is not None:
+            self.calls += 1
+            self.latency_ms += min(call.latency_ms, LONGEST_MS)
+
 
 class ArmCounts(msgspec.Struct):
-    """Totals of one arm, for people. Tests use the cohorts."""
+    """Totals of one arm, for operators. Tests use the cohorts."""
 
     started: int = 0
     trajectories: int = 0
@@ -173,7 +184,7 @@ class ArmCounts(msgspec.Struct):
     reward_total: float = 0.0
     timed: int = 0
     log_latency: float = 0.0
-    """Sum of the logarithms of mean latencies, of those trajectories that had one: what is typical."""
+    """Sum of the logarithms of mean latencies, of those trajectories that had one: for the typical latency."""
     calls: int = 0
     errors: int = 0
     hung: int = 0
@@ -206,7 +217,7 @@ class Compared:
     stable_version: int
     canary_version: int
     weights: frozenset[float]
-    """What the canary's weight has been: a start with another one was announced by nobody who knows the route."""
+    """Every weight that the canary has had: no gateway that knows the route announces a start with another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +226,10 @@ class Batch:
 
     events: Sequence[Event]
     as_of: float
-    """The first reward of everything that was reported before this instant, by the stream's clock, is in this batch or
+    """The first reward of every report that was stored before this instant, by the stream's clock, is in this batch or
     an earlier one."""
     read_until: float | None = None
-    """Every reward that was stored before this instant is; None: `as_of`. Whoever computes rewards is behind by the
+    """Every reward that was stored before this instant is, too; None: `as_of`. The reward computer is behind by the
     difference."""
 
 
@@ -270,7 +281,7 @@ def score_of(reward: Reward, stored_at: float) -> Score:
 
 
 def key_of(trajectory_id: str) -> str:
-    """What stands for a trajectory in the record: 64 bits of a hash."""
+    """Stands for a trajectory in the record: 64 bits of a hash."""
     return hashlib.blake2b(trajectory_id.encode(), digest_size=8).hexdigest()
 
 
@@ -278,8 +289,7 @@ def key_of(trajectory_id: str) -> str:
 class Window:
     """The trajectories that are remembered, oldest first: closed chunks, then those with something pending.
 
-    Changed in place: there may be 36,000 of them, and one owner. `changed` are the chunks that differ from what was
-    saved last.
+    Changed in place: there may be 36,000 of them, and one owner.
     """
 
     chunks: list[Chunk] = field(default_factory=list[Chunk])
@@ -288,7 +298,7 @@ class Window:
     stable: ArmCounts = field(default_factory=ArmCounts)
     canary: ArmCounts = field(default_factory=ArmCounts)
     changed: set[int] = field(default_factory=set[int])
-    """Numbers of chunks, not places."""
+    """Numbers (not places) of chunks that differ from those saved last."""
     most_open: int = MOST_OPEN
     stale: set[int] = field(default_factory=set[int])
     """Numbers of chunks whose tests have to be computed anew."""
@@ -311,20 +321,22 @@ class Window:
         return self.canary if canary else self.stable
 
     def fold(self, batch: Batch, compared: Compared, rules: Rules) -> None:
-        """Take in a batch, then settle what is past the horizon."""
+        """Take in a batch, then settle trajectories that are past the horizon."""
         for event in batch.events:
             if isinstance(event, Started):
-                self._start(event, compared)
+                self._fold_start(event, compared)
             elif isinstance(event, Call):
-                self._call(event, compared, rules)
+                self._fold_call(event, compared, rules)
             else:
-                self._score(event, rules)
-        self._expire(batch, rules)
+                self._fold_score(event, rules)
+        self._settle_overdue(batch, rules)
 
     def close(self, keep: int) -> Iterable[Chunk]:
         """Take full chunks in which nothing is pending as folded, oldest first, and forget more than `keep` of them."""
-        while self.closed < len(self.chunks) and _complete(self.chunks[self.closed]):
-            yield self.chunks[self.closed]
+        for chunk in self.open:
+            if len(chunk.trajectories) < BLOCK or not all(one.done for one in chunk.trajectories):
+                break
+            yield chunk
             self.closed += 1
         while self.closed * BLOCK > max(keep, BLOCK):
             forgotten = self.chunks.pop(0)
@@ -333,36 +345,31 @@ class Window:
             for one in forgotten.trajectories:
                 del self._places[one.key]
 
-    def _start(self, start: Started, compared: Compared) -> None:
+    def _fold_start(self, start: Started, compared: Compared) -> None:
         versions = {STABLE: compared.stable_version, CANARY: compared.canary_version}
         drawn = start.rollout_id == compared.rollout_id and start.weight in compared.weights
         comparable = drawn and MIN_WEIGHT <= start.weight <= 1 - MIN_WEIGHT
         key = key_of(start.trajectory_id)
-        if not comparable or versions.get(start.arm) != start.version or key in self._places or self._full:
+        if not comparable or versions.get(start.arm) != start.version or key in self._places:
             return
-        chunk = self._last_chunk()
+        if self.closed == len(self.chunks) or len(self.chunks[-1].trajectories) == BLOCK:
+            if (len(self.chunks) - self.closed + 1) * BLOCK > self.most_open:
+                return
+            self.chunks.append(Chunk(self.chunks[-1].number + 1 if self.chunks else 0, [], []))
+        chunk = self.chunks[-1]
         if start.terms not in chunk.terms:
             chunk.terms.append(start.terms)
-        place = chunk.terms.index(start.terms)
-        one = Trajectory(key, start.arm == CANARY, start.weight, start.at, place)
+        one = Trajectory(key, start.arm == CANARY, start.weight, start.at, chunk.terms.index(start.terms))
         chunk.trajectories.append(one)
         self._places[key] = (chunk, one)
         self.arm(one.canary).started += 1
         self._touch(chunk)
 
-    @property
-    def _full(self) -> bool:
-        """Whether no trajectory more may be open."""
-        new_chunk = not self.open or len(self.chunks[-1].trajectories) == BLOCK
-        return new_chunk and (len(self.chunks) - self.closed + 1) * BLOCK > self.most_open
+    def _fold_call(self, call: Call, compared: Compared, rules: Rules) -> None:
+        """When another policy answers, that is a failure of the arm if it broke, else no policy's doing.
 
-    def _last_chunk(self) -> Chunk:
-        if not self.chunks or len(self.chunks[-1].trajectories) == BLOCK:
-            number = self.chunks[-1].number + 1 if self.chunks else 0
-            self.chunks.append(Chunk(number, [], []))
-        return self.chunks[-1]
-
-    def _call(self, call: Call, compared: Compared, rules: Rules) -> None:
+        Later feedback is about the answers of the other policy then, so it counts for neither arm.
+        """
         place = self._places.get(key_of(call.trajectory_id))
         if place is None or place[1].done:
             return
@@ -370,7 +377,8 @@ class Window:
         own = (CANARY, compared.canary_version) if one.canary else (STABLE, compared.stable_version)
         if (call.arm, call.version) != own:
             if one.outcome == PENDING:
-                self._move(chunk, one)
+                one.rated = one.violated = True
+                self._settle(chunk, one, *((FAILED, 0.0) if one.broken else (MOVED, None)))
             return
         counts = self.arm(one.canary)
         counts.calls += 1
@@ -379,26 +387,25 @@ class Window:
         if call.first and one.first is None and call.at <= one.since + rules.horizon_s:
             one.first = int(call.error or call.hung)
         if one.outcome == PENDING:
-            _count_call(one, call)
+            one.count(call)
         self._touch(chunk)
 
-    def _move(self, chunk: Chunk, one: Trajectory) -> None:
-        """Another answers from here on: a failure of the arm that broke, else no policy's doing.
-
-        What people say of it later is about the answers of another, so it counts for neither arm.
-        """
-        one.rated = one.violated = True
-        if one.broken:
-            self._settle(chunk, one, FAILED, 0.0)
-        else:
-            self._settle(chunk, one, MOVED, None)
-
-    def _score(self, score: Score, rules: Rules) -> None:
+    def _fold_score(self, score: Score, rules: Rules) -> None:
+        """Feedback and safety count once each, also those of trajectories that have settled."""
         place = self._places.get(key_of(score.trajectory_id))
         if place is None:
             return
         chunk, one = place
-        self._count_opinion(chunk, one, score)
+        counts = self.arm(one.canary)
+        if score.negative is not None and not one.rated:
+            one.rated = True
+            counts.rated += 1
+            counts.negative += score.negative
+            self.changed.add(chunk.number)
+        if score.violation and not one.violated:
+            one.violated = True
+            counts.violations += 1
+            self.changed.add(chunk.number)
         if one.outcome != PENDING or score.at > one.since + rules.horizon_s:
             return
         one.violation |= score.violation
@@ -425,53 +432,24 @@ class Window:
             counts.log_latency += math.log(max(one.latency_ms / one.calls, SHORTEST_MS))
         self._touch(chunk)
 
-    def _expire(self, batch: Batch, rules: Rules) -> None:
-        """Settle what is past the horizon. Chunks are in the order of starts."""
+    def _settle_overdue(self, batch: Batch, rules: Rules) -> None:
+        """Settle trajectories that are past the horizon. Chunks are in the order of starts."""
         now = batch.as_of if batch.read_until is None else batch.read_until
-        over, told = now - rules.horizon_s, batch.as_of - rules.horizon_s
+        overdue, scored = now - rules.horizon_s, batch.as_of - rules.horizon_s
         for chunk in self.open:
-            if chunk.trajectories[0].since >= over:
+            if chunk.trajectories[0].since >= overdue:
                 return
             for one in chunk.trajectories:
-                if one.since >= over or one.done:
+                if one.since >= overdue or one.done:
                     continue
                 if one.first is None:
                     one.first = 1
                     self._touch(chunk)
-                if one.outcome == PENDING and one.since < told:
+                if one.outcome == PENDING and one.since < scored:
                     self._settle(chunk, one, MISSING, None)
                 elif one.outcome == PENDING and one.since < now - rules.patience_s:
                     self._settle(chunk, one, UNSCORED, None)
 
-    def _count_opinion(self, chunk: Chunk, one: Trajectory, score: Score) -> None:
-        """Feedback and safety, also of trajectories that have settled; each counts once."""
-        counts = self.arm(one.canary)
-        if score.negative is not None and not one.rated:
-            one.rated = True
-            counts.rated += 1
-            counts.negative += score.negative
-            self.changed.add(chunk.number)
-        if score.violation and not one.violated:
-            one.violated = True
-            counts.violations += 1
-            self.changed.add(chunk.number)
-
     def _touch(self, chunk: Chunk) -> None:
         self.changed.add(chunk.number)
         self.stale.add(chunk.number)
-
-
-def _complete(chunk: Chunk) -> bool:
-    return len(chunk.trajectories) == BLOCK and all(one.done for one in chunk.trajectories)
-
-
-def _count_call(one: Trajectory, call: Call) -> None:
-    """Latency, and the two instants that tell a fallback: these are the same whatever comes twice."""
-    if call.error:
-        one.failed_until = call.ended if one.failed_until is None else max(call.ended, one.failed_until)
-        return
-    one.good_since = call.began if one.good_since is None else max(call.began, one.good_since)
-    one.hung |= call.hung
-    if call.latency_ms is not None:
-        one.calls += 1
-        one.latency_ms += min(call.latency_ms, LONGEST_MS)

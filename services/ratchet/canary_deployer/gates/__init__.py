@@ -1,7 +1,7 @@
-"""The gates before traffic, in the order in which they are asked: cheap ones first, then people.
+"""The gates before traffic, in the order in which the deployer asks them: cheap ones first, then an operator.
 
-Gates of other packages (`ratchet.plugins`) are asked where the settings name them, before people are.
-`shadow_replay` is asked after all others, and only where little traffic is all that keeps a candidate from starting.
+It asks the gates of other packages (`ratchet.plugins`) that the settings name before it asks an operator. It asks
+`shadow_replay` after all others, and only where little traffic is all that keeps a candidate from starting.
 """
 
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ GATES: PluginTable[BuildGate] = PluginTable(
 
 
 def build_gates(further: Sequence[str], tools: GateTools) -> dict[str, Gate]:
-    """The gates by name in the order of asking; `further` are those of other packages. Raises `ConfigError`."""
+    """The gates by name, in order; `further` are those of other packages. Raises `ConfigError` for unknown ones."""
     unknown = sorted(name for name in further if name not in GATES or name in GATES.built_in)
     if unknown:
-        brought = ", ".join(name for name in GATES if name not in GATES.built_in) or "none"
-        raise ConfigError(f"no package brings the gates {', '.join(unknown)}; installed packages bring: {brought}")
+        installed = ", ".join(name for name in GATES if name not in GATES.built_in) or "none"
+        raise ConfigError(f"no package brings the gates {', '.join(unknown)}; installed packages bring: {installed}")
     names = list(GATES.built_in)
-    before_people = names.index(approval.NAME)
-    return {name: GATES[name](tools) for name in (*names[:before_people], *further, *names[before_people:])}
+    operator = names.index(approval.NAME)
+    return {name: GATES[name](tools) for name in (*names[:operator], *further, *names[operator:])}
 
 
 __all__ = ["GATES", "build_gates"]

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ratchet.canary_deployer.domain.gating import APPROVAL
 from ratchet.canary_deployer.domain.rollout import NEEDS_APPROVAL, NOT_RUN, GateResult
 from ratchet.canary_deployer.gates.base import GateTools
 from ratchet.contract.state import PolicyVersion
 
-NAME = "approval"
+NAME = APPROVAL
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalGate:
-    """Asks; or lets pass, where another gate may still ask."""
+    """Asks an operator where that is required. Elsewhere it does not run, and another gate may still ask."""
 
     required: bool
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
-        """Never looks at the policy itself."""
+        """The same for every policy."""
         del stable
         if self.required:
             return GateResult(NAME, NEEDS_APPROVAL, f"an operator has to approve {candidate.name}")

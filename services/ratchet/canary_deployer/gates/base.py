@@ -1,4 +1,7 @@
-"""What every gate is: it looks at a candidate before traffic and says passed, failed or ask a person."""
+"""The interface of gates, and of the servers and commands that gates use.
+
+A gate checks a candidate before traffic. It passes, fails, or leaves the decision to an operator.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +21,24 @@ class Gate(Protocol):
     """One check of a candidate."""
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
-        """Look at the candidate. Raises `Unavailable` when that is impossible for now: it is asked again."""
+        """Check the candidate. Raises `Unavailable` when that is impossible for now: the deployer asks again."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the engine said to one prompt."""
+    """The engine's answer to one prompt."""
 
     logprobs: Sequence[float | None]
-    """Of the output's tokens; None or not finite where the engine could not say."""
+    """Of the output's tokens; None or not finite where the engine computed none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the engine said about a policy that it holds."""
+    """A policy that the engine holds."""
 
     compared: bool
-    """It compared its log-probabilities on the manifest's probe with the trainer's, and they match."""
+    """The engine compared its log-probabilities on the manifest's probe with the trainer's, and they match."""
 
 
 class Engine(Protocol):
@@ -71,8 +74,8 @@ class Heldout(Protocol):
         """Play all tasks."""
         ...
 
-    async def replay(self, policy: PolicyVersion) -> HeldoutRun:
-        """The same from memory, if this policy has played these tasks before."""
+    async def play_or_recall(self, policy: PolicyVersion) -> HeldoutRun:
+        """Play all tasks, or return the stored results of a policy that has played them before."""
         ...
 
 
@@ -91,11 +94,11 @@ class LoggedPrompts(msgspec.Struct, frozen=True, kw_only=True):
 
     prompts: list[LoggedPrompt]
     left_out: dict[str, int] = {}
-    """What was not taken, by reason."""
+    """How many prompts were left out, by reason."""
 
 
 class PromptLog(Protocol):
-    """The prompts that were logged."""
+    """Finds logged prompts."""
 
     async def prompts(self, candidate: PolicyVersion, limit: int) -> LoggedPrompts:
         """The newest ones that the candidate has not learned from. Raises `Unavailable` or `Rejected`."""
@@ -120,24 +123,24 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplayTools:
-    """What a shadow replay works with."""
+    """Servers, command and bounds of a shadow replay."""
 
     log: PromptLog
     player: Player
     judge: Judge
     prompts: int
-    """How many are asked for."""
+    """How many logged prompts the gate asks for."""
     fewest: int
-    """With fewer nothing is compared."""
+    """With fewer logged prompts the gate compares nothing."""
     margin: float
     confidence: float
     deadline_s: float
-    """For all answers; the evaluator has its own."""
+    """For all answers; the evaluator has a deadline of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateTools:
-    """What gates are built from."""
+    """Everything that a gate can be built from. A gate takes the members that it needs."""
 
     engine: Engine
     heldout: Heldout | None

@@ -14,7 +14,7 @@ from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.gating import HELDOUT
 from ratchet.canary_deployer.domain.paired import compare, paired_differences
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, PASSED, GateResult
-from ratchet.canary_deployer.domain.summary import share
+from ratchet.canary_deployer.domain.summary import ratio
 from ratchet.canary_deployer.gates.base import GateTools, Heldout, HeldoutRun
 from ratchet.contract.state import PolicyVersion
 
@@ -23,7 +23,7 @@ NAME = HELDOUT
 
 @dataclass(frozen=True, slots=True)
 class HeldoutGate:
-    """Paired by task; stable's results are remembered."""
+    """Pairs both policies' scores by task; stable's results are remembered."""
 
     heldout: Heldout | None
     margin: float
@@ -35,39 +35,34 @@ class HeldoutGate:
             return GateResult(NAME, NEEDS_APPROVAL, "no held-out command is configured")
         if stable is None:
             return GateResult(NAME, NEEDS_APPROVAL, "there is no stable policy to compare with")
-        usual = await self.heldout.replay(stable)
+        usual = await self.heldout.play_or_recall(stable)
         if usual.problem is not None or not usual.played.scores:
-            problem = usual.problem or "it reported no task"
-            return GateResult(
-                NAME, NEEDS_APPROVAL, f"stable's held-out run is no use: {problem}", _run("stable", usual)
-            )
+            reason = f"stable's held-out run is no use: {usual.problem or 'it reported no task'}"
+            return GateResult(NAME, NEEDS_APPROVAL, reason, _figures("stable", usual))
         fresh = await self.heldout.play(candidate)
-        evidence = {**_run("candidate", fresh), **_run("stable", usual)}
+        evidence = {**_figures("candidate", fresh), **_figures("stable", usual)}
         if fresh.problem is not None:
             return GateResult(NAME, FAILED, f"held-out run: {fresh.problem}", evidence)
-        return self._judged(fresh, usual, evidence)
-
-    def _judged(self, fresh: HeldoutRun, usual: HeldoutRun, evidence: JsonObject) -> GateResult:
         differences = paired_differences(fresh.played.scores, usual.played.scores)
         comparison = compare(differences, self.confidence, self.margin)
         missing = len(usual.played.scores.keys() - fresh.played.scores.keys())
-        evidence |= {**comparison.shown(), "missing_tasks": missing}
-        return GateResult(NAME, PASSED if comparison.passed else FAILED, comparison.in_words(), evidence)
+        evidence |= {**comparison.figures(), "missing_tasks": missing}
+        return GateResult(NAME, PASSED if comparison.passed else FAILED, comparison.sentence(), evidence)
 
 
 def build(tools: GateTools) -> HeldoutGate:
     return HeldoutGate(tools.heldout, tools.heldout_margin, tools.heldout_confidence)
 
 
-def _run(who: str, run: HeldoutRun) -> JsonObject:
+def _figures(policy: str, run: HeldoutRun) -> JsonObject:
     played = run.played
     mean = played.mean_score
     return {
-        f"{who}_tasks": len(played.scores),
-        f"{who}_success": share(played.successes, played.tries, "no tasks"),
-        **({f"{who}_score": round(mean, 4)} if mean is not None else {}),
-        f"{who}_valid_calls": share(played.valid_calls, played.calls, "no calls"),
-        f"{who}_malformed_lines": played.malformed,
-        f"{who}_seconds": round(run.seconds, 2),
-        f"{who}_cached": run.cached,
+        f"{policy}_tasks": len(played.scores),
+        f"{policy}_success": ratio(played.successes, played.tries, "no tasks"),
+        **({f"{policy}_score": round(mean, 4)} if mean is not None else {}),
+        f"{policy}_valid_calls": ratio(played.valid_calls, played.calls, "no calls"),
+        f"{policy}_malformed_lines": played.malformed,
+        f"{policy}_seconds": round(run.seconds, 2),
+        f"{policy}_cached": run.cached,
     }

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ratchet.canary_deployer.domain.gating import PROBE
 from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult
 from ratchet.canary_deployer.gates.base import Engine, GateTools
 from ratchet.contract.state import PolicyVersion
 from ratchet.errors import Rejected
 
-NAME = "probe"
+NAME = PROBE
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeGate:
-    """The gate reports what the engine said while it loaded."""
+    """Reports how the engine loaded the policy."""
 
     engine: Engine
 
@@ -31,10 +32,10 @@ class ProbeGate:
             return GateResult(NAME, FAILED, f"the engine cannot serve it: {error}", evidence)
         if stable is not None:
             await self.engine.load(stable)
-        compared = (
+        result = (
             "its log-probabilities on the probe match" if loaded.compared else "log-probabilities were not compared"
         )
-        return GateResult(NAME, PASSED, f"loaded; {compared}", {**evidence, "compared": loaded.compared})
+        return GateResult(NAME, PASSED, f"loaded; {result}", {**evidence, "compared": loaded.compared})
 
 
 def build(tools: GateTools) -> ProbeGate:

@@ -1,9 +1,14 @@
 """Gate `shadow_replay`: candidate and stable answer logged prompts once, and the role's evaluator judges both.
 
-It is asked only where little traffic is all that keeps a candidate from starting, and it refuses nothing: a candidate
-that passed starts at a higher weight; after every other outcome an operator decides (`gating.timely_decision`). No tool
-is called, no answer reaches a user. Both policies are asked by name, so that their answers are in no statistic and no
-training.
+The deployer asks it only where little traffic is all that keeps a candidate from starting, and it refuses nothing: a
+candidate that passed starts at a higher weight; after every other outcome an operator decides
+(`gating.timely_decision`). No tool is called, no answer reaches a user. The gate asks both policies by name, so that
+their answers are in no statistic and no training.
+
+The evaluator sees every answer under an id that names no policy, in an order that follows from these ids. A missing
+answer or judgement counts with the value that is worst for the candidate: 0 for the candidate, 1 for stable. A next
+call is not a trajectory: that its answers are as good says nothing of where they lead. So a passed replay gives a
+higher first weight, and is in no test of traffic.
 """
 
 from __future__ import annotations
@@ -11,31 +16,30 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ratchet.bus.message import JsonObject, named_id
 from ratchet.canary_deployer.domain.gating import REPLAY
 from ratchet.canary_deployer.domain.paired import Played, compare
 from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, PASSED, GateResult
-from ratchet.canary_deployer.gates.base import GateTools, LoggedPrompt, LoggedPrompts, ReplayTools
+from ratchet.canary_deployer.gates.base import GateTools, LoggedPrompt, LoggedPrompts, Player, ReplayTools
 from ratchet.contract.state import PolicyVersion
 from ratchet.errors import Rejected, Unavailable
 
 NAME = REPLAY
+NOT_TRAFFIC = "replay, not traffic"
+"""Every record, event and line about such a comparison contains these words."""
 AT_A_TIME = 4
 """Prompts that are asked at the same time: the engine serves users meanwhile."""
 
 
-NOT_TRAFFIC = "replay, not traffic"
-"""What every record, event and line says of such a comparison."""
-
-
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One prompt, and what each policy answered; None where it did not."""
+    """One prompt, and each policy's answer; None where it did not answer."""
 
     candidate_id: str
+    """Stands for the candidate's answer, and names no policy; so does `stable_id` for stable's."""
     stable_id: str
     prompt: JsonObject
     """`messages` and `tools`."""
@@ -43,125 +47,107 @@ class Pair:
     stable: JsonObject | None
 
     @property
-    def to_judge(self) -> list[JsonObject]:
-        """The answers as the evaluator is given them."""
+    def questions(self) -> list[JsonObject]:
+        """The answers as the evaluator gets them."""
         answers = ((self.candidate_id, self.candidate), (self.stable_id, self.stable))
         return [{"task": task, **self.prompt, "answer": answer} for task, answer in answers if answer is not None]
 
 
-def answer_id(turn_id: str, digest: str) -> str:
-    """Stands for the answer of a policy to the prompt of a call."""
-    return named_id("replay", turn_id, digest)
-
-
-def to_judge(pairs: Sequence[Pair]) -> list[JsonObject]:
-    """All answers, in the order of their ids."""
-    return sorted((answer for pair in pairs for answer in pair.to_judge), key=lambda answer: str(answer["task"]))
-
-
-def misjudged(played: Played, given: Collection[str]) -> str | None:
-    """Why judgements cannot be used, None when they can."""
-    if played.scores.keys() - set(given):
-        return "it judged answers that it was not given"
-    if played.tries > len(played.scores):
-        return "it judged an answer more than once"
-    return None if played.scores else "it judged no answer"
-
-
-def differences(pairs: Sequence[Pair], scores: Mapping[str, float]) -> list[float]:
-    """Candidate minus stable, by prompt."""
-    return [scores.get(pair.candidate_id, 0.0) - scores.get(pair.stable_id, 1.0) for pair in pairs]
-
-
 @dataclass(frozen=True, slots=True)
 class ReplayGate:
-    """What is missing, in words, is no comparison: the outcome is `not_run`."""
+    """Compares answers where it can. Where it cannot, its outcome is `not_run`, and the reason says why."""
 
     tools: ReplayTools | None
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
-        """Never raises `Unavailable`: a person is asked at once, as without a replay."""
-        if self.tools is None:
+        """Never raises `Unavailable`: the deployer asks an operator at once, as without a replay."""
+        tools = self.tools
+        if tools is None:
             return _not_run("no evaluator is configured (RATCHET_CANARY_REPLAY_COMMAND)")
         if stable is None:
             return _not_run("there is no stable policy to compare with")
         try:
-            logged = await self.tools.log.prompts(candidate, self.tools.prompts)
+            logged = await tools.log.prompts(candidate, tools.prompts)
         except (Unavailable, Rejected) as error:
             return _not_run(str(error))
-        if len(logged.prompts) < self.tools.fewest:
-            few = f"{len(logged.prompts)} logged prompts that it has not learned from, {self.tools.fewest} are needed"
+        if len(logged.prompts) < tools.fewest:
+            few = f"{len(logged.prompts)} logged prompts that it has not learned from, {tools.fewest} are needed"
             return _not_run(few, {"prompts": len(logged.prompts), "left_out": logged.left_out})
-        return await _compared(self.tools, candidate, stable, logged)
+        return await _replay(tools, candidate, stable, logged)
 
 
 def build(tools: GateTools) -> ReplayGate:
     return ReplayGate(tools.replay)
 
 
-async def _compared(
+async def _replay(
     tools: ReplayTools, candidate: PolicyVersion, stable: PolicyVersion, logged: LoggedPrompts
 ) -> GateResult:
-    """Both policies on all prompts."""
-    evidence: JsonObject = {"prompts": len(logged.prompts), "left_out": logged.left_out}
+    """Both policies answer; the evaluator judges all answers, in the order of their ids; prompts pair the scores."""
     started = time.monotonic()
+    turns = "\n".join(sorted(prompt.turn_id for prompt in logged.prompts))
+    evidence: JsonObject = {"prompts": len(logged.prompts), "left_out": logged.left_out}
     try:
         async with asyncio.timeout(tools.deadline_s):
-            pairs = await _answered(tools, candidate, stable, logged.prompts)
+            pairs = await _ask_both(tools.player, candidate, stable, logged.prompts)
     except TimeoutError:
         return _not_run(f"not all prompts were answered after {tools.deadline_s:g} s", evidence)
-    evidence |= _answers(pairs, logged.prompts) | {"seconds": round(time.monotonic() - started, 1)}
+    evidence |= {
+        "candidate_unanswered": sum(pair.candidate is None for pair in pairs),
+        "stable_unanswered": sum(pair.stable is None for pair in pairs),
+        "turns_digest": hashlib.sha256(turns.encode()).hexdigest(),
+        "seconds": round(time.monotonic() - started, 1),
+    }
     if all(pair.stable is None for pair in pairs):
         return _not_run("stable answered no prompt", evidence)
-    given = to_judge(pairs)
-    run = await tools.judge.judge(candidate.role, given)
-    evidence |= {"unjudged": len(given) - len(run.played.scores), "malformed_lines": run.played.malformed}
-    problem = run.problem or misjudged(run.played, {str(answer["task"]) for answer in given})
+    questions = sorted((one for pair in pairs for one in pair.questions), key=lambda one: str(one["task"]))
+    run = await tools.judge.judge(candidate.role, questions)
+    scores = run.played.scores
+    evidence |= {"unjudged": len(questions) - len(scores), "malformed_lines": run.played.malformed}
+    problem = run.problem or _misjudged(run.played, {str(one["task"]) for one in questions})
     if problem is not None:
         return _not_run(f"the evaluator's judgement is no use: {problem}", evidence)
-    found = compare(differences(pairs, run.played.scores), tools.confidence, tools.margin)
-    outcome = PASSED if found.passed else FAILED
-    return GateResult(NAME, outcome, f"{NOT_TRAFFIC}: {found.in_words()}", {**evidence, **found.shown()})
+    differences = [scores.get(pair.candidate_id, 0.0) - scores.get(pair.stable_id, 1.0) for pair in pairs]
+    comparison = compare(differences, tools.confidence, tools.margin)
+    outcome = PASSED if comparison.passed else FAILED
+    return GateResult(NAME, outcome, f"{NOT_TRAFFIC}: {comparison.sentence()}", {**evidence, **comparison.figures()})
 
 
-async def _answered(
-    tools: ReplayTools, candidate: PolicyVersion, stable: PolicyVersion, prompts: Sequence[LoggedPrompt]
+async def _ask_both(
+    player: Player, candidate: PolicyVersion, stable: PolicyVersion, prompts: Sequence[LoggedPrompt]
 ) -> list[Pair]:
-    """Every prompt, asked of both policies."""
+    """Asks both policies every prompt. A policy that cannot answer one has None there."""
     room = asyncio.Semaphore(AT_A_TIME)
 
-    async def pair(prompt: LoggedPrompt) -> Pair:
+    async def answer(policy: PolicyVersion, prompt: LoggedPrompt) -> JsonObject | None:
+        try:
+            return await player.complete(policy, prompt)
+        except (Rejected, Unavailable):
+            return None
+
+    async def ask(prompt: LoggedPrompt) -> Pair:
         async with room:
-            fresh, usual = await _answer(tools, candidate, prompt), await _answer(tools, stable, prompt)
+            fresh, usual = await answer(candidate, prompt), await answer(stable, prompt)
         return Pair(
-            candidate_id=answer_id(prompt.turn_id, candidate.digest),
-            stable_id=answer_id(prompt.turn_id, stable.digest),
+            candidate_id=named_id("replay", prompt.turn_id, candidate.digest),
+            stable_id=named_id("replay", prompt.turn_id, stable.digest),
             prompt={"messages": prompt.messages, "tools": prompt.tools},
             candidate=fresh,
             stable=usual,
         )
 
     async with asyncio.TaskGroup() as group:
-        asking = [group.create_task(pair(prompt)) for prompt in prompts]
-    return [task.result() for task in asking]
+        tasks = [group.create_task(ask(prompt)) for prompt in prompts]
+    return [task.result() for task in tasks]
 
 
-async def _answer(tools: ReplayTools, policy: PolicyVersion, prompt: LoggedPrompt) -> JsonObject | None:
-    """One answer; None where there is none, which counts as worst for the candidate."""
-    try:
-        return await tools.player.complete(policy, prompt)
-    except (Rejected, Unavailable):
-        return None
-
-
-def _answers(pairs: Sequence[Pair], prompts: Sequence[LoggedPrompt]) -> JsonObject:
-    """What was asked, and who did not answer."""
-    turns = "\n".join(sorted(prompt.turn_id for prompt in prompts))
-    return {
-        "candidate_unanswered": sum(pair.candidate is None for pair in pairs),
-        "stable_unanswered": sum(pair.stable is None for pair in pairs),
-        "turns_digest": hashlib.sha256(turns.encode()).hexdigest(),
-    }
+def _misjudged(played: Played, tasks: set[str]) -> str | None:
+    """Why judgements of these tasks cannot be used; None when they can."""
+    if played.scores.keys() - tasks:
+        return "it judged answers that it was not given"
+    if played.tries > len(played.scores):
+        return "it judged an answer more than once"
+    return None if played.scores else "it judged no answer"
 
 
 def _not_run(why: str, evidence: JsonObject | None = None) -> GateResult:
