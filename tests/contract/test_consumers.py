@@ -16,6 +16,7 @@ from ratchet.reward_computer import app as reward
 from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.rl_coordinator import app as coordinator
 from ratchet.rl_coordinator.settings import Settings as CoordinatorSettings
+from ratchet.rl_coordinator.triggers import load_recipes
 from ratchet.service.http import HttpServer
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
@@ -42,8 +43,8 @@ async def rewarding(bus: FakeBus) -> None:
 
 async def coordinating(bus: FakeBus) -> None:
     settings = CoordinatorSettings(port=0)
-    stores = coordinator.Stores(bus, Warehouse(NOWHERE, "none"), Objects(settings.shared))
-    app = await coordinator.assembled(settings, stores, *coordinator.rules_of(settings))
+    warehouse, objects = Warehouse(NOWHERE, "none"), Objects(settings.shared)
+    app = await coordinator.assembled(settings, load_recipes(settings), bus=bus, warehouse=warehouse, objects=objects)
     async with running(*(part for part in app.components if isinstance(part, HttpServer))):
         pass  # its port is closed again
 

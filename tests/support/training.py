@@ -32,7 +32,7 @@ from ratchet.contract.trajectory import (
     TurnResult,
 )
 from ratchet.contract.turn import EngineInfo, PromptTokens, Sampling, Trainable, Turn, Usage
-from ratchet.rl_coordinator.jobs.domain.jobs import accept
+from ratchet.rl_coordinator.jobs.domain.jobs import Counted, accept
 from ratchet.rules.recorded import ids_digest
 from ratchet.rules.training_options import Amounts
 
@@ -68,7 +68,7 @@ def request(name: str = "job", role: str = "support", **changes: Any) -> Trainin
 
 def job(name: str = "job", *, state: str = "queued", attempt: int = 1, announced: bool = True, **changes: Any) -> Job:
     asked = changes.pop("request", None) or request(name, priority=changes.get("priority", "normal"))
-    fresh = accept(asked, pool="default", rewarded=0, now=changes.pop("created_at", NOON))
+    fresh = accept(asked, pool="default", counted=Counted(), now=changes.pop("created_at", NOON))
     announcement = f"{attempt}:{state}" if announced else None
     return msgspec.structs.replace(fresh, state=state, attempt=attempt, announced=announcement, **changes)
 

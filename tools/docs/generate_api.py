@@ -14,9 +14,7 @@ from http_reference import Document, http_page
 from training_reference import training_page
 
 from ratchet.canary_deployer.http_api import Api
-from ratchet.rl_coordinator.http import JobRoutes, StatusRoutes, http_app
-from ratchet.rl_coordinator.registry.http_registry import RegistryRoutes
-from ratchet.rl_coordinator.registry.http_replay import ReplayRoutes
+from ratchet.rl_coordinator.http import http_app
 
 ROOT = Path(__file__).parents[2]
 HTTP = ROOT / "contracts" / "http"
@@ -27,17 +25,7 @@ NOTHING: Any = None
 
 def coordinator_document() -> Document:
     """What the coordinator itself serves at /openapi.json."""
-    jobs = JobRoutes(
-        intake=NOTHING,
-        coordinator=NOTHING,
-        store=NOTHING,
-        dispatcher=NOTHING,
-        training_enabled=True,
-        now=NOTHING,
-    )
-    models = RegistryRoutes(policies=NOTHING, provenance=NOTHING, jobs=NOTHING, history=NOTHING, now=NOTHING)
-    status, replay = StatusRoutes(NOTHING, NOTHING, NOTHING), ReplayRoutes(NOTHING)
-    return http_app({}, [jobs, models, status, replay]).openapi()
+    return http_app({}, jobs=NOTHING, registry=NOTHING, triggers=NOTHING, now=NOTHING).openapi()
 
 
 def deployer_document() -> Document:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES, RetryRule
+from ratchet.rl_coordinator.jobs.domain import DEFAULT_RETRIES, RetryRule
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.service.settings import SharedSettings
 
@@ -24,13 +24,13 @@ class Settings(BaseSettings):
     port: int = 8081
     """Port of the HTTP API; 0 picks a free one."""
     training_enabled: bool = True
-    """When false, requests are refused with a reason and nothing is trained."""
+    """When false, the coordinator refuses requests with a reason and trains nothing."""
     algorithms: frozenset[str] = Field(default_factory=lambda: frozenset(ALGORITHMS))
-    """What this installation's workers can run."""
+    """Algorithms that this installation's workers can run."""
     slots: Mapping[str, int] = {"default": 1}
     """By pool: how many jobs may run at a time. Jobs that ask for a GPU use the pool `gpu` where there is one."""
     ageing_s: float = 1800.0
-    """A job is put off by this long for each priority below `urgent`, and overtaken by nothing that comes later."""
+    """Each priority below `urgent` puts a job off by this long; no job that comes later still overtakes it."""
     lease_s: float = 30.0
     """A worker that is silent for longer loses its job to another one."""
     max_attempts: int = 5
@@ -40,34 +40,34 @@ class Settings(BaseSettings):
     job_retention_s: float = Field(default=90 * 86_400, gt=0)
     """Ended jobs are kept this long, and the last one of each role and algorithm; the history in ClickHouse has all."""
     tick_s: float = 0.5
-    """How often jobs are looked at."""
+    """How often the coordinator brings jobs up to date and fills free slots."""
     threshold: int = 5000
     """New rewarded trajectories of a role that start its training, where its recipe names no other number."""
     trigger_tick_s: float = 5.0
-    """How often the counters are looked at."""
+    """How often the coordinator compares the counters with the thresholds."""
     recipes: Mapping[str, Mapping[str, Any]] = {}
     """What a trigger trains, by role (`*` for all others): {"config": training_config, "threshold"?, "priority"?}."""
     preference_threshold: int = 500
     """New preferences of a role that start its training, where its entry in `preference_recipes` names no number."""
     preference_recipes: Mapping[str, Mapping[str, Any]] = {}
     """What new preferences train, by role, in the form of `recipes`; the algorithm is one that learns from pairs.
-    Empty: nothing is trained for them."""
+    Empty: new preferences start no training."""
     recipes_file: Path | None = None
     """JSON file with more recipes; those in `recipes` come first."""
     history_limit: int = 200_000
     """Most recent trajectories of a role that a snapshot is selected from, and its baselines are computed over. A
     `sample_size` above it is refused. A worker holds its whole snapshot in memory."""
     history_days: float = Field(default=90, gt=0)
-    """Trajectories that were stored longer ago are not chosen from: a snapshot's cost does not grow with history."""
+    """A snapshot takes no trajectory that was stored longer ago: its cost does not grow with history."""
     minimum_trajectories: int = 8
-    """A job that learns from rewards (rloo, grpo, reinforce, ppo) and has fewer is refused: it compares tries with each
-    other. A floor against nothing at all: with less than a batch, an epoch is one train step over what there is."""
+    """The coordinator refuses a job that learns from rewards (rloo, grpo, reinforce, ppo) and has fewer: it compares
+    tries with each other. A low floor: with less than a batch, an epoch is one train step over all rows."""
     minimum_pairs: int = 8
-    """A job that learns from preference pairs and has fewer is refused. A floor against nothing at all: below some 500
-    pairs, DPO shows little."""
+    """The coordinator refuses a job that learns from preference pairs and has fewer. A low floor: below some 500 pairs,
+    DPO shows little."""
     pairs_per_group: int = Field(default=4, ge=1)
     """Most pairs of one task in a snapshot, the newest; pairs without a group key, as people give, are not bounded."""
     minimum_labels: int = 8
     """The same for a job that learns from thumbs; it needs both kinds of them."""
     chunk: int = 250
-    """Trajectories that are read from the warehouse at a time while a snapshot is written."""
+    """Trajectories that the coordinator reads from the warehouse at a time while it writes a snapshot."""

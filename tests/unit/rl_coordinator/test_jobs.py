@@ -1,4 +1,4 @@
-"""A job moves forward only, and only its present worker's word moves it."""
+"""A job moves forward only, and only a status of its present attempt moves it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ratchet.contract.training import (
 )
 from ratchet.errors import Rejected
 from ratchet.rl_coordinator.jobs.domain import jobs
-from ratchet.rl_coordinator.jobs.domain.jobs import RANK, TERMINAL, Limits
+from ratchet.rl_coordinator.jobs.domain.jobs import RANK, TERMINAL, Counted, Limits
 from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES
 from tests.support.training import NOON, after, changed, config, job, request
 
@@ -34,7 +34,7 @@ def running(**changes: object) -> Job:
 
 
 def test_a_job_goes_from_the_queue_through_a_worker_to_its_policy() -> None:
-    queued = jobs.accept(request(), pool="default", rewarded=7, now=NOON)
+    queued = jobs.accept(request(), pool="default", counted=Counted(rewarded=7, preferences=3), now=NOON)
     dispatched = jobs.dispatch(queued, after(1))
     at_work = jobs.fold(
         dispatched,
@@ -50,6 +50,7 @@ def test_a_job_goes_from_the_queue_through_a_worker_to_its_policy() -> None:
         "completed",
     ]
     assert (at_work.worker, at_work.progress, at_work.started_at) == ("w1", Progress(current_step=3), after(2))
+    assert (queued.rewarded, queued.preferences) == (7, 3)
     assert (done.artifacts, done.finished_at, done.worker) == (Artifacts(digest="a" * 64), after(9), "w1")
 
 
@@ -67,7 +68,7 @@ def test_an_ended_job_stays_as_it_is(end: str, word: str) -> None:
     assert jobs.fold(ended, status(ended, word), after(5), LIMITS) == ended
 
 
-def test_a_job_knows_the_event_that_brought_it_where_it_is() -> None:
+def test_a_job_names_the_event_that_brought_it_to_its_attempt_and_state() -> None:
     asked = Cause(event_id="the-request", correlation_id="the-root")
     dispatched = job(state="dispatched", cause=asked)
     begun = status(dispatched, "running")
@@ -80,7 +81,7 @@ def test_a_job_knows_the_event_that_brought_it_where_it_is() -> None:
     assert (retried.attempt, retried.cause) == (2, Cause(event_id=lost.event_id, correlation_id="the-root"))
 
 
-def test_a_queued_job_has_no_worker_that_could_speak_for_it() -> None:
+def test_a_status_does_not_move_a_queued_job_which_has_no_worker() -> None:
     waiting = job(attempt=2)
     assert jobs.fold(waiting, status(waiting, "running"), after(5), LIMITS) == waiting
 
@@ -102,7 +103,7 @@ def test_cancelling_a_queued_job_ends_it_at_once() -> None:
     assert jobs.cancel(job(), after(1)).state == JobState.CANCELLED
 
 
-def test_cancelling_a_running_job_asks_its_worker_and_waits_for_the_answer() -> None:
+def test_cancelling_a_running_job_asks_its_worker_and_waits_for_its_status() -> None:
     asked = jobs.cancel(running(), after(1))
     assert (asked.state, asked.cancel_requested) == ("running", True)
     assert jobs.cancel(asked, after(2)) == asked
@@ -190,8 +191,8 @@ def test_a_failure_after_a_cancel_is_a_cancelled_job() -> None:
 
 def test_a_job_past_its_deadline_leaves_the_queue() -> None:
     late = job(request=request(deadline=after(10)))
-    assert jobs.overdue(late, after(10)) == late
-    ended = jobs.overdue(late, after(11))
+    assert jobs.fail_overdue(late, after(10)) == late
+    ended = jobs.fail_overdue(late, after(11))
     assert (ended.state, ended.error and ended.error.code) == ("failed", "TIMEOUT")
 
 
@@ -206,14 +207,14 @@ events = st.one_of(
 
 
 def happen(current: Job, event: tuple, second: int) -> Job:
-    """The job after an event, legal or not: what is illegal is refused and changes nothing."""
+    """The job after an event, legal or not: an illegal one is refused and changes nothing."""
     now = after(second)
     try:
         match event:
             case ("status", word, offset, code):
                 error = TrainingError(code=code, message="m") if word == "failed" else None
-                told = status(current, word, attempt=current.attempt + offset, error=error)
-                return jobs.fold(current, told, now, LIMITS)
+                heard = status(current, word, attempt=current.attempt + offset, error=error)
+                return jobs.fold(current, heard, now, LIMITS)
             case ("expire", silence):
                 return jobs.expire(current, listening_since=after(second - silence), now=now, limits=LIMITS)
             case ("dispatch",):
@@ -225,8 +226,8 @@ def happen(current: Job, event: tuple, second: int) -> Job:
 
 
 @given(st.lists(events, max_size=60))
-def test_whatever_is_said_a_job_never_goes_back_and_never_leaves_its_end(story: list[tuple]) -> None:
-    current = jobs.accept(request(), pool="default", rewarded=0, now=NOON)
+def test_no_series_of_events_moves_a_job_back_or_out_of_its_end(story: list[tuple]) -> None:
+    current = jobs.accept(request(), pool="default", counted=Counted(), now=NOON)
     for second, event in enumerate(story):
         following = happen(current, event, second)
         before = (current.attempt, RANK[JobState(current.state)])

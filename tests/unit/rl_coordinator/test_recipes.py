@@ -9,13 +9,11 @@ import pytest
 
 from ratchet.contract.training import Dataset
 from ratchet.errors import ConfigError
-from ratchet.rl_coordinator.jobs.domain.requests import Abilities
+from ratchet.rl_coordinator.jobs.domain import Abilities
 from ratchet.rl_coordinator.triggers.recipes import read_recipes, recipe_for
 from tests.support.training import AMOUNTS, config
 
 OFFERED = Abilities(training_enabled=True, algorithms=frozenset({"sft", "rloo"}), amounts=AMOUNTS)
-
-
 FEW = Dataset(source="clickhouse", sample_size=7)
 
 
@@ -38,7 +36,7 @@ def test_a_role_without_a_recipe_is_trained_by_hand_unless_there_is_one_for_all(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "reason"),
     [
         (entry(treshold=7), "unknown field `treshold`"),
         ({}, "missing required field `config`"),
@@ -51,7 +49,7 @@ def test_a_role_without_a_recipe_is_trained_by_hand_unless_there_is_one_for_all(
         ),
     ],
 )
-def test_a_recipe_that_could_never_be_run_stops_the_start(wrong: dict[str, Any], said: str) -> None:
+def test_a_recipe_that_could_never_be_run_stops_the_start(wrong: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match="training recipe of role support") as raised:
         read_recipes({"support": wrong}, 5000, OFFERED)
-    assert said in str(raised.value)
+    assert reason in str(raised.value)

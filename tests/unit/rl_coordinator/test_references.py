@@ -1,4 +1,4 @@
-"""A snapshot or an adapter of another role is refused before anybody trains on it."""
+"""A snapshot or an adapter of another role is refused before a job trains on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ratchet.contract.policy_manifest import PolicyManifest
 from ratchet.contract.training import SnapshotRef
 from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.errors import Rejected
-from ratchet.rl_coordinator.jobs.references import given_snapshot, require_own_policy
+from ratchet.rl_coordinator.jobs.exporter import own_snapshot
+from ratchet.rl_coordinator.jobs.feasibility import require_own_policy
 from ratchet.stores.policies import publish_policy
 from tests.support.blobs import MemoryBlobs
 from tests.support.hostile import DAMAGED_JSON
@@ -35,26 +36,26 @@ def policy(blobs: MemoryBlobs, kind: str, role: str) -> str:
 
 def test_a_snapshot_of_the_role_is_taken_and_one_of_another_is_refused(blobs: MemoryBlobs) -> None:
     snapshots = Snapshots(blobs, "test")
-    assert given_snapshot(snapshots, snapshot(blobs, "support"), "support").rows == 1
+    assert own_snapshot(snapshots, snapshot(blobs, "support"), "support").rows == 1
     with pytest.raises(Rejected, match=r"is of role sales, not of support"):
-        given_snapshot(snapshots, snapshot(blobs, "sales"), "support")
+        own_snapshot(snapshots, snapshot(blobs, "sales"), "support")
 
 
-def test_a_snapshot_that_is_not_there_or_not_the_one_that_was_named_is_refused(blobs: MemoryBlobs) -> None:
+def test_a_snapshot_that_does_not_exist_or_has_another_digest_is_refused(blobs: MemoryBlobs) -> None:
     snapshots, ref = Snapshots(blobs, "test"), snapshot(blobs, "support")
     for wrong in (SnapshotRef(uri="s3://test/none.json", digest="0" * 64), SnapshotRef(uri=ref.uri, digest="0" * 64)):
         with pytest.raises(Rejected, match=r"dataset\.snapshot"):
-            given_snapshot(snapshots, wrong, "support")
+            own_snapshot(snapshots, wrong, "support")
 
 
 @pytest.mark.parametrize("body", DAMAGED_JSON, ids=lambda body: repr(body[:20]))
-def test_what_cannot_be_read_is_no_snapshot(blobs: MemoryBlobs, body: bytes) -> None:
+def test_a_document_that_is_not_a_manifest_is_refused(blobs: MemoryBlobs, body: bytes) -> None:
     stored = blobs.put(body, "snapshots", ".json")
     with pytest.raises(Rejected, match="is not a snapshot manifest"):
-        given_snapshot(Snapshots(blobs, "test"), SnapshotRef(uri=stored.uri, digest=stored.sha256), "support")
+        own_snapshot(Snapshots(blobs, "test"), SnapshotRef(uri=stored.uri, digest=stored.sha256), "support")
 
 
-def test_an_adapter_must_be_the_roles_own_and_a_model_may_be_anybodys(blobs: MemoryBlobs) -> None:
+def test_an_adapter_must_be_the_roles_own_and_a_model_may_be_of_any_role(blobs: MemoryBlobs) -> None:
     require_own_policy(blobs, policy(blobs, "adapter", "support"), "support")
     require_own_policy(blobs, policy(blobs, "model", "sales"), "support")
     with pytest.raises(Rejected, match="is an adapter of role sales, not of support"):

@@ -1,4 +1,4 @@
-"""A request that cannot be run is refused with sentences that say why."""
+"""A request that cannot run is refused with sentences that say why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ratchet.contract.training import (
     Lora,
     SnapshotRef,
 )
-from ratchet.rl_coordinator.jobs.domain.requests import Abilities, continues_stable, problems
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities, problems
 from ratchet.rules.training_options import Amounts
 from tests.support.training import AMOUNTS, after, config, request
 
@@ -30,23 +30,24 @@ def dataset(source: str = "clickhouse", **changes: Any) -> Dataset:
     return Dataset(source=source, sample_size=10, **changes)
 
 
-def found(algorithm: str = "rloo", **changes: Any) -> list[str]:
+def reasons_against(algorithm: str = "rloo", **changes: Any) -> list[str]:
     return problems(request(training_config=config(algorithm, **changes)), ABILITIES)
 
 
 @pytest.mark.parametrize("algorithm", ["sft", "rloo", "ppo"])
 def test_a_reasonable_request_has_no_problems(algorithm: str) -> None:
-    assert found(algorithm, dataset=dataset(), compute=Compute(gpu_type="any")) == []
+    assert reasons_against(algorithm, dataset=dataset(), compute=Compute(gpu_type="any")) == []
 
 
 def test_a_snapshot_can_be_trained_on_again() -> None:
-    assert found(dataset=dataset("s3", snapshot=SNAPSHOT)) == []
+    assert reasons_against(dataset=dataset("s3", snapshot=SNAPSHOT)) == []
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "reason"),
     [
         ({"algorithm": "dpo"}, "algorithm 'dpo' is not offered"),
+        ({"algorithm": "magic", "dataset": dataset(reward_transform="negate")}, "algorithm 'magic' is not offered"),
         ({"dataset": dataset("s3")}, "needs dataset.snapshot"),
         ({"dataset": dataset("local")}, "not local files"),
         ({"dataset": dataset("nats_stream")}, "from ClickHouse"),
@@ -68,25 +69,25 @@ def test_a_snapshot_can_be_trained_on_again() -> None:
         ({"algorithm": "sft", "hyperparameters": Hyperparameters(clip_epsilon=0.2)}, "no hyperparameter clip_epsilon"),
     ],
 )
-def test_each_problem_is_told(changes: dict[str, Any], said: str) -> None:
-    (problem,) = found(**changes)
-    assert said in problem
+def test_each_problem_is_named(changes: dict[str, Any], reason: str) -> None:
+    (problem,) = reasons_against(**changes)
+    assert reason in problem
 
 
-@pytest.mark.parametrize("asked", [Evaluation(metrics=["reward"]), Evaluation(benchmark_tasks=["airline"])])
-def test_an_evaluation_that_no_job_does_is_refused_and_not_dropped(asked: Evaluation) -> None:
-    (problem,) = problems(request(evaluation=asked), ABILITIES)
+@pytest.mark.parametrize("evaluation", [Evaluation(metrics=["reward"]), Evaluation(benchmark_tasks=["airline"])])
+def test_an_evaluation_that_no_job_does_is_refused_and_not_dropped(evaluation: Evaluation) -> None:
+    (problem,) = problems(request(evaluation=evaluation), ABILITIES)
     assert "leave it out" in problem
-    assert problems(request(evaluation=replace(asked, enabled=False)), ABILITIES) == []
+    assert problems(request(evaluation=replace(evaluation, enabled=False)), ABILITIES) == []
 
 
-def test_all_problems_are_told_at_once() -> None:
-    both = found(dataset=dataset("local"), hyperparameters=Hyperparameters(learning_rate=-1.0))
+def test_all_problems_are_named_at_once() -> None:
+    both = reasons_against(dataset=dataset("local"), hyperparameters=Hyperparameters(learning_rate=-1.0))
     assert len(both) == 2
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "rows", "said"),
+    ("algorithm", "rows", "reasons"),
     [
         ("rloo", 7, ["dataset.sample_size 7: rloo needs at least 8"]),
         ("ppo", 1, ["dataset.sample_size 1: ppo needs at least 8"]),
@@ -98,13 +99,13 @@ def test_all_problems_are_told_at_once() -> None:
     ],
 )
 def test_less_than_can_be_learned_from_and_more_than_is_chosen_from_is_refused(
-    algorithm: str, rows: int, said: list[str]
+    algorithm: str, rows: int, reasons: list[str]
 ) -> None:
-    assert found(algorithm, dataset=Dataset(source="clickhouse", sample_size=rows)) == said
+    assert reasons_against(algorithm, dataset=Dataset(source="clickhouse", sample_size=rows)) == reasons
 
 
-def test_of_a_snapshot_that_is_given_the_size_is_its_own() -> None:
-    assert found(dataset=Dataset(source="s3", sample_size=1, snapshot=SNAPSHOT)) == []
+def test_the_sample_size_of_a_job_with_a_snapshot_does_not_matter() -> None:
+    assert reasons_against(dataset=Dataset(source="s3", sample_size=1, snapshot=SNAPSHOT)) == []
 
 
 @pytest.mark.parametrize(("algorithm", "least"), [("rloo", 4), ("sft", 1), ("dpo", 3), ("kto", 2), ("unknown", 1)])
@@ -120,11 +121,3 @@ def test_a_role_that_no_subject_can_carry_is_refused() -> None:
 def test_disabled_training_is_a_reason_of_its_own() -> None:
     off = Abilities(training_enabled=False, algorithms=ABILITIES.algorithms, amounts=AMOUNTS)
     assert problems(request(), off) == ["training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)"]
-
-
-def test_stable_is_a_name_for_the_present_policy() -> None:
-    assert [continues_stable(name) for name in ("stable", "Current Stable", "s3://b/policies/x.json")] == [
-        True,
-        True,
-        False,
-    ]

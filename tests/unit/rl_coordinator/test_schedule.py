@@ -1,15 +1,16 @@
-"""Better priorities first, first come first served within one, no more than the slots, and nobody starves."""
+"""Better priorities first, first come first served within one, no more than the slots, and no job starves."""
 
 from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
 from ratchet.contract.training import Compute
-from ratchet.rl_coordinator.jobs.domain.schedule import PRIORITIES, in_order, next_up, pool_of
+from ratchet.rl_coordinator.jobs.domain.schedule import PRIORITIES, Schedule
 from tests.support.training import NOON, after, changed, config, job, request
 
 AGEING_S = 600.0
-SLOTS = {"default": 1}
+ONE_SLOT = Schedule({"default": 1}, AGEING_S)
+WITH_GPU = Schedule({"default": 1, "gpu": 1}, AGEING_S)
 
 
 def names(jobs: list) -> list[str]:
@@ -25,56 +26,57 @@ def test_priorities_are_honoured_and_equal_ones_are_first_come_first_served() ->
         job("urgent", priority="urgent", created_at=after(4)),
     ]
     expected = [waiting[4], waiting[3], waiting[1], waiting[2], waiting[0]]
-    assert in_order(waiting, AGEING_S) == expected
+    assert ONE_SLOT.in_order(waiting) == expected
 
 
 def test_a_job_that_waited_long_enough_comes_before_newer_urgent_ones() -> None:
     old = job("old", priority="low", created_at=NOON)
     new = job("new", priority="urgent", created_at=after(3 * AGEING_S + 1))
-    assert in_order([new, old], AGEING_S) == [old, new]
+    assert ONE_SLOT.in_order([new, old]) == [old, new]
 
 
 def test_excess_jobs_stay_queued() -> None:
     waiting = [job(str(n), created_at=after(n)) for n in range(5)]
-    assert names(next_up(waiting, {"default": 2}, ageing_s=AGEING_S, now=after(9))) == names(waiting[:2])
+    assert names(Schedule({"default": 2}, AGEING_S).next_up(waiting, after(9))) == names(waiting[:2])
 
 
 def test_a_held_slot_is_not_given_away() -> None:
     held = job("held", state="running")
-    assert next_up([held, job("next")], SLOTS, ageing_s=AGEING_S, now=NOON) == []
+    assert ONE_SLOT.slots_used([held, job("next")]) == {"default": 1}
+    assert ONE_SLOT.next_up([held, job("next")], NOON) == []
 
 
 def test_a_full_pool_does_not_hold_up_another() -> None:
     busy = job("busy", state="dispatched")
     gpu = job("gpu", pool="gpu", priority="low")
-    assert next_up([busy, job("next"), gpu], {"default": 1, "gpu": 1}, ageing_s=AGEING_S, now=NOON) == [gpu]
+    assert WITH_GPU.next_up([busy, job("next"), gpu], NOON) == [gpu]
 
 
 def test_a_job_of_an_unknown_pool_waits() -> None:
-    assert next_up([job(pool="elsewhere")], SLOTS, ageing_s=AGEING_S, now=NOON) == []
+    assert ONE_SLOT.next_up([job(pool="elsewhere")], NOON) == []
 
 
 def test_a_job_in_its_pause_before_a_retry_is_passed_over() -> None:
     paused, other = job("paused", retry_at=after(60)), job("other", created_at=after(5))
-    assert next_up([paused, other], SLOTS, ageing_s=AGEING_S, now=after(10)) == [other]
-    assert next_up([paused, other], SLOTS, ageing_s=AGEING_S, now=after(60)) == [paused]
+    assert ONE_SLOT.next_up([paused, other], after(10)) == [other]
+    assert ONE_SLOT.next_up([paused, other], after(60)) == [paused]
 
 
 def test_a_job_is_announced_as_queued_before_it_is_dispatched() -> None:
-    assert next_up([job(announced=False)], SLOTS, ageing_s=AGEING_S, now=NOON) == []
+    assert ONE_SLOT.next_up([job(announced=False)], NOON) == []
 
 
 def test_jobs_for_a_gpu_go_to_its_pool_where_there_is_one() -> None:
-    wants = request(training_config=changed(config(), compute=Compute(gpu_count=1)))
-    assert pool_of(wants, {"default": 1, "gpu": 1}) == "gpu"
-    assert pool_of(wants, {"default": 1}) == "default"
-    assert pool_of(request(), {"default": 1, "gpu": 1}) == "default"
+    for_gpu = request(training_config=changed(config(), compute=Compute(gpu_count=1)))
+    assert WITH_GPU.pool_of(for_gpu) == "gpu"
+    assert ONE_SLOT.pool_of(for_gpu) == "default"
+    assert WITH_GPU.pool_of(request()) == "default"
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(PRIORITIES)), st.integers(0, 10_000)), min_size=1, max_size=30))
 def test_nothing_starves_a_job_is_overtaken_only_by_those_created_within_a_bounded_time(arrivals: list) -> None:
     waiting = [job(str(n), priority=p, created_at=after(at)) for n, (p, at) in enumerate(arrivals)]
-    served = in_order(waiting, AGEING_S)
+    served = ONE_SLOT.in_order(waiting)
     for place, late in enumerate(served):
         for early in served[place + 1 :]:
             steps = PRIORITIES[early.priority] - PRIORITIES[late.priority]

@@ -1,7 +1,50 @@
-"""The HTTP API of the coordinator: `http_app`, and the routes of jobs and of the state of training that go into it."""
+"""The HTTP API: ask for training, follow it, stop it, and see which policies came of it. `http_app` is all of it."""
 
-from ratchet.rl_coordinator.http.api import http_app
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from fastapi import FastAPI
+
+from ratchet.contract.http.jobs import JobIn
+from ratchet.contract.http.status import HealthOut
+from ratchet.rl_coordinator.http.job_request import job_body
 from ratchet.rl_coordinator.http.jobs import JobRoutes
+from ratchet.rl_coordinator.http.models import ModelRoutes
 from ratchet.rl_coordinator.http.status import StatusRoutes
+from ratchet.rl_coordinator.jobs import Jobs
+from ratchet.rl_coordinator.registry import Registry
+from ratchet.rl_coordinator.triggers import Triggers
+from ratchet.service.control_api import ControlApi
+from ratchet.service.health import Check, Health
 
-__all__ = ["JobRoutes", "StatusRoutes", "http_app"]
+__all__ = ["http_app"]
+
+ERRORS: Mapping[int, str] = {
+    422: "A parameter or the body is not what this document says.",
+    503: "The broker, the warehouse or the object store is away.",
+}
+
+
+def http_app(
+    checks: Mapping[str, Check], *, jobs: Jobs, registry: Registry, triggers: Triggers, now: Callable[[], datetime]
+) -> FastAPI:
+    """The application with all routes; `checks`: by name, what training needs."""
+    api = ControlApi(
+        "Ratchet coordinator",
+        "Training jobs and the policies they made. Every error is an ErrorOut.",
+        ERRORS,
+        {JobIn: job_body()},
+    )
+
+    async def health() -> tuple[int, HealthOut]:
+        """Whether everything that training needs answers."""
+        reasons = await Health("rl_coordinator", starting=None, checks=checks).reasons()
+        return 503 if reasons else 200, HealthOut(status="degraded" if reasons else "ok", reasons=reasons)
+
+    api.route("GET", "/health", health, tag="health", answers={200: "All does.", 503: "Something does not."})
+    JobRoutes(jobs, now).add_to(api)
+    ModelRoutes(registry, jobs, now).add_to(api)
+    StatusRoutes(jobs, registry, triggers, now).add_to(api)
+    return api.app

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from typing import Any
 from uuid import UUID
@@ -59,7 +58,19 @@ def job_body() -> Body:
     strict, kinds = load_schema(resource_dir("contracts"), "training.request.v1"), (JobIn, DatasetIn)
     document = {**reference(JobIn), "components": {"schemas": job_schemas(strict, plain_components(kinds))}}
     validator = jsonschema_rs.Draft202012Validator(document, validate_formats=True, offline=True)
-    return Body(partial(_read, validator), lambda: job_schemas(strict, components(kinds)))
+
+    def read(content: bytes) -> JobIn:
+        """Raises `Rejected` with every member that is wrong."""
+        try:
+            body = _without_nulls(decode(content))
+            problems = [_problem(error) for error in islice(validator.iter_errors(body), PROBLEMS)]
+            if problems:
+                raise Rejected("; ".join(f"{place}: {reason}" for place, reason in problems), param=problems[0][0])
+            return msgspec.convert(body, JobIn)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise Rejected(f"body: {error}") from error
+
+    return Body(read, lambda: job_schemas(strict, components(kinds)))
 
 
 def job_schemas(strict: Schema, stated_by_types: Mapping[str, Schema]) -> dict[str, Schema]:
@@ -68,49 +79,33 @@ def job_schemas(strict: Schema, stated_by_types: Mapping[str, Schema]) -> dict[s
     top = strict["properties"]
     stated = {**top["metadata"]["properties"], **top, **top["training_config"]["properties"]}
     members = {name: stated[name] for name in JobIn.__struct_fields__}
-    members["algorithm"] = {"type": "string"}  # which there are says the installation, and why one is refused
+    members["algorithm"] = {"type": "string"}  # the installation decides which there are, and says why it refuses one
     members["base_model"] = {**members["base_model"], "minLength": 1}
     whole = {"type": "object", "additionalProperties": False, "required": ["algorithm"], "properties": members}
-    _named(JobIn.__name__, whole, strict["$defs"], schemas)
+    _name_objects(JobIn.__name__, whole, strict["$defs"], schemas)
     for name in (JobIn.__name__, DatasetIn.__name__):
-        _overlay(schemas[name], stated_by_types[name])
+        schema, own = schemas[name], stated_by_types[name]
+        schema["description"] = own["description"]
+        for member, added in own["properties"].items():
+            kept = {key: added[key] for key in ("description", "default") if added.get(key) not in (None, {})}
+            schema["properties"][member] = {**schema["properties"][member], **kept}
+        schema["required"] = own.get("required", [])
+        if not schema["required"]:
+            del schema["required"]
     return schemas
 
 
-def _named(name: str, schema: Schema, parts: Mapping[str, Schema], schemas: dict[str, Schema]) -> None:
-    """Put an object under its name, and every object in it under one of its own."""
+def _name_objects(name: str, schema: Schema, parts: Mapping[str, Schema], schemas: dict[str, Schema]) -> None:
+    """Put an object under its name, and every object in it under a name of its own."""
     members: dict[str, Schema] = {}
     for member, stated in schema["properties"].items():
-        found = {**parts[stated["$ref"].rsplit("/", 1)[1]], **stated} if "$ref" in stated else stated
-        if "properties" in found:
+        resolved = {**parts[stated["$ref"].rsplit("/", 1)[1]], **stated} if "$ref" in stated else stated
+        if "properties" in resolved:
             part = f"{member.title().replace('_', '')}In"
-            _named(part, {key: value for key, value in found.items() if key != "$ref"}, parts, schemas)
-            found = {"$ref": f"#/components/schemas/{part}"}
-        members[member] = found
+            _name_objects(part, {key: value for key, value in resolved.items() if key != "$ref"}, parts, schemas)
+            resolved = {"$ref": f"#/components/schemas/{part}"}
+        members[member] = resolved
     schemas[name] = {"title": name, **schema, "properties": members}
-
-
-def _overlay(schema: Schema, own: Schema) -> None:
-    """What the struct says of itself and its members, beyond the contract."""
-    schema["description"] = own["description"]
-    for name, member in own["properties"].items():
-        said = {key: member[key] for key in ("description", "default") if member.get(key) not in (None, {})}
-        schema["properties"][name] = {**schema["properties"][name], **said}
-    schema["required"] = own.get("required", [])
-    if not schema["required"]:
-        del schema["required"]
-
-
-def _read(validator: jsonschema_rs.Draft202012Validator, content: bytes) -> JobIn:
-    """Raises `Rejected` with every member that is wrong."""
-    try:
-        body = _without_nulls(decode(content))
-        problems = [_problem(error) for error in islice(validator.iter_errors(body), PROBLEMS)]
-        if problems:
-            raise Rejected("; ".join(f"{place}: {reason}" for place, reason in problems), param=problems[0][0])
-        return msgspec.convert(body, JobIn)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise Rejected(f"body: {error}") from error
 
 
 def _without_nulls(value: Any) -> Any:

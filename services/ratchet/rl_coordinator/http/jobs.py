@@ -6,20 +6,17 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated
 
+import msgspec
 import uuid_utils
 from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from ratchet.contract.http.jobs import JobIn, JobOut, JobsOut, PreviewOut
-from ratchet.contract.state import JobState
+from ratchet.contract.state import Job, JobState
 from ratchet.errors import WrongState
 from ratchet.rl_coordinator.http.job_request import training_request
-from ratchet.rl_coordinator.http.shown import job_out
-from ratchet.rl_coordinator.jobs.dispatcher import Dispatcher
-from ratchet.rl_coordinator.jobs.handlers import Coordinator
-from ratchet.rl_coordinator.jobs.intake import Intake
-from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
-from ratchet.rl_coordinator.registry.http_registry import RoleFilter
+from ratchet.rl_coordinator.http.models import RoleFilter
+from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.service.control_api import ControlApi
 
 TAG = "jobs"
@@ -37,15 +34,20 @@ REFUSED: Mapping[int, str] = {
 }
 
 
-def _known(state: JobState | None) -> JobState | None:
-    """A state that a job can have: as a filter one of a later version is a mistake."""
+def job_out(job: Job) -> JobOut:
+    """A job with all that is not the coordinator's own bookkeeping."""
+    return msgspec.convert(job, JobOut, from_attributes=True)
+
+
+def possible(state: JobState | None) -> JobState | None:
+    """A state that a job can have: as a filter, a state of a later version is a mistake."""
     if state is not None and state not in [*JobState]:
         raise ValueError(f"no job is ever {state}: it is one of {', '.join(JobState)}")
     return state
 
 
 class AskIn(BaseModel):
-    """How a request is meant. A misspelt name is refused: it must not start a training."""
+    """Options of a request for training. A misspelt name is refused: it must not start a training."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -55,21 +57,8 @@ class AskIn(BaseModel):
 class JobRoutes:
     """`/v1/jobs` and what is under it."""
 
-    def __init__(
-        self,
-        *,
-        intake: Intake,
-        coordinator: Coordinator,
-        store: KvJobs,
-        dispatcher: Dispatcher,
-        training_enabled: bool,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._intake = intake
-        self._coordinator = coordinator
-        self._store = store
-        self._dispatcher = dispatcher
-        self._training_enabled = training_enabled
+    def __init__(self, jobs: Jobs, now: Callable[[], datetime]) -> None:
+        self._jobs = jobs
         self._now = now
 
     def add_to(self, api: ControlApi) -> None:
@@ -82,28 +71,26 @@ class JobRoutes:
         api.route("GET", "/v1/jobs/{job_id}", self.get_job, tag=TAG, errors=UNKNOWN)
 
     async def ask_for_training(self, body: JobIn, asked: Annotated[AskIn, Query()]) -> tuple[int, JobOut]:
-        """Ask for training. The job is queued, or found if it was asked for before."""
-        if not self._training_enabled:
+        """Ask for training. The answer is the new job, or the one of an earlier request with the same id or key."""
+        if not self._jobs.abilities.training_enabled:
             raise WrongState("training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)")
         request = training_request(body, str(uuid_utils.uuid7()), self._now())
-        if asked.dry_run:
-            return 200, job_out(await self._intake.consider(request))
-        job, created = await self._intake.ask(request)
+        job, created = await self._jobs.intake.submit(request, require_feasible=True, dry_run=asked.dry_run)
         return 201 if created else 200, job_out(job)
 
     async def preview_data(self, body: JobIn) -> PreviewOut:
         """Say what data the job would take if it started now, and what it would leave out. Nothing is created."""
         request = training_request(body, str(uuid_utils.uuid7()), self._now())
-        self._coordinator.check(request)
-        return await self._dispatcher.preview(request)
+        self._jobs.intake.require_valid(request)
+        return await self._jobs.dispatcher.preview(request)
 
     async def cancel_job(self, job_id: str) -> JobOut:
         """Cancel: a queued job at once, a running one as soon as its worker has stopped."""
-        return job_out(await self._coordinator.cancel(job_id))
+        return job_out(await self._jobs.intake.cancel(job_id))
 
     async def list_jobs(
         self,
-        state: Annotated[JobState | None, AfterValidator(_known), Query()] = None,
+        state: Annotated[JobState | None, AfterValidator(possible), Query()] = None,
         role: RoleFilter = None,
         algorithm: Annotated[str | None, Query()] = None,
         since: Annotated[AwareDatetime | None, Query(description="Created then or later.")] = None,
@@ -111,15 +98,16 @@ class JobRoutes:
         offset: Annotated[int, Query(ge=0, description="So many of the newest are left out.")] = 0,
     ) -> JobsOut:
         """Jobs that are kept, newest first."""
-        asked = {"state": state, "role": role, "algorithm": algorithm}
-        chosen = {name: value for name, value in asked.items() if value is not None}
+        given = {"state": state, "role": role, "algorithm": algorithm}
+        filters = {name: value for name, value in given.items() if value is not None}
         jobs = [
             job
-            for job in reversed(self._store.all())
-            if all(getattr(job, name) == chosen[name] for name in chosen) and (since is None or job.created_at >= since)
+            for job in reversed(self._jobs.store.all_jobs())
+            if all(getattr(job, name) == filters[name] for name in filters)
+            and (since is None or job.created_at >= since)
         ]
         return JobsOut(jobs=[job_out(job) for job in jobs[offset : offset + limit]], total=len(jobs))
 
     async def get_job(self, job_id: str) -> JobOut:
         """One job."""
-        return job_out(await self._store.get(job_id))
+        return job_out(await self._jobs.store.get_job(job_id))

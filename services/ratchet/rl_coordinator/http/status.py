@@ -1,23 +1,42 @@
-"""The HTTP routes of what is going on: all of it, training, and learning from preferences."""
+"""The HTTP routes of the state of training: all of it, what trains now, and learning from preferences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from ratchet.contract.http.status import DpoStatusOut, StatusOut, TrainingStatusOut
-from ratchet.rl_coordinator.http.overview import Overview
-from ratchet.rl_coordinator.http.preference_overview import PreferenceOverview
-from ratchet.rl_coordinator.registry.http_registry import RoleFilter
+from ratchet.contract.http.status import (
+    DpoRoleOut,
+    DpoStatusOut,
+    JobBrief,
+    RoleOut,
+    SlotsOut,
+    StatusOut,
+    TrainingStatusOut,
+)
+from ratchet.contract.snapshot import PAIRS
+from ratchet.contract.state import READY, Job, JobState
+from ratchet.rl_coordinator.http.models import RoleFilter
+from ratchet.rl_coordinator.jobs import Jobs
+from ratchet.rl_coordinator.jobs.domain import ACTIVE, TERMINAL
+from ratchet.rl_coordinator.registry import Registry
+from ratchet.rl_coordinator.triggers import Triggers
+from ratchet.rules.algorithms import dataset_format
 from ratchet.service.control_api import ControlApi
+
+WAITING = 100
+"""Longest list of waiting jobs."""
 
 
 class StatusRoutes:
     """`/v1/status` and what is under it."""
 
-    def __init__(self, overview: Overview, preferences: PreferenceOverview, now: Callable[[], datetime]) -> None:
-        self._overview = overview
-        self._preferences = preferences
+    def __init__(self, jobs: Jobs, registry: Registry, triggers: Triggers, now: Callable[[], datetime]) -> None:
+        self._jobs = jobs
+        self._registry = registry
+        self._triggers = triggers
         self._now = now
 
     def add_to(self, api: ControlApi) -> None:
@@ -28,12 +47,105 @@ class StatusRoutes:
 
     async def status(self) -> StatusOut:
         """Jobs by state, slots, and where every role stands."""
-        return await self._overview.status(self._now())
+        jobs = self._jobs.store.all_jobs()
+        registered = await self._registry.policies.roles()
+        roles = sorted({*self._triggers.rewarded.counts(), *(job.role for job in jobs), *registered})
+        of_roles = await asyncio.gather(*(self._role(role, jobs) for role in roles))
+        return StatusOut(
+            training_enabled=self._jobs.abilities.training_enabled,
+            algorithms=sorted(self._jobs.abilities.algorithms),
+            jobs=_by_state(jobs),
+            slots=self._slots(jobs),
+            longest_wait_s=self._longest_wait_s(jobs),
+            roles=dict(zip(roles, of_roles, strict=True)),
+        )
 
     async def training(self, role: RoleFilter = None) -> TrainingStatusOut:
         """What trains now, what waits, and how the last trainings ended."""
-        return self._overview.training(self._now(), role)
+        everything = self._jobs.store.all_jobs()
+        jobs = [job for job in everything if role is None or job.role == role]
+        queued = self._jobs.schedule.in_order(job for job in jobs if job.state == JobState.QUEUED)
+        by_end = sorted(jobs, key=lambda job: job.finished_at or job.updated_at)
+        return TrainingStatusOut(
+            training_enabled=self._jobs.abilities.training_enabled,
+            algorithms=sorted(self._jobs.abilities.algorithms),
+            slots=self._slots(everything),
+            jobs=_by_state(jobs),
+            active=[_brief(job) for job in jobs if job.state in ACTIVE],
+            waiting=[_brief(job) for job in queued[:WAITING]],
+            longest_wait_s=self._longest_wait_s(jobs),
+            last={job.role: _brief(job) for job in by_end if job.state in TERMINAL},
+        )
 
     async def dpo(self, role: RoleFilter = None) -> DpoStatusOut:
         """Preferences by role and source, what came since the last DPO, and whether the trigger would fire."""
-        return await self._preferences.status(role)
+        jobs = [job for job in self._jobs.store.all_jobs() if dataset_format(job.algorithm) == PAIRS]
+        known = {*self._triggers.preferences.counts(), *(job.role for job in jobs)}
+        roles = [role] if role is not None else sorted(known)
+        of_roles = await asyncio.gather(*(self._preferences(each, jobs) for each in roles))
+        return DpoStatusOut(roles=dict(zip(roles, of_roles, strict=True)))
+
+    async def _role(self, role: str, jobs: Sequence[Job]) -> RoleOut:
+        route = (await self._registry.policies.policies_of(role)).route
+        trigger = self._triggers.rewarded
+        own = [job.training_job_id for job in jobs if job.role == role]
+        return RoleOut(
+            stable=route.stable.name if route and route.stable else None,
+            canary=route.canary.policy.name if route and route.canary else None,
+            rewarded=trigger.counts().get(role, 0),
+            since_last_training=trigger.standing(role).new,
+            threshold=trigger.threshold(role),
+            last_job=own[-1] if own else None,
+        )
+
+    async def _preferences(self, role: str, jobs: Sequence[Job]) -> DpoRoleOut:
+        """`jobs`: those that learn from pairs, oldest first."""
+        pairs = await self._jobs.counts.preferences(role)
+        standing = self._triggers.preferences.standing(role)
+        own = [job for job in jobs if job.role == role]
+        versions = (await self._registry.policies.policies_of(role)).versions
+        ready = [
+            v for v, policy in versions.items() if policy.status == READY and dataset_format(policy.algorithm) == PAIRS
+        ]
+        return DpoRoleOut(
+            pairs=pairs,
+            total=sum(pairs.values()),
+            since_last_dpo=standing.new,
+            threshold=self._triggers.preferences.threshold(role),
+            would_fire=standing.is_due,
+            last_job=_brief(own[-1]) if own else None,
+            newest_policy=versions[max(ready)].name if ready else None,
+        )
+
+    def _slots(self, jobs: Sequence[Job]) -> dict[str, SlotsOut]:
+        schedule = self._jobs.schedule
+        used = schedule.slots_used(jobs)
+        return {pool: SlotsOut(used=used[pool], total=total) for pool, total in schedule.slots.items()}
+
+    def _longest_wait_s(self, jobs: Sequence[Job]) -> float:
+        now = self._now()
+        waits = ((now - job.created_at).total_seconds() for job in jobs if job.state == JobState.QUEUED)
+        return max(waits, default=0.0)
+
+
+def _by_state(jobs: Sequence[Job]) -> dict[str, int]:
+    tally = Counter(job.state for job in jobs)
+    return {state.value: tally[state] for state in JobState}
+
+
+def _brief(job: Job) -> JobBrief:
+    """A job in one line."""
+    progress, measured = job.progress, job.metrics
+    return JobBrief(
+        training_job_id=job.training_job_id,
+        role=job.role,
+        algorithm=job.algorithm,
+        state=job.state,
+        created_at=job.created_at,
+        percent_complete=progress.percent_complete if progress else None,
+        eta_s=progress.eta_seconds if progress else None,
+        loss=measured.loss if measured else None,
+        reward_mean=measured.reward_mean if measured else None,
+        finished_at=job.finished_at,
+        error=job.error.message if job.error else None,
+    )

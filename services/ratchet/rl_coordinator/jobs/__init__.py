@@ -1,1 +1,118 @@
-"""Training jobs, from the request to the policy."""
+"""Training jobs, from the request to the policy.
+
+    request from the bus ──> Intake ──> KvJobs <── JobReconciler: statuses, leases, deadlines ──┐
+    HTTP API, triggers   ──>   │          ^                                                     ├─> Announcer ─> bus
+              Feasibility <────┘          └── Dispatcher: free slots ─> Exporter ─> S3 snapshot ┘
+
+`build_jobs` puts it together; `Jobs` is what the other subjects ask, and `jobs.domain` are the rules that they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import Handlers, each
+from ratchet.contract import TrainingRequest, TrainingStatus
+from ratchet.contract.state import JOBS, Job
+from ratchet.datasets.clickhouse_preferences import Preferences
+from ratchet.datasets.clickhouse_trajectories import Trajectories
+from ratchet.datasets.s3_snapshots import Snapshots
+from ratchet.datasets.selector import SnapshotSelector
+from ratchet.rl_coordinator.jobs.announcer import Announcer
+from ratchet.rl_coordinator.jobs.clickhouse_counts import Counts
+from ratchet.rl_coordinator.jobs.dispatcher import Dispatcher
+from ratchet.rl_coordinator.jobs.domain import Abilities, Counted
+from ratchet.rl_coordinator.jobs.domain.jobs import Limits
+from ratchet.rl_coordinator.jobs.domain.schedule import Schedule
+from ratchet.rl_coordinator.jobs.exporter import Exporter
+from ratchet.rl_coordinator.jobs.feasibility import Feasibility
+from ratchet.rl_coordinator.jobs.intake import Intake
+from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
+from ratchet.rl_coordinator.jobs.reconciler import JobReconciler
+from ratchet.rl_coordinator.registry import KvPolicies
+from ratchet.rules.training_options import Amounts
+from ratchet.service.runtime import Component, Periodic
+from ratchet.stores.objects import Objects
+from ratchet.stores.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from ratchet.rl_coordinator.settings import Settings
+
+__all__ = ["Jobs", "abilities", "build_jobs"]
+
+BUCKET = "coordinator"
+"""The coordinator's own bucket: here the job of every idempotency key."""
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """What can be asked about training jobs, and of them; `components` run for as long as the service does."""
+
+    intake: Intake
+    store: KvJobs
+    dispatcher: Dispatcher
+    counts: Counts
+    abilities: Abilities
+    schedule: Schedule
+    components: Sequence[Component]
+
+
+def abilities(settings: Settings) -> Abilities:
+    """What this installation can train."""
+    amounts = Amounts(
+        most=settings.history_limit,
+        trajectories=settings.minimum_trajectories,
+        pairs=settings.minimum_pairs,
+        labels=settings.minimum_labels,
+    )
+    return Abilities(settings.training_enabled, settings.algorithms, amounts)
+
+
+async def build_jobs(
+    settings: Settings,
+    *,
+    bus: Bus,
+    warehouse: Warehouse,
+    objects: Objects,
+    policies: KvPolicies,
+    counted: Callable[[str], Counted],
+) -> Jobs:
+    """Jobs on open connections. `counted`: how many rewards and preferences a role ever had."""
+    able, schedule = abilities(settings), Schedule(settings.slots, settings.ageing_s)
+    store = KvJobs(bus.bucket(JOBS, Job), bus.bucket(BUCKET, str))
+    await store.load()
+    announcer, counts = Announcer(bus, store), Counts(warehouse)
+    snapshots = Snapshots(objects, settings.shared.s3_bucket)
+    feasibility = Feasibility(
+        policies=policies, counts=counts, objects=objects, snapshots=snapshots, amounts=able.amounts, store=store
+    )
+    intake = Intake(bus=bus, store=store, feasibility=feasibility, abilities=able, schedule=schedule, counted=counted)
+    reconciler = JobReconciler(
+        bus=bus,
+        store=store,
+        announcer=announcer,
+        limits=Limits(settings.lease_s, settings.max_attempts, settings.retries),
+        tick_s=settings.tick_s,
+        retention_s=settings.job_retention_s,
+    )
+    selector = SnapshotSelector(
+        Trajectories(warehouse, settings.history_limit, timedelta(days=settings.history_days), bus.now),
+        Preferences(warehouse, settings.history_limit),
+        able.amounts,
+        pairs_per_group=settings.pairs_per_group,
+    )
+    exporter = Exporter(selector=selector, snapshots=snapshots, chunk=settings.chunk, now=bus.now)
+    dispatcher = Dispatcher(
+        store=store, policies=policies, exporter=exporter, announcer=announcer, schedule=schedule, now=bus.now
+    )
+    handlers: Handlers = {TrainingRequest: each(intake.on_request), TrainingStatus: each(reconciler.on_status)}
+    components = [
+        bus.subscribe("coordinator-training", handlers),
+        Periodic(settings.tick_s, reconciler.tick, "reconciler"),
+        Periodic(settings.tick_s, dispatcher.tick, "dispatcher"),
+    ]
+    return Jobs(intake, store, dispatcher, counts, able, schedule, components)

@@ -1,54 +1,87 @@
-"""The way in for requests that do not come from the bus: they are told there first, then become jobs."""
+"""Every way in for a request: from the bus, over HTTP, from a trigger."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from ratchet.bus.connection import Bus
-from ratchet.contract import TrainingRequest
+from ratchet.bus.message import Cause
+from ratchet.bus.received import Received
+from ratchet.contract import Message, TrainingRequest
 from ratchet.contract.state import Job
+from ratchet.contract.training import TrainingError
+from ratchet.errors import Rejected
+from ratchet.rl_coordinator.jobs.domain import jobs
+from ratchet.rl_coordinator.jobs.domain.jobs import Counted
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities, problems
+from ratchet.rl_coordinator.jobs.domain.schedule import Schedule
 from ratchet.rl_coordinator.jobs.feasibility import Feasibility
-from ratchet.rl_coordinator.jobs.handlers import Coordinator
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 
 
 class Intake:
-    """Used by the HTTP API and the triggers."""
+    """Turns requests into jobs. What the bus must hear about them follows from the jobs."""
 
-    def __init__(self, bus: Bus, store: KvJobs, coordinator: Coordinator, feasibility: Feasibility) -> None:
+    def __init__(
+        self,
+        *,
+        bus: Bus,
+        store: KvJobs,
+        feasibility: Feasibility,
+        abilities: Abilities,
+        schedule: Schedule,
+        counted: Callable[[str], Counted],
+    ) -> None:
+        """`counted`: how many rewards and preferences a role ever had."""
         self._bus = bus
         self._store = store
-        self._coordinator = coordinator
         self._feasibility = feasibility
+        self._abilities = abilities
+        self._schedule = schedule
+        self._counted = counted
 
-    async def consider(self, request: TrainingRequest) -> Job:
-        """The job that `ask` would make, or find; nothing is written or told. Raises the same."""
-        known = await self._store.find(request.training_job_id, request.role, request.idempotency_key)
-        if known is not None:
-            return known
-        self._coordinator.check(request)
-        await self._feasibility.check(request)
-        return self._coordinator.draft(request)
-
-    async def ask(self, request: TrainingRequest) -> tuple[Job, bool]:
-        """As `submit`, for somebody who waits for the answer: what cannot work is refused at once.
-
-        Raises `Conflict` as well, for what does not work now.
-        """
-        known = await self._store.find(request.training_job_id, request.role, request.idempotency_key)
-        if known is not None:
-            return known, False
-        self._coordinator.check(request)
-        await self._feasibility.check(request)
-        return await self.submit(request)
-
-    async def submit(self, request: TrainingRequest) -> tuple[Job, bool]:
+    async def submit(
+        self, request: TrainingRequest, *, require_feasible: bool = False, dry_run: bool = False
+    ) -> tuple[Job, bool]:
         """The job of a request and whether it is new; asking twice is one job.
 
-        The consumer sees the published request too and would make the same job, should we stop in between.
-        Raises `Rejected` with every problem, `InvalidMessage`, or `Unavailable`.
+        The request is published, then becomes a job. The consumer sees it too, and would make the same job should the
+        coordinator stop in between. `require_feasible`: the caller waits for the answer, so the coordinator refuses at
+        once what cannot work. `dry_run`: the job that would be made; nothing is published or stored.
+        Raises `Rejected` with every problem, `Conflict` for what does not work now, `InvalidMessage` or `Unavailable`.
         """
-        known = await self._store.find(request.training_job_id, request.role, request.idempotency_key)
-        if known is not None:
-            return known, False
-        self._coordinator.check(request)
+        existing = await self._store.find_job(request.training_job_id, request.role, request.idempotency_key)
+        if existing is not None:
+            return existing, False
+        self.require_valid(request)
+        if require_feasible:
+            await self._feasibility.require_feasible(request)
+        job = self._job_of(request, Cause(event_id=request.event_id, correlation_id=request.event_id))
+        if dry_run:
+            return job, False
         await self._bus.publish(request)
-        return await self._coordinator.accept(request)
+        return await self._store.create_job(job)
+
+    async def on_request(self, received: Received[TrainingRequest]) -> Sequence[Message]:
+        """A request from the bus. One that cannot run becomes a failed job, which its sender hears of."""
+        request = received.message
+        job = self._job_of(request, received.as_cause())
+        reasons = problems(request, self._abilities)
+        if reasons:
+            job = jobs.fail(job, TrainingError(code="DATA", message="; ".join(reasons)), self._bus.now())
+        await self._store.create_job(job)
+        return []
+
+    def require_valid(self, request: TrainingRequest) -> None:
+        """Raise `Rejected` with every problem of a request that cannot run here."""
+        reasons = problems(request, self._abilities)
+        if reasons:
+            raise Rejected("; ".join(reasons))
+
+    async def cancel(self, job_id: str) -> Job:
+        """Cancel a job, or ask its worker to. Raises `NotFound`, or `WrongState` when it has ended."""
+        return await self._store.change_job(job_id, lambda job: jobs.cancel(job, self._bus.now()))
+
+    def _job_of(self, request: TrainingRequest, cause: Cause) -> Job:
+        pool, counted = self._schedule.pool_of(request), self._counted(request.role)
+        return jobs.accept(request, pool=pool, counted=counted, now=self._bus.now(), cause=cause)

@@ -1,4 +1,4 @@
-"""The jobs in their bucket, with a copy in memory: the coordinator is the only one who writes them."""
+"""The jobs in their bucket, with a copy in memory: the coordinator alone writes them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class KvJobs:
         """Read every job again."""
         self._known = {key: entry.value for key, entry in (await self._jobs.items()).items()}
 
-    def all(self) -> list[Job]:
+    def all_jobs(self) -> list[Job]:
         """All known jobs, oldest first."""
         return sorted(self._known.values(), key=lambda job: (job.created_at, job.training_job_id))
 
-    async def get(self, job_id: str) -> Job:
+    async def get_job(self, job_id: str) -> Job:
         """The job as it is stored now. Raises `NotFound`."""
         entry = await self._jobs.get(job_id)
         if entry is None:
@@ -37,24 +37,32 @@ class KvJobs:
         self._known[job_id] = entry.value
         return entry.value
 
-    async def find(self, job_id: str, role: str, idempotency_key: str | None) -> Job | None:
+    async def find_job(self, job_id: str, role: str, idempotency_key: str | None) -> Job | None:
         """The job with this id, or the one that was asked for under the same key."""
         alias = await self._aliases.get(_alias(role, idempotency_key)) if idempotency_key else None
         entry = await self._jobs.get(alias.value if alias else job_id)
         return entry.value if entry else None
 
-    async def create(self, job: Job) -> tuple[Job, bool]:
-        """Store a new job, or find the one that its id or idempotency key stands for; and say whether it is new."""
-        job = await self._under_its_key(job)
+    async def create_job(self, job: Job) -> tuple[Job, bool]:
+        """Store a new job, or return the one that its id or idempotency key stands for; and say whether it is new."""
+        key = job.request.idempotency_key
+        if key is not None:
+            alias = _alias(job.role, key)
+            try:
+                await self._aliases.create(alias, job.training_job_id)
+            except Conflict:
+                first = await self._aliases.get(alias)
+                job_id = first.value if first else job.training_job_id
+                job = replace(job, training_job_id=job_id, request=replace(job.request, training_job_id=job_id))
         try:
             await self._jobs.create(job.training_job_id, job)
         except Conflict:
-            return await self.get(job.training_job_id), False
+            return await self.get_job(job.training_job_id), False
         self._known[job.training_job_id] = job
         return job, True
 
-    async def change(self, job_id: str, change: Callable[[Job], Job]) -> Job:
-        """Apply a pure function to a job; again on its newer value if somebody was faster. Raises `NotFound`."""
+    async def change_job(self, job_id: str, change: Callable[[Job], Job]) -> Job:
+        """Apply a pure function to a job; again on its newer value if another writer was faster. Raises `NotFound`."""
 
         def existing(job: Job | None) -> Job:
             if job is None:
@@ -65,27 +73,13 @@ class KvJobs:
         self._known[job_id] = changed
         return changed
 
-    async def remove(self, job: Job) -> None:
+    async def remove_job(self, job: Job) -> None:
         """Forget an ended job, and its idempotency key. Nothing changes such a job: there is no revision to compare."""
         key = job.request.idempotency_key
         if key is not None:
             await self._aliases.delete(_alias(job.role, key))
         await self._jobs.delete(job.training_job_id)
         self._known.pop(job.training_job_id, None)
-
-    async def _under_its_key(self, job: Job) -> Job:
-        """The job under the id that its idempotency key was first used with."""
-        key = job.request.idempotency_key
-        if key is None:
-            return job
-        alias = _alias(job.role, key)
-        try:
-            await self._aliases.create(alias, job.training_job_id)
-        except Conflict:
-            first = await self._aliases.get(alias)
-            job_id = first.value if first else job.training_job_id
-            return replace(job, training_job_id=job_id, request=replace(job.request, training_job_id=job_id))
-        return job
 
 
 def _alias(role: str, key: str) -> str:

@@ -1,8 +1,8 @@
-"""What the history knows about the data behind a policy: trajectories, rewards, opinions, preferences, pruned jobs."""
+"""The data behind a policy, from the history: trajectories, rewards, opinions, preferences, pruned jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -28,7 +28,7 @@ SELECT preference_id, event_id, source, rater, confidence, domain
 FROM preferences FINAL
 WHERE role = {role:String} AND preference_id IN {ids:Array(String)}
 """
-_TOLD = """
+_ANNOUNCEMENTS = """
 SELECT * FROM (
     SELECT event_id, 'model.deployed' AS kind, toString(coalesce(d.state, '')) AS what, d.at AS at, causation_id
     FROM deployments AS d FINAL WHERE d.role = {role:String} AND d.policy_version = {version:UInt32}
@@ -73,17 +73,8 @@ LIMIT {limit:UInt32}
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Trajectories that started in it, and how long an outcome may take to be counted."""
-
-    since: datetime
-    until: datetime
-    within_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class PastJob:
-    """A job as its request and its last status tell it."""
+    """A pruned job: its request and its last status."""
 
     request: Row
     last: Row | None
@@ -97,43 +88,44 @@ class PolicyHistory:
 
     async def trajectories(self, role: str, ids: Sequence[str]) -> dict[str, Row]:
         """Stored trajectories by id."""
-        return {row["trajectory_id"]: row for row in await self._chunked(_TRAJECTORIES, role, ids)}
+        return {row["trajectory_id"]: row for row in await self._rows_by_ids(_TRAJECTORIES, role, ids)}
 
     async def rewards(self, role: str, ids: Sequence[str]) -> dict[str, Row]:
         """The newest reward of each trajectory, by trajectory id."""
-        return {row["trajectory_id"]: row for row in await self._chunked(_REWARDS, role, ids)}
+        return {row["trajectory_id"]: row for row in await self._rows_by_ids(_REWARDS, role, ids)}
 
     async def feedback(self, role: str, ids: Sequence[str]) -> list[Row]:
-        """How often who said what; one combination may come several times."""
-        return await self._chunked(_FEEDBACK, role, ids)
+        """How often each rater gave each kind of feedback; one combination may come several times."""
+        return await self._rows_by_ids(_FEEDBACK, role, ids)
 
     async def preferences(self, role: str, ids: Sequence[str]) -> dict[str, Row]:
         """Stored preferences by id."""
-        return {row["preference_id"]: row for row in await self._chunked(_PREFERENCES, role, ids)}
+        return {row["preference_id"]: row for row in await self._rows_by_ids(_PREFERENCES, role, ids)}
 
-    async def told(self, role: str, version: int) -> list[Row]:
-        """What the deployer told about a policy, oldest first."""
-        return await self._warehouse.rows(_TOLD, {"role": role, "version": version})
+    async def announcements(self, role: str, version: int) -> list[Row]:
+        """The deployer's announcements about a policy, oldest first."""
+        return await self._warehouse.rows(_ANNOUNCEMENTS, {"role": role, "version": version})
 
-    async def job(self, role: str, job_id: str) -> PastJob | None:
-        """A job that is not kept any more; None when the history has none of it either."""
+    async def pruned_job(self, role: str, job_id: str) -> PastJob | None:
+        """A job that is not kept any more; None when the history does not have its request either."""
         requests = await self._warehouse.rows(_REQUEST, {"role": role, "job": job_id})
         statuses = await self._warehouse.rows(_STATUS, {"job": job_id})
         return PastJob(requests[0], statuses[0] if statuses else None) if requests else None
 
-    async def outcome_times(self, role: str, version: int, span: Span, limit: int) -> list[float]:
-        """Seconds from the start of a trajectory that a policy answered to its first known outcome, newest first."""
-        bounds = {"since": span.since, "until": span.until, "within_s": span.within_s, "limit": limit}
+    async def outcome_times(
+        self, role: str, version: int, *, since: datetime, until: datetime, within_s: float, limit: int
+    ) -> list[float]:
+        """Seconds from the start of a trajectory that a policy answered to its first known outcome, newest first.
+
+        Counts trajectories that started between `since` and `until`, and outcomes that took at most `within_s`.
+        """
+        bounds = {"since": since, "until": until, "within_s": within_s, "limit": limit}
         rows = await self._warehouse.rows(_OUTCOME_TIMES, {"role": role, "version": version, **bounds})
         return [float(row["seconds"]) for row in rows]
 
-    async def _chunked(self, sql: str, role: str, ids: Sequence[str]) -> list[Row]:
-        found: list[Row] = []
-        for part in _parts(ids):
-            found.extend(await self._warehouse.rows(sql, {"role": role, "ids": list(part)}))
-        return found
-
-
-def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), IDS_PER_QUERY):
-        yield ids[start : start + IDS_PER_QUERY]
+    async def _rows_by_ids(self, sql: str, role: str, ids: Sequence[str]) -> list[Row]:
+        rows: list[Row] = []
+        for start in range(0, len(ids), IDS_PER_QUERY):
+            part = list(ids[start : start + IDS_PER_QUERY])
+            rows.extend(await self._warehouse.rows(sql, {"role": role, "ids": part}))
+        return rows

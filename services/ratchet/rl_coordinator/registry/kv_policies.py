@@ -1,27 +1,11 @@
-"""The registered policies of a role, as the deployer wrote them down."""
+"""The registered policies of a role, as the deployer stores them."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from ratchet.bus.kv import Bucket
 from ratchet.contract.state import PolicyVersion, Route
 from ratchet.errors import NotFound, Unreadable
-
-
-@dataclass(frozen=True)
-class Policies:
-    """A role's versions, and where its traffic goes."""
-
-    route: Route | None
-    versions: dict[int, PolicyVersion]
-
-    @property
-    def stable(self) -> PolicyVersion | None:
-        """The policy that serves the role."""
-        if self.route is None or self.route.stable is None:
-            return None
-        return self.versions.get(self.route.stable.version)
+from ratchet.rl_coordinator.registry.domain import Policies
 
 
 class KvPolicies:
@@ -31,8 +15,8 @@ class KvPolicies:
         self._routes = routes
         self._versions = versions
 
-    async def of(self, role: str) -> Policies:
-        """Everything about one role. Raises `Unreadable`: without one of them a lineage would have a hole."""
+    async def policies_of(self, role: str) -> Policies:
+        """All policies of a role. Raises `Unreadable`: without one of them a lineage would have a hole."""
         route = await self._routes.get(role)
         versions: dict[int, PolicyVersion] = {}
         for entry in (await self._versions.below(role)).values():
@@ -41,13 +25,20 @@ class KvPolicies:
             versions[entry.value.version] = entry.value
         return Policies(route.value if route else None, versions)
 
-    async def roles(self) -> list[str]:
-        """Roles that have a route or a policy."""
-        return sorted({key.partition(".")[0] for key in await self._routes.keys()})
+    async def policies_with(self, role: str, version: int) -> Policies:
+        """All policies of a role, `version` among them. Raises `NotFound` when it is not registered."""
+        policies = await self.policies_of(role)
+        if version not in policies.versions:
+            raise NotFound(f"no such policy: {role}@{version}")
+        return policies
 
-    async def version(self, role: str, version: int) -> PolicyVersion:
-        """One policy. Raises `NotFound`."""
+    async def get_policy(self, role: str, version: int) -> PolicyVersion:
+        """One policy; the others of its role are not read. Raises `NotFound`."""
         entry = await self._versions.get(f"{role}.{version}")
         if entry is None:
             raise NotFound(f"no such policy: {role}@{version}")
         return entry.value
+
+    async def roles(self) -> list[str]:
+        """Roles that have a route or a policy."""
+        return sorted({key.partition(".")[0] for key in await self._routes.keys()})

@@ -1,41 +1,28 @@
 """Walks from a policy back to its data: job, snapshot, trajectories, rewards, opinions, preferences, and its parents.
 
-What is missing on the way (a pruned job, an expired snapshot) is named and ends that branch only.
+A piece that is missing on the way (a pruned job, an expired snapshot) is named, and ends that branch only.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import named_id
 from ratchet.contract import TrainingDispatch
-from ratchet.contract.http.models import (
-    EventPart,
-    JobPart,
-    LineageOut,
-    PreferencePart,
-    PreferencesPage,
-    RaterPart,
-    RewardPart,
-    RewardsPart,
-    SnapshotPart,
-    TrajectoriesPage,
-    TrajectoryPart,
-)
+from ratchet.contract.http import models as parts
 from ratchet.contract.snapshot import SnapshotManifest
 from ratchet.contract.state import Job, PolicyVersion
-from ratchet.contract.training import SnapshotRef
 from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.errors import DigestMismatch, NotFound, Rejected
-from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.registry.clickhouse_lineage import PastJob, PolicyHistory
-from ratchet.rl_coordinator.registry.kv_policies import KvPolicies, Policies
-from ratchet.rl_coordinator.registry.provenance_sums import rater_counts, reward_functions
-from ratchet.rl_coordinator.registry.shown import model_out
+from ratchet.rl_coordinator.registry.domain import Policies
+from ratchet.rl_coordinator.registry.kv_policies import KvPolicies
 from ratchet.stores.warehouse import Row
 
 COUNTED = 10_000
@@ -46,172 +33,180 @@ RATERS, FUNCTIONS = 100, 50
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which trajectories and preferences are listed one by one, and how many parents are walked to."""
+    """Which trajectories and preferences are listed one by one, and how many ancestors are walked to."""
 
     offset: int = 0
     limit: int = 20
     parents: int = 0
 
 
-@dataclass(slots=True)
-class _Found:
-    """What one walk has met: its missing pieces grow on the way."""
-
-    policy: PolicyVersion
-    missing: list[str] = field(default_factory=list[str])
-
-
 class Provenance:
     """Reads; holds nothing."""
 
-    def __init__(self, policies: KvPolicies, jobs: KvJobs, snapshots: Snapshots, history: PolicyHistory) -> None:
+    def __init__(
+        self, *, policies: KvPolicies, jobs: Bucket[Job], snapshots: Snapshots, history: PolicyHistory
+    ) -> None:
         self._policies = policies
         self._jobs = jobs
         self._snapshots = snapshots
         self._history = history
 
-    async def of(self, role: str, version: int, page: Page) -> LineageOut:
+    async def trace(self, role: str, version: int, page: Page) -> parts.LineageOut:
         """The lineage of one policy. Raises `NotFound` for an unknown one, `Unavailable` while a store is away."""
-        policies = await self._policies.of(role)
-        if version not in policies.versions:
-            raise NotFound(f"no such policy: {role}@{version}")
-        return await self._walk(policies, version, page, frozenset())
+        return await self._walk(await self._policies.policies_with(role, version), version, page, frozenset())
 
-    async def _walk(self, policies: Policies, version: int, page: Page, seen: frozenset[int]) -> LineageOut:
-        found = _Found(policies.versions[version])
-        role = found.policy.role
-        job, past = await self._job(found)
-        manifest, snapshot = await self._snapshot(found, job)
+    async def _walk(self, policies: Policies, version: int, page: Page, seen: frozenset[int]) -> parts.LineageOut:
+        policy, missing = policies.versions[version], list[str]()
+        role = policy.role
+        job, job_part = await self._job(policy, missing)
+        manifest, snapshot = await self._snapshot(policy, job, missing)
         ids, preferences = (manifest.trajectories, manifest.preferences or []) if manifest else ([], [])
-        functions, raters = await self._summary(role, ids[:COUNTED])
+        rewards = await self._history.rewards(role, ids[:COUNTED])
+        feedback = await self._history.feedback(role, ids[:COUNTED])
         parent = None
-        if page.parents > 0 and found.policy.parent is not None and found.policy.parent not in seen:
-            parent = await self._parent(policies, found, Page(0, page.limit, page.parents - 1), seen | {version})
-        return LineageOut(
-            policy=model_out(found.policy, policies.route),
-            job=_job_part(found.policy, job) if job else _past_part(found.policy, past),
+        if page.parents > 0 and policy.parent is not None and policy.parent not in seen:
+            if policy.parent in policies.versions:
+                next_page = Page(0, page.limit, page.parents - 1)
+                parent = await self._walk(policies, policy.parent, next_page, seen | {version})
+            else:
+                missing.append(f"its parent {role}@{policy.parent} is not registered any more")
+        return parts.LineageOut(
+            policy=policies.model(version),
+            job=job_part,
             snapshot=snapshot,
-            trajectories=await self._trajectories(role, ids, page, found),
-            preferences=await self._preferences(role, preferences, page, found),
-            rewards=functions[:FUNCTIONS],
-            feedback=raters[:RATERS],
-            told=msgspec.convert(await self._history.told(role, version), list[EventPart]),
+            trajectories=await self._trajectories(role, ids, page, missing),
+            preferences=await self._preferences(role, preferences, page, missing),
+            rewards=reward_functions(rewards.values())[:FUNCTIONS],
+            feedback=rater_counts(feedback)[:RATERS],
+            told=msgspec.convert(await self._history.announcements(role, version), list[parts.EventPart]),
             counted=min(len(ids), COUNTED),
-            missing=found.missing,
+            missing=missing,
             parent=parent,
         )
 
-    async def _parent(self, policies: Policies, found: _Found, page: Page, seen: frozenset[int]) -> LineageOut | None:
-        version = found.policy.parent
-        assert version is not None  # noqa: S101 - its caller looked
-        if version in policies.versions:
-            return await self._walk(policies, version, page, seen)
-        found.missing.append(f"its parent {found.policy.role}@{version} is not registered any more")
-        return None
-
-    async def _job(self, found: _Found) -> tuple[Job | None, PastJob | None]:
-        """The job as it is kept, else as the history tells it."""
-        policy = found.policy
-        if policy.training_job_id is None:
-            found.missing.append(f"{policy.name} names no training job")
+    async def _job(self, policy: PolicyVersion, missing: list[str]) -> tuple[Job | None, parts.JobPart | None]:
+        """The job that is kept, and how it is shown; a pruned one is shown from the history."""
+        job_id = policy.training_job_id
+        if job_id is None:
+            missing.append(f"{policy.name} names no training job")
             return None, None
-        try:
-            return await self._jobs.get(policy.training_job_id), None
-        except NotFound:
-            past = await self._history.job(policy.role, policy.training_job_id)
+        completed = {"completed": policy.cause.event_id} if policy.cause else {}
+        entry = await self._jobs.get(job_id)
+        if entry is not None:
+            job = entry.value
+            dispatch = named_id(TrainingDispatch.TOPIC, job_id, job.attempt)
+            return job, parts.JobPart(
+                training_job_id=job_id,
+                algorithm=job.algorithm,
+                state=job.state,
+                requester=job.request.requester,
+                trigger=job.request.trigger_reason,
+                created_at=job.created_at,
+                finished_at=job.finished_at,
+                attempt=job.attempt,
+                events={"request": job.request.event_id, "dispatch": dispatch, **completed},
+            )
+        past = await self._history.pruned_job(policy.role, job_id)
         if past is None:
-            found.missing.append(f"job {policy.training_job_id} is neither kept nor in the history")
-        return None, past
-
-    async def _snapshot(self, found: _Found, job: Job | None) -> tuple[SnapshotManifest | None, SnapshotPart | None]:
-        digest = found.policy.dataset_digest or (job.snapshot.digest if job and job.snapshot else None)
-        if digest is None:
-            found.missing.append(f"nothing says which snapshot {found.policy.name} was trained on")
+            missing.append(f"job {job_id} is neither kept nor in the history")
             return None, None
-        told = job.snapshot if job and job.snapshot and job.snapshot.digest == digest else None
-        ref = told or self._snapshots.ref(digest)
+        return None, _pruned_job(job_id, past, completed)
+
+    async def _snapshot(
+        self, policy: PolicyVersion, job: Job | None, missing: list[str]
+    ) -> tuple[SnapshotManifest | None, parts.SnapshotPart | None]:
+        of_job = job.snapshot if job else None
+        digest = policy.dataset_digest or (of_job.digest if of_job else None)
+        if digest is None:
+            missing.append(f"nothing says which snapshot {policy.name} was trained on")
+            return None, None
+        ref = of_job if of_job and of_job.digest == digest else self._snapshots.ref(digest)
         try:
             manifest = await asyncio.to_thread(self._snapshots.manifest, ref)
         except NotFound:
-            found.missing.append(f"snapshot {digest} is not in the object store any more")
+            missing.append(f"snapshot {digest} is not in the object store any more")
+            return None, None
         except (DigestMismatch, Rejected) as error:
-            found.missing.append(f"snapshot {digest} cannot be read: {error}")
-        else:
-            return manifest, _snapshot_part(manifest, ref)
-        return None, None
+            missing.append(f"snapshot {digest} cannot be read: {error}")
+            return None, None
+        members = {**msgspec.structs.asdict(manifest), "raters": manifest.raters or {}}
+        members.update(uri=ref.uri, digest=ref.digest)
+        shown = {name: members[name] for name in parts.SnapshotPart.__struct_fields__}
+        return manifest, msgspec.convert(shown, parts.SnapshotPart)
 
-    async def _summary(self, role: str, ids: Sequence[str]) -> tuple[list[RewardsPart], list[RaterPart]]:
-        rewards = (await self._history.rewards(role, ids)).values()
-        feedback = await self._history.feedback(role, ids)
-        functions = msgspec.convert(reward_functions(rewards), list[RewardsPart])
-        return functions, msgspec.convert(rater_counts(feedback), list[RaterPart])
+    async def _trajectories(
+        self, role: str, ids: Sequence[str], page: Page, missing: list[str]
+    ) -> parts.TrajectoriesPage:
+        listed = ids[page.offset : page.offset + page.limit]
+        stored = await self._history.trajectories(role, listed)
+        rewards = await self._history.rewards(role, listed)
+        _note_absent(missing, "trajectories", listed, stored)
+        rows = [{"trajectory_id": name, **stored.get(name, {})} for name in listed]
+        for row in rows:
+            reward = rewards.get(row["trajectory_id"])
+            row["reward"] = msgspec.convert(reward, parts.RewardPart) if reward else None
+        items = msgspec.convert(rows, list[parts.TrajectoryPart])
+        return parts.TrajectoriesPage(total=len(ids), offset=page.offset, items=items)
 
-    async def _trajectories(self, role: str, ids: Sequence[str], page: Page, found: _Found) -> TrajectoriesPage:
-        shown = ids[page.offset : page.offset + page.limit]
-        stored = await self._history.trajectories(role, shown)
-        rewards = await self._history.rewards(role, shown)
-        _name_absent(found, "trajectories", shown, stored)
-        items = [_trajectory_part(name, stored.get(name), rewards.get(name)) for name in shown]
-        return TrajectoriesPage(total=len(ids), offset=page.offset, items=items)
-
-    async def _preferences(self, role: str, ids: Sequence[str], page: Page, found: _Found) -> PreferencesPage:
-        shown = ids[page.offset : page.offset + page.limit]
-        stored = await self._history.preferences(role, shown)
-        _name_absent(found, "preferences", shown, stored)
-        rows = [{"preference_id": name, **stored.get(name, {})} for name in shown]
-        return PreferencesPage(total=len(ids), offset=page.offset, items=msgspec.convert(rows, list[PreferencePart]))
+    async def _preferences(
+        self, role: str, ids: Sequence[str], page: Page, missing: list[str]
+    ) -> parts.PreferencesPage:
+        listed = ids[page.offset : page.offset + page.limit]
+        stored = await self._history.preferences(role, listed)
+        _note_absent(missing, "preferences", listed, stored)
+        rows = [{"preference_id": name, **stored.get(name, {})} for name in listed]
+        items = msgspec.convert(rows, list[parts.PreferencePart])
+        return parts.PreferencesPage(total=len(ids), offset=page.offset, items=items)
 
 
-def _name_absent(found: _Found, what: str, shown: Sequence[str], stored: Mapping[str, Row]) -> None:
-    absent = [name for name in shown if name not in stored]
+def reward_functions(rewards: Iterable[Row]) -> list[parts.RewardsPart]:
+    """By reward function, the most used first: how many trajectories it scored, their mean, the newest revision."""
+    totals: dict[str, list[float]] = {}
+    revisions: dict[str, int] = {}
+    for row in rewards:
+        name = str(row["function"]).strip() or "unnamed"
+        totals.setdefault(name, []).append(row["total"])
+        revisions[name] = max(revisions.get(name, 0), row["revision"])
+    return [
+        parts.RewardsPart(
+            function=name,
+            trajectories=len(values),
+            mean=sum(values) / len(values),
+            newest_revision=revisions[name],
+        )
+        for name, values in sorted(totals.items(), key=lambda one: (-len(one[1]), one[0]))
+    ]
+
+
+def rater_counts(feedback: Iterable[Row]) -> list[parts.RaterPart]:
+    """How often each rater gave each kind of feedback, the most frequent first; equal combinations are added up."""
+    counts: Counter[tuple[str | None, str | None, str]] = Counter()
+    for row in feedback:
+        counts[(row["rater"], row["source"], row["kind"])] += row["count"]
+    ordered = sorted(counts.items(), key=lambda one: (-one[1], *(part or "" for part in one[0])))
+    return [
+        parts.RaterPart(rater=rater, source=source, kind=kind, count=count) for (rater, source, kind), count in ordered
+    ]
+
+
+def _note_absent(missing: list[str], what: str, listed: Sequence[str], stored: Collection[str]) -> None:
+    absent = [name for name in listed if name not in stored]
     if absent:
-        found.missing.append(f"{len(absent)} of the {len(shown)} {what} listed here are not stored any more")
+        missing.append(f"{len(absent)} of the {len(listed)} {what} listed here are not stored any more")
 
 
-def _job_part(policy: PolicyVersion, job: Job) -> JobPart:
-    request = job.request
-    dispatch = named_id(TrainingDispatch.TOPIC, job.training_job_id, job.attempt)
-    return JobPart(
-        training_job_id=job.training_job_id,
-        algorithm=job.algorithm,
-        state=job.state,
-        requester=request.requester,
-        trigger=request.trigger_reason,
-        created_at=job.created_at,
-        finished_at=job.finished_at,
-        attempt=job.attempt,
-        events={"request": request.event_id, "dispatch": dispatch, **_completed(policy)},
-    )
-
-
-def _past_part(policy: PolicyVersion, past: PastJob | None) -> JobPart | None:
-    if past is None or policy.training_job_id is None:
-        return None
-    job_id, last = policy.training_job_id, past.last
+def _pruned_job(job_id: str, past: PastJob, completed: dict[str, str]) -> parts.JobPart:
+    request, last = past.request, past.last
     dispatch = {"dispatch": named_id(TrainingDispatch.TOPIC, job_id, last["attempt"])} if last else {}
-    return JobPart(
+    return parts.JobPart(
         training_job_id=job_id,
-        algorithm=past.request["algorithm"],
+        algorithm=request["algorithm"],
         state=last["status"] if last else "unknown",
-        requester=past.request["requester"],
-        trigger=past.request["trigger"],
-        created_at=past.request["at"],
+        requester=request["requester"],
+        trigger=request["trigger"],
+        created_at=request["at"],
         finished_at=last["at"] if last else None,
         attempt=last["attempt"] if last else None,
         from_history=True,
-        events={"request": past.request["event_id"], **dispatch, **_completed(policy)},
+        events={"request": request["event_id"], **dispatch, **completed},
     )
-
-
-def _completed(policy: PolicyVersion) -> dict[str, str]:
-    return {"completed": policy.cause.event_id} if policy.cause else {}
-
-
-def _snapshot_part(manifest: SnapshotManifest, ref: SnapshotRef) -> SnapshotPart:
-    told = {**msgspec.structs.asdict(manifest), "raters": manifest.raters or {}, "uri": ref.uri, "digest": ref.digest}
-    return msgspec.convert({name: told[name] for name in SnapshotPart.__struct_fields__}, SnapshotPart)
-
-
-def _trajectory_part(name: str, stored: Row | None, reward: Row | None) -> TrajectoryPart:
-    part = msgspec.convert(reward, RewardPart) if reward else None
-    return msgspec.convert({"trajectory_id": name, **(stored or {}), "reward": part}, TrajectoryPart)

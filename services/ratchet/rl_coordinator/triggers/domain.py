@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from ratchet.bus.message import Message, named_id
 from ratchet.contract.reward import Preference, Reward
-from ratchet.contract.snapshot import PAIRS, TRAJECTORIES
+from ratchet.contract.snapshot import PAIRS
 from ratchet.contract.state import Job
 from ratchet.contract.training import TrainingConfig, TrainingRequest
-from ratchet.rl_coordinator.jobs.domain.jobs import TERMINAL
+from ratchet.rl_coordinator.jobs.domain import TERMINAL, learns_from_trajectories
 from ratchet.rules.algorithms import dataset_format
 
 MANUAL = "manual"
@@ -20,21 +20,34 @@ PREFERENCES = "preferences"
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """What of a role was ever counted."""
+class Measure:
+    """One thing that is counted by role, and starts a training when there is enough of it."""
 
-    rewarded: int = 0
-    preferences: int = 0
+    name: str
+    """Name of its projection."""
+    reason: str
+    """Part of the ids of the jobs that it starts."""
+    role_of: Callable[[Message], str | None]
+    """The role whose counter a message moves."""
+    count_at: Callable[[Job], int | None]
+    """The counter when a job was accepted that uses up what is counted; None for a job that does not."""
 
 
-def counted_role(message: Message) -> str | None:
-    """The role whose counter a message moves: only the first revision of a reward counts."""
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a role is from the training that a measure starts."""
+
+    start: int
+    """The counter when the role last learned from what is counted, or was asked to; 0 when it never was."""
+    new: int
+    """Counted since then."""
+    is_due: bool
+    """There is enough, and no trigger's job of the role is under way: a further trigger coalesces with it."""
+
+
+def rewarded_role(message: Message) -> str | None:
+    """The role whose counter of rewards a message moves: only the first revision of a reward counts."""
     return message.role if isinstance(message, Reward) and message.revision == 0 else None
-
-
-def count_one_more(count: int | None) -> int:
-    """The fold of a counter: rewarded trajectories, or preferences, of a role, ever."""
-    return (count or 0) + 1
 
 
 def preferring_role(message: Message) -> str | None:
@@ -42,63 +55,45 @@ def preferring_role(message: Message) -> str | None:
     return message.role if isinstance(message, Preference) else None
 
 
-def counted_from(role: str, jobs: Iterable[Job]) -> int:
-    """The counter when the role last learned from trajectories, or was asked to; 0 when it never was."""
-    return max((job.rewarded or 0 for job in jobs if job.role == role and learns_from_trajectories(job)), default=0)
+REWARDED = Measure(
+    name="rewarded",
+    reason=THRESHOLD,
+    role_of=rewarded_role,
+    count_at=lambda job: job.rewarded or 0 if learns_from_trajectories(job) else None,
+)
+PREFERRED = Measure(
+    name="preferences",
+    reason=PREFERENCES,
+    role_of=preferring_role,
+    count_at=lambda job: job.preferences or 0 if dataset_format(job.algorithm) == PAIRS else None,
+)
 
 
-def learns_from_trajectories(job: Job) -> bool:
-    """Whether a job uses rewarded trajectories up: one that learns from pairs or thumbs leaves their count alone."""
-    return dataset_format(job.algorithm) in (TRAJECTORIES, None)
+def count_one_more(count: int | None) -> int:
+    """The fold of a counter: what is counted of a role, ever."""
+    return (count or 0) + 1
 
 
-def is_pending(role: str, jobs: Iterable[Job]) -> bool:
-    """Whether a trigger's job of the role has not ended yet: a further trigger coalesces with it."""
-    return any(job.role == role and job.state not in TERMINAL and job.request.trigger_reason != MANUAL for job in jobs)
+def standing(measure: Measure, role: str, *, jobs: Sequence[Job], counted: int, threshold: int | None) -> Standing:
+    """How far `role` is from its next training; without a threshold none is ever due."""
+    own = [job for job in jobs if job.role == role]
+    start = max((count for job in own if (count := measure.count_at(job)) is not None), default=0)
+    under_way = any(job.state not in TERMINAL and job.request.trigger_reason != MANUAL for job in own)
+    enough = threshold is not None and counted - start >= threshold
+    return Standing(start=start, new=max(0, counted - start), is_due=enough and not under_way)
 
 
-def threshold_request(
-    role: str, config: TrainingConfig, *, jobs: Iterable[Job], counted: int, threshold: int, now: datetime
-) -> TrainingRequest | None:
-    """The request that the threshold makes, or None while it is not reached or one is under way.
-
-    Its id follows from the role and where the count began, so firing twice asks for one job.
-    """
-    known = list(jobs)
-    start = counted_from(role, known)
-    if counted - start < threshold or is_pending(role, known):
-        return None
-    return _request(role, config, named_id("trigger", THRESHOLD, role, start), now)
-
-
-def preferences_from(role: str, jobs: Iterable[Job]) -> int:
-    """The counter of preferences when the role last learned from pairs, or was asked to; 0 when it never was."""
-    own = [job for job in jobs if job.role == role and dataset_format(job.algorithm) == PAIRS]
-    return max((job.preferences or 0 for job in own), default=0)
-
-
-def should_run_dpo(role: str, *, jobs: Iterable[Job], preferences: int, threshold: int) -> bool:
-    """Whether the role has `threshold` preferences that it has not learned from, and no trigger's job under way."""
-    known = list(jobs)
-    return preferences - preferences_from(role, known) >= threshold and not is_pending(role, known)
-
-
-def preferences_request(
-    role: str, config: TrainingConfig, *, jobs: Iterable[Job], counted: int, threshold: int, now: datetime
-) -> TrainingRequest | None:
-    """The request that enough preferences make; see `threshold_request`."""
-    known = list(jobs)
-    if not should_run_dpo(role, jobs=known, preferences=counted, threshold=threshold):
-        return None
-    return _request(role, config, named_id("trigger", PREFERENCES, role, preferences_from(role, known)), now)
-
-
-def _request(role: str, config: TrainingConfig, job_id: str, now: datetime) -> TrainingRequest:
+def training_request(
+    measure: Measure, role: str, start: int, config: TrainingConfig, *, priority: str, now: datetime
+) -> TrainingRequest:
+    """The request that a trigger makes. Its id follows from the role and where the count began: fired twice, it asks
+    for one job."""
     return TrainingRequest(
-        training_job_id=job_id,
+        training_job_id=named_id("trigger", measure.reason, role, start),
         timestamp=now,
         requester="rl_coordinator",
         trigger_reason=THRESHOLD,
         training_config=config,
         role=role,
+        priority=priority,
     )

@@ -2,48 +2,79 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+from ratchet.contract.snapshot import PAIRS
 from ratchet.contract.training import TrainingConfig
 from ratchet.errors import ConfigError
-from ratchet.rl_coordinator.jobs.domain.requests import Abilities, config_problems
-from ratchet.rl_coordinator.jobs.domain.schedule import PRIORITIES
+from ratchet.rl_coordinator.jobs import abilities
+from ratchet.rl_coordinator.jobs.domain import PRIORITIES, Abilities, config_problems
+from ratchet.rl_coordinator.settings import Settings
+from ratchet.rules.algorithms import dataset_format
 
 ANY_ROLE = "*"
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a role is trained when nobody asks for anything in particular."""
+    """How a trigger trains a role."""
 
     config: TrainingConfig
     threshold: int
-    """New rewarded trajectories that start a training."""
+    """New rewarded trajectories, or preferences, that start a training."""
     priority: str = "normal"
 
 
-def read_recipes(document: Mapping[str, Mapping[str, Any]], threshold: int, abilities: Abilities) -> dict[str, Recipe]:
+@dataclass(frozen=True, slots=True)
+class Recipes:
+    """What triggers train, by role."""
+
+    rewarded: Mapping[str, Recipe]
+    """When enough trajectories were rewarded."""
+    preferences: Mapping[str, Recipe]
+    """When there are enough preferences."""
+
+
+def load_recipes(settings: Settings) -> Recipes:
+    """The recipes of file and environment. Raises `ConfigError` if one of them could never run."""
+    in_file: Mapping[str, Mapping[str, Any]] = {}
+    if settings.recipes_file is not None:
+        try:
+            in_file = json.loads(settings.recipes_file.read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot read training recipes from {settings.recipes_file}: {error}") from error
+    able = abilities(settings)
+    from_pairs = frozenset(name for name in settings.algorithms if dataset_format(name) == PAIRS)
+    pairs_only = replace(able, algorithms=from_pairs)
+    return Recipes(
+        rewarded=read_recipes({**in_file, **settings.recipes}, settings.threshold, able),
+        preferences=read_recipes(settings.preference_recipes, settings.preference_threshold, pairs_only),
+    )
+
+
+def read_recipes(document: Mapping[str, Mapping[str, Any]], threshold: int, able: Abilities) -> dict[str, Recipe]:
     """Recipes by role from parsed JSON; `threshold` where one names none. Raises `ConfigError`."""
-    return {role: _read(role, {"threshold": threshold, **entry}, abilities) for role, entry in document.items()}
+    recipes: dict[str, Recipe] = {}
+    for role, entry in document.items():
+        try:
+            recipe = msgspec.convert({"threshold": threshold, **entry}, Recipe)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"training recipe of role {role}: {error}") from error
+        problems = config_problems(recipe.config, able)
+        if recipe.priority not in PRIORITIES:
+            problems.append(f"priority must be one of {', '.join(PRIORITIES)}")
+        if recipe.threshold < 1:
+            problems.append("threshold must be at least 1")
+        if problems:
+            raise ConfigError(f"training recipe of role {role}: {'; '.join(problems)}")
+        recipes[role] = recipe
+    return recipes
 
 
 def recipe_for(role: str, recipes: Mapping[str, Recipe]) -> Recipe | None:
     """The role's own recipe, else the one for any role; None means that the role is trained by hand only."""
     return recipes.get(role, recipes.get(ANY_ROLE))
-
-
-def _read(role: str, entry: Mapping[str, Any], abilities: Abilities) -> Recipe:
-    try:
-        recipe = msgspec.convert(entry, Recipe)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"training recipe of role {role}: {error}") from error
-    found = config_problems(recipe.config, abilities)
-    if recipe.priority not in PRIORITIES:
-        found.append(f"priority must be one of {', '.join(PRIORITIES)}")
-    if recipe.threshold < 1:
-        found.append("threshold must be at least 1")
-    if found:
-        raise ConfigError(f"training recipe of role {role}: {'; '.join(found)}")
-    return recipe

@@ -1,85 +1,121 @@
 """Starts training by itself: when enough new rewarded trajectories, or preferences, of a role are there.
 
-They are counted in the stream and learned from in the warehouse, which is filled a moment later: what made a trigger
-due is stored before it fires.
+They are counted in the stream and learned from in the warehouse, which is filled a moment later: a trigger fires once
+the messages that made it due are stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
-from msgspec.structs import replace
 
+from ratchet.bus.connection import Bus
 from ratchet.bus.projection import Projection
 from ratchet.errors import Conflict, Rejected
-from ratchet.rl_coordinator.jobs.intake import Intake
-from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
-from ratchet.rl_coordinator.triggers.domain import preferences_request, threshold_request
+from ratchet.rl_coordinator.jobs import Jobs
+from ratchet.rl_coordinator.jobs.domain import Counted
+from ratchet.rl_coordinator.triggers.domain import (
+    PREFERRED,
+    REWARDED,
+    Measure,
+    Standing,
+    count_one_more,
+    standing,
+    training_request,
+)
 from ratchet.rl_coordinator.triggers.recipes import Recipe, recipe_for
+from ratchet.rules.alerts import gap_alert
 from ratchet.stores.stored import IsStored
 
 log = structlog.get_logger()
 
-REQUESTS = {"rewarded": threshold_request, "preferences": preferences_request}
-"""What is counted -> the rule that asks for training when there is enough of it."""
 
+class Counters:
+    """By role, how many trajectories were ever rewarded and how many preferences there ever were."""
 
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """When there is enough of one thing to train on, by role."""
+    def __init__(self, bus: Bus) -> None:
+        self.rewarded = _counting(bus, REWARDED)
+        self.preferences = _counting(bus, PREFERRED)
 
-    what: str
-    """A key of `REQUESTS`."""
-    counter: Projection[int]
-    """By role, how many of it there ever were."""
-    recipes: Mapping[str, Recipe]
+    def counted(self, role: str) -> Counted:
+        """Both counts of a role."""
+        return Counted(self.rewarded.state(role) or 0, self.preferences.state(role) or 0)
 
 
 class ThresholdTrigger:
     """One tick compares every role's counter with its recipe's threshold."""
 
     def __init__(
-        self, store: KvJobs, intake: Intake, is_stored: IsStored, thresholds: Thresholds, now: Callable[[], datetime]
+        self,
+        *,
+        measure: Measure,
+        counter: Projection[int],
+        recipes: Mapping[str, Recipe],
+        jobs: Jobs,
+        is_stored: IsStored,
+        now: Callable[[], datetime],
     ) -> None:
-        self._store = store
-        self._intake = intake
+        self._measure = measure
+        self._counter = counter
+        self._recipes = recipes
+        self._jobs = jobs
         self._is_stored = is_stored
-        self._counter = thresholds.counter
-        self._recipes = thresholds.recipes
-        self._what = thresholds.what
         self._now = now
         self._due: dict[str, int] = {}
         """By role that is due: its newest message of those that were counted when it was first seen to be."""
 
-    async def tick(self) -> None:
-        """Fire where it is due."""
-        for role, counted in self._counter.states().items():
-            recipe = recipe_for(role, self._recipes)
-            if recipe is not None:
-                await self._consider(role, counted, recipe)
+    def counts(self) -> Mapping[str, int]:
+        """How many there ever were, by role."""
+        return self._counter.states()
 
-    async def _consider(self, role: str, counted: int, recipe: Recipe) -> None:
-        request = REQUESTS[self._what](
+    def threshold(self, role: str) -> int | None:
+        """So many new ones start a training; None: the role is trained by hand only."""
+        recipe = recipe_for(role, self._recipes)
+        return recipe.threshold if recipe else None
+
+    def standing(self, role: str) -> Standing:
+        """How far a role is from its next training."""
+        counted = self.counts().get(role, 0)
+        return standing(
+            self._measure,
             role,
-            recipe.config,
-            jobs=self._store.all(),
+            jobs=self._jobs.store.all_jobs(),
             counted=counted,
-            threshold=recipe.threshold,
-            now=self._now(),
+            threshold=self.threshold(role),
         )
-        if request is None:
-            self._due.pop(role, None)
-            return
-        due = self._due.setdefault(role, self._counter.sequence(role))
-        if not await self._is_stored(self._counter.stream, due):
-            return
-        try:
-            job, created = await self._intake.submit(replace(request, priority=recipe.priority))
-        except (Conflict, Rejected) as error:
-            log.warning("a trigger's training cannot start now", role=role, what=self._what, reason=str(error))
-            return
-        if created:
-            log.info("threshold reached", role=role, what=self._what, counted=counted, job=job.training_job_id)
+
+    async def tick(self) -> None:
+        """Fire for every role that is due."""
+        for role, counted in self.counts().items():
+            recipe, now = recipe_for(role, self._recipes), self.standing(role)
+            if recipe is None or not now.is_due:
+                self._due.pop(role, None)
+                continue
+            newest = self._due.setdefault(role, self._counter.sequence(role))
+            if not await self._is_stored(self._counter.stream, newest):
+                continue
+            request = training_request(
+                self._measure, role, now.start, recipe.config, priority=recipe.priority, now=self._now()
+            )
+            try:
+                job, created = await self._jobs.intake.submit(request)
+            except (Conflict, Rejected) as error:
+                log.warning(
+                    "a trigger's training cannot start now", role=role, what=self._measure.name, reason=str(error)
+                )
+                continue
+            if created:
+                job_id = job.training_job_id
+                log.info("threshold reached", role=role, what=self._measure.name, counted=counted, job=job_id)
+
+
+def _counting(bus: Bus, measure: Measure) -> Projection[int]:
+    return bus.project(
+        measure.name,
+        kind=int,
+        key_of=lambda received: measure.role_of(received.message),
+        step=lambda count, _: count_one_more(count),
+        on_gap=gap_alert,
+    )

@@ -1,1 +1,18 @@
-"""The coordinator's rules: pure functions over jobs, trajectories and turns."""
+"""The pure rules of jobs: their states, what can run, who is next, what a failure changes, what time does to them."""
+
+from ratchet.rl_coordinator.jobs.domain.jobs import ACTIVE, TERMINAL, Counted, learns_from_trajectories
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities, config_problems
+from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES, RetryRule
+from ratchet.rl_coordinator.jobs.domain.schedule import PRIORITIES
+
+__all__ = [
+    "ACTIVE",
+    "DEFAULT_RETRIES",
+    "PRIORITIES",
+    "TERMINAL",
+    "Abilities",
+    "Counted",
+    "RetryRule",
+    "config_problems",
+    "learns_from_trajectories",
+]

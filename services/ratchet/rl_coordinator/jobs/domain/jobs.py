@@ -1,12 +1,12 @@
 """The life of a job: states as data, and every way a job changes.
 
 `(attempt, rank of state)` never decreases, so a job moves back to `queued` only as a later attempt, and a worker whose
-attempt is not the job's is fenced off: nothing it says counts.
+attempt is not the job's is fenced off: its statuses do not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,10 +14,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from ratchet.bus.message import Cause
+from ratchet.contract.snapshot import TRAJECTORIES
 from ratchet.contract.state import Job, JobState
-from ratchet.contract.training import Progress, SnapshotRef, TrainingError, TrainingRequest, TrainingStatus
+from ratchet.contract.training import SnapshotRef, TrainingError, TrainingRequest, TrainingStatus
 from ratchet.errors import WrongState
 from ratchet.rl_coordinator.jobs.domain.retries import RetryRule, eased
+from ratchet.rules.algorithms import dataset_format
 
 _ENDS = {JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED}
 NEXT: Mapping[JobState, frozenset[JobState]] = {
@@ -49,8 +51,21 @@ class Limits:
     """By error code; a code that is not listed is not retried."""
 
 
-def accept(request: TrainingRequest, *, pool: str, rewarded: int, now: datetime, cause: Cause | None = None) -> Job:
-    """The job of a request that passed validation. `cause`: the request's own event."""
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How many rewarded trajectories and preferences a role ever had: triggers count on from the newest job's."""
+
+    rewarded: int = 0
+    preferences: int = 0
+
+
+def learns_from_trajectories(job: Job) -> bool:
+    """Whether a job uses rewarded trajectories up: one that learns from pairs or thumbs leaves their count alone."""
+    return dataset_format(job.algorithm) in (TRAJECTORIES, None)
+
+
+def accept(request: TrainingRequest, *, pool: str, counted: Counted, now: datetime, cause: Cause | None = None) -> Job:
+    """The queued job of a request. `cause`: the request's own event."""
     return Job(
         training_job_id=request.training_job_id,
         role=request.role,
@@ -62,7 +77,8 @@ def accept(request: TrainingRequest, *, pool: str, rewarded: int, now: datetime,
         request=request,
         attempt=1,
         pool=pool,
-        rewarded=rewarded,
+        rewarded=counted.rewarded,
+        preferences=counted.preferences,
         cause=cause,
     )
 
@@ -118,11 +134,23 @@ def try_again(job: Job, now: datetime, *, delay_s: float = 0.0, error: TrainingE
 
 
 def fold(job: Job, status: TrainingStatus, now: datetime, limits: Limits) -> Job:
-    """The job after a worker's word, or unchanged: a word counts only for a held slot and the current attempt."""
-    follow = _FOLLOW.get(status.status)
-    if follow is None or job.state not in ACTIVE or status.attempt != job.attempt:
+    """The job after a worker's status, or unchanged: it counts only for a held slot and the current attempt."""
+    if job.state not in ACTIVE or status.attempt != job.attempt:
         return job
-    after = follow(_heard(job, status, now), now, limits)
+    alive = _with_report(job, status, now)
+    match status.status:
+        case JobState.RUNNING:
+            after = alive
+        case JobState.COMPLETED:
+            after = mark_announced(_move(alive, JobState.COMPLETED, now, finished_at=now))
+        case JobState.CANCELLED | JobState.FAILED if job.cancel_requested:
+            after = mark_announced(_move(alive, JobState.CANCELLED, now, finished_at=now))
+        case JobState.CANCELLED:  # the worker's machine goes away: another worker takes over
+            after = try_again(alive, now)
+        case JobState.FAILED:
+            after = _retry_or_fail(alive, now, limits)
+        case _:
+            return job
     if (after.attempt, after.state) == (job.attempt, job.state):
         return after
     correlation = job.cause.correlation_id if job.cause else status.event_id
@@ -132,7 +160,7 @@ def fold(job: Job, status: TrainingStatus, now: datetime, limits: Limits) -> Job
 def expire(job: Job, *, listening_since: datetime, now: datetime, limits: Limits) -> Job:
     """The job after `now` if its worker is silent for too long, else unchanged.
 
-    Silence counts from when the coordinator could hear: a worker is not blamed for our own absence.
+    Silence counts from when the coordinator could hear: a worker is not blamed for the coordinator's own absence.
     """
     silent_since = max(job.heartbeat_at or job.updated_at, listening_since)
     lapsed = now - silent_since > timedelta(seconds=limits.lease_s)
@@ -148,7 +176,7 @@ def expire(job: Job, *, listening_since: datetime, now: datetime, limits: Limits
     return try_again(job, now, error=silence)
 
 
-def overdue(job: Job, now: datetime) -> Job:
+def fail_overdue(job: Job, now: datetime) -> Job:
     """The job failed with TIMEOUT if its deadline passed while it waited, else unchanged."""
     deadline = job.request.deadline
     if job.state != JobState.QUEUED or deadline is None or now <= deadline:
@@ -157,38 +185,29 @@ def overdue(job: Job, now: datetime) -> Job:
     return fail(job, TrainingError(code="TIMEOUT", message=message), now)
 
 
-def _running(job: Job, _now: datetime, _limits: Limits) -> Job:
-    return job
+def announcement(job: Job) -> str:
+    """The value of `Job.announced` once the bus knows the job's state."""
+    return f"{job.attempt}:{job.state}"
 
 
-def _completed(job: Job, now: datetime, _: Limits) -> Job:
-    return _told(_move(job, JobState.COMPLETED, now, finished_at=now))
+def is_announced(job: Job) -> bool:
+    """Whether the bus knows the job's state."""
+    return job.announced == announcement(job)
 
 
-def _stopped(job: Job, now: datetime, _: Limits) -> Job:
-    """The worker stopped: because it was asked to, or because its machine goes away."""
-    if job.cancel_requested:
-        return _told(_move(job, JobState.CANCELLED, now, finished_at=now))
-    return try_again(job, now)
+def mark_announced(job: Job) -> Job:
+    """The job once the bus knows its state, from us or from the worker."""
+    return replace(job, announced=announcement(job))
 
 
-def _failed(job: Job, now: datetime, limits: Limits) -> Job:
-    error = job.error or TrainingError(code="UNKNOWN", message="the worker gave no reason")
-    if job.cancel_requested:
-        return _told(_move(job, JobState.CANCELLED, now, finished_at=now))
-    rule = limits.retries.get(error.code)
-    request = eased(job.request, rule) if rule and job.attempt < rule.attempts else None
-    if rule is None or request is None:
-        return _told(fail(job, error, now))
-    artifacts = job.artifacts if rule.resume else None
-    return replace(try_again(job, now, delay_s=rule.delay_s, error=error), request=request, artifacts=artifacts)
-
-
-def _heard(job: Job, status: TrainingStatus, now: datetime) -> Job:
-    """A sign of life, with what it says about progress; a step never runs backwards within an attempt."""
+def _with_report(job: Job, status: TrainingStatus, now: datetime) -> Job:
+    """The job with what its worker reports; a step never runs backwards within an attempt."""
     artifacts = status.artifacts or job.artifacts
     if artifacts is not None and artifacts.checkpoint is None and job.artifacts is not None:
         artifacts = replace(artifacts, checkpoint=job.artifacts.checkpoint)
+    progress = status.progress or job.progress
+    if progress and job.progress and (progress.current_step or 0) < (job.progress.current_step or 0):
+        progress = job.progress
     return replace(
         job,
         state=JobState.RUNNING,
@@ -196,27 +215,21 @@ def _heard(job: Job, status: TrainingStatus, now: datetime) -> Job:
         heartbeat_at=now,
         started_at=job.started_at or now,
         worker=(status.metadata.worker if status.metadata else None) or job.worker,
-        progress=_further(job.progress, status.progress),
+        progress=progress,
         metrics=(status.metrics.current if status.metrics else None) or job.metrics,
         artifacts=artifacts,
         error=status.error,
     )
 
 
-def _further(known: Progress | None, told: Progress | None) -> Progress | None:
-    if known is None or told is None:
-        return told or known
-    return known if (told.current_step or 0) < (known.current_step or 0) else told
-
-
-def _told(job: Job) -> Job:
-    """The worker itself announced this state."""
-    return replace(job, announced=announcement(job))
-
-
-def announcement(job: Job) -> str:
-    """What `Job.announced` holds once the bus knows the job's state."""
-    return f"{job.attempt}:{job.state}"
+def _retry_or_fail(job: Job, now: datetime, limits: Limits) -> Job:
+    error = job.error or TrainingError(code="UNKNOWN", message="the worker gave no reason")
+    rule = limits.retries.get(error.code)
+    request = eased(job.request, rule) if rule and job.attempt < rule.attempts else None
+    if rule is None or request is None:
+        return mark_announced(fail(job, error, now))
+    artifacts = job.artifacts if rule.resume else None
+    return replace(try_again(job, now, delay_s=rule.delay_s, error=error), request=request, artifacts=artifacts)
 
 
 def _move(job: Job, state: JobState, now: datetime, **changes: Any) -> Job:
@@ -227,12 +240,3 @@ def _move(job: Job, state: JobState, now: datetime, **changes: Any) -> Job:
     if after not in NEXT[before] or not forward:
         raise WrongState(f"job {job.training_job_id} cannot go from {before} to {after}")
     return following
-
-
-_FOLLOW: Mapping[str, Callable[[Job, datetime, Limits], Job]] = {
-    JobState.RUNNING: _running,
-    JobState.COMPLETED: _completed,
-    JobState.FAILED: _failed,
-    JobState.CANCELLED: _stopped,
-}
-"""By a worker's status: what follows for the job that has just been heard of."""

@@ -17,14 +17,14 @@ Ease = Callable[[TrainingConfig], Hyperparameters | None]
 
 @dataclass(frozen=True, slots=True)
 class RetryRule:
-    """How an error code is met."""
+    """What happens after an attempt failed with an error code."""
 
     attempts: int
     """Attempts in all, the first included."""
     delay_s: float = 0.0
     """Pause before the next attempt."""
     ease: str | None = None
-    """Name of what is eased, a key of `EASES`."""
+    """What the next attempt eases, a key of `EASES`."""
     resume: bool = True
     """Whether the next attempt goes on from the newest checkpoint, or starts over."""
 
@@ -66,5 +66,5 @@ def eased(request: TrainingRequest, rule: RetryRule) -> TrainingRequest | None:
     if hyperparameters is None:
         return None
     easier = replace(config, hyperparameters=hyperparameters)
-    # The error that is told stays the one that happened, not the refusal of an attempt that could never run.
+    # The job reports the error that happened, not the refusal of an attempt that could never run.
     return None if training_problems(easier) else replace(request, training_config=easier)

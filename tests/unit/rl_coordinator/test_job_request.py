@@ -1,4 +1,4 @@
-"""What the HTTP API takes becomes exactly the message of the contract, and nothing is quietly ignored."""
+"""A body of the HTTP API becomes exactly the message of the contract, and no member of it is quietly ignored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ratchet.contract.training import (
 )
 from ratchet.errors import Rejected
 from ratchet.rl_coordinator.http.job_request import job_body, training_request
-from ratchet.rl_coordinator.http.shown import job_out
+from ratchet.rl_coordinator.http.jobs import job_out
 from ratchet.service.contracts import load_contracts
 from tests.support.training import NOON, after, job
 
@@ -34,7 +34,7 @@ FRESH = named_id("fresh")
 BODY = job_body()
 
 
-def asked(body: dict[str, Any]) -> TrainingRequest:
+def request_of(body: dict[str, Any]) -> TrainingRequest:
     """The request that a body stands for."""
     return training_request(BODY.read(msgspec.json.encode(body)), FRESH, NOON)
 
@@ -73,7 +73,7 @@ def test_every_setting_reaches_the_request() -> None:
         "notes": "weekly",
         "deadline": after(60).isoformat(),
     }
-    made = asked(body)
+    made = request_of(body)
     load_contracts().check_strict(made)
     assert made == TrainingRequest(
         training_job_id=FRESH,
@@ -133,14 +133,14 @@ def test_the_api_knows_every_member_of_the_message(model: str, kind: Any) -> Non
     assert set(BODY.schemas()[model]["properties"]) == set(kind.__struct_fields__)
 
 
-def test_a_job_is_shown_with_all_that_is_known_of_it() -> None:
+def test_an_answer_has_every_member_of_a_job_but_the_coordinators_own_bookkeeping() -> None:
     hidden = {"rewarded", "preferences", "announced"}
     assert set(JobOut.__struct_fields__) == set(Job.__struct_fields__) - hidden
     assert job_out(job()).training_job_id == job().training_job_id
 
 
 def test_a_bare_request_means_the_stable_policy_and_the_algorithms_defaults() -> None:
-    made = asked({"algorithm": "sft"})
+    made = request_of({"algorithm": "sft"})
     assert made.training_config == TrainingConfig(
         algorithm="sft",
         base_model="stable",
@@ -153,9 +153,9 @@ def test_a_bare_request_means_the_stable_policy_and_the_algorithms_defaults() ->
 def test_the_id_is_the_given_one_or_follows_from_the_key_or_is_fresh() -> None:
     given = named_id("given")
     keyed = {"algorithm": "sft", "idempotency_key": "nightly"}
-    first, again = (asked(keyed) for _ in range(2))
-    other_role = asked({**keyed, "role": "sales"})
-    assert asked({**keyed, "training_job_id": given}).training_job_id == given
+    first, again = (request_of(keyed) for _ in range(2))
+    other_role = request_of({**keyed, "role": "sales"})
+    assert request_of({**keyed, "training_job_id": given}).training_job_id == given
     assert first.training_job_id == again.training_job_id != other_role.training_job_id
     assert FRESH not in {first.training_job_id, other_role.training_job_id}
 
@@ -182,15 +182,15 @@ def test_the_id_is_the_given_one_or_follows_from_the_key_or_is_fresh() -> None:
         {},
     ],
 )
-def test_what_is_not_understood_is_refused(body: dict[str, Any]) -> None:
+def test_a_body_that_breaks_the_schema_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises(Rejected):
-        asked(body)
+        request_of(body)
 
 
 def test_every_member_at_fault_is_named_and_the_first_is_the_param() -> None:
     body = {"algorithm": "rloo", "rank": 8, "hyperparameters": {"epochs": 0, "lora": {"alpha": "x"}}}
     with pytest.raises(Rejected) as refused:
-        asked(body)
+        request_of(body)
     assert {part.partition(":")[0] for part in str(refused.value).split("; ")} == {
         "rank",
         "hyperparameters.epochs",
@@ -201,10 +201,10 @@ def test_every_member_at_fault_is_named_and_the_first_is_the_param() -> None:
 
 def test_null_means_absent() -> None:
     body = {"algorithm": "sft", "compute": None, "dataset": {"filter": {"min_reward": None}}, "deadline": None}
-    assert asked(body) == asked({"algorithm": "sft", "dataset": {"filter": {}}})
+    assert request_of(body) == request_of({"algorithm": "sft", "dataset": {"filter": {}}})
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"x"', b"[" * 5000, b'{"a": "\xff"}', b'{"seed": 1e400}'])
-def test_what_is_no_request_at_all_is_refused(content: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(content: bytes) -> None:
     with pytest.raises(Rejected):
         BODY.read(content)

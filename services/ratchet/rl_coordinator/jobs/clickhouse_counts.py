@@ -1,4 +1,4 @@
-"""How much there is to learn from: counts for people and for requests that may ask for nothing."""
+"""How much there is to learn from: for operators, and for requests that may ask for too much."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FROM feedback WHERE role = {role:String} AND kind = 'thumbs'
 _LOWEST, _FIRST_MS, _LAST_MS = -1e300, -(2**62), 2**62
 """Stand for limits that were not given."""
 LONGEST = 2**31
-"""No trajectory has more turns; a larger limit is none."""
+"""No trajectory has more turns: a larger limit limits nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Rewarded:
 
 
 class Counts:
-    """Queries that return no rows: how much there is, and whether something is."""
+    """Queries that count and return no rows."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse

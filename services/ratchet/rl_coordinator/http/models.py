@@ -1,0 +1,142 @@
+"""The HTTP routes of the model registry: policies, where they stand and come from, and prompts to try one on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+
+from fastapi import Path, Query
+
+from ratchet.contract.http.models import (
+    LineageOut,
+    ModelOut,
+    ModelsOut,
+    OutcomeTimesOut,
+    ReplayPromptsOut,
+    RoleModelsOut,
+    TrainingOut,
+)
+from ratchet.errors import NotFound
+from ratchet.rl_coordinator.jobs import Jobs
+from ratchet.rl_coordinator.registry import Page, Registry
+from ratchet.rules.arms import ROLE
+from ratchet.service.control_api import ControlApi
+
+Role = Annotated[str, Path(pattern=f"^{ROLE.pattern}$")]
+RoleFilter = Annotated[str | None, Query(pattern=f"^{ROLE.pattern}$", description="Only this role.")]
+Version = Annotated[int, Path(ge=1, lt=2**31)]
+Stage = Annotated[Literal["staging", "production", "archived"] | None, Query()]
+Status = Annotated[Literal["pending", "training", "ready", "failed"] | None, Query()]
+HISTORY = timedelta(days=7)
+"""How far back outcomes are looked at."""
+UNMADE = 20
+"""Longest list of jobs that have made no policy."""
+UNKNOWN: Mapping[int, str] = {404: "There is no such role or policy."}
+NO_REPLAY: Mapping[int, str] = {**UNKNOWN, 409: "Nothing says what the candidate's lineage has learned from."}
+
+
+class ModelRoutes:
+    """`/v1/models` and what is under it, and `/v1/replay`."""
+
+    def __init__(self, registry: Registry, jobs: Jobs, now: Callable[[], datetime]) -> None:
+        self._registry = registry
+        self._jobs = jobs
+        self._now = now
+
+    def add_to(self, api: ControlApi) -> None:
+        """Serve them."""
+        one = "/v1/models/{role}/{version}"
+        api.route("GET", "/v1/models", self.list_models, tag="models")
+        api.route("GET", "/v1/models/{role}", self.get_role, tag="models", errors=UNKNOWN)
+        api.route("GET", one, self.get_model, tag="models", errors=UNKNOWN)
+        api.route("GET", f"{one}/lineage", self.get_lineage, tag="models", errors=UNKNOWN)
+        api.route("GET", f"{one}/outcome-times", self.get_outcome_times, tag="models", errors=UNKNOWN)
+        api.route("GET", "/v1/replay/prompts", self.get_replay_prompts, tag="replay", errors=NO_REPLAY)
+
+    async def list_models(
+        self,
+        role: RoleFilter = None,
+        stage: Stage = None,
+        status: Status = None,
+        algorithm: Annotated[str | None, Query()] = None,
+    ) -> ModelsOut:
+        """Registered policies by role and version."""
+        given = {"stage": stage, "status": status, "algorithm": algorithm}
+        filters = {name: value for name, value in given.items() if value is not None}
+        roles = [role] if role is not None else await self._registry.policies.roles()
+        of_roles = await asyncio.gather(*(self._registry.policies.policies_of(each) for each in roles))
+        models = [model for policies in of_roles for model in policies.models()]
+        return ModelsOut(
+            models=[model for model in models if all(getattr(model, name) == filters[name] for name in filters)]
+        )
+
+    async def get_role(self, role: Role) -> RoleModelsOut:
+        """One role: what serves it, its versions, and trainings that have made none."""
+        policies = await self._registry.policies.policies_of(role)
+        route, versions = policies.route, policies.versions
+        jobs = [job for job in reversed(self._jobs.store.all_jobs()) if job.role == role]
+        if route is None and not versions and not jobs:
+            raise NotFound(f"no such role: {role}")
+        made = {policy.training_job_id for policy in versions.values()}
+        unmade = [
+            TrainingOut(
+                training_job_id=job.training_job_id,
+                algorithm=job.algorithm,
+                status=job.policy_status,
+                state=job.state,
+                created_at=job.created_at,
+                error=job.error.message if job.error else None,
+            )
+            for job in jobs
+            if job.policy_status is not None and job.training_job_id not in made
+        ]
+        return RoleModelsOut(
+            role=role,
+            production=route.stable.name if route and route.stable else None,
+            canary=route.canary.policy.name if route and route.canary else None,
+            previous=route.previous.name if route and route.previous else None,
+            versions=policies.models(),
+            training=unmade[:UNMADE],
+        )
+
+    async def get_model(self, role: Role, version: Version) -> ModelOut:
+        """One registered policy."""
+        return (await self._registry.policies.policies_with(role, version)).model(version)
+
+    async def get_lineage(
+        self,
+        role: Role,
+        version: Version,
+        offset: Annotated[int, Query(ge=0, description="First trajectory and preference to list.")] = 0,
+        limit: Annotated[int, Query(ge=0, le=500, description="How many of each to list.")] = 20,
+        parents: Annotated[int, Query(ge=0, le=20, description="So many ancestors are walked as well.")] = 0,
+    ) -> LineageOut:
+        """Where a policy comes from: job, snapshot, trajectories, rewards, people."""
+        return await self._registry.provenance.trace(role, version, Page(offset, limit, parents))
+
+    async def get_outcome_times(
+        self,
+        role: Role,
+        version: Version,
+        within_s: Annotated[float, Query(gt=0, le=30 * 86_400, description="Slower outcomes are left out.")] = 21_600,
+        limit: Annotated[int, Query(ge=1, le=10_000, description="How many outcomes at most.")] = 2_000,
+    ) -> OutcomeTimesOut:
+        """How long outcomes of a policy took lately: what a rollout's horizon is set by."""
+        await self._registry.policies.get_policy(role, version)
+        until = self._now() - timedelta(seconds=within_s)
+        since = until - HISTORY
+        seconds = await self._registry.history.outcome_times(
+            role, version, since=since, until=until, within_s=within_s, limit=limit
+        )
+        return OutcomeTimesOut(role=role, version=version, since=since, until=until, within_s=within_s, seconds=seconds)
+
+    async def get_replay_prompts(
+        self,
+        role: Annotated[str, Query(pattern=f"^{ROLE.pattern}$")],
+        version: Annotated[int, Query(ge=1, lt=2**31, description="The candidate.")],
+        limit: Annotated[int, Query(ge=1, le=1_000)] = 400,
+    ) -> ReplayPromptsOut:
+        """Logged prompts newer than the candidate's snapshot and outside the groups that its lineage learned from."""
+        return await self._registry.replay.choose_prompts(role, version, limit)

@@ -1,0 +1,78 @@
+"""The coordinator knows since when it hears its workers; old ended jobs go, and those that triggers count from stay."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from ratchet.contract.state import Job
+from ratchet.rl_coordinator.jobs.domain.jobs import Limits
+from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES
+from ratchet.rl_coordinator.jobs.domain.upkeep import Listening, bring_up_to, keep_listening, prunable
+from tests.support.training import after, job, request
+
+DAY = 86_400.0
+LIMITS = Limits(lease_s=30.0, max_attempts=5, retries=DEFAULT_RETRIES)
+
+
+def test_answers_close_to_each_other_are_one_stretch() -> None:
+    first = keep_listening(None, after(0), gap_s=5)
+    third = keep_listening(keep_listening(first, after(4), 5), after(8), 5)
+    assert third == Listening(since=after(0), last=after(8))
+
+
+def test_a_pause_starts_a_new_stretch() -> None:
+    first = keep_listening(None, after(0), 5)
+    assert keep_listening(first, after(6), 5) == Listening(since=after(6), last=after(6))
+
+
+def test_a_clock_that_was_set_back_starts_a_new_stretch() -> None:
+    first = keep_listening(None, after(100), 5)
+    assert keep_listening(first, after(50), 5) == Listening(since=after(50), last=after(50))
+
+
+def test_a_dispatch_that_nothing_confirmed_is_queued_again_and_fails_if_its_deadline_has_passed() -> None:
+    waiting = job(state="dispatched", announced=False)
+    now = after(100)
+    assert bring_up_to(now, waiting, listening_since=after(0), limits=LIMITS).state == "queued"
+    late = job(state="dispatched", announced=False, request=request(deadline=now - timedelta(seconds=1)))
+    failed = bring_up_to(now, late, listening_since=after(0), limits=LIMITS)
+    assert (failed.state, failed.attempt) == ("failed", 2)
+
+
+def ended(name: str, days_ago: float, state: str = "completed", **changes: object) -> Job:
+    at = after(-days_ago * DAY)
+    return job(name, state=state, created_at=at, updated_at=at, finished_at=at, **changes)
+
+
+def pruned(*jobs: Job) -> list[str]:
+    chosen = prunable(jobs, retention_s=90 * DAY, now=after(0))
+    return [one.training_job_id for one in jobs if one in chosen]
+
+
+def test_old_ended_jobs_are_pruned_and_young_ones_stay() -> None:
+    old, failed, young = ended("old", 100), ended("failed", 95, "failed"), ended("young", 10)
+    assert pruned(old, failed, young) == [old.training_job_id, failed.training_job_id]
+
+
+def test_the_newest_job_of_a_role_and_algorithm_stays_however_old_it_is() -> None:
+    older, last = ended("older", 200), ended("last", 100)
+    other = ended("other", 300, algorithm="sft")
+    assert pruned(older, last, other) == [older.training_job_id]
+
+
+def test_the_job_that_the_trigger_counts_from_stays() -> None:
+    counted = ended("counted", 200, rewarded=50)
+    assert pruned(counted, ended("later", 100, rewarded=10), ended("last", 1, rewarded=20)) != []
+    assert counted.training_job_id not in pruned(counted, ended("last", 1, rewarded=20))
+
+
+def test_a_job_of_pairs_with_a_higher_counter_does_not_replace_the_one_that_is_counted_from() -> None:
+    counted = ended("counted", 200, rewarded=50)
+    of_pairs = ended("of pairs", 150, rewarded=80, algorithm="dpo")
+    assert counted.training_job_id not in pruned(counted, of_pairs, ended("last", 1, rewarded=20))
+
+
+def test_a_job_that_has_not_ended_or_whose_end_is_not_announced_stays() -> None:
+    waiting = job("waiting", created_at=after(-200 * DAY))
+    pending = ended("pending", 150, "failed", announced=False)
+    assert pruned(waiting, pending, ended("last", 1)) == []
