@@ -106,7 +106,8 @@ async def test_an_engine_that_is_not_there_is_not_asked_for_stable_as_well(
             await routed(here, canary=CANARY)
             await ask(here.client(), HI)
             unreachable, answered = await here.published(Turn, 2)
-            assert (unreachable.policy.arm, unreachable.error) == ("canary", "the engine is not reachable")
+            error = "the engine is not reachable: 3 connections failed; try again later"
+            assert (unreachable.policy.arm, unreachable.error) == ("canary", error)
             assert answered.engine.name == "provider"
 
 
@@ -191,7 +192,7 @@ async def test_another_servers_message_about_our_key_reaches_neither_agent_nor_t
             await ask(here.client(), HI, model="newcomer")
         (turn,) = await here.published(Turn, 1)
         assert "Incorrect" not in str(refused.value)
-        assert turn.error == "provider refuses the gateway"
+        assert turn.error == "provider refuses the gateway: the operator must correct its key, URL or model name"
 
 
 async def test_an_engine_may_ask_for_a_key_and_a_wrong_one_is_not_the_agents_fault(
@@ -214,7 +215,7 @@ async def test_an_engine_that_takes_too_long_is_a_time_out(nats: RunningServer, 
             await ask(here.client(), HI)
         assert (late.value.status_code, late.value.code) == (504, "engine_timeout")
         (turn,) = await here.published(Turn, 1)
-        assert turn.error == "the engine took too long"
+        assert turn.error == "the engine took too long: no answer within 0.2 s; ask for fewer tokens"
         here.engine.at_work.set()
 
 
@@ -265,7 +266,7 @@ async def _is_model(here: Scene, name: str) -> bool:
 
 async def test_an_alias_without_a_policy_is_not_found(nats: RunningServer, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
-        with pytest.raises(openai.NotFoundError, match="no version trained with dpo") as missing:
+        with pytest.raises(openai.NotFoundError, match="no usable version that dpo trained") as missing:
             await ask(here.client(), HI, model=f"{ROLE}_dpo")
         assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ratchet.bus.testing import eventually
 from ratchet.contract import TrajectoryEnd, Turn
-from ratchet.gateway.recorders import Recorders
+from ratchet.gateway.recorder_pool import RecorderPool
 from ratchet.rules.redaction import MAX_SECRETS
 from tests.support.gateway_scene import Scene, ask, scene
 from tests.support.http import http_client
@@ -20,8 +20,8 @@ from tests.support.servers import RunningServer
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 
 
-def recorders(here: Scene) -> Recorders:
-    (the_recorders,) = [component for component in here.app.components if isinstance(component, Recorders)]
+def recorders(here: Scene) -> RecorderPool:
+    (the_recorders,) = [component for component in here.app.components if isinstance(component, RecorderPool)]
     return the_recorders
 
 
@@ -31,7 +31,7 @@ async def test_a_recorder_that_is_killed_again_and_again_loses_no_call(nats: Run
         client = here.client(base_url=f"{here.url}/t/{trajectory}/v1")
 
         async def killed(one: int) -> bool:
-            pid = recorders(here).recorders[one].pid
+            pid = recorders(here).processes[one].pid
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
             return pid is not None
@@ -58,7 +58,7 @@ async def test_an_end_follows_its_turns_also_when_their_recorder_died(nats: Runn
         client = here.client(base_url=f"{here.url}/t/{trajectory}/v1")
         await ask(client, HI)
         await here.published(Turn, 1)
-        pid = recorders(here).recorders[0].pid
+        pid = recorders(here).processes[0].pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)  # it receives jobs, and answers none
         await ask(client, HI)
@@ -74,7 +74,7 @@ async def test_a_body_that_takes_long_to_search_holds_up_no_other_agent(nats: Ru
     async with scene(nats, tmp_path) as here:
         await ask(here.client(), HI)
         await here.published(Turn, 1)
-        pid = recorders(here).recorders[0].pid
+        pid = recorders(here).processes[0].pid
         assert pid is not None
         await ask(here.client(), hostile)
         os.kill(pid, signal.SIGSTOP)  # however fast it searches: it has not ended

@@ -1,4 +1,4 @@
-"""A gateway's handlers without sockets: a server that answers when a test lets it, a broker in memory."""
+"""A gateway's routes without sockets: an upstream that answers when a test lets it, and a broker in memory."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from ratchet.bus.spool import NoSpool
 from ratchet.bus.testing import FakeBroker, connect, eventually
 from ratchet.contract.turn import EngineInfo
 from ratchet.gateway.answering import Answering
-from ratchet.gateway.domain.answer_cache import AnswerCache
-from ratchet.gateway.domain.arms import Arms
+from ratchet.gateway.call_router import CallRouter
+from ratchet.gateway.completions import Completions
+from ratchet.gateway.domain.memory import AnswerCache
+from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.engines.base import Reply
 from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.engines.policies import PolicyEngine
-from ratchet.gateway.handlers import Gateway
+from ratchet.gateway.handlers import Handlers
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.recorder import Recorder
-from ratchet.gateway.recorders import Finish
-from ratchet.gateway.recording import SOURCE, Job, Recording
+from ratchet.gateway.recorder_pool import Finish
+from ratchet.gateway.recorder_process import SOURCE, Job, RecordMaker
 from ratchet.rules.redaction import Redactor
 from ratchet.service.asgi import Request
 from ratchet.service.contracts import load_contracts
@@ -40,42 +42,43 @@ ANSWER = {"choices": [{"message": {"role": "assistant", "content": "hello"}, "fi
 
 @dataclass
 class Server:
-    """Gives every call the same answer, once a test lets it."""
+    """Gives every call the same answer, once it may."""
 
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
-    while_answering: Callable[[], object] | None = None
-    """Called right after the answer is there, before any other code can see it."""
+    after_answer: Callable[[], object] | None = None
+    """Called right after the answer is there, before the gateway can read it."""
 
     async def __call__(self, path: str, body: Mapping[str, Any]) -> Reply:
         self.asked.set()
         await self.may_answer.wait()
-        if self.while_answering is not None:
-            asyncio.get_running_loop().call_soon(self.while_answering)
+        if self.after_answer is not None:
+            asyncio.get_running_loop().call_soon(self.after_answer)
         return Reply(200, ANSWER)
 
 
-class AtOnce:
-    """Records in this process."""
+class InThisProcess:
+    """Makes records at once, in this process."""
 
     def __init__(self, sealer: Sealer) -> None:
-        self.recording = Recording(sealer, Redactor(), 1_000_000)
+        self.maker = RecordMaker(sealer, Redactor(), 1_000_000)
 
     def submit(self, key: str, job: Job, finish: Finish) -> None:
-        finish(self.recording.record(job))
+        finish(self.maker.record(job))
 
 
 @dataclass
 class Alone:
-    """The handlers and what they publish."""
+    """The routes and what they publish."""
 
-    gateway: Gateway
+    completions: Completions
+    handlers: Handlers
     server: Server
     outbox: Outbox
     broker: FakeBroker
 
     async def published(self) -> list[Any]:
-        """What has been published, once something has."""
+        """All events, once there is one."""
 
         async def probe() -> list[Any]:
             await self.outbox.flush(5)
@@ -84,7 +87,7 @@ class Alone:
         return await eventually(probe)
 
 
-def chat(**members: Any) -> Request:
+def chat_request(**members: Any) -> Request:
     """A call of any role."""
     body = {"model": "support", "messages": [{"role": "user", "content": "hi"}], **members}
     return Request("POST", "/v1/chat/completions", {}, msgspec.json.encode(body))
@@ -92,28 +95,33 @@ def chat(**members: Any) -> Request:
 
 @asynccontextmanager
 async def alone(folder: Path, *, keep_alive_s: float = 60.0) -> AsyncIterator[Alone]:
-    """No role has a policy, and one server answers for all of them."""
+    """No role has a policy, and one upstream answers for all of them."""
     server, broker, info = Server(), fake_broker(), EngineInfo(name="engine")
     routes = Routes(asyncio.Event().wait, folder, lease_s=20.0, monotonic=lambda: 0.0)  # type: ignore[arg-type]
     outbox = Outbox(CONTRACTS, "gateway", NoSpool())
     sealer = Sealer(CONTRACTS, SOURCE, lambda: AT)
-    recorder = Recorder(outbox, sealer, AtOnce(sealer), 1_000_000)
-    upstreams = [OpenAiEngine(server, "provider", {"*": "model"})]
-    answering = Answering(routes, PolicyEngine(server, info, routes.version), upstreams, AnswerCache(0), recorder)
-    gateway = Gateway(
-        routes=routes,
-        answering=answering,
-        recorder=recorder,
-        arms=Arms(1_000_000),
-        contracts=CONTRACTS,
-        user_key=None,
-        keep_alive_s=keep_alive_s,
+    recorder = Recorder(outbox, sealer, InThisProcess(sealer), 1_000_000)
+    router = CallRouter(
+        routes,
+        PolicyEngine(server, info, routes.version),
+        [OpenAiEngine(server, "provider", {"*": "model"})],
+        announce=recorder.publish_start,
         is_blind=lambda: False,
         now=lambda: AT,
     )
+    arms = Arms(1_000_000)
+    completions = Completions(
+        router=router,
+        answering=Answering(router, AnswerCache(0), recorder),
+        arms=arms,
+        user_key=None,
+        keep_alive_s=keep_alive_s,
+        now=lambda: AT,
+    )
+    handlers = Handlers(router=router, recorder=recorder, arms=arms, contracts=CONTRACTS, now=lambda: AT)
     publishing = asyncio.create_task(outbox.run(partial(connect, broker)))
     try:
-        yield Alone(gateway, server, outbox, broker)
+        yield Alone(completions, handlers, server, outbox, broker)
     finally:
         await outbox.stop()
         await publishing

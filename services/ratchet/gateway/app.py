@@ -1,21 +1,19 @@
-"""Composition root of the gateway.
+"""Composition root of the gateway. A call runs from left to right:
 
-agents ── HTTP ── Guard ── JsonApi ── paths ── handlers.Gateway ── Answering ┬─ AnswerCache
-                                        │        │       │                   ├─ PolicyEngine ── vLLM, engine_local
-                                        │        │       │                   └─ OpenAiEngine ── any other server
-                                        │        │       └─ kv_routes.Routes ── Broker ── KV `policies`; files
-                                        │        └─ Recorder ┬─ Outbox ── Broker ── JetStream; spool
-                                        │                    └─ Recorders ── processes that redact, check and seal
-                                        └─ Coordinator ── rl_coordinator
+agents ── HTTP ── Guard ── JsonApi ── http_api ┬─ Completions ┬─ CallRouter ── kv_routes.Routes ── KV `policies`; files
+                                               │              └─ Answering ┬─ AnswerCache
+                                               │                           ├─ PolicyEngine ── vLLM, engine_local
+                                               │                           ├─ OpenAiEngine ── any other server
+                                               │                           └─ Recorder ┬─ RecorderPool ── processes
+                                               ├─ Handlers ── Recorder                 └─ Outbox ── JetStream; spool
+                                               └─ forward ── rl_coordinator
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 from aiohttp import ClientSession
@@ -28,144 +26,93 @@ from ratchet.bus.spool import Spool
 from ratchet.contract.turn import EngineInfo
 from ratchet.errors import ConfigError
 from ratchet.gateway.answering import Answering
-from ratchet.gateway.coordinator import Coordinator
-from ratchet.gateway.domain.answer_cache import AnswerCache
-from ratchet.gateway.domain.arms import Arms
-from ratchet.gateway.domain.calls import split_path
-from ratchet.gateway.domain.capture import MODES
-from ratchet.gateway.domain.observation import Observation
-from ratchet.gateway.domain.rate_limit import RateLimit
+from ratchet.gateway.call_router import CallRouter
+from ratchet.gateway.completions import Completions
+from ratchet.gateway.domain.answers import MODES
+from ratchet.gateway.domain.memory import AnswerCache
+from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.engines import build_upstream
 from ratchet.gateway.engines.http_post import Address, HttpPost, open_session
 from ratchet.gateway.engines.policies import NAME, PolicyEngine
-from ratchet.gateway.guard import Guard
-from ratchet.gateway.handlers import Gateway
+from ratchet.gateway.guard import Guard, RateLimit
+from ratchet.gateway.handlers import Handlers
+from ratchet.gateway.http_api import route_finder
 from ratchet.gateway.kv_routes import Routes
+from ratchet.gateway.publishing import OBSERVE_S, Publishing
 from ratchet.gateway.recorder import Recorder
-from ratchet.gateway.recorders import FINISH_S, Recorders
-from ratchet.gateway.recording import SOURCE
+from ratchet.gateway.recorder_pool import FINISH_S, RecorderPool
+from ratchet.gateway.recorder_process import SOURCE
 from ratchet.gateway.settings import Settings
-from ratchet.service.asgi import Answer, Handler, JsonApi, Request
+from ratchet.service.asgi import JsonApi
 from ratchet.service.contracts import load_contracts
 from ratchet.service.health import has_files
 from ratchet.service.http import Bounds, HttpServer
 from ratchet.service.http_client import AsyncApiClient, Peer
-from ratchet.service.problems import HttpError
 from ratchet.service.runtime import App, Periodic
-
-Routed = Callable[[Request, str | None], Awaitable[Answer]]
-"""A handler, given the trajectory that the path names."""
-
-LOOK_S = 1.0
-"""How often the gateway looks whether what it publishes is stored."""
-
-_END = re.compile(r"/v1/trajectories/(?P<trajectory>[^/]+)/end")
-_MODEL = re.compile(r"/v1/models/(?P<name>[^/]+)")
-
-
-class Publishing:
-    """The outbox as a component."""
-
-    def __init__(self, outbox: Outbox, connect: Callable[[], Awaitable[Bus]], close_s: float) -> None:
-        self._outbox = outbox
-        self._connect = connect
-        self._close_s = close_s
-
-    async def run(self) -> None:
-        """Publish until stopped."""
-        await self._outbox.run(self._connect)
-
-    async def stop(self) -> None:
-        """Publish what is queued, within the deadline; the rest stays in the spool."""
-        await self._outbox.flush(self._close_s)
-        await self._outbox.stop()
-
-    async def check(self) -> str | None:
-        """Readiness: how many events were lost because neither memory nor disk had room."""
-        lost = self._outbox.stats.overflowed
-        return f"{lost} events lost: the queue or the spool on disk was full" if lost else None
 
 
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncIterator[App]:
-    """Put everything together. The broker may be away: what is known on disk is served, and turns are spooled."""
+    """Put everything together. Without a broker the gateway serves the routes on disk and spools turns."""
     contracts = load_contracts()
-    broker = BackgroundConnection(lambda: Bus.connect(settings.shared.bus, name="gateway", contracts=contracts))
-    folder = settings.shared.data_dir / "gateway"
-    spool = _spool(folder / "spool", settings.spool_bytes)
+    shared, folder = settings.shared, settings.shared.data_dir / "gateway"
+    broker = BackgroundConnection(lambda: Bus.connect(shared.bus, name="gateway", contracts=contracts))
+    spool = open_spool(folder / "spool", settings.spool_bytes)
     outbox = Outbox(contracts, SOURCE, spool, queue_limit=settings.queue_limit)
-    session = open_session()
+    publishing = Publishing(outbox, broker.bus, close_s=settings.close_s, patience_s=settings.lease_s)
+    pool = RecorderPool(settings.recorders, settings.conversation_bytes)
+    recorder = Recorder(outbox, Sealer(contracts, SOURCE, utc_now), pool, settings.recording_bytes)
     routes = Routes(broker.bus, folder, lease_s=settings.lease_s, monotonic=time.monotonic)
-    observation = Observation(settings.lease_s, time.monotonic())
-    recorders = Recorders(settings.recorders, settings.conversation_bytes)
-    recorder = Recorder(outbox, Sealer(contracts, SOURCE, utc_now), recorders, settings.recording_bytes)
-    gateway = Gateway(
-        routes=routes,
-        answering=Answering(
-            routes,
-            policy_engine(settings, session, routes),
-            [build_upstream(upstream, session) for upstream in settings.upstreams],
-            AnswerCache(settings.cache_bytes),
-            recorder,
-            MODES.get(settings.engine_logprobs_mode),
-        ),
-        recorder=recorder,
-        arms=Arms(settings.arms_bytes),
-        contracts=contracts,
-        user_key=settings.user_key.get_secret_value() if settings.user_key else None,
-        keep_alive_s=settings.keep_alive_s,
-        is_blind=lambda: observation.is_blind(time.monotonic()),
+    arms = Arms(settings.arms_bytes)
+    session = open_session()
+    router = CallRouter(
+        routes,
+        policy_engine(settings, session, routes),
+        [build_upstream(upstream, session) for upstream in settings.upstreams],
+        announce=recorder.publish_start,
+        is_blind=publishing.is_blind,
         now=utc_now,
     )
-
-    async def look() -> None:
-        stats = outbox.stats
-        observation.look(
-            published=stats.published, pending=outbox.pending, lost=stats.overflowed, now_s=time.monotonic()
-        )
-
-    forwarding = AsyncApiClient(Peer("the coordinator", settings.coordinator_url or ""))
-    coordinator = Coordinator(forwarding) if settings.coordinator_url else None
-    publishing = Publishing(outbox, broker.bus, settings.close_s)
-    per_minute = settings.requests_per_minute
-    find, most = paths(gateway, coordinator), settings.bodies_bytes
-    api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=most)
-    limit = RateLimit(per_minute, time.monotonic) if per_minute else None
-    guard = Guard(api, api_keys(settings), limit, settings.trusted_proxies)
-    shared = settings.shared
-    server = HttpServer(guard, shared.http_host, settings.port, hosts=shared.allowed_hosts, bounds=bounds(settings))
+    cache, mode = AnswerCache(settings.cache_bytes), MODES.get(settings.engine_logprobs_mode)
+    completions = Completions(
+        router=router,
+        answering=Answering(router, cache, recorder, mode),
+        arms=arms,
+        user_key=settings.user_key.get_secret_value() if settings.user_key else None,
+        keep_alive_s=settings.keep_alive_s,
+        now=utc_now,
+    )
+    handlers = Handlers(router=router, recorder=recorder, arms=arms, contracts=contracts, now=utc_now)
+    coordinator = AsyncApiClient(Peer("the coordinator", settings.coordinator_url or ""))
+    find = route_finder(completions, handlers, coordinator if settings.coordinator_url else None)
+    api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=settings.bodies_bytes)
     try:
         yield App(
             "gateway",
-            [broker, publishing, recorders, routes, Periodic(LOOK_S, look, "observation"), server],
+            [
+                broker,
+                publishing,
+                pool,
+                routes,
+                Periodic(OBSERVE_S, publishing.observe, "observation"),
+                http_server(settings, api),
+            ],
             {"routes": routes.ready, "files": has_files},
             notes={"broker": broker.check, "canaries": routes.check, "spool": publishing.check},
             drain_s=settings.grace_s + settings.drain_s + FINISH_S,
         )
     finally:
         await session.close()
-        await forwarding.close()
+        await coordinator.close()
         spool.close()
 
 
-def _spool(folder: Path, limit_bytes: int) -> Spool:
-    """Raises `ConfigError` where there can be none."""
+def open_spool(folder: Path, limit_bytes: int) -> Spool:
+    """The spool in a folder. Raises `ConfigError` when the folder is not writable."""
     try:
         return Spool(folder, limit_bytes)
     except OSError as error:
         raise ConfigError(f"cannot spool in {folder}: {error.strerror}") from error
-
-
-def bounds(settings: Settings) -> Bounds:
-    """What connections may cost, and how a stop goes."""
-    return Bounds(
-        connections=settings.connections,
-        per_address=settings.connections_per_address,
-        grace_s=settings.grace_s,
-        drain_s=settings.drain_s,
-        header_s=settings.header_s,
-        body_s=settings.body_s,
-    )
 
 
 def policy_engine(settings: Settings, session: ClientSession, routes: Routes) -> PolicyEngine:
@@ -177,46 +124,32 @@ def policy_engine(settings: Settings, session: ClientSession, routes: Routes) ->
     return PolicyEngine(HttpPost(session, NAME, address), info, routes.version)
 
 
+def http_server(settings: Settings, api: JsonApi) -> HttpServer:
+    """The server behind API keys and rate limit, within the bounds on connections."""
+    per_minute = settings.requests_per_minute
+    limit = RateLimit(per_minute, time.monotonic) if per_minute else None
+    bounds = Bounds(
+        connections=settings.connections,
+        per_address=settings.connections_per_address,
+        grace_s=settings.grace_s,
+        drain_s=settings.drain_s,
+        header_s=settings.header_s,
+        body_s=settings.body_s,
+    )
+    guard = Guard(api, api_keys(settings), limit, settings.trusted_proxies)
+    shared = settings.shared
+    return HttpServer(guard, shared.http_host, settings.port, hosts=shared.allowed_hosts, bounds=bounds)
+
+
 def api_keys(settings: Settings) -> frozenset[str]:
     """The bearer tokens that agents may use, from the setting and from the file. Raises `ConfigError`."""
-    given = [key.get_secret_value() for key in settings.api_keys]
+    keys = [key.get_secret_value() for key in settings.api_keys]
     if settings.api_keys_file is None:
-        return frozenset(given)
+        return frozenset(keys)
     try:
         lines = settings.api_keys_file.read_text().split()
     except OSError as error:
         raise ConfigError(f"cannot read the API keys: {error}") from error
     if not lines:
-        raise ConfigError(f"{settings.api_keys_file} holds no API key: every agent would be let in")
-    return frozenset([*given, *lines])
-
-
-def paths(gateway: Gateway, coordinator: Coordinator | None) -> Callable[[str, str], Handler]:
-    """Method and path to handler."""
-    table: dict[tuple[str, str], Routed] = {
-        ("POST", "/v1/chat/completions"): gateway.chat,
-        ("POST", "/v1/completions"): gateway.complete,
-        ("GET", "/v1/models"): gateway.models,
-        ("POST", "/v1/feedback"): gateway.feedback,
-    }
-
-    def find(method: str, path: str) -> Handler:
-        trajectory, plain = split_path(path)
-        ended, model = _END.fullmatch(plain), _MODEL.fullmatch(plain)
-        routed = table.get((method, plain))
-        if ended is not None and method == "POST":
-            trajectory, routed = ended["trajectory"], gateway.end
-        if model is not None and method == "GET":
-            routed = partial(gateway.model, model["name"])
-        if coordinator is not None and coordinator.takes(method, plain):
-            routed = partial(_forwarded, coordinator, plain)
-        if routed is None:
-            known = ended is not None or model is not None or any(plain == other for _, other in table)
-            raise HttpError(405, f"{method} is not allowed here") if known else HttpError(404, f"no such path: {path}")
-        return lambda request: routed(request, trajectory)
-
-    return find
-
-
-async def _forwarded(coordinator: Coordinator, path: str, request: Request, _: str | None) -> Answer:
-    return await coordinator.forward(request, path)
+        raise ConfigError(f"{settings.api_keys_file} holds no API key: the gateway would let every agent in")
+    return frozenset([*keys, *lines])

@@ -1,4 +1,4 @@
-"""Routes and versions from the `policies` bucket, watched; the last known good ones on disk, without their canary."""
+"""Routes and versions, followed in the `policies` bucket; the last good ones on disk, without their canary."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import msgspec
 import structlog
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.kv import Bucket, Entry
+from ratchet.bus.kv import Bucket
 from ratchet.bus.tasks import end
 from ratchet.contract import encode
 from ratchet.contract.state import POLICIES, PolicyVersion, Route
 from ratchet.errors import BusUnavailable, NotFound, Unavailable
-from ratchet.gateway.domain.lease import Lease, has_lapsed, is_overdue, observe
-from ratchet.gateway.domain.routes import without_canary
+from ratchet.gateway.domain.routing import Lease, has_lapsed, is_overdue, observe, without_canary
 from ratchet.rules.arms import newest_by
 from ratchet.service.files import write_whole
 
@@ -28,7 +27,7 @@ V = TypeVar("V", bound=msgspec.Struct)
 
 
 class Routes:
-    """Where each role's traffic goes, as far as this process knows. Without a broker: as it was last known."""
+    """Each role's route, as far as this process knows. Without a broker: as the process last knew it."""
 
     def __init__(
         self,
@@ -46,15 +45,15 @@ class Routes:
         self._bucket: Bucket[msgspec.Raw] | None = None
         self._routes: dict[str, Route] = {}
         self._leases: dict[str, Lease | None] = {}
-        """Of every route that this process has looked at, None without a canary. What was on disk is no look."""
+        """Of every route that this process has read from the bucket (not from disk); None without a canary."""
         self._versions: dict[str, PolicyVersion] = {}
         self._unreadable: dict[str, str] = {}
         """Entries that this gateway cannot read, by key, with the reason."""
-        self._looked = False
-        """Whether the routes were read once since the start; there may be none."""
+        self._has_read = False
+        """Whether this process has read the bucket once; the bucket may hold no route."""
         self._stopping = asyncio.Event()
 
-    def get(self, role: str) -> Route | None:
+    def get_route(self, role: str) -> Route | None:
         """The route of a role, None when there is none."""
         return self._routes.get(role)
 
@@ -62,37 +61,48 @@ class Routes:
         """Roles that serve a policy."""
         return sorted(role for role, route in self._routes.items() if route.stable is not None)
 
-    def lapsed(self, role: str) -> bool:
-        """Whether the role's canary has outlived its lease, or was never seen to be alive."""
+    def has_lapsed(self, role: str) -> bool:
+        """Whether the role's canary has outlived its lease, or this process has never seen it renewed."""
         route = self._routes.get(role)
         return route is not None and has_lapsed(self._leases.get(role), route, self._monotonic(), self._lease_s)
 
     async def ready(self) -> str | None:
-        """Readiness: None once the routes were looked at, or are known from an earlier run; else the reason."""
-        return None if self._looked or self._routes else "the routes were not looked at yet, and none were kept"
+        """Readiness: None once the process has read the routes, or knows them from an earlier run; else the reason."""
+        if self._has_read or self._routes:
+            return None
+        return "the gateway has not read the routes yet, and none are on disk: it waits for the broker"
 
     async def check(self) -> str | None:
-        """What is wrong with the routes, though calls are answered: entries that cannot be read, lapsed leases.
+        """What is wrong with the routes although calls are answered: unreadable entries, lapsed leases.
 
-        Not in the time that a lease may take to grow after a start: the deployer may wait for this gateway.
+        A lease may take its own time to grow after a start: the deployer may wait for this gateway to be ready.
         """
-        told = [f"{key} cannot be read: {reason}" for key, reason in self._unreadable.items()]
+        problems = [f"{key} cannot be read: {reason}" for key, reason in self._unreadable.items()]
         now = self._monotonic()
-        gone = [role for role, lease in self._leases.items() if lease and is_overdue(lease, now, self._lease_s)]
-        if gone:
-            told.append(f"canary lease lapsed, serving stable: {', '.join(gone)}")
-        return "; ".join(told) or None
+        overdue = [role for role, lease in self._leases.items() if lease and is_overdue(lease, now, self._lease_s)]
+        if overdue:
+            problems.append(f"canary lease lapsed, serving stable: {', '.join(overdue)}")
+        return "; ".join(problems) or None
 
     async def version(self, role: str, version: int) -> PolicyVersion:
-        """A registered version. Raises `NotFound`, or `Unavailable` when it cannot be looked up or read."""
+        """A registered version, also one that the watch has not delivered yet.
+
+        Raises `NotFound`, or `Unavailable` when the bucket is away or its entry unreadable.
+        """
         key = f"{role}.{version}"
-        found = self._versions.get(key) or await self._look_up(key)
-        if found is None:
-            raise NotFound(f"{role} has no version {version}")
-        return found
+        if key in self._versions:
+            return self._versions[key]
+        if self._bucket is None:
+            raise BusUnavailable(f"the gateway cannot look up {role}@{version}: it has not reached the broker yet")
+        entry = await self._bucket.get(key)
+        if entry is None:
+            self._unreadable.pop(key, None)
+            raise NotFound(f"{role} has no version {version}; GET /v1/models lists the versions that serve")
+        self._versions[key] = self._decode(key, entry.value, PolicyVersion)
+        return self._versions[key]
 
     def newest(self, role: str, algorithm: str) -> PolicyVersion | None:
-        """The newest version of a role that `algorithm` trained and that can be used."""
+        """The newest usable version of a role that `algorithm` trained."""
         return newest_by(algorithm, [one for one in self._versions.values() if one.role == role])
 
     async def run(self) -> None:
@@ -115,60 +125,43 @@ class Routes:
         self._bucket = (await self._connect()).bucket(POLICIES, msgspec.Raw)
         async for changes in self._bucket.watch():
             for key, entry in changes:
-                with suppress(Unavailable):  # as it was last known, and told
-                    self._take_over(key, entry)
-            self._save({"." in key for key, _ in changes})
-            self._looked = True
+                with suppress(Unavailable):  # an unreadable entry: its last good value stays, and `check` names it
+                    self._take_over(key, entry.value if entry else None)
+            keys = {key for key, _ in changes}
+            if any("." not in key for key in keys):
+                self._store(self._routes_file, {role: without_canary(route) for role, route in self._routes.items()})
+            if any("." in key for key in keys):
+                self._store(self._versions_file, self._versions)
+            self._has_read = True
 
-    def _take_over(self, key: str, entry: Entry[msgspec.Raw] | None) -> None:
-        """Raises `Unavailable` for what cannot be read."""
-        if entry is None:
+    def _take_over(self, key: str, stored: msgspec.Raw | None) -> None:
+        """Change what this process knows as the bucket has changed. Raises `Unavailable` for an unreadable entry."""
+        if stored is None:
             for known in (self._routes, self._leases, self._versions, self._unreadable):
                 known.pop(key, None)
         elif "." in key:
-            self._versions[key] = self._read(key, entry.value, PolicyVersion)
+            self._versions[key] = self._decode(key, stored, PolicyVersion)
         else:
-            self._change(key, self._read(key, entry.value, Route))
+            route = self._decode(key, stored, Route)
+            first = key not in self._leases
+            self._routes[key] = route
+            self._leases[key] = observe(self._leases.get(key), route, self._monotonic(), first=first)
 
-    def _change(self, role: str, route: Route) -> None:
-        first = role not in self._leases
-        self._routes[role] = route
-        self._leases[role] = observe(self._leases.get(role), route, self._monotonic(), first=first)
-
-    async def _look_up(self, key: str) -> PolicyVersion | None:
-        """A version that the watch has not told yet. Raises `Unavailable` when the bucket is away, or unreadable."""
-        entry = await self._reached().get(key)
-        if entry is None:
-            self._unreadable.pop(key, None)
-            return None
-        self._versions[key] = self._read(key, entry.value, PolicyVersion)
-        return self._versions[key]
-
-    def _read(self, key: str, stored: msgspec.Raw, kind: type[V]) -> V:
-        """An entry's value. Raises `Unavailable`, and remembers it, when it is none: nobody else's is held up by it."""
+    def _decode(self, key: str, stored: msgspec.Raw, kind: type[V]) -> V:
+        """An entry's value. Raises `Unavailable` for an unreadable one, and remembers it: it stops no other entry."""
         try:
             value = msgspec.json.decode(stored, type=kind)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             if self._unreadable.get(key) != str(error):
                 log.error("entry unreadable", key=key, reason=str(error))
             self._unreadable[key] = str(error)
-            raise Unavailable(f"the entry {key} cannot be read: {error}") from error
+            message = f"the entry {key} cannot be read: {error}; the operator must restore it in the bucket {POLICIES}"
+            raise Unavailable(message) from error
         self._unreadable.pop(key, None)
         return value
 
-    def _reached(self) -> Bucket[msgspec.Raw]:
-        if self._bucket is None:
-            raise BusUnavailable("the broker has not been reached yet")
-        return self._bucket
-
-    def _save(self, changed: set[bool]) -> None:
-        """What was known, for a start without a broker; `changed`: of versions (True), of routes (False)."""
-        if False in changed:
-            self._store(self._routes_file, {role: without_canary(route) for role, route in self._routes.items()})
-        if True in changed:
-            self._store(self._versions_file, self._versions)
-
     def _store(self, file: Path, values: Mapping[str, msgspec.Struct]) -> None:
+        """Keep values for a start without a broker."""
         blob = msgspec.json.encode({key: msgspec.Raw(encode(value)) for key, value in values.items()})
         if self._on_disk.get(file) == blob:  # a renewed lease changes nothing of a route without its canary
             return
@@ -182,7 +175,7 @@ class Routes:
 
 
 def _restored(file: Path, kind: type[V]) -> dict[str, V]:
-    """What was known last time."""
+    """The values of an earlier run."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, kind])
     except FileNotFoundError:

@@ -10,21 +10,21 @@ LATENCY = Histogram(
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120),
 )
 LAPSED = Gauge("ratchet_gateway_lease_lapsed", "1 while a role's canary lease has lapsed.", ["role"])
-UNPUBLISHED = Counter("ratchet_gateway_unpublished_total", "Ends and opinions not published, by reason.", ["reason"])
+UNPUBLISHED = Counter("ratchet_gateway_unpublished_total", "Ends and feedback not published, by reason.", ["reason"])
 INCOMPLETE = Counter(
     "ratchet_gateway_incomplete_turns_total",
-    "Turns published without tokens, or without all that was said.",
+    "Turns published without tokens, or without texts, by reason.",
     ["reason"],
 )
-HELD_BYTES = Gauge("ratchet_gateway_held_bytes", "Size of the calls that are being recorded.")
-RECORDER_DEATHS = Counter("ratchet_gateway_recorder_deaths_total", "Recorders that ended while they had work.")
+HELD_BYTES = Gauge("ratchet_gateway_held_bytes", "Bytes of calls, ends and feedback that wait for their record.")
+RECORDER_DEATHS = Counter("ratchet_gateway_recorder_deaths_total", "Recorder processes that ended while they had work.")
 PENDING = Gauge("ratchet_gateway_pending", "Events that no stream has stored yet, spool included.")
 OVERFLOWED = Gauge("ratchet_gateway_overflowed", "Events lost because queue or spool was full, since the start.")
 FALLBACKS = Counter(
     "ratchet_gateway_fallbacks_total",
-    "Calls that another one answered than was to, by who was asked next.",
+    "Failed calls that fell back, by the engine asked next.",
     ["role", "to"],
 )
 CACHE_LOOKUPS = Counter("ratchet_gateway_cache_lookups_total", "Calls that the answer cache may serve.", ["outcome"])
-CACHE_BYTES = Gauge("ratchet_gateway_cache_bytes", "Size of the answers that are kept.")
-STREAMS = Gauge("ratchet_gateway_open_streams", "Streams that are open.")
+CACHE_BYTES = Gauge("ratchet_gateway_cache_bytes", "Bytes of the answers in the cache.")
+STREAMS = Gauge("ratchet_gateway_open_streams", "Open streams of answers.")

@@ -1,7 +1,7 @@
-"""What the gateway publishes: starts at once; turns, ends and feedback as soon as they are recorded.
+"""Publishes what happened: starts at once; turns, ends and feedback once a process has made their record.
 
-Nothing here is in an answer's way: what costs time happens in other processes, and beyond a budget of bytes only that a
-call happened is written down.
+No answer waits for it: other processes do the costly work, and beyond a budget of bytes a turn records only that its
+call happened.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from ratchet.bus.outbox import Outbox
 from ratchet.contract import Feedback, Start, TrajectoryEnd, encode
 from ratchet.errors import Unavailable
 from ratchet.gateway import metrics
-from ratchet.gateway.domain.arms import Arm
-from ratchet.gateway.domain.capture import CANCELLED, LOST, TOO_LARGE
-from ratchet.gateway.recorders import Finish, Workers
-from ratchet.gateway.recording import CallJob, EventJob, Job, Recorded, short_turn
+from ratchet.gateway.domain.routing import Arm
+from ratchet.gateway.domain.turns import CANCELLED, LOST, TOO_LARGE
+from ratchet.gateway.recorder_pool import Finish, JobRunner
+from ratchet.gateway.recorder_process import CallJob, EventJob, Job, Recorded, short_turn
 from ratchet.rules.redaction import Redactor
 
 log = structlog.get_logger()
 
 JOB_BYTES = 4096
-"""What a job takes beside its bodies."""
+"""Cost of a job beside its bodies."""
 
 
 @dataclass(slots=True)
-class _Line:
-    """A trajectory in a role: how many of its calls are being recorded, and the ends that wait until none is."""
+class _InRecording:
+    """A trajectory in a role: its calls without a record yet, and the ends that wait for them."""
 
-    recording: int = 0
+    calls: int = 0
     ends: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
 
@@ -44,100 +44,100 @@ class Recorder:
     A start goes out before the turns of its trajectory, an end after them, with their right number.
     """
 
-    def __init__(self, outbox: Outbox, sealer: Sealer, workers: Workers, budget_bytes: int) -> None:
+    def __init__(self, outbox: Outbox, sealer: Sealer, jobs: JobRunner, budget_bytes: int) -> None:
         self._outbox = outbox
         self._sealer = sealer
-        self._workers = workers
+        self._jobs = jobs
         self._budget = budget_bytes
         self._redactor = Redactor()
-        self._lines: dict[tuple[str, str], _Line] = {}
+        self._in_recording: dict[tuple[str, str], _InRecording] = {}
         self._held = 0
-        """Bytes of what waits for its record."""
+        """Bytes of all jobs and ends that wait for their record."""
 
-    def start(self, start: Start) -> None:
-        """Announce an arm, before any engine is asked."""
-        self._put(self._sealer.seal(start))
+    def publish_start(self, start: Start) -> None:
+        """Announce an arm, before the gateway asks any engine."""
+        self._put_record(self._sealer.seal(start))
 
-    def call(self, arm: Arm, job: CallJob) -> None:
-        """Record a call that is over. One that its agent gave up is not searched: nobody learns from it."""
+    def record_call(self, arm: Arm, job: CallJob) -> None:
+        """Publish a call that is over as a turn. One that its agent gave up is published bare: no learner uses it."""
         arm.turns += 1
         if job.barred == CANCELLED:
-            self._put_bare(arm, job, CANCELLED)
-            return
-        if not self._has_room(job.size):
-            self._put_bare(arm, job, TOO_LARGE)
-            return
-        self._lines.setdefault((arm.trajectory_id, arm.role), _Line()).recording += 1
-        self._submit(arm.trajectory_id, job, partial(self._called, arm, job))
+            self._publish_bare(arm, job, CANCELLED)
+        elif not self._has_room(job.size):
+            self._publish_bare(arm, job, TOO_LARGE)
+        else:
+            self._in_recording.setdefault((arm.trajectory_id, arm.role), _InRecording()).calls += 1
+            self._submit(arm.trajectory_id, job, partial(self._publish_turn, arm, job))
 
-    def feedback(self, feedback: Feedback) -> None:
-        """Publish an opinion. Raises `Unavailable` when there is no room for it."""
+    def record_feedback(self, feedback: Feedback) -> None:
+        """Publish feedback. Raises `Unavailable` when there is no room for it."""
         job = EventJob(feedback.TOPIC, encode(feedback))
         self._require_room(job.size)
-        self._submit(feedback.trajectory_id, job, self._told)
+        self._submit(feedback.trajectory_id, job, self._publish_event)
 
-    def end(self, ended: TrajectoryEnd, arm: Arm | None) -> None:
-        """Publish an end once all turns before it are; `arm`: what is known of the trajectory in its role.
+    def record_end(self, ended: TrajectoryEnd, arm: Arm | None) -> None:
+        """Publish an end after all turns before it; `arm`: the trajectory in its role, if the gateway remembers it.
 
         Raises `Unavailable` when there is no room for it.
         """
         size = len(encode(ended))
         self._require_room(size)
-        line = self._lines.get((ended.trajectory_id, ended.role))
-        if line is None:
-            self._end(ended, arm)
+
+        def submit(waited: int = 0) -> None:
+            self._held -= waited
+            counted = msgspec.structs.replace(ended, turns=arm.turns) if arm else ended
+            self._submit(ended.trajectory_id, EventJob(ended.TOPIC, encode(counted)), self._publish_event)
+
+        earlier = self._in_recording.get((ended.trajectory_id, ended.role))
+        if earlier is None:
+            submit()
         else:
             self._held += size
-            line.ends.append(partial(self._end, ended, arm, size))
-
-    def _end(self, ended: TrajectoryEnd, arm: Arm | None, waited: int = 0) -> None:
-        self._held -= waited
-        counted = msgspec.structs.replace(ended, turns=arm.turns) if arm else ended
-        self._submit(ended.trajectory_id, EventJob(ended.TOPIC, encode(counted)), self._told)
+            earlier.ends.append(partial(submit, size))
 
     def _submit(self, key: str, job: Job, finish: Finish) -> None:
         size = job.size + JOB_BYTES
         self._held += size
         metrics.HELD_BYTES.set(self._held)
 
-        def finished(recorded: Recorded | None) -> None:
+        def finish_job(recorded: Recorded | None) -> None:
             self._held -= size
             metrics.HELD_BYTES.set(self._held)
             finish(recorded)
 
-        self._workers.submit(key, job, finished)
+        self._jobs.submit(key, job, finish_job)
 
-    def _called(self, arm: Arm, job: CallJob, recorded: Recorded | None) -> None:
+    def _publish_turn(self, arm: Arm, job: CallJob, recorded: Recorded | None) -> None:
+        """Publish the turn, bare if it got no record; the last of several calls lets the ends go that wait for them."""
         if recorded is None or recorded.record is None:
-            self._put_bare(arm, job, LOST)
+            self._publish_bare(arm, job, LOST)
         else:
             if recorded.problem is not None:
                 metrics.INCOMPLETE.labels(recorded.problem).inc()
-                log.warning("turn not whole", turn=job.asked.turn_id, reason=recorded.problem, detail=recorded.detail)
-            arm.turns -= not self._put(recorded.record)
+                log.warning("turn not whole", turn=job.header.turn_id, reason=recorded.problem, detail=recorded.detail)
+            arm.turns -= not self._put_record(recorded.record)
         key = (arm.trajectory_id, arm.role)
-        line = self._lines[key]
-        line.recording -= 1
-        if line.recording == 0:
-            del self._lines[key]
-            for publish in line.ends:
-                publish()
+        in_recording = self._in_recording[key]
+        in_recording.calls -= 1
+        if in_recording.calls == 0:
+            del self._in_recording[key]
+            for submit in in_recording.ends:
+                submit()
 
-    def _told(self, recorded: Recorded | None) -> None:
-        """An end or an opinion was recorded."""
+    def _publish_bare(self, arm: Arm, job: CallJob, reason: str) -> None:
+        if reason != CANCELLED:
+            metrics.INCOMPLETE.labels(reason).inc()
+        arm.turns -= not self._put_record(self._sealer.seal(short_turn(self._redactor, job, reason)))
+
+    def _publish_event(self, recorded: Recorded | None) -> None:
         if recorded is not None and recorded.record is not None:
-            self._put(recorded.record)
+            self._put_record(recorded.record)
             return
         reason = (recorded.problem if recorded else None) or LOST
         metrics.UNPUBLISHED.labels(reason).inc()
         log.error("event not published", reason=reason, detail=recorded.detail if recorded else None)
 
-    def _put_bare(self, arm: Arm, job: CallJob, reason: str) -> None:
-        if reason != CANCELLED:
-            metrics.INCOMPLETE.labels(reason).inc()
-        arm.turns -= not self._put(self._sealer.seal(short_turn(self._redactor, job, reason)))
-
-    def _put(self, record: Record) -> bool:
+    def _put_record(self, record: Record) -> bool:
         accepted = self._outbox.put_sealed(record)
         metrics.PENDING.set(self._outbox.pending)
         metrics.OVERFLOWED.set(self._outbox.stats.overflowed)
@@ -149,4 +149,5 @@ class Recorder:
     def _require_room(self, size: int) -> None:
         if not self._has_room(size):
             metrics.UNPUBLISHED.labels(TOO_LARGE).inc()
-            raise Unavailable("more is being recorded than there is room for; try again", code="busy")
+            message = "the gateway has no room for this: it still records earlier calls; try again in a moment"
+            raise Unavailable(message, code="busy")

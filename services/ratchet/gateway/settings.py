@@ -17,13 +17,13 @@ class UpstreamSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"[A-Za-z0-9_.-]{1,64}")
-    """What turns and metrics call it."""
+    """Its name in turns and metrics."""
     kind: str = "openai"
     """Whose API it speaks: `openai`, or an engine of another package (`ratchet plugins`)."""
     base_url: str
     """Down to `/v1`, as OpenAI's clients take it."""
     api_key_env: str | None = None
-    """Name of the environment variable with its key; none for a server that asks for none."""
+    """Name of the environment variable with its key; unset for a server without keys."""
     models: dict[str, str]
     """Role to the server's name of a model; `*` stands for every other role."""
     timeout_s: float = 120.0
@@ -46,35 +46,34 @@ class Settings(BaseSettings):
     )
     """The engine: vLLM, or `engine_local`."""
     engine_name: str = "engine_local"
-    """What turns say of the engine that answered."""
+    """The engine's name in turns."""
     engine_logprobs_mode: Literal["processed_logprobs", "raw_logprobs"] | None = None
-    """What vLLM was started with as `--logprobs-mode`, where the engine's answers do not say (`engine_local`'s do).
-    While nobody says, calls at another temperature than 1 are not trainable."""
+    """vLLM's `--logprobs-mode`, where the engine's answers do not name the mode (those of `engine_local` do). While
+    neither does, calls at another temperature than 1 are not trainable."""
     engine_api_key: SecretStr | None = None
-    """What the engine asks for as a bearer token (vLLM's `--api-key`); none for an engine that asks for none."""
+    """The engine's bearer token (vLLM's `--api-key`); unset for an engine without keys."""
     engine_timeout_s: float = 120.0
     """Longest wait for one answer."""
     engine_connect_timeout_s: float = 2.0
-    """Longest wait for one connection to the engine; a refused or timed-out connection is tried three times."""
+    """Longest wait for one connection to the engine; the gateway tries a refused or timed-out one three times."""
     upstreams: list[UpstreamSettings] = Field(default_factory=list[UpstreamSettings])
-    """Asked in this order when the policy's engine fails, and for roles without a policy. JSON."""
+    """Servers that answer, in this order, when the policy's engine fails, and for roles without a policy. JSON."""
     coordinator_url: str | None = Field(
         default=None, validation_alias=AliasChoices("coordinator_url", "RATCHET_COORDINATOR_URL")
     )
-    """Where `/v1/jobs` and `/v1/status` are forwarded to; without it there are no such routes here."""
+    """The coordinator, which gets `/v1/jobs` and `/v1/status`; without it the gateway has no such routes."""
     keep_alive_s: float = 5.0
-    """A stream begins at the latest after this long, and says that it lives as often; an error before has a status."""
+    """A stream begins after this long at the latest, and sends a comment as often; an earlier error has a status."""
     cache_bytes: int = 0
-    """Size of the cache of answers drawn at temperature 0; 0: no cache."""
+    """Bytes of the cache of answers at temperature 0; 0: no cache."""
     api_keys: list[SecretStr] = Field(default_factory=list[SecretStr])
-    """Bearer tokens that agents may use; without any, here or in the file, the gateway asks for none."""
+    """Bearer tokens that agents may use; without any, here or in the file, the gateway lets every agent in."""
     api_keys_file: Path | None = None
-    """File with further bearer tokens, one in a line."""
+    """File with further bearer tokens, one per line."""
     requests_per_minute: int = Field(default=0, ge=0)
-    """Most requests of one API key, or of one address where no key is asked for; 0: no limit."""
+    """Most requests of one API key, or of one address where there are no keys; 0: no limit."""
     trusted_proxies: list[IPvAnyNetwork] = Field(default_factory=list[IPvAnyNetwork])
-    """Addresses or networks of proxies in front of the gateway: what they say in `X-Forwarded-For` is believed. A JSON
-    list."""
+    """Addresses or networks of proxies in front of the gateway, whose `X-Forwarded-For` it trusts. A JSON list."""
     connections: int = Field(default=0, ge=0)
     """Most open connections; 0: half of the files that the process may open, so that each call finds one at the
     engine."""
@@ -87,23 +86,23 @@ class Settings(BaseSettings):
     grace_s: float = Field(default=1.0, ge=0)
     """How long a stop still lets calls in, while readiness already says that it stops."""
     drain_s: float = Field(default=120.0, ge=1, allow_inf_nan=False)
-    """How long calls under way may go on at a stop: as long as the longest answer, and no longer than whoever stops the
-    process waits before killing it (`stop_grace_period` of compose)."""
+    """How long open calls may go on at a stop: as long as the longest answer, and less than the supervisor waits before
+    it kills the process (`stop_grace_period` of compose)."""
     user_key: SecretStr | None = None
     """Key of the hash that turns `user` into `user_ref`; without it user ids are dropped."""
     body_limit: int = 8 * 1024 * 1024
     """Largest request body in bytes."""
     bodies_bytes: int = 512 * 1024 * 1024
-    """Memory for the bodies of all requests that are not answered yet; beyond it they get 503."""
+    """Memory for the bodies of all open requests; beyond it requests get 503."""
     conversation_bytes: int = 256 * 1024 * 1024
-    """Memory of all recorders for trajectories between their calls: a call of 8,000 tokens takes 32 KB, and eight are
-    kept of each."""
+    """Memory of all recorders for trajectories between their calls: a call of 8,000 tokens takes 32 KB, and a
+    trajectory keeps eight."""
     arms_bytes: int = 64 * 1024 * 1024
     """Memory for the arms of trajectories between their calls: 1 KB each."""
     recorders: int = Field(default=1, ge=1, le=16)
-    """Processes that redact, check and pack what was said."""
+    """Processes that redact, check and pack what agents and engines send."""
     recording_bytes: int = 64 * 1024 * 1024
-    """Most bytes of requests and answers that wait to be recorded; beyond it only that a call happened is."""
+    """Most bytes of requests and answers that wait for a recorder; beyond it a turn holds only its call's metadata."""
     lease_s: float = 20.0
     """A canary weight lapses after this long without an observed renewal."""
     queue_limit: int = 20_000

@@ -1,4 +1,4 @@
-"""Whatever an agent sends is a request or a clear error, and whatever an engine sends an answer or its failure."""
+"""Any JSON of an agent is a request or a clear error; any JSON of an engine is an answer or its failure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ratchet.errors import BadRequest, NotFound
-from ratchet.gateway.domain.calls import agent_body
-from ratchet.gateway.domain.conversations import prefix_digests
+from ratchet.gateway.domain.answers import agent_body
 from ratchet.gateway.domain.forms import CHAT, TEXT, Form
+from ratchet.gateway.domain.memory import prefix_digests
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)
@@ -41,10 +41,10 @@ GOOD: dict[str, Any] = {"model": "support", "messages": [{"role": "user", "conte
 @pytest.mark.parametrize("form", [CHAT, TEXT])
 @settings(max_examples=40)
 @given(body=bodies, whole=st.booleans())
-def test_a_body_is_read_or_refused(form: Form, body: dict[str, Any], whole: bool) -> None:
+def test_every_body_is_read_or_refused(form: Form, body: dict[str, Any], whole: bool) -> None:
     with suppress(BadRequest, NotFound):
         request = form.read({**GOOD, **body} if whole else body)
-        assert form.upstream(request, "support@1-x")["model"] == "support@1-x"
+        assert form.engine_body(request, "support@1-x")["model"] == "support@1-x"
         assert len(prefix_digests(request.messages)) == len(request.messages) + 1
 
 
@@ -60,7 +60,7 @@ answers = st.fixed_dictionaries({"choices": lists | values}, optional={"usage": 
 @pytest.mark.parametrize("form", [CHAT, TEXT])
 @settings(max_examples=60)
 @given(answer=answers)
-def test_what_passes_for_an_answer_can_be_shown_and_streamed(form: Form, answer: dict[str, Any]) -> None:
+def test_every_answer_that_is_taken_apart_can_be_shown_and_streamed(form: Form, answer: dict[str, Any]) -> None:
     request = form.read(GOOD)
     try:
         form.answer(answer)
@@ -70,7 +70,7 @@ def test_what_passes_for_an_answer_can_be_shown_and_streamed(form: Form, answer:
 
 
 @pytest.mark.parametrize(("form", "good"), [(CHAT, {"message": {"content": "x"}}), (TEXT, {"text": "x"})])
-def test_a_choice_that_is_no_object_makes_the_whole_answer_none(form: Form, good: dict[str, Any]) -> None:
+def test_a_choice_that_is_not_an_object_makes_the_whole_answer_invalid(form: Form, good: dict[str, Any]) -> None:
     assert form.answer({"choices": [good, good]}).message is not None
     with pytest.raises(TypeError):
         form.answer({"choices": [good, 5]})

@@ -1,4 +1,4 @@
-"""The end of a trajectory that is said more than once: the answer tells what becomes of it."""
+"""Repeated ends of a trajectory: the answer tells the agent what becomes of each."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 
+from ratchet.gateway.domain.forms import CHAT
 from ratchet.service.asgi import Request, Response
-from tests.support.gateway_alone import Alone, alone, chat
+from tests.support.gateway_alone import Alone, alone, chat_request
 
 
-async def ended(here: Alone, trajectory: str, **said: Any) -> dict[str, Any]:
-    body = msgspec.json.encode(said)
-    answer = await here.gateway.end(Request("POST", f"/v1/trajectories/{trajectory}/end", {}, body), trajectory)
+async def ended(here: Alone, trajectory: str, **members: Any) -> dict[str, Any]:
+    body = msgspec.json.encode(members)
+    answer = await here.handlers.end(Request("POST", f"/v1/trajectories/{trajectory}/end", {}, body), trajectory)
     assert answer.status == 202
     return msgspec.json.decode(answer.body)
 
@@ -24,11 +25,11 @@ async def called(here: Alone, *roles: str) -> str:
     trajectory = str(uuid.uuid4())
     here.server.may_answer.set()
     for role in roles:
-        assert isinstance(await here.gateway.chat(chat(model=role), trajectory), Response)
+        assert isinstance(await here.completions.complete(CHAT, chat_request(model=role), trajectory), Response)
     return trajectory
 
 
-async def test_an_end_that_contradicts_an_outcome_is_said_to_change_nothing(tmp_path: Path):
+async def test_an_end_after_an_outcome_changes_nothing_and_its_answer_tells_so(tmp_path: Path) -> None:
     async with alone(tmp_path) as here:
         trajectory = await called(here, "support")
         first = await ended(here, trajectory, outcome={"status": "success"})
@@ -40,17 +41,17 @@ async def test_an_end_that_contradicts_an_outcome_is_said_to_change_nothing(tmp_
             assert "feedback" in again["note"]
 
 
-async def test_an_outcome_after_an_end_without_one_is_said_to_count(tmp_path: Path):
+async def test_an_outcome_after_an_end_without_one_counts_and_its_answer_tells_so(tmp_path: Path) -> None:
     async with alone(tmp_path) as here:
         trajectory = await called(here, "support")
         await ended(here, trajectory)
         again = await ended(here, trajectory, outcome={"status": "failure"})
         assert again["ended_before"] == ["support"]
-        assert again["note"].endswith("one in this end counts where none was said")
+        assert again["note"].endswith("an outcome in this end counts where no earlier end gave one")
         assert "changes nothing" in (await ended(here, trajectory))["note"]
 
 
-async def test_each_role_has_an_end_of_its_own(tmp_path: Path):
+async def test_each_role_has_an_end_of_its_own(tmp_path: Path) -> None:
     async with alone(tmp_path) as here:
         trajectory = await called(here, "planner", "support")
         await ended(here, trajectory, role="planner", outcome={"status": "success"})

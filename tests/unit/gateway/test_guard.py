@@ -1,4 +1,4 @@
-"""Who is let in, before anything of what they send is read."""
+"""Who may call and how often, before the gateway reads a body; callers cost bounded memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.gateway.domain.rate_limit import RateLimit
-from ratchet.gateway.guard import Guard, address_of
+from ratchet.gateway.guard import Guard, RateLimit, address_of
 from ratchet.service.asgi import Receive, Response, Scope, Send, send_response
 
 
@@ -19,7 +18,7 @@ async def inside(_: Scope, receive: Receive, send: Send) -> None:
 
 
 class Caller:
-    """Sends requests, and knows whether somebody read their bodies."""
+    """Sends requests, and counts how often the application read a body."""
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
@@ -45,7 +44,7 @@ class Caller:
 
 
 @pytest.mark.parametrize("key", [b"", b"Bearer ", b"Bearer bad", b"Bearer goo", b"Bearer g\xc3\xb6od", b"\xff"])
-async def test_without_a_key_that_is_known_nothing_is_read(key: bytes) -> None:
+async def test_a_request_without_a_known_key_gets_401_and_its_body_is_not_read(key: bytes) -> None:
     caller = Caller(Guard(inside, frozenset({"good", "other"}), None))
     assert await caller.call(key) == 401
     assert (caller.code, caller.read) == ("invalid_api_key", 0)
@@ -53,7 +52,7 @@ async def test_without_a_key_that_is_known_nothing_is_read(key: bytes) -> None:
     assert caller.read == 1
 
 
-async def test_where_no_key_is_asked_for_every_address_has_a_limit_of_its_own() -> None:
+async def test_without_keys_every_address_has_a_limit_of_its_own() -> None:
     caller = Caller(Guard(inside, frozenset(), RateLimit(2, lambda: 0.0)))
     first = [await caller.call(address=("10.0.0.1", port)) for port in range(3)]
     assert first == [200, 200, 429]
@@ -63,14 +62,14 @@ async def test_where_no_key_is_asked_for_every_address_has_a_limit_of_its_own() 
     assert [await caller.call(address=("10.0.0.2", 5000)), await caller.call(address=None)] == [200, 200]
 
 
-async def test_where_keys_are_asked_for_a_limit_is_the_keys_wherever_it_is_used() -> None:
+async def test_with_keys_a_limit_belongs_to_the_key_from_every_address() -> None:
     caller = Caller(Guard(inside, frozenset({"busy", "calm"}), RateLimit(1, lambda: 0.0)))
     calls = [await caller.call(b"Bearer busy", (address, 1)) for address in ("10.0.0.1", "10.0.0.2")]
     assert calls == [200, 429]
     assert await caller.call(b"Bearer calm", ("10.0.0.1", 1)) == 200
 
 
-async def test_a_wrong_key_uses_up_nobodys_limit() -> None:
+async def test_a_wrong_key_uses_up_no_limit() -> None:
     caller = Caller(Guard(inside, frozenset({"good"}), RateLimit(1, lambda: 0.0)))
     assert [await caller.call(b"Bearer bad"), await caller.call(b"Bearer good")] == [401, 200]
 
@@ -86,6 +85,46 @@ async def test_a_wrong_key_uses_up_nobodys_limit() -> None:
         ("10.0.0.1", b"", "10.0.0.1"),
     ],
 )
-def test_only_a_trusted_proxy_says_whose_call_it_is(peer: str, forwarded: bytes, address: str) -> None:
+def test_only_a_trusted_proxy_may_name_the_caller(peer: str, forwarded: bytes, address: str) -> None:
     scope = {"client": (peer, 1), "headers": [(b"x-forwarded-for", forwarded)]}
     assert address_of(scope, [ip_network("10.0.0.0/8")]) == address
+
+
+class Clock:
+    """Seconds that a test lets pass."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_caller_may_spend_a_minute_at_once_and_then_waits_for_the_next_token() -> None:
+    clock = Clock()
+    limit = RateLimit(4, clock)
+    assert [limit.wait_s("a") for _ in range(4)] == [0.0] * 4
+    assert limit.wait_s("a") == pytest.approx(15.0)
+    clock.now += 14.0
+    assert limit.wait_s("a") == pytest.approx(1.0)
+    clock.now += 1.5
+    assert limit.wait_s("a") == 0.0
+    assert limit.wait_s("a") > 0
+
+
+def test_callers_do_not_share_a_bucket_and_a_quiet_minute_fills_it_only_once() -> None:
+    clock = Clock()
+    limit = RateLimit(1, clock)
+    assert (limit.wait_s("a"), limit.wait_s("b")) == (0.0, 0.0)
+    clock.now += 3600.0
+    assert limit.wait_s("a") == 0.0
+    assert limit.wait_s("a") == pytest.approx(60.0)
+
+
+def test_the_limit_remembers_only_so_many_callers() -> None:
+    limit = RateLimit(1, Clock(), callers=2)
+    for caller in ("a", "b", "a", "c"):
+        limit.wait_s(caller)
+    assert len(limit) == 2
+    assert limit.wait_s("a") > 0
+    assert limit.wait_s("b") == 0.0

@@ -1,4 +1,4 @@
-"""Routes as they are followed: what cannot be read concerns its own role alone, is named, and heals."""
+"""Following routes: an unreadable entry concerns its own role alone, the check names it, and a good value heals it."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ async def following(bus: Any, folder: Path, *, monotonic: Callable[[], float] = 
         await running
 
 
-async def put(bus: FakeBus, key: str, stored: bytes) -> None:
+async def put_stored(bus: FakeBus, key: str, stored: bytes) -> None:
     await bus.bucket(POLICIES, msgspec.Raw).put(key, msgspec.Raw(stored))
 
 
 async def until_served(routes: Routes, role: str, number: int) -> None:
     async def probe() -> bool:
-        route = routes.get(role)
+        route = routes.get_route(role)
         return route is not None and route.stable is not None and route.stable.version == number
 
     await eventually(probe)
@@ -54,10 +54,12 @@ async def until_nothing_is_wrong(routes: Routes) -> None:
     await eventually(probe)
 
 
-async def test_routes_are_not_ready_before_they_were_looked_at_even_if_there_are_none(tmp_path: Path) -> None:
+async def test_routes_are_ready_once_they_were_read_also_when_there_are_none(tmp_path: Path) -> None:
     bus: Any = fake_bus()
     async with following(bus, tmp_path) as routes:
-        assert await routes.ready() == "the routes were not looked at yet, and none were kept"
+        assert await routes.ready() == (
+            "the gateway has not read the routes yet, and none are on disk: it waits for the broker"
+        )
 
         async def ready() -> bool:
             return await routes.ready() is None
@@ -66,17 +68,17 @@ async def test_routes_are_not_ready_before_they_were_looked_at_even_if_there_are
 
 
 @pytest.mark.parametrize("stored", UNREADABLE)
-async def test_a_route_that_cannot_be_read_holds_up_no_other_and_is_named_until_it_is_put_right(
+async def test_an_unreadable_route_stops_no_other_and_the_check_names_it_until_it_is_put_right(
     tmp_path: Path, stored: bytes
 ) -> None:
     bus: Any = fake_bus()
     async with following(bus, tmp_path) as routes:
         await put_routes(bus, broken=1, support=1)
         await until_served(routes, "broken", 1)
-        await put(bus, "broken", stored)
+        await put_stored(bus, "broken", stored)
         await put_routes(bus, support=2)
         await until_served(routes, "support", 2)
-        assert routes.get("broken").stable == served(1, "broken")  # type: ignore[union-attr]
+        assert routes.get_route("broken").stable == served(1, "broken")  # type: ignore[union-attr]
         assert (await routes.check() or "").startswith("broken cannot be read")
         await put_routes(bus, broken=3)
         await until_served(routes, "broken", 3)
@@ -84,9 +86,9 @@ async def test_a_route_that_cannot_be_read_holds_up_no_other_and_is_named_until_
 
 
 @pytest.mark.parametrize("stored", UNREADABLE)
-async def test_a_version_that_cannot_be_read_is_no_other_versions_fault(tmp_path: Path, stored: bytes) -> None:
+async def test_an_unreadable_version_stops_no_other(tmp_path: Path, stored: bytes) -> None:
     bus: Any = fake_bus()
-    await put(bus, "support.2", stored)
+    await put_stored(bus, "support.2", stored)
     async with following(bus, tmp_path) as routes:
         await put_routes(bus, support=1)
         await until_served(routes, "support", 1)
@@ -95,14 +97,14 @@ async def test_a_version_that_cannot_be_read_is_no_other_versions_fault(tmp_path
         assert (await routes.version("support", 1)).name == version(1).name
         assert routes.newest("support", "dpo") is None
         assert "support.2 cannot be read" in (await routes.check() or "")
-        await put(bus, "support.2", msgspec.json.encode(version(2)))
+        await put_stored(bus, "support.2", msgspec.json.encode(version(2)))
         await until_nothing_is_wrong(routes)
         assert (await routes.version("support", 2)).name == version(2).name
 
 
-async def test_a_version_that_was_taken_away_is_no_longer_told(tmp_path: Path) -> None:
+async def test_the_check_no_longer_names_an_unreadable_version_that_was_deleted(tmp_path: Path) -> None:
     bus: Any = fake_bus()
-    await put(bus, "support.2", b"no json")
+    await put_stored(bus, "support.2", b"no json")
     async with following(bus, tmp_path) as routes:
         await put_routes(bus, support=1)
         await until_served(routes, "support", 1)
@@ -114,11 +116,11 @@ async def test_a_version_that_was_taken_away_is_no_longer_told(tmp_path: Path) -
             await routes.version("support", 2)
 
 
-async def test_a_stable_policy_whose_version_cannot_be_read_is_routed_all_the_same(tmp_path: Path) -> None:
+async def test_a_route_serves_its_stable_policy_also_when_the_version_is_unreadable(tmp_path: Path) -> None:
     bus: Any = fake_bus()
     async with following(bus, tmp_path) as routes:
         await put_routes(bus, support=1, planner=1)
-        await put(bus, "support.1", b"no json")
+        await put_stored(bus, "support.1", b"no json")
         await until_served(routes, "support", 1)
         await until_served(routes, "planner", 1)
         assert "support.1 cannot be read" in (await routes.check() or "")
@@ -131,37 +133,37 @@ async def offer_canary(bus: FakeBus, lease: int) -> None:
 
 async def until_lease(routes: Routes, lease: int) -> None:
     async def probe() -> bool:
-        route = routes.get("support")
+        route = routes.get_route("support")
         return route is not None and route.canary is not None and route.canary.lease == lease
 
     await eventually(probe)
 
 
-async def test_each_start_finds_a_dead_deployers_canary_lapsed_and_a_renewal_brings_it_to_life(tmp_path: Path) -> None:
+async def test_at_each_start_the_canary_of_a_dead_deployer_has_lapsed_until_a_renewal(tmp_path: Path) -> None:
     bus: Any = fake_bus()
     await offer_canary(bus, lease=7)
     for _ in range(2):
         async with following(bus, tmp_path) as routes:
             await until_lease(routes, 7)
-            assert routes.lapsed("support") is True
+            assert routes.has_lapsed("support") is True
     async with following(bus, tmp_path) as routes:
         await until_lease(routes, 7)
         await offer_canary(bus, lease=8)
         await until_lease(routes, 8)
-        assert routes.lapsed("support") is False
+        assert routes.has_lapsed("support") is False
 
 
-async def test_a_canary_that_begins_while_the_gateway_looks_on_is_served_at_once(tmp_path: Path) -> None:
+async def test_a_canary_that_begins_while_the_gateway_follows_is_served_at_once(tmp_path: Path) -> None:
     bus: Any = fake_bus()
     await put_routes(bus, support=1)
     async with following(bus, tmp_path) as routes:
         await until_served(routes, "support", 1)
         await offer_canary(bus, lease=1)
         await until_lease(routes, 1)
-        assert routes.lapsed("support") is False
+        assert routes.has_lapsed("support") is False
 
 
-async def test_a_gateway_does_not_wait_for_the_deployer_to_be_ready_but_tells_when_it_stays_silent(
+async def test_a_gateway_does_not_wait_for_the_deployer_but_the_check_names_a_lease_without_renewals(
     tmp_path: Path,
 ) -> None:
     bus: Any = fake_bus()

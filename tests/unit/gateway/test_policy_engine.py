@@ -1,4 +1,4 @@
-"""An engine that restarted has forgotten its policies: each is loaded once, however many calls wait for it."""
+"""A restarted engine has forgotten its policies: the gateway loads each once, however many calls wait for it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 
 from ratchet.contract.state import PolicyVersion
 from ratchet.contract.turn import EngineInfo
-from ratchet.gateway.domain.chat import read_chat
-from ratchet.gateway.domain.forms import CHAT
+from ratchet.gateway.domain.forms import CHAT, read_chat
 from ratchet.gateway.engines.base import CallRefused, EngineFailed, Reply
 from ratchet.gateway.engines.policies import PolicyEngine
 from tests.support.gateway_scene import ROLE, served, version
@@ -22,20 +21,20 @@ CALL = read_chat({"model": ROLE, "messages": [{"role": "user", "content": "hi"}]
 
 @dataclass
 class Engine:
-    """Loads when a test says so; a second load of a policy is refused, as by vLLM."""
+    """Loads when a test lets it; refuses a second load of a policy, as vLLM does."""
 
     loads: list[str] = field(default_factory=list[str])
     resident: set[str] = field(default_factory=set[str])
     loading: asyncio.Event = field(default_factory=asyncio.Event)
     may_load: asyncio.Event = field(default_factory=asyncio.Event)
     refusal: Reply | None = None
-    saying: Reply | None = None
-    """What it says to every call for a policy that it holds."""
+    reply: Reply | None = None
+    """Its reply to every call for a policy that it holds."""
 
     async def __call__(self, path: str, body: Mapping[str, Any]) -> Reply:
         if path != "/v1/load_lora_adapter":
-            said = self.saying or Reply(200, {"by": body["model"]})
-            return said if body["model"] in self.resident else Reply(404, None)
+            reply = self.reply or Reply(200, {"by": body["model"]})
+            return reply if body["model"] in self.resident else Reply(404, None)
         name = body["lora_name"]
         self.loads.append(name)
         self.loading.set()
@@ -47,7 +46,7 @@ class Engine:
         self.resident.add(name)
         return Reply(200, None)
 
-    def asked(self, number: int = 1) -> asyncio.Task[Any]:
+    def asking(self, number: int = 1) -> asyncio.Task[Any]:
         return asyncio.create_task(self.front.ask(CHAT, CALL, served(number)))
 
     def __post_init__(self) -> None:
@@ -57,10 +56,10 @@ class Engine:
         self.front = PolicyEngine(self, EngineInfo(name="vllm"), find)
 
 
-async def test_many_calls_for_a_policy_that_is_gone_load_it_once() -> None:
+async def test_many_calls_for_a_forgotten_policy_load_it_once() -> None:
     engine = Engine()
-    calls = [engine.asked() for _ in range(5)]
-    other = engine.asked(2)
+    calls = [engine.asking() for _ in range(5)]
+    other = engine.asking(2)
     await engine.loading.wait()
     engine.may_load.set()
     assert await asyncio.gather(*calls) == [Reply(200, {"by": version(1).name})] * 5
@@ -68,11 +67,11 @@ async def test_many_calls_for_a_policy_that_is_gone_load_it_once() -> None:
     assert sorted(engine.loads) == [version(1).name, version(2).name]
 
 
-async def test_a_load_goes_on_for_the_others_when_the_agent_that_began_it_goes_away() -> None:
+async def test_a_load_goes_on_for_the_other_agents_when_the_first_one_disconnects() -> None:
     engine = Engine()
-    first = engine.asked()
+    first = engine.asking()
     await engine.loading.wait()
-    second = engine.asked()
+    second = engine.asking()
     first.cancel()
     await asyncio.wait({first})
     engine.may_load.set()
@@ -80,36 +79,36 @@ async def test_a_load_goes_on_for_the_others_when_the_agent_that_began_it_goes_a
     assert len(engine.loads) == 1
 
 
-async def test_a_policy_that_somebody_else_has_loaded_meanwhile_is_asked() -> None:
+async def test_a_policy_that_another_gateway_has_loaded_meanwhile_answers() -> None:
     engine = Engine()
-    call = engine.asked()
+    call = engine.asking()
     await engine.loading.wait()
     engine.resident.add(version(1).name)
     engine.may_load.set()
     assert await call == Reply(200, {"by": version(1).name})
 
 
-async def test_a_load_that_is_refused_is_told_to_all_and_tried_again_by_the_next_call() -> None:
+async def test_a_refused_load_fails_all_waiting_calls_and_the_next_call_tries_again() -> None:
     engine = Engine(refusal=Reply(422, {"error": {"message": "wrong bytes"}}))
     engine.may_load.set()
-    for failure in await asyncio.gather(engine.asked(), engine.asked(), return_exceptions=True):
+    for failure in await asyncio.gather(engine.asking(), engine.asking(), return_exceptions=True):
         assert isinstance(failure, EngineFailed)
         assert "wrong bytes" in str(failure)
     engine.refusal = None
-    assert await engine.asked() == Reply(200, {"by": version(1).name})
+    assert await engine.asking() == Reply(200, {"by": version(1).name})
 
 
 @pytest.mark.parametrize("status", [408, 429])
-async def test_a_busy_engine_has_failed_and_somebody_else_may_be_asked(status: int) -> None:
-    engine = Engine(resident={version(1).name}, saying=Reply(status, {"error": {"message": "slow down"}}))
+async def test_a_busy_engine_has_failed_so_that_another_one_may_answer(status: int) -> None:
+    engine = Engine(resident={version(1).name}, reply=Reply(status, {"error": {"message": "slow down"}}))
     with pytest.raises(EngineFailed, match="slow down") as failed:
-        await engine.asked()
+        await engine.asking()
     assert failed.value.status == status
 
 
-async def test_a_call_that_the_engine_refuses_is_refused_in_its_words() -> None:
-    said = {"error": {"message": "too long", "code": "context_length_exceeded"}}
-    engine = Engine(resident={version(1).name}, saying=Reply(400, said))
+async def test_the_agent_of_a_refused_call_gets_the_words_of_the_engine() -> None:
+    refusal = {"error": {"message": "too long", "code": "context_length_exceeded"}}
+    engine = Engine(resident={version(1).name}, reply=Reply(400, refusal))
     with pytest.raises(CallRefused, match="too long") as refused:
-        await engine.asked()
+        await engine.asking()
     assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")

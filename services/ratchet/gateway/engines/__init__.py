@@ -1,4 +1,4 @@
-"""Engines that a gateway can ask: those that hold our policies, and any other server of OpenAI's API."""
+"""The kinds of upstream: servers that answer when a policy cannot, or for roles without one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ratchet.plugins import PluginTable, callable_with
 
 
 def openai_engine(settings: UpstreamSettings, session: ClientSession) -> OpenAiEngine:
-    """A server of OpenAI's API. Raises `ConfigError` when its key is not in the environment."""
+    """A server of OpenAI's API. Raises `ConfigError` when the environment lacks its key."""
     headers: dict[str, str] = {}
     if settings.api_key_env is not None:
         key = os.environ.get(settings.api_key_env)
         if not key:
-            raise ConfigError(f"upstream {settings.name}: {settings.api_key_env} is not set")
+            raise ConfigError(f"upstream {settings.name}: the environment variable {settings.api_key_env} is not set")
         headers["authorization"] = f"Bearer {key}"
     address = Address(settings.base_url, headers, settings.connect_timeout_s, settings.timeout_s)
     return OpenAiEngine(HttpPost(session, settings.name, address), settings.name, settings.models)
@@ -36,5 +36,7 @@ KINDS: PluginTable[BuildEngine] = PluginTable("ratchet.engines", "engine", {"ope
 def build_upstream(settings: UpstreamSettings, session: ClientSession) -> Upstream:
     """Another server that can answer. Raises `ConfigError`."""
     if settings.kind not in KINDS:
-        raise ConfigError(f"upstream {settings.name}: no kind {settings.kind!r}; there are: {', '.join(KINDS)}")
+        raise ConfigError(
+            f"upstream {settings.name}: there is no kind {settings.kind!r} of upstream, only {', '.join(KINDS)}"
+        )
     return KINDS[settings.kind](settings, session)

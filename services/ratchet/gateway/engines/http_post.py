@@ -1,4 +1,4 @@
-"""One JSON request to an engine: time-outs, retries of what never arrived, and failures told apart."""
+"""One JSON request to an engine: time-outs, retries of refused connections, and a failure for each cause."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ratchet.gateway.engines.base import EngineFailed, Reply
 from ratchet.service.problems import HttpError
 
 CONNECT_TRIES = 3
-"""A refused connection was never a call, so it is tried again; anything later is not."""
+"""A refused connection was never a call, so the gateway tries again; it repeats nothing that may have arrived."""
 CONNECT_PAUSE_S = 0.1
-"""Before the second try; doubled before each one after it."""
+"""Before the second try; doubled before each later one."""
 KEEP_ALIVE_S = 4.0
-"""Below the five seconds after which uvicorn and vLLM close an idle connection: theirs must not be the first word."""
+"""Below the five seconds after which uvicorn and vLLM close an idle connection: ours must close it first."""
+LARGE = 1024 * 1024
+"""A larger request goes out in pieces."""
+LARGEST_ANSWER = 64 * 1024 * 1024
+"""Bytes of an answer, unpacked: a long one with the log-probabilities of every token has a few."""
 
 _OUR_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Errors of this process and its machine: no engine, and so no arm, has failed."""
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What the decoder raises for bytes that are no JSON, no text, or nested without end."""
-LARGE = 1024 * 1024
-"""Bytes of a request that is sent in pieces."""
-LARGEST_ANSWER = 64 * 1024 * 1024
-"""Bytes of an answer, unpacked: a long one with the log-probabilities of every token has a few."""
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""The decoder raises these for bytes that are not JSON, not text, or nested too deep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,49 +51,56 @@ class HttpPost:
         self._name = name
         self._url = address.url.rstrip("/")
         self._headers = {"content-type": "application/json", **address.headers}
+        self._total_s = address.total_s
         self._timeout = aiohttp.ClientTimeout(total=address.total_s, sock_connect=address.connect_s)
 
     async def __call__(self, path: str, body: Mapping[str, Any]) -> Reply:
-        """What the engine answers, whatever its status. Raises `EngineFailed` 502, or 504 when it took too long."""
-        sealed = msgspec.json.encode(body)
+        """The engine's reply, whatever its status. Raises `EngineFailed` 502, or 504 when the engine took too long."""
+        encoded = msgspec.json.encode(body)
         for attempt in range(CONNECT_TRIES):
             try:
-                return await self._send(path, sealed)
+                return await self._send(path, encoded)
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
                 if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno in _OUR_LIMITS:
-                    raise HttpError(503, "the gateway has no connection left", code="overloaded") from error
+                    message = f"the gateway has no connection to {self._name} left; try again in a moment"
+                    raise HttpError(503, message, code="overloaded") from error
                 if attempt + 1 == CONNECT_TRIES:
-                    message = f"{self._name} is not reachable"
+                    message = f"{self._name} is not reachable: {CONNECT_TRIES} connections failed; try again later"
                     raise EngineFailed(502, message, code="engine_unavailable", unreachable=True) from error
                 await asyncio.sleep(CONNECT_PAUSE_S * 2**attempt)
         raise AssertionError("unreachable: the last try returns or raises")
 
     async def _send(self, path: str, body: bytes) -> Reply:
+        # aiohttp sends a large body in pieces, between which it serves others, only from a file.
+        data = io.BytesIO(body) if len(body) > LARGE else body
         try:
-            data, timeout = in_pieces(body), self._timeout
             async with self._session.post(
-                self._url + path, data=data, headers=self._headers, timeout=timeout, allow_redirects=False
+                self._url + path, data=data, headers=self._headers, timeout=self._timeout, allow_redirects=False
             ) as answer:
                 if 300 <= answer.status < 400:
-                    raise EngineFailed(502, f"{self._name} points elsewhere", code="engine_invalid")
-                body = await bounded(answer)
-                return Reply(answer.status, _decoded(answer.status, body), body)
+                    message = (
+                        f"{self._name} answered with a redirect, which the gateway does not follow: correct its URL"
+                    )
+                    raise EngineFailed(502, message, code="engine_invalid")
+                raw = await _read_bounded(answer)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             raise
         except TimeoutError as error:
-            raise EngineFailed(504, f"{self._name} took too long", code="engine_timeout") from error
+            message = f"{self._name} took too long: no answer within {self._total_s:g} s; ask for fewer tokens"
+            raise EngineFailed(504, message, code="engine_timeout") from error
         except aiohttp.ClientError as error:
-            raise EngineFailed(502, f"{self._name} broke off: {error}", code="engine_unavailable") from error
-        except UNREADABLE as error:
-            raise EngineFailed(502, f"{self._name} did not answer in JSON", code="engine_invalid") from error
+            message = f"{self._name} broke off its answer: {error}; try again"
+            raise EngineFailed(502, message, code="engine_unavailable") from error
+        try:
+            return Reply(answer.status, msgspec.json.decode(raw), raw)
+        except _UNREADABLE as error:
+            if answer.status != 200:  # an error page of a proxy: its status is the answer
+                return Reply(answer.status, None, raw)
+            message = f"{self._name} did not answer in JSON: its URL or the server behind it is wrong"
+            raise EngineFailed(502, message, code="engine_invalid") from error
 
 
-def in_pieces(body: bytes) -> bytes | io.BytesIO:
-    """A body as aiohttp takes it: a large one in pieces, between which others get their turn."""
-    return io.BytesIO(body) if len(body) > LARGE else body
-
-
-async def bounded(answer: aiohttp.ClientResponse) -> bytes:
+async def _read_bounded(answer: aiohttp.ClientResponse) -> bytes:
     """The whole body. Raises `ClientPayloadError` when it is larger than any answer."""
     chunks, size = list[bytes](), 0
     async for chunk in answer.content.iter_any():
@@ -110,13 +117,3 @@ def open_session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S), auto_decompress=True
     )
-
-
-def _decoded(status: int, body: bytes) -> Any:
-    """The JSON of an answer; an error page of a proxy is an answer without JSON."""
-    try:
-        return msgspec.json.decode(body)
-    except UNREADABLE:
-        if status == 200:
-            raise
-        return None

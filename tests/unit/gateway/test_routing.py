@@ -1,4 +1,4 @@
-"""Which policy answers: stickiness, percentages, leases and rollbacks."""
+"""Which policy answers: stickiness, percentages, rollbacks, fallbacks and leases."""
 
 from __future__ import annotations
 
@@ -7,14 +7,30 @@ import pytest
 
 from ratchet.contract import named_id
 from ratchet.contract.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
-from ratchet.gateway.domain.arms import ARM_BYTES, Arm, Arms
-from ratchet.gateway.domain.lease import Lease, has_lapsed, is_overdue, observe
-from ratchet.gateway.domain.routes import assign, claim_of, pin, start_of, without_canary
+from ratchet.gateway.domain.routing import (
+    ARM_BYTES,
+    Arm,
+    Arms,
+    Lease,
+    assign,
+    claim_of,
+    fall_back,
+    fall_back_upstream,
+    has_lapsed,
+    is_overdue,
+    observe,
+    pin,
+    start_of,
+    without_canary,
+)
 from ratchet.rules.arms import Assignment
 from tests.support.messages import AT
 
 OLD = ServedPolicy(version=1, name="support@1-aaaaaaaa", digest="a" * 64)
 NEW = ServedPolicy(version=2, name="support@2-bbbbbbbb", digest="b" * 64)
+OTHER = ServedPolicy(version=0, name="provider:big", digest="")
+ROUTE = Route(role="support", stable=OLD)
+CANARY = Assignment("canary", 0.5, NEW)
 
 
 def route(weight: float | None, *, stable: ServedPolicy = OLD, lease: int = 1) -> Route:
@@ -28,9 +44,9 @@ def trajectory(number: int) -> Arm:
 
 
 def assigned(to: Route, talk: Arm, *, lapsed: bool = False) -> Assignment:
-    found = assign(to, talk, lapsed=lapsed)
-    assert found is not None
-    return found
+    assignment = assign(to, talk, lapsed=lapsed)
+    assert assignment is not None
+    return assignment
 
 
 @pytest.mark.parametrize("weight", [0.1, 0.25, 0.5, 1.0])
@@ -68,7 +84,7 @@ def test_a_lapsed_lease_moves_canary_trajectories_to_stable_for_good_and_leaves_
     assert stable.mixed is False
 
 
-def test_a_trajectory_that_begins_while_the_lease_has_lapsed_was_offered_no_canary() -> None:
+def test_a_trajectory_that_begins_while_the_lease_has_lapsed_meets_no_canary() -> None:
     talk = trajectory(1)
     first = assigned(route(1.0), talk, lapsed=True)
     assert (first.policy, first.arm, first.weight) == (OLD, "stable", 0.0)
@@ -100,50 +116,81 @@ def test_a_pinned_version_is_served_and_mixes_a_trajectory_that_met_another_one(
     assert routed.mixed is True
 
 
-def looked(lease: Lease | None, at: Route, now_s: float) -> Lease:
-    found = observe(lease, at, now_s)
-    assert found is not None
-    return found
+def test_stable_takes_the_place_of_a_canary_for_good_and_mixes_the_trajectory() -> None:
+    conversation = trajectory(1)
+    assert fall_back(ROUTE, conversation, CANARY) == Assignment("stable", 0.5, OLD)
+    assert conversation.assignment == Assignment("stable", 0.5, OLD)
+    assert conversation.mixed is True
+
+
+def test_stable_takes_the_place_of_a_former_stable_that_a_trajectory_kept() -> None:
+    promoted = Route(role="support", stable=NEW, previous=OLD)
+    assert fall_back(promoted, trajectory(1), Assignment("stable", 0.0, OLD)) == Assignment("stable", 0.0, NEW)
+
+
+def test_stable_is_not_asked_twice_and_never_in_the_place_of_a_version_asked_for_by_name() -> None:
+    for failed in (Assignment("stable", 0.0, OLD), Assignment("pinned", 0.0, NEW)):
+        conversation = trajectory(1)
+        assert fall_back(ROUTE, conversation, failed) is None
+        assert conversation.mixed is False
+    assert fall_back(None, trajectory(1), CANARY) is None
+
+
+def test_another_server_mixes_a_trajectory_unless_the_role_never_had_a_policy() -> None:
+    conversation = trajectory(1)
+    fallback = fall_back_upstream(OTHER, conversation, CANARY)
+    assert fallback is not None
+    assert claim_of("support", fallback, mixed=conversation.mixed).arm == "mixed"
+    fresh = trajectory(1)
+    assert fall_back_upstream(OTHER, fresh, None) == Assignment("stable", 0.0, OTHER)
+    assert fresh.mixed is False
+    assert fall_back_upstream(OTHER, fresh, Assignment("pinned", 0.0, NEW)) is None
+
+
+def observed(lease: Lease | None, at: Route, now_s: float) -> Lease:
+    newer = observe(lease, at, now_s)
+    assert newer is not None
+    return newer
 
 
 def test_a_lease_lives_by_observed_growth_alone() -> None:
-    lease = looked(None, route(0.1, lease=5), now_s=0.0)
-    lease = looked(lease, route(0.1, lease=5), now_s=15.0)
+    lease = observed(None, route(0.1, lease=5), now_s=0.0)
+    lease = observed(lease, route(0.1, lease=5), now_s=15.0)
     assert has_lapsed(lease, route(0.1, lease=5), now_s=19.0) is False
     assert has_lapsed(lease, route(0.1, lease=5), now_s=21.0) is True
-    lease = looked(lease, route(0.1, lease=6), now_s=21.0)
+    lease = observed(lease, route(0.1, lease=6), now_s=21.0)
     assert has_lapsed(lease, route(0.1, lease=6), now_s=40.0) is False
 
 
-def test_what_the_first_look_at_a_route_shows_of_a_canary_is_no_sign_of_life() -> None:
-    found = route(0.1, lease=5)
-    lease = observe(None, found, now_s=0.0, first=True)
-    assert has_lapsed(lease, found, now_s=0.0) is True
-    lease = observe(lease, found, now_s=2.0)
-    assert has_lapsed(lease, found, now_s=2.0) is True
+def test_the_canary_in_the_first_route_that_a_gateway_reads_is_no_sign_of_life() -> None:
+    first = route(0.1, lease=5)
+    lease = observe(None, first, now_s=0.0, first=True)
+    assert has_lapsed(lease, first, now_s=0.0) is True
+    lease = observe(lease, first, now_s=2.0)
+    assert has_lapsed(lease, first, now_s=2.0) is True
     renewed = route(0.1, lease=6)
     assert has_lapsed(observe(lease, renewed, now_s=4.0), renewed, now_s=4.0) is False
 
 
-def test_a_canary_that_nobody_renews_is_overdue_a_whole_lease_after_the_first_look() -> None:
+def test_a_canary_without_renewals_is_overdue_a_whole_lease_after_the_first_read() -> None:
     lease = observe(None, route(0.1, lease=5), now_s=0.0, first=True)
     assert lease is not None
     assert is_overdue(lease, now_s=20.0) is False
     assert is_overdue(lease, now_s=21.0) is True
 
 
-def test_a_canary_whose_lease_was_never_seen_has_lapsed_and_without_a_canary_nothing_lapses() -> None:
+def test_a_canary_without_an_observed_lease_has_lapsed_and_without_a_canary_nothing_lapses() -> None:
     assert has_lapsed(None, route(0.1), now_s=0.0) is True
     assert has_lapsed(None, route(None), now_s=0.0) is False
 
 
-def test_what_is_kept_on_disk_names_no_canary() -> None:
+def test_a_route_on_disk_names_no_canary() -> None:
     kept = without_canary(route(0.5))
     assert kept.canary is None
     assert msgspec.structs.replace(route(0.5), canary=None) == kept
 
 
-def test_a_start_says_what_was_on_offer_when_the_arm_was_drawn() -> None:
+def test_a_start_names_the_canary_that_the_route_offered_when_the_arm_was_drawn() -> None:
     offered = route(0.3)
     assert offered.canary is not None
     centres = {"failure": 0.2}
@@ -165,12 +212,12 @@ def test_each_role_of_a_trajectory_has_its_own_arm() -> None:
     assert clerk.assignment is None
     assert assigned(route(None), clerk).policy == OLD
     assert (planner.mixed, clerk.mixed) == (False, False)
-    assert arms.of("t") == [planner, clerk]
+    assert arms.of_trajectory("t") == [planner, clerk]
 
 
 def test_only_the_most_recently_used_arms_are_remembered() -> None:
     arms = Arms(2 * ARM_BYTES)
     for name in ("a", "b", "a", "c"):
         arms.open(name, "support")
-    assert [name for name in "abc" if arms.of(name)] == ["a", "c"]
+    assert [name for name in "abc" if arms.of_trajectory(name)] == ["a", "c"]
     assert len(arms) == 2

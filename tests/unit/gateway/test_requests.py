@@ -1,4 +1,4 @@
-"""What an agent may ask, what the engine is asked instead, what the agent gets back."""
+"""What an agent may ask on both routes, and how the gateway asks an engine for it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 
 from ratchet.contract import named_id
 from ratchet.errors import RatchetError
-from ratchet.gateway.domain.calls import agent_body, check_trajectory_id, provider_body, split_path
-from ratchet.gateway.domain.chat import chat_upstream, read_chat
+from ratchet.gateway.domain.forms import chat_engine_body, read_chat, read_text, text_engine_body
+from ratchet.gateway.domain.requests import check_trajectory_id, provider_body
+from ratchet.gateway.http_api import split_path
 from ratchet.service.problems import http_error
 
 BODY: dict[str, Any] = {"model": "support", "messages": [{"role": "user", "content": "hi"}]}
@@ -45,21 +46,19 @@ def test_a_trajectory_id_is_a_uuid() -> None:
         ({"adapter_id": "support@x"}, 404, "adapter_id"),
     ],
 )
-def test_what_the_gateway_cannot_serve_is_refused_with_the_member_that_is_wrong(
-    change: dict[str, Any], status: int, param: str
-) -> None:
+def test_a_wrong_member_is_refused_by_its_name(change: dict[str, Any], status: int, param: str) -> None:
     with pytest.raises(RatchetError) as error:
         read_chat({**BODY, **change})
     assert (http_error(error.value).status, error.value.param) == (status, param)
 
 
-def test_an_adapter_id_pins_a_version_whatever_the_model_says() -> None:
+def test_an_adapter_id_pins_a_version_whatever_the_model_is() -> None:
     model = read_chat({**BODY, "adapter_id": "support@3-1a2b3c4d"}).model
     assert (model.role, model.version, model.digest) == ("support", 3, "1a2b3c4d")
 
 
-def test_the_engine_is_asked_for_tokens_and_never_sees_what_is_ours() -> None:
-    body = chat_upstream(
+def test_the_engine_gets_a_request_for_tokens_and_none_of_our_own_members() -> None:
+    body = chat_engine_body(
         read_chat({**BODY, "adapter_id": "support@3", "stream": True, "stream_options": {}, "top_p": 0.9}),
         "support@3-x",
     )
@@ -70,14 +69,14 @@ def test_the_engine_is_asked_for_tokens_and_never_sees_what_is_ours() -> None:
     assert not {"adapter_id", "stream", "stream_options"} & set(body)
 
 
-def test_the_engine_is_told_every_sampling_value_so_that_no_default_of_its_own_counts() -> None:
+def test_the_engine_gets_every_sampling_value_so_that_none_of_its_defaults_counts() -> None:
     neutral = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
     penalties = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
-    unsaid = read_chat({**BODY, "temperature": None, "top_k": None})
-    assert {**neutral, **penalties}.items() <= chat_upstream(unsaid, "p").items()
-    assert unsaid.sampling.temperature == 1.0
-    said = chat_upstream(read_chat({**BODY, "temperature": 0.5, "top_k": 20}), "p")
-    assert (said["temperature"], said["top_k"], said["top_p"]) == (0.5, 20, 1.0)
+    unset = read_chat({**BODY, "temperature": None, "top_k": None})
+    assert {**neutral, **penalties}.items() <= chat_engine_body(unset, "p").items()
+    assert unset.sampling.temperature == 1.0
+    sent = chat_engine_body(read_chat({**BODY, "temperature": 0.5, "top_k": 20}), "p")
+    assert (sent["temperature"], sent["top_k"], sent["top_p"]) == (0.5, 20, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_the_engine_is_told_every_sampling_value_so_that_no_default_of_its_own_c
         {"ignore_eos": True},
     ],
 )
-def test_a_request_that_keeps_the_policy_from_drawing_freely_is_constrained(change: dict[str, Any]) -> None:
+def test_a_request_that_restricts_the_distribution_is_constrained(change: dict[str, Any]) -> None:
     assert read_chat({**BODY, **change}).constrained
 
 
@@ -109,18 +108,41 @@ def test_a_request_that_keeps_the_policy_from_drawing_freely_is_constrained(chan
         {"stop": ["end"], "max_tokens": 5, "seed": 3, "user": "u", "parallel_tool_calls": False},
     ],
 )
-def test_a_request_with_nothing_but_neutral_values_is_free(change: dict[str, Any]) -> None:
+def test_a_request_with_only_neutral_values_is_free(change: dict[str, Any]) -> None:
     assert not read_chat({**BODY, **change}).constrained
 
 
-def test_another_server_is_asked_in_the_agents_own_words() -> None:
+def test_another_server_gets_the_agents_own_members() -> None:
     asked = {**BODY, "adapter_id": "support@3", "stream": True, "return_token_ids": True, "max_tokens": 5}
     body = provider_body(read_chat(asked), "gpt-x")
     assert body == {"model": "gpt-x", "messages": BODY["messages"], "max_tokens": 5}
 
 
-def test_the_agent_gets_only_what_it_asked_for() -> None:
-    answer = {"prompt_token_ids": [1], "choices": [{"message": {}, "token_ids": [2], "logprobs": {"content": []}}]}
-    assert agent_body(read_chat(BODY), answer) == {"choices": [{"message": {}}]}
-    asked = {**BODY, "logprobs": True, "return_token_ids": True}
-    assert agent_body(read_chat(asked), answer) == answer
+@pytest.mark.parametrize(
+    ("prompt", "sent", "searchable"),
+    [("once", "once", True), (["once"], "once", True), ([5, 6], [5, 6], False), ([[5, 6]], [5, 6], False)],
+)
+def test_a_prompt_is_a_text_or_token_ids(prompt: Any, sent: Any, searchable: bool) -> None:
+    request = read_text({"model": "support", "prompt": prompt})
+    assert text_engine_body(request, "support@1-x")["prompt"] == sent
+    assert request.searchable is searchable
+
+
+@pytest.mark.parametrize("prompt", [None, [], 7, ["one", "two"], [[1], [2]], [True], [{}]])
+def test_a_prompt_of_another_kind_is_refused(prompt: Any) -> None:
+    with pytest.raises(RatchetError) as error:
+        read_text({"model": "support", "prompt": prompt})
+    assert (http_error(error.value).status, error.value.param) == (400, "prompt")
+
+
+def test_a_text_prompt_is_a_users_message_and_token_ids_are_only_counted() -> None:
+    assert read_text({"model": "support", "prompt": "once"}).messages == [{"role": "user", "content": "once"}]
+    ids = read_text({"model": "support", "prompt": [5, 6]}).messages
+    assert ids == [{"role": "user", "content": [{"type": "token_ids", "count": 2}]}]
+
+
+def test_the_engine_gets_a_request_for_log_probabilities_also_where_the_agent_wants_none() -> None:
+    assert text_engine_body(read_text({"model": "support", "prompt": "x"}), "p")["logprobs"] == 0
+    asked = read_text({"model": "support", "prompt": "x", "logprobs": 3})
+    assert text_engine_body(asked, "p")["logprobs"] == 3
+    assert asked.wants_logprobs

@@ -1,4 +1,4 @@
-"""A whole answer as a stream: what a client puts together again is the answer."""
+"""An engine's answer: taken apart, shown to the agent, and streamed so that a client puts the same answer together."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 import msgspec
 from hypothesis import given, strategies as st
 
-from ratchet.gateway.domain.chunks import PIECES, event_of, pieces
-from ratchet.gateway.domain.forms import CHAT, TEXT, Form
+from ratchet.contract.turn import Sampling, Usage
+from ratchet.gateway.domain.answers import PIECES, agent_body, event_of, pieces
+from ratchet.gateway.domain.forms import CHAT, TEXT, Form, chat_answer, read_chat, text_answer
+from ratchet.gateway.domain.turns import trainable_of
 from ratchet.service.problems import HttpError
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+PLAIN: dict[str, Any] = {"model": "support", "messages": [{"role": "user", "content": "hi"}]}
 CALLS: list[Any] = [
     {
         "id": "call_a",
@@ -43,6 +46,40 @@ def message_of(chunks: list[dict[str, Any]]) -> dict[str, Any]:
             known |= {key: part[key] for key in ("id", "type") if key in part}
             known |= {"name": part["function"]["name"]} if "name" in part["function"] else {}
     return message
+
+
+def test_a_chat_completion_is_taken_apart() -> None:
+    answer = chat_answer(
+        {
+            "prompt_token_ids": [1, 2],
+            "choices": [
+                {
+                    "message": {"role": "assistant", "content": "x"},
+                    "token_ids": [3],
+                    "logprobs": {"content": [{"token": "x", "logprob": -0.5}]},
+                    "finish_reason": "stop",
+                }
+            ],
+            "usage": {"prompt_tokens": 2, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 1}},
+        }
+    )
+    assert (answer.prompt_ids, answer.output_ids, answer.logprobs) == ([1, 2], [3], [-0.5])
+    assert answer.usage == Usage(prompt=2, completion=1, cached=1)
+
+
+def test_a_completion_is_taken_apart_as_an_assistants_message() -> None:
+    choice = {"text": " ok", "token_ids": [7], "prompt_token_ids": [1], "logprobs": {"token_logprobs": [-0.5]}}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1}
+    answer = text_answer({"choices": [{**choice, "finish_reason": "length"}], "usage": usage})
+    assert answer.message == {"role": "assistant", "content": " ok"}
+    assert trainable_of(Sampling(), answer).ok
+
+
+def test_the_agent_gets_only_what_it_asked_for() -> None:
+    answer = {"prompt_token_ids": [1], "choices": [{"message": {}, "token_ids": [2], "logprobs": {"content": []}}]}
+    assert agent_body(read_chat(PLAIN), answer) == {"choices": [{"message": {}}]}
+    asked = {**PLAIN, "logprobs": True, "return_token_ids": True}
+    assert agent_body(read_chat(asked), answer) == answer
 
 
 @given(st.text(max_size=3000))
@@ -77,7 +114,7 @@ def test_tool_calls_come_with_index_id_and_name_and_then_their_arguments() -> No
     assert [built[n]["arguments"] for n in (0, 1)] == [call["function"]["arguments"] for call in CALLS]
 
 
-def test_a_custom_tools_input_comes_whole() -> None:
+def test_the_input_of_a_custom_tool_comes_whole() -> None:
     custom = {"id": "call_c", "type": "custom", "custom": {"name": "shell", "input": "ls"}}
     message = {"role": "assistant", "content": None, "tool_calls": [custom]}
     chunks = chunks_of(CHAT, {"message": message, "finish_reason": "tool_calls"})
@@ -98,11 +135,11 @@ def test_a_text_completion_streams_its_text() -> None:
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
 
 
-def test_other_members_of_a_message_come_with_the_role() -> None:
+def test_other_members_of_a_message_come_with_its_role() -> None:
     message = {"role": "assistant", "content": "ok", "reasoning_content": "hm", "refusal": None}
     assert chunks_of(CHAT, {"message": message})[0]["choices"][0]["delta"]["reasoning_content"] == "hm"
 
 
-def test_an_error_in_a_stream_has_the_shape_of_one_before_it() -> None:
+def test_an_error_in_a_stream_has_the_shape_of_an_error_before_the_stream() -> None:
     event = event_of(HttpError(502, "gone", code="engine_failed").body)
     assert msgspec.json.decode(event.removeprefix(b"data: "))["error"]["code"] == "engine_failed"

@@ -1,4 +1,4 @@
-"""The processes that record: started, fed, watched, and started again. What one held when it died is not lost."""
+"""The recorder processes: starts, feeds and watches them, and restarts one with the jobs that it held."""
 
 from __future__ import annotations
 
@@ -17,28 +17,27 @@ import structlog
 
 from ratchet.bus.tasks import end
 from ratchet.gateway import metrics
-from ratchet.gateway.recorder_process import LENGTH
-from ratchet.gateway.recording import Job, Recorded
+from ratchet.gateway.recorder_process import LENGTH, Job, Recorded
 
 log = structlog.get_logger()
 
 TRIES = 3
-"""A job whose recorder died is given to the next one; one that so many died of is given up."""
+"""The next process gets the job on which one died; the pool gives a job up that so many died on."""
 SEARCH_S = 30.0
-"""A job on which a recorder works for longer is given up, and the recorder ended."""
+"""The pool ends a process that works longer on one job, and gives the job up."""
 START_S = 60.0
-"""A recorder that does not begin to work within it is ended, and another one started."""
+"""The pool ends a process that does not begin to work within this time, and starts another one."""
 FINISH_S = 15.0
-"""How long a stop waits until what is at hand is recorded; longer than a process takes to start."""
+"""How long a stop waits for the jobs at hand; longer than a process takes to start."""
 PAUSE_S = 0.5
-"""Before a recorder that died is started again."""
+"""Before the pool starts a process again."""
 
 Finish = Callable[[Recorded | None], None]
-"""Takes what became of a job; None when it is given up."""
+"""Takes what became of a job; None when the pool gave it up."""
 
 
-class Workers(Protocol):
-    """Whoever makes records of jobs."""
+class JobRunner(Protocol):
+    """Makes records of jobs."""
 
     def submit(self, key: str, job: Job, finish: Finish) -> None:
         """Have a job recorded, after all earlier ones of the same key."""
@@ -47,22 +46,22 @@ class Workers(Protocol):
 
 @dataclass(slots=True)
 class _Held:
-    """A job that no record was made of yet."""
+    """A job without a record yet."""
 
     frame: bytes
     finish: Finish
     tries: int = 0
 
 
-class Recorder:
-    """One process and the jobs that it has not answered, oldest first."""
+class RecorderProcess:
+    """One process at a time, and the jobs that it has not answered, oldest first."""
 
     def __init__(self, conversation_bytes: int) -> None:
         self._command = (sys.executable, "-m", "ratchet.gateway.recorder_process", str(conversation_bytes))
         self._held: deque[_Held] = deque()
         self._process: asyncio.subprocess.Process | None = None
         self._working = False
-        """The process has begun to work: what it dies of now may be its oldest job."""
+        """The process has begun to work: its oldest job may be what it dies of."""
         self._progress_at = time.monotonic()
         self._stopping = asyncio.Event()
         self._idle = asyncio.Event()
@@ -75,8 +74,8 @@ class Recorder:
 
     def submit(self, job: Job, finish: Finish) -> None:
         """Hand a job over."""
-        sealed = msgspec.msgpack.encode(job)
-        held = _Held(LENGTH.pack(len(sealed)) + sealed, finish)
+        encoded = msgspec.msgpack.encode(job)
+        held = _Held(LENGTH.pack(len(encoded)) + encoded, finish)
         if not self._held:
             self._progress_at = time.monotonic()
         self._held.append(held)
@@ -86,23 +85,25 @@ class Recorder:
     async def run(self) -> None:
         """Keep a process at work until stopped."""
         while not self._stopping.is_set():
-            await self._one_life()
+            await self._run_once()
             if self._held and not self._stopping.is_set():
                 metrics.RECORDER_DEATHS.inc()
-                self._blame_first()
+                self._held[0].tries += self._working  # its oldest job may have killed it, if it had begun to work
+                if self._held[0].tries >= TRIES:
+                    self._finish_oldest(None)
                 await asyncio.sleep(PAUSE_S)
         while self._held:
-            self._settle(None)
+            self._finish_oldest(None)
 
     async def stop(self) -> None:
-        """Finish what is at hand, within `FINISH_S`; the rest is given up."""
+        """Finish the jobs at hand within `FINISH_S`, and give up the rest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FINISH_S):
                 await self._idle.wait()
         self._stopping.set()
 
-    async def _one_life(self) -> None:
-        """Feed one process until it ends, hangs, or is not needed any more."""
+    async def _run_once(self) -> None:
+        """Feed one process until it ends or hangs, or until a stop."""
         pipe = asyncio.subprocess.PIPE
         try:
             process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe)
@@ -112,7 +113,7 @@ class Recorder:
         self._process, self._working, self._progress_at = process, False, time.monotonic()
         for held in self._held:
             self._write(held)
-        reading = asyncio.create_task(self._read(process))
+        reading = asyncio.create_task(self._read_answers(process))
         watching = asyncio.create_task(self._watch())
         try:
             await asyncio.wait({reading, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -126,61 +127,54 @@ class Recorder:
             log.warning("a recorder ended", status=process.returncode, held=len(self._held))
 
     async def _watch(self) -> None:
-        """Return when the process is not needed any more, or takes too long for one job."""
+        """Return at a stop, or when the process takes too long for its start or for one job."""
         while not self._stopping.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self._stopping.wait()
-            idle_s = time.monotonic() - self._progress_at
-            if not self._working and idle_s > START_S:
+            waited_s = time.monotonic() - self._progress_at
+            if not self._working and waited_s > START_S:
                 return
-            if self._working and self._held and idle_s > SEARCH_S:
+            if self._working and self._held and waited_s > SEARCH_S:
                 self._held[0].tries = TRIES
                 return
 
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
-        """Take its answers until it ends."""
-        assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+    async def _read_answers(self, process: asyncio.subprocess.Process) -> None:
+        """Finish the oldest job with each answer, until the process ends."""
+        assert process.stdout is not None  # noqa: S101 - the process was started with a pipe
         decoder = msgspec.msgpack.Decoder(Recorded)
         with suppress(asyncio.IncompleteReadError):
             while True:
                 (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
                 self._working, self._progress_at = True, time.monotonic()
                 if length:
-                    self._settle(decoder.decode(await process.stdout.readexactly(length)))
+                    self._finish_oldest(decoder.decode(await process.stdout.readexactly(length)))
 
     def _write(self, held: _Held) -> None:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(held.frame)
 
-    def _settle(self, recorded: Recorded | None) -> None:
-        """The oldest job is done with."""
+    def _finish_oldest(self, recorded: Recorded | None) -> None:
         held = self._held.popleft()
         if not self._held:
             self._idle.set()
         held.finish(recorded)
 
-    def _blame_first(self) -> None:
-        """The process died of its oldest job, or of nothing that we know; not if it had not begun to work."""
-        self._held[0].tries += self._working
-        if self._held[0].tries >= TRIES:
-            self._settle(None)
 
-
-class Recorders:
-    """Several recorders as one component; all jobs of one key go through the same one, in order."""
+class RecorderPool:
+    """Several recorder processes as one component; all jobs of one key go through the same one, in order."""
 
     def __init__(self, number: int, conversation_bytes: int) -> None:
-        self.recorders = [Recorder(conversation_bytes // number) for _ in range(number)]
+        self.processes = [RecorderProcess(conversation_bytes // number) for _ in range(number)]
 
     def submit(self, key: str, job: Job, finish: Finish) -> None:
         """Have a job recorded, after all earlier ones of the same key."""
-        self.recorders[zlib.crc32(key.encode()) % len(self.recorders)].submit(job, finish)
+        self.processes[zlib.crc32(key.encode()) % len(self.processes)].submit(job, finish)
 
     async def run(self) -> None:
-        """Keep all of them at work until stopped."""
-        await asyncio.gather(*(recorder.run() for recorder in self.recorders))
+        """Keep all processes at work until stopped."""
+        await asyncio.gather(*(process.run() for process in self.processes))
 
     async def stop(self) -> None:
-        """Finish what is at hand."""
-        await asyncio.gather(*(recorder.stop() for recorder in self.recorders))
+        """Finish the jobs at hand."""
+        await asyncio.gather(*(process.stop() for process in self.processes))

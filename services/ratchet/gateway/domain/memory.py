@@ -1,0 +1,219 @@
+"""What a process remembers between calls, each kind bounded in bytes, and lost with its process."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from ratchet.contract import JsonObject
+from ratchet.contract.turn import Sampling
+from ratchet.rules.redaction import Redacted
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+ANSWER_SHARE = 8
+"""The cache does not keep an answer larger than this part (one eighth) of itself."""
+REMEMBERED_CALLS = 8
+"""Calls of one trajectory that a next call may continue: the last one, and a few that agents retry or branch from."""
+CONVERSATION_BYTES, CALL_BYTES, ATTEMPT_BYTES = 2048, 768, 256
+"""Costs beside the token ids, measured and rounded up: of a conversation, of a call that a later one may continue, and
+of the number of attempts at one place."""
+TOOL_SET_BYTES = 1024
+"""Cost of a set of tools beside its text, measured and rounded up."""
+
+_MEANINGFUL = ("role", "content", "name", "tool_calls", "tool_call_id")
+
+
+class Recent(Generic[K, V]):
+    """The most recently used values, in at most `limit_bytes`; the newest one stays whatever its size."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit = limit_bytes
+        self.size = 0
+        """Bytes of all values."""
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
+
+    def get_value(self, key: K) -> V | None:
+        """The value, which is now the most recently used one; None when it is not remembered."""
+        entry = self._values.get(key)
+        if entry is None:
+            return None
+        self._values.move_to_end(key)
+        return entry[0]
+
+    def put_value(self, key: K, value: V, size: int) -> None:
+        """Keep a value of so many bytes in the place of an earlier one; the least recently used ones make room."""
+        earlier = self._values.pop(key, None)
+        self._values[key] = (value, size)
+        self.size += size - (earlier[1] if earlier else 0)
+        while self.size > self.limit and len(self._values) > 1:
+            _, (_, freed) = self._values.popitem(last=False)
+            self.size -= freed
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class AnswerCache:
+    """Answers that need no engine: the same policy gives the same answer to the same request at temperature 0.
+
+    The policy's digest is part of the key, so a promotion never returns an old policy's answer.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._answers = Recent[bytes, bytes](limit_bytes)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all answers."""
+        return self._answers.size
+
+    def may_serve(self, digest: str, sampling: Sampling) -> bool:
+        """Whether the cache is on, the policy is registered, and the answer does not depend on chance."""
+        return bool(self._answers.limit and digest) and sampling.temperature <= 0
+
+    def get_answer(self, key: bytes) -> bytes | None:
+        """The answer as the engine gave it, or None."""
+        return self._answers.get_value(key)
+
+    def put_answer(self, key: bytes, answer: bytes) -> None:
+        """Keep an answer unless it is too large."""
+        if len(answer) <= self._answers.limit // ANSWER_SHARE:
+            self._answers.put_value(key, answer, len(answer))
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+
+def cache_key(digest: str, path: str, body: Mapping[str, Any]) -> bytes:
+    """The key of a policy's answer to a request; the order of members means nothing."""
+    return hashlib.sha256(msgspec.json.encode([digest, path, body], order="deterministic")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class PastCall:
+    """A call that a later one may continue."""
+
+    turn_id: str
+    index: int
+    messages: int
+    """Number of messages of its conversation, its answer included."""
+    digest: bytes
+    """Of those messages."""
+    token_ids: array[int]
+    """Prompt and output; empty when they are unknown or must not be published."""
+    tools_digest: str | None
+    redacted: bool
+    """The recorder took something out of this call, or out of one that it continues."""
+
+
+@dataclass(slots=True)
+class Conversation:
+    """One trajectory in one role."""
+
+    key: tuple[str, str]
+    """Trajectory and role."""
+    calls: list[PastCall] = field(default_factory=list[PastCall])
+    attempts: dict[tuple[str | None, int], int] = field(default_factory=dict[tuple[str | None, int], int])
+    """Number of calls by parent and index: the second one at a place is attempt 2."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        ids = sum(len(call.token_ids) * call.token_ids.itemsize for call in self.calls)
+        return CONVERSATION_BYTES + CALL_BYTES * len(self.calls) + ATTEMPT_BYTES * len(self.attempts) + ids
+
+    def parent_of(self, digests: Sequence[bytes]) -> PastCall | None:
+        """The longest earlier call whose conversation begins this one; `digests[n]` is of the first n messages."""
+        fitting = [c for c in self.calls if c.messages < len(digests) and digests[c.messages] == c.digest]
+        return max(fitting, key=lambda call: call.messages, default=None)
+
+    def remember(self, call: PastCall) -> None:
+        """Keep a finished call, and forget the oldest beyond the bound."""
+        self.calls = [*self.calls[-(REMEMBERED_CALLS - 1) :], call]
+
+    def next_attempt(self, parent_turn_id: str | None, index: int) -> int:
+        """1 for the first call at this place, then 2, 3, ..."""
+        place = (parent_turn_id, index)
+        self.attempts[place] = self.attempts.get(place, 0) + 1
+        return self.attempts[place]
+
+
+class Conversations:
+    """The conversations that a next call may continue."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._recent = Recent[tuple[str, str], Conversation](limit_bytes)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all conversations."""
+        return self._recent.size
+
+    def open(self, trajectory_id: str, role: str) -> Conversation:
+        """The trajectory in a role, new or remembered."""
+        key = (trajectory_id, role)
+        conversation = self._recent.get_value(key) or Conversation(key)
+        self._recent.put_value(key, conversation, conversation.size)
+        return conversation
+
+    def remember(self, conversation: Conversation, call: PastCall) -> None:
+        """Keep a finished call, also of a conversation that was forgotten in between: that one stays forgotten."""
+        conversation.remember(call)
+        if self._recent.get_value(conversation.key) is conversation:
+            self._recent.put_value(conversation.key, conversation, conversation.size)
+
+    def __len__(self) -> int:
+        return len(self._recent)
+
+
+def prefix_digests(messages: Sequence[Mapping[str, object]]) -> list[bytes]:
+    """Digest of the first 0, 1, ... n messages: each covers all before it.
+
+    It leaves out members without meaning and sorts the others: clients send an answer back in an order of their own.
+    """
+    running = hashlib.sha256()
+    digests = [running.digest()]
+    for message in messages:
+        kept = {key: message[key] for key in _MEANINGFUL if message.get(key) is not None}
+        running.update(msgspec.json.encode(kept, order="deterministic"))
+        digests.append(running.digest())
+    return digests
+
+
+class ToolSets:
+    """What the redaction of each set of tools gave, by the set's digest: sets are long and nearly always the same."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._sets = Recent[str, tuple[bytes, dict[str, int]]](limit_bytes)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all sets."""
+        return self._sets.size
+
+    def get_redacted(self, digest: str, tools: list[JsonObject]) -> Redacted | None:
+        """What redacting `tools` gave; None when it is not remembered."""
+        entry = self._sets.get_value(digest)
+        if entry is None:
+            return None
+        text, counts = entry
+        return Redacted(msgspec.json.decode(text), counts) if counts else Redacted(tools)
+
+    def put_redacted(self, digest: str, redacted: Redacted) -> None:
+        """Keep what a redaction gave unless it is larger than all room; of an unchanged set, no text."""
+        # A copy: what the encoder returns holds on to a buffer of up to twice the length.
+        text = bytes(memoryview(msgspec.json.encode(redacted.value))) if redacted.counts else b""
+        size = TOOL_SET_BYTES + len(text)
+        if size <= self._sets.limit:
+            self._sets.put_value(digest, (text, redacted.counts), size)
+
+    def __len__(self) -> int:
+        return len(self._sets)

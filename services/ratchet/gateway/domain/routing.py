@@ -1,0 +1,194 @@
+"""Which policy answers a call: arms that trajectories keep, fallbacks, and leases of canaries."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime
+
+from ratchet.contract import PolicyClaim, Start
+from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
+from ratchet.rules.arms import MIXED, PINNED, STABLE, Assignment, arm_of
+
+ARM_BYTES = 1024
+"""Cost of an arm, measured and rounded up."""
+LEASE_S = 20.0
+"""A canary weight lapses after this long without an observed renewal. The deployer renews every 5 s."""
+
+
+@dataclass(slots=True)
+class Arm:
+    """One trajectory in one role."""
+
+    trajectory_id: str
+    role: str
+    assignment: Assignment | None = None
+    """The policy that its first call met."""
+    mixed: bool = False
+    """Its policy changed in flight."""
+    turns: int = 0
+    """Turns that are published, or on their way to the broker."""
+    ended: bool = False
+    """Its agent has ended it."""
+    has_outcome: bool = False
+    """An end gave an outcome, which stands whatever a later end gives."""
+
+
+class Arms:
+    """The most recently used ones, in at most `limit_bytes`; the newest one stays whatever the limit."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = max(1, limit_bytes // ARM_BYTES)
+        self._arms: OrderedDict[tuple[str, str], Arm] = OrderedDict()
+        self._roles: dict[str, list[str]] = {}
+
+    def open(self, trajectory_id: str, role: str) -> Arm:
+        """The trajectory in a role, new or remembered; it is now the most recently used one."""
+        key = (trajectory_id, role)
+        arm = self._arms.get(key)
+        if arm is not None:
+            self._arms.move_to_end(key)
+            return arm
+        arm = self._arms[key] = Arm(trajectory_id, role)
+        self._roles.setdefault(trajectory_id, []).append(role)
+        if len(self._arms) > self._limit:
+            (oldest, forgotten), _ = self._arms.popitem(last=False)
+            self._roles[oldest].remove(forgotten)
+            if not self._roles[oldest]:
+                del self._roles[oldest]
+        return arm
+
+    def of_trajectory(self, trajectory_id: str) -> list[Arm]:
+        """A trajectory in all roles that this process remembers, the first one first."""
+        return [self._arms[trajectory_id, role] for role in self._roles.get(trajectory_id, ())]
+
+    def __len__(self) -> int:
+        return len(self._arms)
+
+
+def assign(route: Route, arm: Arm, *, lapsed: bool) -> Assignment | None:
+    """The policy for the next call of a trajectory in a role; None when the role serves none. Updates the arm.
+
+    A trajectory keeps the policy that its first call met for as long as the route still names it, as stable, previous
+    or canary. A rollback or a lapsed lease moves it to stable, for good, and marks it mixed. One that begins while the
+    lease has lapsed is plainly stable: the route offered it no canary.
+    """
+    if route.stable is None:
+        return None
+    if arm.assignment is None:
+        arm.assignment = Assignment(STABLE, 0.0, route.stable) if lapsed else arm_of(route, arm.trajectory_id)
+    first = arm.assignment
+    if first is None:
+        return None
+    canary = route.canary.policy if route.canary else None
+    routed = first.policy in {route.stable, route.previous, canary}
+    if first.arm == PINNED or not routed or (lapsed and first.policy == canary):
+        arm.mixed = True
+        arm.assignment = Assignment(STABLE, first.weight, route.stable)
+    return arm.assignment
+
+
+def start_of(route: Route, arm: Arm, assignment: Assignment, *, lapsed: bool, at: datetime) -> Start:
+    """The announcement of an arm that was just drawn."""
+    canary = None if lapsed else route.canary
+    return Start(
+        trajectory_id=arm.trajectory_id,
+        timestamp=at,
+        policy=claim_of(arm.role, assignment, mixed=False),
+        role=arm.role,
+        rollout_id=canary.rollout_id if canary else None,
+        centres=canary.centres if canary else None,
+        latency_scale_ms=canary.latency_scale_ms if canary else None,
+    )
+
+
+def pin(version: PolicyVersion, arm: Arm) -> Assignment:
+    """A version that the agent named; a trajectory that met another policy before becomes mixed."""
+    policy = ServedPolicy(version=version.version, name=version.name, digest=version.digest)
+    pinned = Assignment(PINNED, 0.0, policy)
+    if arm.assignment is None:
+        arm.assignment = pinned
+    elif arm.assignment.policy != policy:
+        arm.mixed = True
+    return pinned
+
+
+def fall_back(route: Route | None, arm: Arm, failed: Assignment) -> Assignment | None:
+    """Stable in the place of a canary, or of a former stable that the trajectory kept, for good.
+
+    None when stable itself failed, when the role has none, or when the agent named the version. The trajectory becomes
+    mixed: from here on it counts for no arm, and no learner uses it.
+    """
+    if failed.arm == PINNED or route is None or route.stable is None or failed.policy == route.stable:
+        return None
+    arm.mixed = True
+    arm.assignment = Assignment(STABLE, failed.weight, route.stable)
+    return arm.assignment
+
+
+def fall_back_upstream(model: ServedPolicy, arm: Arm, failed: Assignment | None) -> Assignment | None:
+    """Another server's model in the place of a policy that failed, or (`failed` is None) for a role without a policy.
+
+    None when the agent named the version that failed.
+    """
+    if failed is None:
+        return Assignment(STABLE, 0.0, model)
+    if failed.arm == PINNED:
+        return None
+    arm.mixed = True
+    return Assignment(failed.arm, failed.weight, model)
+
+
+def claim_of(role: str, assignment: Assignment, *, mixed: bool) -> PolicyClaim:
+    """The policy of a turn, as the turn names it."""
+    policy = assignment.policy
+    arm = MIXED if mixed else assignment.arm
+    return PolicyClaim(role=role, version=policy.version, digest=policy.digest, arm=arm, weight=assignment.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The newest renewal that this process has seen, and when (monotonic seconds)."""
+
+    rollout_id: str
+    renewal: int
+    seen_at: float
+    grown: bool
+    """False while this process knows only the first value that it read: that one may have been there for long."""
+
+
+def observe(lease: Lease | None, route: Route, now_s: float, *, first: bool = False) -> Lease | None:
+    """The lease after reading `route`, for the first time or again: only growth counts as a sign of life.
+
+    A canary that the previous read did not show has grown from nothing. The first read may show one that a dead
+    deployer left behind, and each start of a gateway would serve it for a lease longer.
+    """
+    if route.canary is None:
+        return None
+    same = lease is not None and lease.rollout_id == route.canary.rollout_id
+    if same and lease is not None and route.canary.lease <= lease.renewal:
+        return lease
+    return Lease(route.canary.rollout_id, route.canary.lease, now_s, grown=not first)
+
+
+def has_lapsed(lease: Lease | None, route: Route, now_s: float, lease_s: float = LEASE_S) -> bool:
+    """Whether the gateway may not serve the route's canary. Without a canary nothing lapses."""
+    if route.canary is None:
+        return False
+    return lease is None or not lease.grown or is_overdue(lease, now_s, lease_s)
+
+
+def is_overdue(lease: Lease, now_s: float, lease_s: float = LEASE_S) -> bool:
+    """Whether this process should have seen a renewal by now."""
+    return now_s - lease.seen_at > lease_s
+
+
+def without_canary(route: Route) -> Route:
+    """The route as the gateway keeps it on disk: a canary weight does not outlive the process that saw its lease."""
+    return Route(
+        role=route.role,
+        stable=route.stable,
+        previous=route.previous,
+        next_version=route.next_version,
+        audit_hash=route.audit_hash,
+    )
