@@ -322,3 +322,18 @@ class CanaryWorld:
                 messages.append(reward_of(trajectory_id, success=success))
         self.bus.arrive(messages)
         await self.controller.step()
+
+    async def play_to_the_end(self, stable: float, canary: float, rounds: int = 60) -> str:
+        """Play trajectories, a minute per round, until the rollout has ended; returns its state."""
+        for _ in range(rounds):
+            rollout = await self.rollout()
+            if not rollout.active:
+                return rollout.state
+            self.clock.advance(61)
+            await self.play(40, stable, canary)
+        raise AssertionError((await self.rollout()).reason)
+
+    async def register(self, version: int) -> None:
+        """Register one more candidate."""
+        await self.bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.{version}", policy(version))
+        self.controller.wake()

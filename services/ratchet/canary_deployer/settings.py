@@ -22,7 +22,7 @@ from ratchet.service.settings import SharedSettings
 T = TypeVar("T")
 
 
-def _listed(value: Any) -> Any:  # `Any`: whatever the environment or a caller gives; the field's type decides
+def _listed(value: Any) -> Any:  # `Any`: text of the environment or a value of a caller; the field's type decides
     """`10,25,50`, `[10, 25, 50]` and a plain number all mean a list."""
     if isinstance(value, str):
         return [part.strip() for part in value.strip().strip("[]").replace('"', "").split(",") if part.strip()]
@@ -58,7 +58,7 @@ class Settings(BaseSettings):
         default=None,
         validation_alias=AliasChoices("RATCHET_CANARY_COORDINATOR_URL", "RATCHET_COORDINATOR_URL", "coordinator_url"),
     )
-    """Where history is asked for: how long stable's outcomes took, and prompts for shadow replay. Absent: neither."""
+    """Has the history: how long stable's outcomes took, and prompts for shadow replay. Absent: neither is used."""
 
     engine_api_key: SecretStr | None = Field(
         default=None,
@@ -117,7 +117,7 @@ class Settings(BaseSettings):
     """An outcome that has not come this long after a trajectory's start is missing, where stable's history says too
     little: each rollout freezes its own horizon at its start, 1.5 times what .99 of stable's outcomes took."""
     horizon_min_s: float = Field(default=600, gt=0)
-    """The shortest horizon that is taken from history: it leaves room for an outage of whatever tells outcomes."""
+    """The shortest horizon that is taken from history: it leaves room for an outage of the reward computer."""
     horizon_max_s: float = Field(default=21600, gt=0)
     """The longest one: a pending outcome holds back the promotion for that long."""
     min_coverage: float = Field(default=0.8, ge=0, le=1)
@@ -166,7 +166,7 @@ class Settings(BaseSettings):
     takeover_s: float = Field(default=5, ge=0.5, le=8)
     """A standby takes over when the leading deployer has given no sign of life for this long."""
     advertised_url: str | None = None
-    """Where other deployers send those who reach a standby; absent: this host's name and `port`."""
+    """Where a standby sends orders when this deployer leads; absent: this host's name and `port`."""
     lease_s: float = Field(default=5, gt=0)
     """The canary's lease is renewed this often; gateways fall back to stable after 20 s without renewal."""
     tick_s: float = Field(default=0.5, gt=0, le=1)

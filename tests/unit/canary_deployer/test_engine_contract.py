@@ -40,13 +40,13 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
         yield Subject(engine, lambda: len(served.resident), lambda version: served.broken.add(policy(version).name))
 
 
-async def test_a_policy_is_loaded_once_however_often_it_is_asked_for(subject: Subject):
+async def test_a_policy_is_loaded_once_however_often_it_is_asked_for(subject: Subject) -> None:
     await subject.engine.load(policy(1))
     await subject.engine.load(policy(1))
     assert subject.loads() == 1
 
 
-async def test_versions_are_resident_side_by_side(subject: Subject):
+async def test_versions_are_resident_side_by_side(subject: Subject) -> None:
     await subject.engine.load(policy(1))
     await subject.engine.load(policy(2))
     assert subject.loads() == 2
@@ -56,7 +56,7 @@ async def test_versions_are_resident_side_by_side(subject: Subject):
         assert all(value is not None and value <= 0 for value in answer.logprobs)
 
 
-async def test_a_policy_that_does_not_verify_is_refused_and_does_not_answer(subject: Subject):
+async def test_a_policy_that_does_not_verify_is_refused_and_does_not_answer(subject: Subject) -> None:
     subject.spoil(3)
     with pytest.raises(Rejected, match="differs"):
         await subject.engine.load(policy(3))
@@ -64,6 +64,6 @@ async def test_a_policy_that_does_not_verify_is_refused_and_does_not_answer(subj
         await subject.engine.ask(policy(3), "hello")
 
 
-async def test_a_policy_that_was_never_loaded_does_not_answer(subject: Subject):
+async def test_a_policy_that_was_never_loaded_does_not_answer(subject: Subject) -> None:
     with pytest.raises(Rejected):
         await subject.engine.ask(policy(1), "hello")

@@ -49,7 +49,7 @@ class FakeObjects:
 
 
 @dataclass
-class Desk:
+class Registrar:
     """The handlers on a fake bus."""
 
     objects: FakeObjects = field(default_factory=FakeObjects)
@@ -105,39 +105,39 @@ def job(**changes: object) -> Job:
     return Job(**(plain | changes))
 
 
-async def test_a_completed_job_becomes_the_next_version():
-    desk = Desk()
-    await desk.bus.bucket(POLICIES, Route).put("support", Route(role="support", next_version=5))
-    await desk.bus.bucket(JOBS, Job).put(JOB, job())
-    (event,) = await desk.deliver(status())
-    policy = await desk.policies.version("support", 5)
+async def test_a_completed_job_becomes_the_next_version() -> None:
+    registrar = Registrar()
+    await registrar.bus.bucket(POLICIES, Route).put("support", Route(role="support", next_version=5))
+    await registrar.bus.bucket(JOBS, Job).put(JOB, job())
+    (event,) = await registrar.deliver(status())
+    policy = await registrar.policies.version("support", 5)
     assert (policy.name, policy.stage, policy.parent) == (f"support@5-{DIGEST[:8]}", "registered", 4)
     assert (policy.base_model, policy.training_samples, policy.final_reward) == (MANIFEST.base_model, 64, 0.7)
     assert (policy.algorithm, policy.metrics, policy.status) == ("rloo", {"loss": 0.5}, "pending")
     assert policy.cause == Cause(event_id=status().event_id, correlation_id=status().event_id)
     assert (event.state, event.policy_version, event.adapter_digest) == ("registered", 5, DIGEST)
-    route = await desk.policies.route("support")
+    route = await registrar.policies.route("support")
     assert route is not None
     assert route.next_version == 6
-    assert desk.called == ["support"]
+    assert registrar.called == ["support"]
 
 
-async def test_the_same_job_twice_is_one_version_and_one_event():
-    desk = Desk()
-    first, again = await desk.deliver(status()), await desk.deliver(status(timestamp=START))
-    assert [policy.version for policy in await desk.policies.versions("support")] == [1]
+async def test_the_same_job_twice_is_one_version_and_one_event() -> None:
+    registrar = Registrar()
+    first, again = await registrar.deliver(status()), await registrar.deliver(status(timestamp=START))
+    assert [policy.version for policy in await registrar.policies.versions("support")] == [1]
     assert first == again
-    assert desk.bus.broker.duplicates == 1
+    assert registrar.bus.broker.duplicates == 1
 
 
-async def test_a_kill_between_policy_and_counter_loses_no_version():
-    desk = Desk()
-    desk.bus.faults.at, desk.bus.faults.after_effect = 1, True
+async def test_a_kill_between_policy_and_counter_loses_no_version() -> None:
+    registrar = Registrar()
+    registrar.bus.faults.at, registrar.bus.faults.after_effect = 1, True
     with pytest.raises(Exception, match=r"after policies/support\.1"):
-        await desk.deliver(status())
-    await desk.deliver(status())
-    await desk.deliver(status(job=named_id("job", "two")))
-    assert [policy.version for policy in await desk.policies.versions("support")] == [1, 2]
+        await registrar.deliver(status())
+    await registrar.deliver(status())
+    await registrar.deliver(status(job=named_id("job", "two")))
+    assert [policy.version for policy in await registrar.policies.versions("support")] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -150,35 +150,35 @@ async def test_a_kill_between_policy_and_counter_loses_no_version():
         status(artifacts=Artifacts(final_checkpoint="s3://b/r.json", kind="adapter")),
     ],
 )
-async def test_every_other_status_is_ignored(other: TrainingStatus):
-    desk = Desk()
-    assert await desk.deliver(other) == []
-    assert await desk.policies.versions("support") == []
+async def test_every_other_status_is_ignored(other: TrainingStatus) -> None:
+    registrar = Registrar()
+    assert await registrar.deliver(other) == []
+    assert await registrar.policies.versions("support") == []
 
 
-async def test_the_status_of_a_fenced_attempt_is_ignored():
-    desk = Desk()
-    await desk.bus.bucket(JOBS, Job).put(JOB, job(attempt=2))
-    assert await desk.deliver(status(attempt=1)) == []
-    assert len(await desk.deliver(status(attempt=2))) == 1
+async def test_the_status_of_a_fenced_attempt_is_ignored() -> None:
+    registrar = Registrar()
+    await registrar.bus.bucket(JOBS, Job).put(JOB, job(attempt=2))
+    assert await registrar.deliver(status(attempt=1)) == []
+    assert len(await registrar.deliver(status(attempt=2))) == 1
 
 
 @pytest.mark.parametrize("fault", [NotFound("no such object"), DigestMismatch("other bytes")])
-async def test_a_broken_manifest_is_registered_for_the_gates_to_refuse(fault: Exception):
-    desk = Desk(FakeObjects(fault))
-    await desk.bus.bucket(JOBS, Job).put(JOB, job())
-    await desk.deliver(status())
-    policy = await desk.policies.version("support", 1)
+async def test_a_broken_manifest_is_registered_for_the_gates_to_refuse(fault: Exception) -> None:
+    registrar = Registrar(FakeObjects(fault))
+    await registrar.bus.bucket(JOBS, Job).put(JOB, job())
+    await registrar.deliver(status())
+    policy = await registrar.policies.version("support", 1)
     assert (policy.base_model, policy.training_samples, policy.algorithm) == ("s3://b/m.json", None, "rloo")
 
 
-async def test_an_object_store_that_is_away_is_a_reason_to_retry():
+async def test_an_object_store_that_is_away_is_a_reason_to_retry() -> None:
     with pytest.raises(Unavailable):
-        await Desk(FakeObjects(ObjectsUnavailable("away"))).deliver(status())
+        await Registrar(FakeObjects(ObjectsUnavailable("away"))).deliver(status())
 
 
-async def test_a_job_with_a_foreign_parent_has_no_parent_version():
-    desk = Desk()
-    await desk.bus.bucket(JOBS, Job).put(JOB, job(parent="billing@2-12345678"))
-    await desk.deliver(status())
-    assert (await desk.policies.version("support", 1)).parent is None
+async def test_a_job_with_a_foreign_parent_has_no_parent_version() -> None:
+    registrar = Registrar()
+    await registrar.bus.bucket(JOBS, Job).put(JOB, job(parent="billing@2-12345678"))
+    await registrar.deliver(status())
+    assert (await registrar.policies.version("support", 1)).parent is None

@@ -27,14 +27,14 @@ def models(*names: str) -> httpx.Response:
     return httpx.Response(200, json={"data": [{"id": name} for name in names]})
 
 
-async def test_a_policy_is_loaded_by_its_immutable_name_and_uri():
+async def test_a_policy_is_loaded_by_its_immutable_name_and_uri() -> None:
     sent: list[httpx.Request] = []
     loaded = await engine({"/v1/models": models(), "/v1/load_lora_adapter": httpx.Response(200)}, sent).load(policy(2))
     assert not loaded.compared
     assert sent[1].read() == b'{"lora_name":"%b","lora_path":"%b"}' % (NAME.encode(), policy(2).uri.encode())
 
 
-async def test_an_engine_that_compared_the_probe_says_so_at_the_load_and_later():
+async def test_the_answer_to_a_load_and_the_list_of_models_show_whether_the_probe_was_compared() -> None:
     answer = httpx.Response(200, json={"lora_name": NAME, "probe": "matched"})
     assert (await engine({"/v1/models": models(), "/v1/load_lora_adapter": answer}).load(policy(2))).compared
     resident = httpx.Response(200, json={"data": [{"id": NAME, "probe": "matched"}]})
@@ -57,7 +57,7 @@ async def test_a_resident_policy_is_not_loaded_again() -> None:
         (httpx.Response(500, text="broken"), "500: broken"),
     ],
 )
-async def test_a_refusal_is_one_line(answer: httpx.Response, line: str):
+async def test_a_refusal_is_one_line(answer: httpx.Response, line: str) -> None:
     with pytest.raises(Rejected) as caught:
         await engine({"/v1/models": models(), "/v1/load_lora_adapter": answer}).load(policy(2))
     assert str(caught.value) == line
@@ -70,7 +70,7 @@ async def test_an_outage_is_reported_without_the_engines_words() -> None:
         await engine({"/v1/models": models(NAME), "/v1/chat/completions": busy}).ask(policy(2), "x")
 
 
-async def test_an_outage_passes():
+async def test_an_outage_is_unavailable_and_no_refusal() -> None:
     with pytest.raises(Unavailable, match="answered 503"):
         await engine({"/v1/models": httpx.Response(503)}).load(policy(2))
 
@@ -82,14 +82,14 @@ async def test_an_outage_passes():
         await HttpEngine(client, 5).load(policy(2))
 
 
-async def test_log_probabilities_of_an_answer():
+async def test_log_probabilities_of_an_answer() -> None:
     content = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": None}]
     body = {"choices": [{"logprobs": {"content": content}}]}
     answer = await engine({"/v1/chat/completions": httpx.Response(200, json=body)}).ask(policy(2), "hello")
     assert list(answer.logprobs) == [-0.5, None]
 
 
-async def test_an_answer_without_log_probabilities_is_refused():
+async def test_an_answer_without_log_probabilities_is_refused() -> None:
     body = {"choices": [{"logprobs": None}]}
     with pytest.raises(Rejected, match="no log-probabilities"):
         await engine({"/v1/chat/completions": httpx.Response(200, json=body)}).ask(policy(2), "hello")

@@ -29,7 +29,7 @@ def deployer(bus: FakeBus, clock: FakeClock, name: str) -> Leadership:
     return Leadership(bus.bucket(ROLLOUTS, Leader), f"http://{name}:8083", TAKEOVER_S, clock.monotonic)
 
 
-async def test_the_first_leads_and_a_standby_names_it():
+async def test_the_first_leads_and_a_standby_names_it() -> None:
     bus, clock = fake_bus(), FakeClock()
     first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
     await first.beat()
@@ -40,7 +40,7 @@ async def test_the_first_leads_and_a_standby_names_it():
         _ = second.term
 
 
-async def test_a_standby_takes_over_when_it_saw_no_renewal_for_long_enough():
+async def test_a_standby_takes_over_when_it_saw_no_renewal_for_long_enough() -> None:
     bus, clock = fake_bus(), FakeClock()
     first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
     await first.beat()
@@ -57,7 +57,7 @@ async def test_a_standby_takes_over_when_it_saw_no_renewal_for_long_enough():
     assert (second.leading, second.term) == (True, 2)
 
 
-async def test_a_leader_that_could_not_renew_steps_down_before_anybody_takes_over():
+async def test_a_leader_that_could_not_renew_steps_down_before_a_standby_takes_over() -> None:
     bus, clock = fake_bus(), FakeClock()
     first = deployer(bus, clock, "first")
     await first.beat()
@@ -67,7 +67,7 @@ async def test_a_leader_that_could_not_renew_steps_down_before_anybody_takes_ove
         await first.confirm()
 
 
-async def test_a_wall_clock_that_is_set_changes_no_leader():
+async def test_a_wall_clock_that_is_set_changes_no_leader() -> None:
     bus, clock = fake_bus(), FakeClock()
     first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
     for jump in (0, 86400, -2 * 86400):
@@ -77,7 +77,7 @@ async def test_a_wall_clock_that_is_set_changes_no_leader():
     assert (first.leading, second.leading) == (True, False)
 
 
-async def test_only_one_of_two_standbys_wins():
+async def test_only_one_of_two_standbys_wins() -> None:
     bus, clock = fake_bus(), FakeClock()
     first, *standbys = (deployer(bus, clock, name) for name in ("first", "second", "third"))
     await first.beat()
@@ -93,7 +93,7 @@ async def test_only_one_of_two_standbys_wins():
     assert [one.leading for one in standbys] == [True, False]
 
 
-async def test_a_key_that_cannot_be_read_is_replaced_and_the_next_term_is_higher():
+async def test_a_key_that_cannot_be_read_is_replaced_and_the_next_term_is_higher() -> None:
     bus, clock = fake_bus(), FakeClock()
     first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
     for _ in range(5):
@@ -110,7 +110,7 @@ async def test_a_key_that_cannot_be_read_is_replaced_and_the_next_term_is_higher
     assert second.term > 1
 
 
-async def test_a_clean_stop_gives_the_lead_back_at_once():
+async def test_a_clean_stop_gives_the_lead_back_at_once() -> None:
     bus, clock = fake_bus(), FakeClock()
     first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
     async with running(first):
@@ -119,7 +119,7 @@ async def test_a_clean_stop_gives_the_lead_back_at_once():
     assert second.leading
 
 
-async def test_what_runs_while_leading_ends_with_the_lead_and_begins_anew_with_the_next_term():
+async def test_a_component_ends_with_the_lead_and_begins_anew_with_the_next_term() -> None:
     bus, clock = fake_bus(), FakeClock()
     mine, other = deployer(bus, clock, "mine"), deployer(bus, clock, "other")
     workers = [Worker(), Worker()]
@@ -190,7 +190,7 @@ async def pair() -> Pair:
     return both
 
 
-async def test_a_new_leader_claims_the_record_before_it_acts_and_renews_the_lease():
+async def test_a_new_leader_claims_the_record_before_it_acts_and_renews_the_lease() -> None:
     both = await pair()
     before = (await both.world.route()).canary
     await both.take_over()
@@ -202,7 +202,7 @@ async def test_a_new_leader_claims_the_record_before_it_acts_and_renews_the_leas
     assert after.lease == before.lease + 1
 
 
-async def test_a_frozen_leader_that_wakes_up_writes_nothing():
+async def test_a_frozen_leader_that_wakes_up_writes_nothing() -> None:
     both = await pair()
     await both.take_over()
     await both.operators[1].act(Act.ABORT, Order("bob", "from the new leader"))
@@ -218,7 +218,7 @@ async def test_a_frozen_leader_that_wakes_up_writes_nothing():
 
 
 @pytest.mark.parametrize("held_up", range(1, 9))
-async def test_a_write_that_was_held_up_beyond_the_takeover_changes_nothing_in_the_end(held_up: int):
+async def test_a_write_that_was_delayed_beyond_the_takeover_changes_nothing_in_the_end(held_up: int) -> None:
     """The first deployer freezes between `confirm` and its n-th write, and wakes up after the second has decided."""
     both = await pair()
     frozen = both.leads[0]
@@ -253,7 +253,7 @@ async def four_pauses(operators: OperatorActs) -> None:
         await operators.act(Act.RESUME, Order("ann", "the old leader's"))
 
 
-async def test_a_policy_is_registered_by_the_leader_only():
+async def test_a_policy_is_registered_by_the_leader_only() -> None:
     world = await CanaryWorld().with_policies(1)
     world.lead.leading = False
     with pytest.raises(NotLeading):

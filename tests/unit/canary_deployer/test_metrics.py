@@ -11,7 +11,7 @@ def value(name: str, **labels: str) -> float | None:
     return REGISTRY.get_sample_value(name, labels)
 
 
-async def test_a_rollout_shows_traffic_reward_and_errors_of_both_policies():
+async def test_a_rollout_shows_traffic_reward_and_errors_of_both_policies() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     world.gates["heldout_tasks"].evidence = {"candidate_score": 0.75, "stable_score": 0.5}
     canaries = value("agent_rl_model_deployments_total", status="canary") or 0.0

@@ -31,12 +31,12 @@ def canaries(world: CanaryWorld, route: Route) -> set[str]:
 
 
 @pytest.mark.parametrize(("stage", "weight"), [(0, 0.1), (1, 0.25), (2, 0.5)])
-async def test_traffic_matches_the_stage_within_two_percentage_points(stage: int, weight: float):
+async def test_traffic_matches_the_stage_within_two_percentage_points(stage: int, weight: float) -> None:
     world, route = await at_stage(stage)
     assert len(canaries(world, route)) / 4000 == pytest.approx(weight, abs=0.02)
 
 
-async def test_a_trajectory_keeps_its_arm_when_the_weight_moves():
+async def test_a_trajectory_keeps_its_arm_when_the_weight_moves() -> None:
     world, first = await at_stage(0)
     before = {one: arm_of(first, one) for one in ids(world, 500)}
     while (await world.rollout()).stage < 2:
@@ -46,7 +46,7 @@ async def test_a_trajectory_keeps_its_arm_when_the_weight_moves():
     assert {one: arm_of(later, one) for one in before} == before
 
 
-async def test_before_the_rollout_and_after_its_end_everything_is_stable():
+async def test_before_the_rollout_and_after_its_end_everything_is_stable() -> None:
     world, route = await at_stage(0)
     early = arm_of(route, started_id(world.clock() - timedelta(days=1), 0))
     assert early is not None

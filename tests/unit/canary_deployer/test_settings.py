@@ -1,4 +1,4 @@
-"""Every figure of a rollout can be set; what makes no sense is refused at the start."""
+"""Every figure of a rollout can be set; contradicting settings are refused at the start."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from ratchet.canary_deployer.domain.rules import Budget
 from ratchet.canary_deployer.settings import Settings
 
 
-def test_lists_are_written_with_commas_or_as_json():
+def test_lists_are_written_with_commas_or_as_json() -> None:
     for stages in ("10,25,50,100", "[10, 25, 50, 100]"):
         assert Settings(stages=stages).stage_weights == (0.1, 0.25, 0.5)
 
 
-def test_one_value_holds_for_every_stage():
+def test_one_value_holds_for_every_stage() -> None:
     rules = Settings(stages="25,50", stage_min_s="3", stage_min_trajectories="10,20").rules()
     assert [(s.weight, s.min_s, s.min_trajectories) for s in rules.stages] == [(0.25, 3, 10), (0.5, 3, 20)]
 
 
-def test_defaults_are_the_documented_schedule():
+def test_defaults_are_the_documented_schedule() -> None:
     rules = Settings().rules()
     assert [(s.weight, s.min_s) for s in rules.stages] == [(0.1, 3600), (0.25, 3600), (0.5, 7200)]
     assert (rules.promotion_threshold, rules.margin, rules.min_coverage) == (20, 0.05, 0.8)
@@ -45,18 +45,18 @@ def test_defaults_are_the_documented_schedule():
         ("min_coverage", 1.1),
     ],
 )
-def test_what_makes_no_sense_is_refused(name: str, value: object):
+def test_contradicting_settings_are_refused_at_the_start(name: str, value: object) -> None:
     with pytest.raises(ValidationError):
         Settings(**{name: value})
 
 
-def test_without_a_soak_promotion_is_immediate():
+def test_without_a_soak_promotion_is_immediate() -> None:
     assert not Settings(soak_s=0).rules().soaks
     assert not Settings(hold_back_weight=0).rules().soaks
     assert Settings().rules().soaks
 
 
-def test_keys_are_read_from_the_environment_and_never_printed(monkeypatch: pytest.MonkeyPatch):
+def test_keys_are_read_from_the_environment_and_never_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_ENGINE_API_KEY", "sk-engine")
     monkeypatch.setenv("RATCHET_CANARY_GATEWAY_API_KEY", "sk-gateway")
     settings = Settings()

@@ -1,4 +1,4 @@
-"""The held-out command: what it is told, what is read from it, and that nothing of it is left running."""
+"""The held-out command: its environment, how its output is read, and that none of its processes is left running."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.support.canary_world import policy
 
 REPORT = """
 import json, os
-told = [os.environ[name] for name in ("RATCHET_POLICY", "RATCHET_HELDOUT_SEED")]
+settings = [os.environ[name] for name in ("RATCHET_POLICY", "RATCHET_HELDOUT_SEED")]
 for n in range(int(os.environ["RATCHET_HELDOUT_TASKS"])):
-    print(json.dumps({"task": f"{' '.join(told)} {n}", "success": True}))
+    print(json.dumps({"task": f"{' '.join(settings)} {n}", "success": True}))
 print("done")
 """
 
@@ -28,13 +28,13 @@ def heldout(tmp_path: Path, script: str, deadline_s: float = 30.0, seed: int = 5
     return SubprocessHeldout(HeldoutPlan(command, 3, seed, "http://gateway", deadline_s, tmp_path / "cache"))
 
 
-async def test_the_command_is_told_policy_tasks_and_seed(tmp_path: Path):
+async def test_the_command_reads_policy_tasks_and_seed_from_its_environment(tmp_path: Path) -> None:
     run = await heldout(tmp_path, REPORT).play(policy(2))
     assert sorted(run.played.scores) == ["support@2 5 0", "support@2 5 1", "support@2 5 2"]
     assert (run.played.malformed, run.problem) == (1, None)
 
 
-async def test_the_command_gets_the_gateways_key_in_its_environment_and_no_log_shows_it(tmp_path: Path):
+async def test_the_command_gets_the_gateways_key_in_its_environment_and_no_log_shows_it(tmp_path: Path) -> None:
     script = 'import json, os; print(json.dumps({"task": os.environ["RATCHET_GATEWAY_API_KEY"], "success": True}))'
     command = shlex.join([sys.executable, "-c", script])
     plan = HeldoutPlan(command, 1, 0, "http://gateway", 30, tmp_path, gateway_api_key="sk-planted")
@@ -42,12 +42,12 @@ async def test_the_command_gets_the_gateways_key_in_its_environment_and_no_log_s
     assert "sk-planted" not in repr(plan)
 
 
-async def test_a_failing_command_is_reported_with_its_last_words(tmp_path: Path):
+async def test_a_failing_command_is_reported_with_the_end_of_its_complaint(tmp_path: Path) -> None:
     run = await heldout(tmp_path, "import sys; sys.exit('no gateway')").play(policy(2))
     assert run.problem == "the command ended with 1: no gateway"
 
 
-async def test_a_command_ends_with_the_process_that_asked_for_it(tmp_path: Path):
+async def test_a_command_ends_with_the_process_that_asked_for_it(tmp_path: Path) -> None:
     """A kill -9 leaves nothing that goes on playing beside the command of the next process."""
     mark = tmp_path / "command"
     command = f"import os, signal; print(os.getpid(), file=open({str(mark)!r}, 'w')); signal.pause()"
@@ -71,14 +71,14 @@ asyncio.run(run(Command(shlex.join([sys.executable, "-c", {command!r}]), 300, 10
     assert await eventually(gone, 30)
 
 
-async def test_a_missing_command_is_reported(tmp_path: Path):
+async def test_a_missing_command_is_reported(tmp_path: Path) -> None:
     plan = HeldoutPlan("/no/such/command", 3, 0, "http://gateway", 5, tmp_path)
     run = await SubprocessHeldout(plan).play(policy(2))
     assert run.problem is not None
     assert run.problem.startswith("cannot run '/no/such/command'")
 
 
-async def test_a_command_that_hangs_is_ended_with_everything_it_started(tmp_path: Path):
+async def test_a_command_that_hangs_is_ended_with_everything_it_started(tmp_path: Path) -> None:
     mark = tmp_path / "child"
     script = f"""
 import signal, subprocess, sys
@@ -96,7 +96,7 @@ signal.pause()
     await eventually(gone)
 
 
-async def test_what_left_the_commands_group_does_not_hold_up_its_end(tmp_path: Path):
+async def test_a_process_that_left_the_commands_group_does_not_delay_its_end(tmp_path: Path) -> None:
     mark = tmp_path / "left"
     script = f"""
 import signal, subprocess, sys
@@ -112,7 +112,7 @@ signal.pause()
         psutil.Process(int(mark.read_text())).kill()
 
 
-async def test_stables_results_are_remembered_by_policy_seed_and_command(tmp_path: Path):
+async def test_stables_results_are_cached_by_policy_seed_and_command(tmp_path: Path) -> None:
     first = await heldout(tmp_path, REPORT).play_or_recall(policy(1))
     again = await heldout(tmp_path, REPORT).play_or_recall(policy(1))
     assert (first.cached, again.cached) == (False, True)
@@ -121,14 +121,14 @@ async def test_stables_results_are_remembered_by_policy_seed_and_command(tmp_pat
     assert not (await heldout(tmp_path, REPORT, seed=6).play_or_recall(policy(1))).cached
 
 
-async def test_what_a_candidate_played_is_remembered_for_when_it_is_stable(tmp_path: Path):
+async def test_the_results_of_a_candidate_are_cached_for_when_it_is_stable(tmp_path: Path) -> None:
     fresh = await heldout(tmp_path, REPORT).play(policy(1))
     later = await heldout(tmp_path, REPORT).play_or_recall(policy(1))
     assert (fresh.cached, later.cached) == (False, True)
     assert later.played == fresh.played
 
 
-async def test_a_failed_run_or_a_damaged_memory_is_played_again(tmp_path: Path):
+async def test_a_failed_run_or_a_damaged_cache_entry_is_played_again(tmp_path: Path) -> None:
     broken = heldout(tmp_path, "raise SystemExit(1)")
     assert (await broken.play_or_recall(policy(1))).problem is not None
     assert (await broken.play_or_recall(policy(1))).problem is not None
@@ -139,6 +139,6 @@ async def test_a_failed_run_or_a_damaged_memory_is_played_again(tmp_path: Path):
     assert not (await working.play_or_recall(policy(1))).cached
 
 
-async def test_a_disk_that_takes_no_files_costs_the_memory_and_not_the_run(tmp_path: Path):
+async def test_a_full_disk_costs_the_cache_entry_and_not_the_run(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the directory should be")
     assert (await heldout(tmp_path, REPORT).play_or_recall(policy(1))).problem is None
