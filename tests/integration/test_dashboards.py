@@ -20,9 +20,9 @@ from ratchet.local_stack.settings import StackSettings
 from ratchet.local_stack.stack import Stack
 from ratchet.service.contracts import load_contracts
 from tests.support.compose import REPOSITORY, services
-from tests.support.http import http_client
 from tests.support.messages import trajectory
 from tests.support.prometheus import BINARY, Prometheus, running_prometheus
+from tests.support.running import http_client
 from tests.unit.deploy.test_dashboard import names
 from tools.dashboard.loop_overview import ROWS
 

@@ -27,8 +27,7 @@ from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
 from tests.support.canary_traffic import SmallEngine, finished_job
 from tests.support.canary_world import ROLE
-from tests.support.http import http_client
-from tests.support.running import connected, prepared_objects, running
+from tests.support.running import connected, http_client, prepared_objects, running
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
 
 TAKEN_OVER_S = 10.0

@@ -15,7 +15,7 @@ from ratchet.bus.testing import eventually
 from ratchet.contract import Feedback, TrajectoryEnd, Turn
 from ratchet.contract.state import Route
 from tests.support.gateway_scene import ROLE, ask, canary_route, scene, version
-from tests.support.http import http_client
+from tests.support.running import http_client
 from tests.support.servers import RunningServer
 
 HUGE = b'{"model": "support", "messages": [{"role": "user", "content": "x"}], %s}'

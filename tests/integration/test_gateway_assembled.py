@@ -13,8 +13,7 @@ from ratchet.service.settings import SharedSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.gateway_scene import ROLE, Scene, scene
-from tests.support.http import http_client
-from tests.support.running import migrated, prepared_objects, running_app
+from tests.support.running import http_client, migrated, prepared_objects, running_app
 from tests.support.servers import RunningServer
 
 PARAMETERS = {"type": "object", "properties": {"order_id": {"type": "string"}}}

@@ -14,8 +14,7 @@ import pytest
 from ratchet.bus.testing import eventually
 from ratchet.service.asgi import JsonApi, Request, Response, json_response
 from ratchet.service.http import Bounds, HttpServer
-from tests.support.http import http_client
-from tests.support.running import running
+from tests.support.running import http_client, running
 
 HEAD = b"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 2\r\n"
 

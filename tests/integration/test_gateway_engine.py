@@ -32,8 +32,7 @@ from tests.support.engine_process import (
     publish_for_role,
     running_engine,
 )
-from tests.support.http import http_client
-from tests.support.running import connected, running_app
+from tests.support.running import connected, http_client, running_app
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
 
 ROLE = "helpdesk"

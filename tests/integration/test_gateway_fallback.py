@@ -17,9 +17,9 @@ from ratchet.contract.state import PolicyVersion, Route
 from ratchet.gateway.settings import UpstreamSettings
 from ratchet.local_stack.ports import free_ports
 from ratchet.service.problems import HttpError
-from tests.support.fake_provider import FakeProvider, providing
+from tests.support.fake_engine import FakeProvider, providing
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, scene, served, version
-from tests.support.http import http_client
+from tests.support.running import http_client
 from tests.support.servers import RunningServer
 
 HI: list[Any] = [{"role": "user", "content": "where is it?"}]

@@ -22,8 +22,7 @@ from ratchet.service.settings import SharedSettings
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_process import gateway_process, terminate
 from tests.support.gateway_scene import ROLE, canary_route, put_routes, version
-from tests.support.http import http_client
-from tests.support.running import connected
+from tests.support.running import connected, http_client
 from tests.support.servers import RunningServer
 
 BODY: dict[str, Any] = {"model": ROLE, "messages": [{"role": "user", "content": "hi"}]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,10 +12,13 @@ from typing import Any
 
 import pytest
 
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # when it is imported, litellm would fetch its price list
+
+import litellm
+
 from ratchet.bus.testing import eventually
 from ratchet.contract import Turn
 from tests.support.gateway_scene import ROLE, Scene, scene
-from tests.support.litellm_client import litellm
 from tests.support.servers import RunningServer
 
 # These warnings are about litellm's own use of pydantic.

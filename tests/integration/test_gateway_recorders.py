@@ -14,7 +14,7 @@ from ratchet.contract import TrajectoryEnd, Turn
 from ratchet.gateway.recorder_pool import RecorderPool
 from ratchet.rules.redaction import MAX_SECRETS
 from tests.support.gateway_scene import Scene, ask, scene
-from tests.support.http import http_client
+from tests.support.running import http_client
 from tests.support.servers import RunningServer
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]

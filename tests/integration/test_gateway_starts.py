@@ -18,8 +18,8 @@ from ratchet.contract import Start, TrajectoryEnd, Turn
 from ratchet.contract.state import Route
 from ratchet.rules.arms import draw
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_routes, scene, served, version
-from tests.support.http import http_client
 from tests.support.planted import Echo, answers_to
+from tests.support.running import http_client
 from tests.support.servers import RunningServer
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]

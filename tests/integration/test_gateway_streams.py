@@ -13,7 +13,7 @@ import pytest
 from ratchet.bus.testing import eventually
 from ratchet.contract import Turn
 from tests.support.gateway_scene import ROLE, Scene, scene, version
-from tests.support.http import http_client
+from tests.support.running import http_client
 from tests.support.servers import RunningServer
 
 HI: list[Any] = [{"role": "user", "content": "where is it?"}]

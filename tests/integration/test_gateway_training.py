@@ -14,8 +14,7 @@ from ratchet.local_stack.ports import free_ports
 from ratchet.service.settings import SharedSettings
 from tests.support.coordinator import coordinating, played, stored
 from tests.support.gateway_scene import ROLE, Scene, ask, put_routes, scene, version
-from tests.support.http import http_client
-from tests.support.running import connected, migrated, prepared_objects
+from tests.support.running import connected, http_client, migrated, prepared_objects
 from tests.support.servers import RunningServer
 
 SHAPE = {"message", "type", "param", "code"}

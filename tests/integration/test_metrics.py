@@ -10,9 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from ratchet.bus.testing import eventually
 from ratchet.service.health import Health, health_app
 from ratchet.service.http import HttpServer
-from tests.support.exported import import_all_metrics
-from tests.support.http import http_client
-from tests.support.running import running
+from tests.support.eventful_exporter import import_all_metrics
+from tests.support.running import http_client, running
 
 TIMES = [300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0]
 KNOWN: list[tuple[str, str, str, list[str] | list[float]]] = [

@@ -25,9 +25,8 @@ from tests.support.canary_traffic import finished_job
 from tests.support.contract_files import CONTRACTS, example
 from tests.support.engine_process import publish
 from tests.support.gateway_scene import put_routes
-from tests.support.http import http_client
 from tests.support.planted import ID, SECRET, Asked, Echo, events, operations, requests, send, too_big
-from tests.support.running import connected, prepared_objects
+from tests.support.running import connected, http_client, prepared_objects
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -1,21 +1,29 @@
-"""A process whose /metrics looks as if every kind of event happened several times a second: `python -m ...`.
+"""The metrics of all services in one process; run by `python -m`, each sees an event several times a second.
 
-Its own process, so that the registry of the tests stays untouched. The first line of its output is its port.
+It is a process of its own, so that the registry of the tests stays untouched. The first line of its output is its port.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
 from ratchet.bus.testing import eventually
+from ratchet.local_stack.catalog import SERVICES
 from ratchet.service.health import Health, health_app
 from ratchet.service.http import HttpServer
-from tests.support.exported import import_all_metrics
 
 EXAMPLE = "example"
+
+
+def import_all_metrics() -> None:
+    """Register the metrics of the bus, of health checks and of every service."""
+    shared = ("ratchet.service.health", "ratchet.bus.consumer", "ratchet.bus.projection")
+    for module in (*shared, *(f"{s.module}.metrics" for s in SERVICES)):
+        importlib.import_module(module)
 
 
 def one_event() -> None:

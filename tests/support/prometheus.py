@@ -13,7 +13,7 @@ import yaml
 from ratchet.local_stack.ports import LOOPBACK, free_port
 from ratchet.local_stack.program import Program
 from tests.support.compose import REPOSITORY
-from tests.support.http import http_client
+from tests.support.running import http_client
 from tests.support.servers import running
 
 UNPACKED = REPOSITORY / ".venv/debian/usr/bin/prometheus"

@@ -1,10 +1,13 @@
-"""Running a service's app inside a test, with the real servers behind it."""
+"""Apps, components and clients that run for the length of a block, with the real servers behind them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any
+
+import httpx
 
 from ratchet.bus.connection import Bus
 from ratchet.resources import resource_dir
@@ -13,6 +16,9 @@ from ratchet.service.runtime import App, Component
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
 from ratchet.stores.warehouse import Warehouse
+
+PATIENCE_S = 60.0
+"""httpx gives up after 5 s, which a busy machine may need."""
 
 
 @asynccontextmanager
@@ -61,3 +67,15 @@ def prepared_objects(settings: SharedSettings) -> Objects:
     objects = Objects(settings)
     objects.ensure_bucket()
     return objects
+
+
+def http_client(**options: Any) -> httpx.AsyncClient:
+    """A client that waits as long as a busy machine needs; `options` are httpx's."""
+    return httpx.AsyncClient(timeout=PATIENCE_S, **options)
+
+
+async def forgetful() -> None:
+    """Never ends by itself, and loses its first cancel, as a request of nats-py may before Python 3.12."""
+    with suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    await asyncio.Event().wait()

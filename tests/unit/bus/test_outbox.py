@@ -20,9 +20,9 @@ from ratchet.bus.testing import FakeBroker, connect, eventually
 from ratchet.contract.trajectory import TaskContext
 from ratchet.errors import InvalidMessage
 from ratchet.service.contracts import load_contracts
-from tests.support.cancelling import forgetful
 from tests.support.fake_bus import fake_broker
 from tests.support.messages import trajectory
+from tests.support.running import forgetful
 
 CONTRACTS = load_contracts()
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ratchet.bus.tasks import end
-from tests.support.cancelling import forgetful
+from tests.support.running import forgetful
 
 
 async def begun() -> asyncio.Task[None]:

@@ -11,7 +11,7 @@ import yaml
 from prometheus_client import REGISTRY
 
 from tests.support.compose import REPOSITORY
-from tests.support.exported import import_all_metrics
+from tests.support.eventful_exporter import import_all_metrics
 from tools.dashboard.loop_overview import TARGET, dashboard, main
 
 PANELS: list[dict[str, Any]] = [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
