@@ -29,13 +29,14 @@ import nats.errors
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
-from ratchet.contract import Alert, Trajectory, decode
+from ratchet.contract import Alert, Trajectory
 from ratchet.errors import RatchetError
 from ratchet.service.runtime import App
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.settings import Settings
+from tests.support.consuming import messages_of
 from tests.support.messages import trajectory
 from tests.support.running import connected, migrated, running_app
 from tests.support.servers import RunningServer, running_clickhouse, running_nats
@@ -91,12 +92,6 @@ class Plane:
         sql = "SELECT * FROM ledger_balance WHERE stream = {stream:String}"
         rows = await self.warehouse.rows(sql, {"stream": STREAM})
         return rows[0] if rows else {}
-
-    async def alerts(self) -> list[Alert]:
-        """The alerts that operators got."""
-        last = await self.bus.last_sequence("RL_ALERTS")
-        raw = [await self.bus.nc.jetstream().get_msg("RL_ALERTS", seq=n) for n in range(1, last + 1)]
-        return [decode(bytes(one.data or b""), Alert) for one in raw]
 
 
 def noise(size: int, seed: object) -> str:
@@ -314,7 +309,9 @@ async def verdict(plane: Plane) -> str | None:
     stored = await plane.stored()
     lost = plane.acknowledged - set(stored)
     loss_alerts = [
-        alert.key for alert in await plane.alerts() if alert.key.startswith(("lost:", "rewound:", "remade:"))
+        alert.key
+        for alert in await messages_of(plane.bus, Alert)
+        if alert.key.startswith(("lost:", "rewound:", "remade:"))
     ]
     letters = await plane.bus.last_sequence("RL_DEADLETTERS")
     balance = await plane.balance()

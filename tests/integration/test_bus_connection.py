@@ -24,7 +24,7 @@ from ratchet.contract.reward import RewardFunction, RewardMetadata
 from ratchet.errors import BusUnavailable, Conflict, InvalidMessage, Unreadable
 from ratchet.service.contracts import load_contracts
 from ratchet.service.settings import SharedSettings
-from tests.support.consuming import consuming, projecting
+from tests.support.consuming import consuming, messages_of, projecting
 from tests.support.messages import AT, trajectory
 from tests.support.running import connected, running
 from tests.support.servers import RunningServer
@@ -78,7 +78,7 @@ async def test_an_invalid_message_becomes_a_dead_letter_and_its_neighbours_are_h
         await bus.nc.jetstream().publish(f"{TOPIC}.support", b'{"trajectory_id": "nonsense"}', headers=causes)
         await bus.publish(trajectory("after"))
         await eventually(lambda: _has(handled, 2))
-        letters = await eventually(lambda: _letters(bus))
+        letters = await eventually(lambda: messages_of(bus, DeadLetter))
         assert [(letter.stream, letter.sequence, letter.reason) for letter in letters] == [(STREAM, 2, "invalid")]
         headers = (await bus.nc.jetstream().get_msg("RL_DEADLETTERS", 1)).headers or {}
         assert (headers["ce-causationid"], headers["ce-correlationid"]) == ("the-bad-one", "the-root")
@@ -114,7 +114,7 @@ async def test_each_message_of_a_batch_has_its_own_outcome(settings: SharedSetti
     async with connected(settings) as bus, running(consuming(bus, {Trajectory: handle})):
         await bus.publish_all([trajectory("good"), trajectory("retry"), trajectory("dead"), trajectory("fine")])
         await eventually(lambda: _true(seen.get("session-retry") == 3))
-        await eventually(lambda: _letters(bus))
+        await eventually(lambda: messages_of(bus, DeadLetter))
         assert seen == {"session-good": 1, "session-retry": 3, "session-dead": 1, "session-fine": 1}
 
 
@@ -143,7 +143,7 @@ async def test_a_message_that_keeps_failing_ends_as_exhausted(settings: SharedSe
 
     async with connected(settings) as bus, running(consuming(bus, {Trajectory: each(handle)}, max_deliveries=1)):
         await bus.publish_all([trajectory("poison"), trajectory("fine")])
-        letters = await eventually(lambda: _letters(bus))
+        letters = await eventually(lambda: messages_of(bus, DeadLetter))
         assert [(letter.reason, letter.sequence) for letter in letters] == [("exhausted", 1)]
 
 
@@ -415,12 +415,6 @@ def reward_for(done: Trajectory) -> Reward:
         role=done.role,
         reward_function=RewardFunction(name="test", version="1"),
     )
-
-
-async def _letters(bus: Bus) -> list[DeadLetter]:
-    total = await count(bus, "RL_DEADLETTERS")
-    raw = [await bus.nc.jetstream().get_msg("RL_DEADLETTERS", n + 1) for n in range(total)]
-    return [msgspec.json.decode(message.data or b"", type=DeadLetter) for message in raw]
 
 
 async def _has(items: Sequence[object] | set[str], number: int) -> bool:

@@ -17,7 +17,7 @@ from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
 from ratchet.contract import Alert, Message, Trajectory
 from ratchet.service.settings import SharedSettings
-from tests.support.consuming import projecting
+from tests.support.consuming import messages_of, projecting
 from tests.support.messages import trajectory
 from tests.support.running import connected, running
 from tests.support.servers import RunningServer
@@ -64,10 +64,7 @@ async def folded(projection: Projection[Any], expected: Sequence[str]) -> None:
 
 
 async def alerts(bus: Bus) -> list[str]:
-    last = await bus.last_sequence("RL_ALERTS")
-    stored = [await bus.nc.jetstream().get_msg("RL_ALERTS", number + 1) for number in range(last)]
-    messages = [bus.contracts.read(Alert.TOPIC, one.data or b"")[0] for one in stored]
-    return [one.summary for one in messages if isinstance(one, Alert)]
+    return [alert.summary for alert in await messages_of(bus, Alert)]
 
 
 async def test_an_event_that_the_broker_stored_twice_is_folded_once(settings: SharedSettings) -> None:

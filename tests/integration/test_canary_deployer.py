@@ -25,7 +25,7 @@ from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.nats_events import NatsEventSource
 from ratchet.canary_deployer.settings import Settings
-from ratchet.contract import ModelDeployed, ModelRollout, PolicyClaim, Start, decode, named_id
+from ratchet.contract import ModelDeployed, ModelRollout, PolicyClaim, Start, named_id
 from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route
 from ratchet.errors import Unavailable
 from ratchet.local_stack.ports import free_ports
@@ -34,6 +34,7 @@ from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
 from tests.support.canary_traffic import SmallEngine, Traffic, finished_job
 from tests.support.canary_world import ROLE
+from tests.support.consuming import messages_of
 from tests.support.running import connected, http_client, prepared_objects, running, running_app
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
 from tests.support.stored_values import check_buckets
@@ -88,16 +89,6 @@ class Stage:
         entry = await self.bus.bucket(POLICIES, Route).get(ROLE)
         assert entry is not None
         return entry.value
-
-    async def published(self, kind: Any) -> list[Any]:
-        """Every message of one kind in RL_DEPLOYMENTS, in order."""
-        jetstream = self.bus.nc.jetstream()
-        messages = []
-        for sequence in range(1, await self.bus.last_sequence("RL_DEPLOYMENTS") + 1):
-            message = await jetstream.get_msg("RL_DEPLOYMENTS", sequence)
-            if message.subject == kind.TOPIC:
-                messages.append(decode(message.data or b"", kind))
-        return messages
 
     async def play_until_decided(self, traffic: Traffic, version: int) -> PolicyVersion:
         """Traffic in small portions until the candidate has left the canary."""
@@ -202,12 +193,12 @@ async def test_finished_jobs_become_stable_refused_promoted_or_rolled_back(
         route = await test.route()
         assert route.stable is not None
         assert (route.stable.version, route.canary, route.next_version) == (3, None, 5)
-        decisions = await test.published(ModelRollout)
+        decisions = await messages_of(test.bus, ModelRollout)
         assert first_break(decisions) is None
         verdicts = [(d.to_version, d.verdict) for d in decisions]
         assert verdicts[:3] == [(1, "promote"), (2, "refuse"), (3, "start")]
         assert verdicts[-1] == (4, "roll_back")
-        deployed = await test.published(ModelDeployed)
+        deployed = await messages_of(test.bus, ModelDeployed)
         assert [d.policy_version for d in deployed if d.state == "registered"] == [1, 2, 3, 4]
         assert [d.policy_version for d in deployed if d.state == "promoted"] == [1, 3]
 
@@ -223,7 +214,7 @@ async def test_an_audit_finds_a_forged_decision(nats: RunningServer, s3: Running
                 return (await client.get(url)).json()["whole"]
 
             await eventually(whole)
-            (decision,) = await test.published(ModelRollout)
+            (decision,) = await messages_of(test.bus, ModelRollout)
             forged = msgspec.structs.replace(decision, sequence=1, actor="nobody")
             await test.bus.publish(forged)
             audit = (await client.get(url)).json()
@@ -313,7 +304,7 @@ async def test_a_killed_deployer_resumes_the_same_stage_and_the_same_statistics(
                     f"/v1/rollouts/{ROLE}/promote", json={"actor": "ann", "reason": "seen enough", "override": True}
                 )
             assert done.json()["state"] == "promoted"
-        assert first_break(await test.published(ModelRollout)) is None
+        assert first_break(await messages_of(test.bus, ModelRollout)) is None
 
 
 async def test_a_broker_that_was_killed_costs_no_trajectory(

@@ -25,6 +25,7 @@ from ratchet.service.settings import SharedSettings
 from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.settings import Settings
+from tests.support.consuming import messages_of
 from tests.support.messages import trajectory, trajectory_end, turn
 from tests.support.running import connected, migrated, running_app
 from tests.support.servers import RunningServer
@@ -281,7 +282,7 @@ async def test_messages_that_neither_clickhouse_nor_the_stream_holds_are_counted
             await eventually(lambda: _is_ready(app))
         total = await balance(warehouse)
         assert (total["stored"], total["lost"], total["missing"], total["absent"]) == (5, 5, 0, 0)
-        lost = [alert for alert in await alerts(bus) if alert.key.startswith("lost:")]
+        lost = [alert for alert in await messages_of(bus, Alert) if alert.key.startswith("lost:")]
         assert [alert.labels for alert in lost] == [{"stream": "RL_TRAJECTORIES", "messages": 5}]
 
 
@@ -491,19 +492,12 @@ async def _publish_when_there_is_room(bus: Bus, messages: list[Trajectory]) -> N
     await eventually(published)
 
 
-async def alerts(bus: Bus) -> list[Alert]:
-    """All alerts of the stream, oldest first."""
-    last = await bus.last_sequence("RL_ALERTS")
-    raw = [await bus.nc.jetstream().get_msg("RL_ALERTS", seq=n) for n in range(1, last + 1)]
-    return [decode(bytes(one.data or b""), Alert) for one in raw]
-
-
 async def _has_alert(bus: Bus, prefix: str) -> bool:
-    return any(alert.key.startswith(prefix) for alert in await alerts(bus))
+    return any(alert.key.startswith(prefix) for alert in await messages_of(bus, Alert))
 
 
 async def _alerted_and_cleared(bus: Bus, key: str) -> bool:
-    return [alert.cleared for alert in await alerts(bus) if alert.key == key][-2:] == [False, True]
+    return [alert.cleared for alert in await messages_of(bus, Alert) if alert.key == key][-2:] == [False, True]
 
 
 async def _is_ready(app: App) -> bool:

@@ -19,7 +19,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.rollout import Rollout
-from ratchet.contract import ModelRollout, decode
+from ratchet.contract import ModelRollout
 from ratchet.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
 from ratchet.local_stack.ports import free_ports
 from ratchet.service.http import HttpServer
@@ -27,6 +27,7 @@ from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
 from tests.support.canary_traffic import SmallEngine, finished_job
 from tests.support.canary_world import ROLE
+from tests.support.consuming import messages_of
 from tests.support.running import connected, http_client, prepared_objects, running
 from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
 
@@ -111,15 +112,6 @@ class Pair:
         await eventually(grown)
         return time.monotonic() - began
 
-    async def decisions(self) -> list[ModelRollout]:
-        jetstream = self.bus.nc.jetstream()
-        decisions = []
-        for sequence in range(1, await self.bus.last_sequence("RL_DEPLOYMENTS") + 1):
-            message = await jetstream.get_msg("RL_DEPLOYMENTS", sequence)
-            if message.subject == ModelRollout.TOPIC:
-                decisions.append(decode(message.data or b"", ModelRollout))
-        return decisions
-
 
 @asynccontextmanager
 async def pair(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> AsyncIterator[Pair]:
@@ -175,7 +167,7 @@ async def test_a_standby_takes_over_from_a_killed_leader_before_the_canary_lapse
         assert await both.renewed_after(lease) < TAKEN_OVER_S
         paused = await both.second.order("pause")
         assert (paused.status_code, paused.json()["state"]) == (200, "paused")
-        assert first_break(await both.decisions()) is None
+        assert first_break(await messages_of(both.bus, ModelRollout)) is None
 
 
 @pytest.mark.timeout(400)
@@ -198,7 +190,7 @@ async def test_a_standby_takes_over_from_a_frozen_leader_which_writes_nothing_wh
         assert shown is not None
         assert shown.json()["state"] == "rolled_back"
         assert (await both.route()).canary is None
-        assert first_break(await both.decisions()) is None
+        assert first_break(await messages_of(both.bus, ModelRollout)) is None
 
 
 @pytest.mark.timeout(400)
@@ -217,5 +209,10 @@ async def test_a_standby_shows_the_state_and_sends_orders_to_the_leader(
         orders = [(one, verb) for verb in ("pause", "resume", "pause", "resume") for one in (both.second, both.first)]
         answers = [(await one.order(verb)).status_code for one, verb in orders]
         assert answers == [503, 200] * 4
-        assert [one.verdict for one in await both.decisions()][-4:] == ["pause", "resume", "pause", "resume"]
-        assert first_break(await both.decisions()) is None
+        assert [one.verdict for one in await messages_of(both.bus, ModelRollout)][-4:] == [
+            "pause",
+            "resume",
+            "pause",
+            "resume",
+        ]
+        assert first_break(await messages_of(both.bus, ModelRollout)) is None

@@ -6,7 +6,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from ratchet.bus.testing import eventually
 from ratchet.contract import Trajectory
 from ratchet.rules.chat import chat_messages
 from ratchet.service.settings import SharedSettings
@@ -38,18 +37,7 @@ async def test_a_run_known_only_by_its_base_url_is_assembled(
             end = {"outcome": {"status": "success"}, "task": {"task_id": "t-1", "instructions": ""}}
             answer = await http.post(f"{here.url}/t/{trajectory}/v1/trajectories/{trajectory}/end", json=end)
             assert answer.status_code == 202
-
-        async def assembled() -> Trajectory | None:
-            stream = await here.bus.nc.jetstream().stream_info("RL_TRAJECTORIES")
-            if not stream.state.messages:
-                return None
-            raw = await here.bus.nc.jetstream().get_msg("RL_TRAJECTORIES", stream.state.last_seq)
-            message, _ = here.bus.contracts.read(raw.subject or "", raw.data or b"")
-            assert isinstance(message, Trajectory)
-            return message
-
-        made = await eventually(assembled)
-        assert made is not None
+        (made,) = await here.published(Trajectory, 1)
         assert (made.trajectory_id, made.role, len(made.turns)) == (trajectory, ROLE, 2)
         assert made.policy is not None
         assert (made.policy.version, made.policy.arm) == (1, "stable")

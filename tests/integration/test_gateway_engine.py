@@ -14,7 +14,6 @@ import openai
 import pytest
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.envelope import unseal
 from ratchet.bus.testing import eventually
 from ratchet.contract import Turn
 from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
@@ -24,6 +23,7 @@ from ratchet.rules.arms import policy_name
 from ratchet.rules.recorded import ids_digest
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.policies import Policy
+from tests.support.consuming import messages_of
 from tests.support.engine_process import (
     AT,
     Published,
@@ -73,13 +73,9 @@ class Scene:
 
     async def turns(self, trajectory: str, number: int) -> list[Turn]:
         """The trajectory's turns, once there are `number` of them."""
-        jetstream = self.bus.nc.jetstream()
 
         async def probe() -> list[Turn]:
-            last = (await jetstream.stream_info("RL_TURNS")).state.last_seq
-            raw = [await jetstream.get_msg("RL_TURNS", sequence + 1) for sequence in range(last)]
-            read = [self.bus.contracts.read(one.subject or "", _body(one))[0] for one in raw]
-            turns = [turn for turn in read if isinstance(turn, Turn) and turn.trajectory_id == trajectory]
+            turns = [turn for turn in await messages_of(self.bus, Turn) if turn.trajectory_id == trajectory]
             return turns if len(turns) >= number else []
 
         return await eventually(probe)
@@ -284,8 +280,3 @@ def _prompt(turn: Turn, parent_ids: Sequence[int]) -> list[int]:
     assert len(prefix) == delta.prefix_length
     assert delta.prefix_digest == (ids_digest(prefix) if prefix else None)
     return prefix + delta.suffix
-
-
-def _body(message: Any) -> bytes:
-    """The plain body of a stored message."""
-    return unseal(dict(message.headers or {}), message.data or b"")

@@ -13,16 +13,15 @@ import pytest
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import Consumer, Done, Outcome
-from ratchet.bus.envelope import unseal
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
-from ratchet.contract import MESSAGES, DeadLetter, Message, Trajectory
+from ratchet.contract import MESSAGES, DeadLetter, Trajectory
 from ratchet.errors import InvalidMessage
 from ratchet.service.settings import SharedSettings
 from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.rows import TABLES
 from ratchet.trajectory_collector.settings import Settings
-from tests.support.consuming import consuming
+from tests.support.consuming import consuming, messages_of
 from tests.support.contract_files import CONTRACTS, example
 from tests.support.hostile import HEADERS, broken_bodies, extreme_bodies, valid_bodies
 from tests.support.messages import trajectory
@@ -60,14 +59,7 @@ def taking(bus: Bus, stream: str, taken: list[int]) -> Consumer:
 
 async def letters(bus: Bus, stream: str) -> list[DeadLetter]:
     """The dead letters about a stream."""
-    last = (await bus.nc.jetstream().stream_info("RL_DEADLETTERS")).state.last_seq
-    stored = [await bus.nc.jetstream().get_msg("RL_DEADLETTERS", number + 1) for number in range(last)]
-    about = [one for one in stored if f".{stream}." in (one.subject or "")]
-    return [message for one in about if isinstance(message := read(bus, one), DeadLetter)]
-
-
-def read(bus: Bus, stored: Any) -> Message:
-    return bus.contracts.read(stored.subject, unseal(dict(stored.headers or {}), stored.data))[0]
+    return await messages_of(bus, DeadLetter, f"{DeadLetter.TOPIC}.{stream}.*")
 
 
 @pytest.mark.parametrize("stream", [name for name in CONTRACTS.streams if name != "RL_DEADLETTERS"])

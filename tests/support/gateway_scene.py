@@ -12,7 +12,6 @@ from typing import Any
 import openai
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.envelope import unseal
 from ratchet.bus.testing import eventually
 from ratchet.contract import Message, named_id
 from ratchet.contract.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
@@ -21,6 +20,7 @@ from ratchet.gateway.settings import Settings
 from ratchet.rules.arms import policy_name
 from ratchet.service.runtime import App
 from ratchet.service.settings import SharedSettings
+from tests.support.consuming import messages_of
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.messages import AT
 from tests.support.running import connected, running_app
@@ -46,21 +46,13 @@ class Scene:
         return client
 
     async def published(self, kind: type[Message], number: int) -> list[Any]:
-        """The first `number` messages of a kind, waiting for them."""
-
-        stream = self.bus.contracts.topics[kind.TOPIC].stream
+        """The messages of a kind, once there are at least `number`."""
 
         async def probe() -> list[Any]:
-            total = (await self.bus.nc.jetstream().stream_info(stream)).state.last_seq
-            raw = [await self.bus.nc.jetstream().get_msg(stream, n + 1) for n in range(total)]
-            of_kind = [m for m in raw if (m.headers or {})["ce-type"] == kind.TOPIC]
-            return of_kind if len(of_kind) >= number else []
+            messages = await messages_of(self.bus, kind)
+            return messages if len(messages) >= number else []
 
-        return [self._read(m) for m in await eventually(probe)]
-
-    def _read(self, stored: Any) -> Message:
-        body = unseal(stored.headers or {}, stored.data or b"")
-        return self.bus.contracts.read(stored.subject or "", body)[0]
+        return await eventually(probe)
 
 
 def version(number: int, role: str = ROLE) -> PolicyVersion:
