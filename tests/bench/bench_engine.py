@@ -25,10 +25,9 @@ from ratchet.engine_local.torch_llama import lean_network
 from ratchet.engine_local.torch_policies import Weights, load_weights, merge_adapter
 from ratchet.engine_local.torch_slots import Network, Slots, TransformersNetwork
 from ratchet.rules.arms import policy_name
-from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
 from tests.support.engine_process import TEXTS, running_engine
-from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer, running_s3
+from tests.support.servers import RunningServer, running_s3, s3_settings
 from tests.support.tiny_models import publish_tiny_model, write_tiny_model
 
 CALLS, ANSWER_TOKENS = 4, 10
@@ -104,9 +103,7 @@ async def main() -> None:
         for name, network in variants(load_weights(directory), scratch).items():
             figures = ", ".join(f"{rows} rows {step_ms(network, rows):.2f} ms" for rows in (1, 8, 16, 32))
             _print(f"{name:<24} one step: {figures}")
-        shared = SharedSettings(
-            s3_endpoint=s3.url, s3_access_key=ACCESS_KEY, s3_secret_key=SECRET_KEY, s3_bucket="bench"
-        )
+        shared = s3_settings(s3, "bench")
         objects = Objects(shared)
         objects.ensure_bucket()
         policy = publish_tiny_model(objects, directory, "helpdesk", datetime.now(UTC))

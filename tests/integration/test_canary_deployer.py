@@ -30,13 +30,12 @@ from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVer
 from ratchet.errors import Unavailable
 from ratchet.local_stack.ports import free_ports
 from ratchet.service.http import HttpServer
-from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
 from tests.support.canary_traffic import SmallEngine, Traffic, finished_job
 from tests.support.canary_world import ROLE
 from tests.support.consuming import messages_of
 from tests.support.running import connected, http_client, prepared_objects, running, running_app
-from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
+from tests.support.servers import RunningServer, s3_settings, variables
 from tests.support.stored_values import check_buckets
 
 UNDECIDED = {
@@ -115,14 +114,8 @@ def settings_of(
     """A deployer that decides within seconds."""
     script = tmp_path / "heldout.py"
     script.write_text(HELDOUT)
-    shared = SharedSettings(
-        nats_url=nats.url,
-        s3_endpoint=s3.url,
-        s3_access_key=ACCESS_KEY,
-        s3_secret_key=SECRET_KEY,
-        s3_bucket=f"canary-{os.getpid()}-{time.monotonic_ns()}",
-        data_dir=tmp_path / "data",
-    )
+    bucket = f"canary-{os.getpid()}-{time.monotonic_ns()}"
+    shared = s3_settings(s3, bucket, nats_url=nats.url, data_dir=tmp_path / "data")
     return Settings(
         shared=shared,
         port=free_ports(1)[0],
@@ -353,9 +346,6 @@ def counted(test: Stage, trajectories: int) -> Any:
 @asynccontextmanager
 async def deployer(settings: Settings) -> AsyncIterator[asyncio.subprocess.Process]:
     """The deployer as a process of its own, ended by SIGTERM unless it was killed."""
-    shared = {
-        f"RATCHET_{name.upper()}": str(value) for name, value in settings.shared.model_dump(exclude_none=True).items()
-    }
     own: dict[str, str] = {"RATCHET_DEPLOYER_PORT": str(settings.port)}
     timing = ("soak_s", "lead_s", "tick_s", "lease_s")
     for name in ("engine_url", "heldout_command", "heldout_tasks", "margin", *timing, *UNDECIDED):
@@ -363,7 +353,7 @@ async def deployer(settings: Settings) -> AsyncIterator[asyncio.subprocess.Proce
     lists = {"STAGES": "25,50", "STAGE_MIN_S": "0", "STAGE_MIN_TRAJECTORIES": "5"}
     own |= {f"RATCHET_CANARY_{name}": value for name, value in lists.items()}
     command = [sys.executable, "-m", "ratchet.canary_deployer"]
-    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **shared, **own})
+    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **variables(settings.shared), **own})
     try:
         yield process
     finally:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.command_lines import COMMANDS, ODD, lines
+from tests.support.command_lines import COMMANDS, ODD, lines, ratchet
 
 SERVICES = "trajectory_collector,reward_computer,rl_coordinator,canary_deployer"
 ENDING = {("up",), ("down",)}
@@ -38,18 +38,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
     finally:
         assert ratchet("down", "--dir", str(path)).returncode == 0
-
-
-def ratchet(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("RATCHET_")}
-    return subprocess.run(
-        [sys.executable, "-m", "ratchet.cli", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-        env={**plain, **env},
-    )
 
 
 def record(task: int) -> dict[str, Any]:

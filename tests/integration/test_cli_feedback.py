@@ -9,7 +9,7 @@ from pathlib import Path
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.contract import Feedback
 from ratchet.service.settings import SharedSettings
-from tests.integration.test_local_cli import ratchet
+from tests.support.command_lines import ratchet
 from tests.support.gateway_scene import ROLE, ask, scene
 from tests.support.running import migrated
 from tests.support.servers import RunningServer

@@ -14,9 +14,8 @@ from ratchet.local_stack.bootstrap import bootstrap
 from ratchet.local_stack.ports import LOOPBACK, free_ports
 from ratchet.local_stack.program import Program
 from ratchet.local_stack.servers import find_binary
-from ratchet.service.settings import SharedSettings
 from tests.support.compose import REPOSITORY
-from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer, running
+from tests.support.servers import RunningServer, running, s3_settings
 
 PASSWORD = "a1234567890"
 
@@ -60,14 +59,12 @@ async def test_the_broker_asks_for_the_password_and_init_may_run_twice(
     port, monitor = free_ports(2)
     with running(broker(tmp_path, port, monitor), tmp_path) as server:
         assert await refusal(port) == b"-ERR 'Authorization Violation'\r\n"
-        settings = SharedSettings(
+        settings = s3_settings(
+            s3,
+            "compose-init",
             nats_url=server.url,
             clickhouse_url=clickhouse.url,
             clickhouse_database="compose_init",
-            s3_endpoint=s3.url,
-            s3_access_key=ACCESS_KEY,
-            s3_secret_key=SECRET_KEY,
-            s3_bucket="compose-init",
         )
         await bootstrap(settings)
         await bootstrap(settings)

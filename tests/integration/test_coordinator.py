@@ -18,8 +18,8 @@ from ratchet.bus.message import named_id
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
 from ratchet.client.operations import Operations
-from ratchet.contract import Preference, TrainingStatus
-from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
+from ratchet.contract import TrainingStatus
+from ratchet.contract.state import JOBS, Job
 from ratchet.contract.training import (
     Artifacts,
     Dataset,
@@ -34,10 +34,22 @@ from ratchet.local_stack.ports import free_ports
 from ratchet.service.settings import SharedSettings
 from tests.support.consuming import consuming
 from tests.support.coordinator import ROLE, coordinating, played, stored, tid
+from tests.support.preferences import preferred
 from tests.support.running import connected, migrated, prepared_objects, running
 from tests.support.servers import running_s3
 from tests.support.stored_values import check_buckets, check_objects
-from tests.support.training import after, changed, config, conversation, job, request, reward, trajectory
+from tests.support.training import (
+    after,
+    changed,
+    config,
+    conversation,
+    job,
+    promote,
+    registered,
+    request,
+    reward,
+    trajectory,
+)
 
 
 @pytest.fixture
@@ -91,7 +103,7 @@ async def test_a_job_continues_from_stable_and_does_not_see_its_lineages_data_ag
         assert snapshot is not None
         await workshop.report(dispatch, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/x.json"))
         await workshop.until(first["training_job_id"], "completed")
-        await promote(bus, version=1, dataset_digest=snapshot.digest)
+        await promote(bus, registered(1, stage="stable", dataset_digest=snapshot.digest))
 
         second = await workshop.ask(base_model="stable", dataset={"sample_size": 10})
         dispatch = await workshop.dispatched(second["training_job_id"])
@@ -106,30 +118,12 @@ async def test_a_job_continues_from_stable_and_does_not_see_its_lineages_data_ag
 
 async def test_a_stable_policy_is_a_model_in_production(shared_settings: SharedSettings, bus: Bus) -> None:
     async with coordinating(shared_settings, bus) as workshop:
-        await promote(bus, version=1, dataset_digest="a" * 64)
+        await promote(bus, registered(1, stage="stable"))
         models = (await workshop.api.get("/v1/models", params={"role": ROLE})).json()["models"]
         assert [model["name"] for model in models] == ["support@1-dddddddd"]
         model = (await workshop.api.get("/v1/models/support/1")).json()
         assert (model["stage"], model["state"], model["status"]) == ("production", "stable", "ready")
         assert (await workshop.api.get("/v1/models/support/9")).status_code == 404
-
-
-async def promote(bus: Bus, version: int, dataset_digest: str) -> None:
-    policy = PolicyVersion(
-        role=ROLE,
-        version=version,
-        name=f"{ROLE}@{version}-dddddddd",
-        digest="d" * 64,
-        uri=f"s3://b/policies/{version}.json",
-        kind="adapter",
-        base_model="org/model",
-        created_at=after(0),
-        stage="stable",
-        dataset_digest=dataset_digest,
-    )
-    await bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.{version}", policy)
-    served = ServedPolicy(version=version, name=policy.name, digest=policy.digest)
-    await bus.bucket(POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served, next_version=version + 1))
 
 
 async def test_negated_rewards_and_their_baselines_are_mirrored(shared_settings: SharedSettings, bus: Bus) -> None:
@@ -544,18 +538,6 @@ async def test_old_ended_jobs_leave_the_bucket(shared_settings: SharedSettings, 
 
         await eventually(pruned)
         assert await bucket.keys() == [job("old 2").training_job_id]
-
-
-def preferred(name: str, source: str) -> Preference:
-    """One answer preferred over another."""
-    return Preference(
-        preference_id=named_id("preference", name),
-        prompt="Where is my parcel?",
-        chosen="On its way.",
-        rejected="No idea.",
-        source=source,
-        role=ROLE,
-    )
 
 
 async def test_the_status_names_the_running_the_waiting_and_the_last_job(

@@ -29,7 +29,7 @@ from tests.support.canary_traffic import SmallEngine, finished_job
 from tests.support.canary_world import ROLE
 from tests.support.consuming import messages_of
 from tests.support.running import connected, http_client, prepared_objects, running
-from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
+from tests.support.servers import RunningServer, s3_settings, variables
 
 TAKEN_OVER_S = 10.0
 """The promise. A gateway drops a canary that was not renewed for 20 s; a leader renews every 5 s."""
@@ -117,14 +117,8 @@ class Pair:
 async def pair(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> AsyncIterator[Pair]:
     """Servers, an engine, and two deployers; the first leads."""
     engine = HttpServer(SmallEngine().app, "127.0.0.1", 0)
-    shared = SharedSettings(
-        nats_url=nats.url,
-        s3_endpoint=s3.url,
-        s3_access_key=ACCESS_KEY,
-        s3_secret_key=SECRET_KEY,
-        s3_bucket=f"deployers-{os.getpid()}-{time.monotonic_ns()}",
-        data_dir=tmp_path / "data",
-    )
+    bucket = f"deployers-{os.getpid()}-{time.monotonic_ns()}"
+    shared = s3_settings(s3, bucket, nats_url=nats.url, data_dir=tmp_path / "data")
     objects = await asyncio.to_thread(prepared_objects, shared)
     async with running(engine), connected(shared) as bus:
         started: list[Deployer] = []
@@ -145,14 +139,13 @@ async def pair(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> AsyncI
 async def started_deployer(shared: SharedSettings, engine_port: int, data_dir: Path) -> Deployer:
     """A deployer of its own port and folder."""
     port = free_ports(1)[0]
-    shared = {f"RATCHET_{name.upper()}": str(value) for name, value in shared.model_dump(exclude_none=True).items()}
     own = {
         "RATCHET_DATA_DIR": str(data_dir),
         "RATCHET_DEPLOYER_PORT": str(port),
         "RATCHET_ENGINE_URL": f"http://127.0.0.1:{engine_port}",
     }
     command = [sys.executable, "-m", "ratchet.canary_deployer"]
-    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **shared, **own})
+    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **variables(shared), **own})
     return Deployer(process, port)
 
 

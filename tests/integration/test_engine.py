@@ -17,7 +17,7 @@ from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
 from ratchet.stores.policies import Policy, publish_policy
 from tests.support.engine_process import Published, logprobs_by_transformers, publish, running_engine
-from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
+from tests.support.servers import RunningServer, s3_settings
 
 ROLE = "helpdesk"
 ASKED = [{"role": "user", "content": "where is my order K47"}]
@@ -25,9 +25,7 @@ ASKED = [{"role": "user", "content": "where is my order K47"}]
 
 @pytest.fixture(scope="module")
 def shared(s3: RunningServer) -> SharedSettings:
-    return SharedSettings(
-        s3_endpoint=s3.url, s3_access_key=ACCESS_KEY, s3_secret_key=SECRET_KEY, s3_bucket="engine-test"
-    )
+    return s3_settings(s3, "engine-test")
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from tests.support.engine_process import (
     running_engine,
 )
 from tests.support.running import connected, http_client, running_app
-from tests.support.servers import ACCESS_KEY, SECRET_KEY, RunningServer
+from tests.support.servers import RunningServer, s3_settings
 
 ROLE = "helpdesk"
 PARAMETERS = {"type": "object", "properties": {"order_id": {"type": "string"}}}
@@ -83,9 +83,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def store(s3: RunningServer) -> SharedSettings:
-    return SharedSettings(
-        s3_endpoint=s3.url, s3_access_key=ACCESS_KEY, s3_secret_key=SECRET_KEY, s3_bucket="gateway-engine-test"
-    )
+    return s3_settings(s3, "gateway-engine-test")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from ratchet.bus.message import Cause, named_id
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
-from ratchet.contract import Feedback, Message, PolicyClaim, Preference, Reward, Start
+from ratchet.contract import Feedback, Message, PolicyClaim, Reward, Start
 from ratchet.contract.policy_manifest import PolicyManifest
 from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
 from ratchet.contract.training import Artifacts
@@ -34,8 +34,9 @@ from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.canary_traffic import SmallEngine
 from tests.support.coordinator import ROLE, Workshop, coordinating, played, stored, tid
+from tests.support.preferences import preferred
 from tests.support.running import connected, migrated, prepared_objects, running, running_app
-from tests.support.training import NOON, after, reward, trajectory
+from tests.support.training import NOON, changed, registered, reward, trajectory
 
 
 @pytest.fixture
@@ -64,37 +65,12 @@ async def trained(workshop: Workshop, version: int, **body: Any) -> PolicyVersio
     dispatch = await workshop.dispatched(asked["training_job_id"])
     await workshop.report(dispatch, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/x.json"))
     job = await workshop.until(asked["training_job_id"], "completed")
-    return PolicyVersion(
-        role=ROLE,
-        version=version,
-        name=f"{ROLE}@{version}-dddddddd",
-        digest="d" * 64,
-        uri=f"s3://b/policies/{version}.json",
-        kind="adapter",
-        base_model="org/model",
-        created_at=after(version),
-        stage="registered",
+    return registered(
+        version,
         algorithm="rloo",
         training_job_id=asked["training_job_id"],
         dataset_digest=job["snapshot"]["digest"],
         cause=Cause(event_id=named_id("completed", version), correlation_id=named_id("request", version)),
-    )
-
-
-def registered(version: int) -> PolicyVersion:
-    """A registered policy without a job."""
-    name = f"{ROLE}@{version}-dddddddd"
-    uri = f"s3://b/policies/{version}.json"
-    return PolicyVersion(
-        role=ROLE,
-        version=version,
-        name=name,
-        digest="d" * 64,
-        uri=uri,
-        kind="adapter",
-        base_model="org/model",
-        created_at=after(version),
-        stage="stable",
     )
 
 
@@ -150,17 +126,13 @@ async def test_parents_are_walked_when_asked_for(shared_settings: SharedSettings
     async with stored(shared_settings, bus, facts("a", "b")), coordinating(shared_settings, bus) as workshop:
         first = await trained(workshop, 1)
         second = await trained(workshop, 2)
-        await put(bus, first, changed_parent(second, 1), stable=2)
+        await put(bus, first, changed(second, parent=1), stable=2)
         shown = await lineage(workshop, 2, parents=3)
         assert shown["parent"]["policy"]["name"] == first.name
         assert shown["parent"]["parent"] is None
         assert shown["parent"]["trajectories"]["total"] == 2
-        await put(bus, changed_parent(second, 9), stable=2)
+        await put(bus, changed(second, parent=9), stable=2)
         assert "support@9 is not registered any more" in (await lineage(workshop, 2, parents=1))["missing"][0]
-
-
-def changed_parent(policy: PolicyVersion, parent: int) -> PolicyVersion:
-    return PolicyVersion(**{name: getattr(policy, name) for name in policy.__struct_fields__} | {"parent": parent})
 
 
 async def test_missing_parts_of_a_lineage_are_named_and_the_rest_is_shown(
@@ -184,23 +156,10 @@ def delete(objects: Objects, shared: SharedSettings, digest: str) -> None:
     objects._client.delete_object(Bucket=shared.s3_bucket, Key=f"snapshots/{digest}.json")
 
 
-def preferred(number: int, rater: str) -> Preference:
-    """One answer preferred over another."""
-    return Preference(
-        preference_id=named_id("preference", number),
-        prompt=f"Where is parcel {number}?",
-        chosen="On its way.",
-        rejected="No idea.",
-        source="human",
-        role=ROLE,
-        rater=rater,
-    )
-
-
 async def test_a_policy_of_preferences_is_walked_back_to_them_and_their_raters(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
-    opinions = [preferred(number, "ann" if number else "bob") for number in range(3)]
+    opinions = [preferred(number, rater="ann" if number else "bob") for number in range(3)]
     async with (
         stored(shared_settings, bus, opinions),
         coordinating(shared_settings, bus, minimum_pairs=2) as workshop,
@@ -319,17 +278,21 @@ async def test_the_chain_is_walked_from_a_deployment_to_a_trajectory_by_ids_alon
         queued = await warehouse.rows("SELECT causation_id FROM training_statuses WHERE status = 'queued'")
         assert [row["causation_id"] for row in queued] == [request.event_id]
 
-        version = walked[0].body["policy_version"]
-        shown = await lineage(workshop, version)
+        shown = await lineage(workshop, walked[0].body["policy_version"])
         ends = {"request": request.event_id, "dispatch": dispatch.event_id, "completed": walked[-1].event_id}
         assert shown["job"]["events"] == ends
         assert [one["event_id"] for one in shown["told"]] == [one.event_id for one in reversed(walked[:3])]
         assert request.body["training_job_id"] == asked["training_job_id"]
-        (item,) = shown["trajectories"]["items"]
-        reward = await stored_event(warehouse, item["reward"]["event_id"])
-        trajectory = await stored_event(warehouse, item["event_id"])
-        assert (reward.causation_id, reward.correlation_id) == (trajectory.event_id, trajectory.correlation_id)
-        assert trajectory.body["trajectory_id"] == tid("a")
+        await check_trajectory_and_reward(warehouse, shown)
+
+
+async def check_trajectory_and_reward(warehouse: Warehouse, shown: dict[str, Any]) -> None:
+    """The only trajectory of a lineage is stored, and caused its reward."""
+    (item,) = shown["trajectories"]["items"]
+    reward = await stored_event(warehouse, item["reward"]["event_id"])
+    trajectory = await stored_event(warehouse, item["event_id"])
+    assert (reward.causation_id, reward.correlation_id) == (trajectory.event_id, trajectory.correlation_id)
+    assert trajectory.body["trajectory_id"] == tid("a")
 
 
 async def test_an_unknown_policy_is_one_line(shared_settings: SharedSettings, bus: Bus) -> None:
@@ -363,7 +326,7 @@ async def test_outcome_times_are_measured_from_the_start_to_the_first_known_outc
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     began = bus.now() - timedelta(hours=12)
-    policy = registered(1)
+    policy = registered(1, stage="stable")
     facts: list[Message] = []
     for number, minutes in enumerate((5, 20, 600)):
         named = trajectory(tid(f"t{number}"), at=began)

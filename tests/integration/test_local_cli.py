@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -16,17 +15,7 @@ import pytest
 
 from ratchet.local_stack.ports import free_port
 from ratchet.local_stack.state import read_record
-
-
-def ratchet(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ratchet.cli", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **env},
-    )
+from tests.support.command_lines import ratchet
 
 
 def assert_one_clear_line(done: subprocess.CompletedProcess[str], text: str, code: int = 1) -> None:

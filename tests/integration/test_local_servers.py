@@ -26,8 +26,8 @@ from botocore.exceptions import ClientError
 from ratchet.bus.testing import eventually
 from ratchet.local_stack.clickhouse_access import PASSWORD_VARIABLE
 from ratchet.local_stack.ports import free_port
-from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
+from tests.support.command_lines import ratchet
 from tests.support.servers import (
     ACCESS_KEY,
     SECRET_KEY,
@@ -35,6 +35,7 @@ from tests.support.servers import (
     running_clickhouse,
     running_nats,
     running_s3,
+    s3_settings,
 )
 
 Start = Callable[[Path], AbstractContextManager[RunningServer]]
@@ -140,14 +141,8 @@ def test_a_command_does_not_wait_for_a_warehouse_that_hangs(tmp_path: Path) -> N
         os.kill(server.pid, signal.SIGSTOP)
         try:
             began = time.monotonic()
-            ended = subprocess.run(
-                [sys.executable, "-m", "ratchet.cli", "trajectories", "list", "--dir", str(tmp_path)],
-                capture_output=True,
-                text=True,
-                check=False,
-                env={**os.environ, "RATCHET_CLICKHOUSE_URL": server.url, "RATCHET_CLICKHOUSE_TIMEOUT_S": "0.5"},
-                timeout=100,
-            )
+            env = {"RATCHET_CLICKHOUSE_URL": server.url, "RATCHET_CLICKHOUSE_TIMEOUT_S": "0.5"}
+            ended = ratchet("trajectories", "list", "--dir", str(tmp_path), **env)
         finally:
             os.kill(server.pid, signal.SIGCONT)
     assert ended.returncode == 1
@@ -158,9 +153,7 @@ def test_a_command_does_not_wait_for_a_warehouse_that_hangs(tmp_path: Path) -> N
 
 def test_programs_that_make_the_bucket_at_the_same_time_all_have_it(tmp_path: Path) -> None:
     with running_s3(tmp_path) as server:
-        settings = SharedSettings(
-            s3_endpoint=server.url, s3_access_key=ACCESS_KEY, s3_secret_key=SECRET_KEY, s3_bucket="one-for-all"
-        )
+        settings = s3_settings(server, "one-for-all")
         stores = [Objects(settings) for _ in range(8)]
         with ThreadPoolExecutor(len(stores)) as pool:
             list(pool.map(Objects.ensure_bucket, stores))

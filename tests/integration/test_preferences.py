@@ -19,7 +19,6 @@ from ratchet.bus.message import named_id
 from ratchet.bus.testing import eventually
 from ratchet.contract import Feedback, Message, Trajectory
 from ratchet.contract.snapshot import LabelRow, PairRow
-from ratchet.contract.state import POLICIES, PolicyVersion, Route, ServedPolicy
 from ratchet.datasets.parquet import arrow_schema
 from ratchet.importers.base import ImportOptions
 from ratchet.importers.importing import import_file, read_records
@@ -50,7 +49,7 @@ from tests.support.preferences import tried, tries
 from tests.support.real_data import AIRLINE, needs_real_data
 from tests.support.running import connected, migrated, prepared_objects, running_app
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
-from tests.support.training import after, changed
+from tests.support.training import changed, promote, registered
 
 
 @pytest.fixture
@@ -181,28 +180,9 @@ async def test_too_few_pairs_and_pairs_that_the_lineage_has_learned_from_are_ref
             job = await workshop.ask(algorithm="dpo")
             learned = (await workshop.dispatched(job["training_job_id"])).request.training_config.dataset.snapshot
             assert learned is not None
-            await serve(bus, learned.digest)
+            await promote(bus, registered(1, stage="stable", dataset_digest=learned.digest))
             reason = await refused(workshop, algorithm="dpo")
             assert reason.endswith("consumed_by_lineage 7")
-
-
-async def serve(bus: Bus, dataset_digest: str) -> None:
-    """Make a policy that learned from the snapshot the role's stable one."""
-    policy = PolicyVersion(
-        role=ROLE,
-        version=1,
-        name=f"{ROLE}@1-dddddddd",
-        digest="d" * 64,
-        uri="s3://b/policies/1.json",
-        kind="adapter",
-        base_model="org/model",
-        created_at=after(0),
-        stage="stable",
-        dataset_digest=dataset_digest,
-    )
-    await bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.1", policy)
-    served = ServedPolicy(version=1, name=policy.name, digest=policy.digest)
-    await bus.bucket(POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served, next_version=2))
 
 
 async def test_thumbs_become_labels_with_the_trajectories_that_they_judge(

@@ -75,9 +75,7 @@ async def there(shared: SharedSettings, number: int) -> None:
         await eventually(all_there)
 
 
-async def test_pairs_are_derived_added_listed_and_exported(
-    shared_settings: SharedSettings, bus: Bus, ratchet: Shell, tmp_path: Path
-) -> None:
+async def test_pairs_are_derived_once(shared_settings: SharedSettings, bus: Bus, ratchet: Shell) -> None:
     async with stored(shared_settings, bus, tries()):
         dry = await ratchet.json("preferences", "derive", "--dry-run")
         assert (dry["dry_run"], dry["report"]["pairs"], dry["report"]["done"]["published"]) == (True, 7, 7)
@@ -89,6 +87,12 @@ async def test_pairs_are_derived_added_listed_and_exported(
         assert "7 pairs: 0 published, 7 already present" in await ratchet("preferences", "derive")
         assert "no such role: no_such_role" in await ratchet("preferences", "derive", "--role", "no_such_role", code=1)
 
+
+async def test_judgements_are_added_listed_and_exported(
+    shared_settings: SharedSettings, bus: Bus, ratchet: Shell, tmp_path: Path
+) -> None:
+    async with stored(shared_settings, bus, tries()):
+        await ratchet("preferences", "derive")
         choice = ("preferences", "add", "--role", ROLE, "--prompt", "Where?", "--a", "Here.", "--b", "There.")
         assert "tie" in await ratchet(*choice, "--choice", "tie", code=2)
         await ratchet(*choice, "--choice", "b", "--rater", "reviewer-7", "--confidence", "0.7")
@@ -103,20 +107,27 @@ async def test_pairs_are_derived_added_listed_and_exported(
         assert [bad["line"] for bad in added["report"]["bad"]] == [2, 3]
         assert added["report"]["done"]["published"] == 1
         await there(shared_settings, 10)
+        await check_listed(ratchet)
+        await check_exported(ratchet, tmp_path / "all.jsonl")
 
-        listed = await ratchet.json("preferences", "list", "--source", "human", "--limit", "2")
-        assert [one["prompt"] for one in listed["preferences"]] == ["When?", "Who?"]
-        assert listed["preferences"][1]["chosen"] == "Write to [REDACTED:email]."
-        assert {(count["rater"], count["number"]) for count in listed["counts"]} == {("reviewer-7", 1), (None, 2)}
-        assert "reviewer-7" in await ratchet("preferences", "list")
 
-        exported = tmp_path / "all.jsonl"
-        assert (await ratchet.json("preferences", "export", str(exported)))["added"] == 10
-        again = await ratchet.json("preferences", "export", str(exported))
-        assert (again["added"], again["present"]) == (0, 10)
-        assert len(exported.read_text().splitlines()) == 10
-        back = await ratchet.json("preferences", "add", "--file", str(exported))
-        assert (back["report"]["done"]["published"], back["report"]["done"]["present"]) == (0, 10)
+async def check_listed(ratchet: Shell) -> None:
+    """The newest judgements come first, without the address in an answer, and are counted by rater."""
+    listed = await ratchet.json("preferences", "list", "--source", "human", "--limit", "2")
+    assert [one["prompt"] for one in listed["preferences"]] == ["When?", "Who?"]
+    assert listed["preferences"][1]["chosen"] == "Write to [REDACTED:email]."
+    assert {(count["rater"], count["number"]) for count in listed["counts"]} == {("reviewer-7", 1), (None, 2)}
+    assert "reviewer-7" in await ratchet("preferences", "list")
+
+
+async def check_exported(ratchet: Shell, exported: Path) -> None:
+    """A second export adds nothing to the file, and its pairs are not added again."""
+    assert (await ratchet.json("preferences", "export", str(exported)))["added"] == 10
+    again = await ratchet.json("preferences", "export", str(exported))
+    assert (again["added"], again["present"]) == (0, 10)
+    assert len((await asyncio.to_thread(exported.read_text)).splitlines()) == 10
+    back = await ratchet.json("preferences", "add", "--file", str(exported))
+    assert (back["report"]["done"]["published"], back["report"]["done"]["present"]) == (0, 10)
 
 
 async def test_a_snapshot_is_previewed_shown_and_exported(

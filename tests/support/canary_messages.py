@@ -1,4 +1,4 @@
-"""Simulated rollouts through the fold of messages: agents that ask again, messages twice, second thoughts, restarts.
+"""Simulated rollouts through the fold of messages: retries of agents, repeated messages, revised rewards, restarts.
 
 `canary_simulation` plays many rollouts at once on arrays, behind the fold. Here each rollout is played by itself, from
 messages through `LiveStatistics` to the verdict, with everything around the outcomes that may go wrong and must change

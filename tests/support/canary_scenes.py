@@ -1,4 +1,4 @@
-"""Worlds in which a canary must not be rolled back, must not be promoted, or must be caught: what `play` plays.
+"""Scenes for `play`: a canary must not be rolled back, must not be promoted, or must be caught.
 
 A canary may be rolled back falsely only where no metric is worse than its margin, given everything that started before.
 Failure rates are those of the worlds' names; the margin is .05 (latency .1), as in the product's settings.

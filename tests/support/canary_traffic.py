@@ -1,4 +1,4 @@
-"""What surrounds the deployer in integration tests: a small engine, finished jobs, and traffic through the broker."""
+"""A small engine, finished jobs, and traffic through the broker, for integration tests of the deployer."""
 
 from __future__ import annotations
 

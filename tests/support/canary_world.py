@@ -1,4 +1,4 @@
-"""A role with two policies, its gateway and its judge, in memory: what a rollout controller meets."""
+"""A role with two policies, its gateway and its judge, in memory: the surroundings of a rollout controller."""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""Command lines for every command of the parser, with an odd value in the place of each argument and option."""
+"""Commands as an operator types them: one in a process of its own, and odd lines for every command."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,8 +29,21 @@ HARMLESS = {("up",): ["--dry-run", "--free-ports"]}
 """Added to a command that would otherwise start something."""
 
 
+def ratchet(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; its environment holds no setting but those of `env`."""
+    plain = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    return subprocess.run(
+        [sys.executable, "-m", "ratchet.cli", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env={**plain, **env},
+    )
+
+
 def lines(words: tuple[str, ...], command: Any, odd: str) -> Iterator[list[str]]:
-    """The command line with every argument odd, then with each of its options odd."""
+    """The command with an odd value for every argument, then for each of its options."""
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     start = [*words, *HARMLESS.get(words, [])]
     yield [*start, "--", *(odd for _ in arguments)]

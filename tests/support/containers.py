@@ -1,4 +1,4 @@
-"""The same servers as containers of the images that docker-compose.yml names: `RATCHET_TEST_SERVERS=containers`.
+"""The real servers as containers of the images that docker-compose.yml names: `RATCHET_TEST_SERVERS=containers`.
 
 Definitions are plain values; only `running_container` talks to a container engine.
 """

@@ -1,4 +1,4 @@
-"""Reads the contracts as files: schemas, examples, and a second validator to compare with."""
+"""The contracts as files: schemas, examples, and a second validator to compare with."""
 
 from __future__ import annotations
 

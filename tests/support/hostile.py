@@ -1,4 +1,4 @@
-"""Messages that no sender should send, and some will: broken bodies and odd headers, the same ones every time."""
+"""Messages that no sender should send: broken bodies and odd headers, the same ones every time."""
 
 from __future__ import annotations
 

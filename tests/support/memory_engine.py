@@ -1,4 +1,4 @@
-"""The engine that the deployer's gates need, in memory: the reference for any other one."""
+"""The engine that the deployer's gates need, in memory: the reference for every other engine."""
 
 from __future__ import annotations
 

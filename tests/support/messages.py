@@ -1,4 +1,4 @@
-"""Small believable messages for tests."""
+"""Small plausible messages: a trajectory, its turns and its end."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Tries of the same tasks that end well and badly, as facts for tests of preferences."""
+"""Facts for tests of preferences: tries of the same tasks that end well and badly, and judgements of raters."""
 
 from __future__ import annotations
 
 from ratchet.bus.message import named_id
-from ratchet.contract import Message
+from ratchet.contract import Message, Preference
 from ratchet.contract.trajectory import Action, Observation, TaskContext, TrajectoryTurn, TurnResult
 from tests.support.coordinator import ROLE
 from tests.support.training import after, changed, reward, trajectory
@@ -39,3 +39,16 @@ def tries(role: str = ROLE) -> list[Message]:
         facts += tried(f"bad {number}", "I do not know.", 0.1, task=f"task {number}", number=number, role=role)
     facts += tried("again", "It is in the annex.", 0.9, task="task 0", number=99, role=role)
     return facts
+
+
+def preferred(name: object, source: str = "human", rater: str | None = None) -> Preference:
+    """One answer about a parcel preferred over another."""
+    return Preference(
+        preference_id=named_id("preference", name),
+        prompt=f"Where is parcel {name}?",
+        chosen="On its way.",
+        rejected="No idea.",
+        source=source,
+        role=ROLE,
+        rater=rater,
+    )

@@ -1,4 +1,4 @@
-"""In-memory stand-ins for what the reward computer reads, and a world in which its messages race."""
+"""Facts and states in memory for the reward computer, and a world in which its messages race."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random JSON that a schema takes, for property tests. Knows the keywords that our schemas use and no others."""
+"""Random JSON that a schema takes, for property tests: it knows the keywords that our schemas use and no others."""
 
 from __future__ import annotations
 

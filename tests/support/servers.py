@@ -159,16 +159,21 @@ def shared_settings(nats: Server, clickhouse: Server, s3: Server, tmp_path: Path
     Streams, buckets and tables are not made yet: `Bus.ensure_streams`, `Objects.ensure_bucket`, `Warehouse.migrate`.
     """
     name = f"t{next(_numbers)}{uuid.uuid4().hex[:8]}"
-    return SharedSettings(
+    return s3_settings(
+        s3,
+        name,
         nats_url=nats.url,
         clickhouse_url=clickhouse.url,
         clickhouse_database=name,
-        s3_endpoint=s3.url,
-        s3_access_key=ACCESS_KEY,
-        s3_secret_key=SECRET_KEY,
-        s3_bucket=name,
         data_dir=tmp_path / "data",
         health_port=0,
+    )
+
+
+def s3_settings(s3: Server, bucket: str, **others: Any) -> SharedSettings:
+    """Settings for a bucket of the object store; `others` are further settings."""
+    return SharedSettings(
+        s3_endpoint=s3.url, s3_access_key=ACCESS_KEY, s3_secret_key=SECRET_KEY, s3_bucket=bucket, **others
     )
 
 

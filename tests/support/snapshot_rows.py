@@ -1,4 +1,4 @@
-"""Rows, files and manifests of snapshots, with plain values for what a test does not care about."""
+"""Rows, files and manifests of snapshots, with plain values for members that a test does not name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preferences of a parrot: repeating the colour is better than naming another one. For tests of `dpo` and `kto`."""
+"""Preferences of a parrot, for tests of `dpo` and `kto`: repeating the colour is better than naming another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builders of training requests, jobs, turns and trajectories for tests of the coordinator."""
+"""Builders of training requests, jobs, policies, turns and trajectories for tests of the coordinator."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
+from ratchet.bus.connection import Bus
 from ratchet.bus.message import named_id
 from ratchet.bus.received import Received
 from ratchet.contract.reward import Reward, RewardComponent, RewardFunction, RewardMetadata
-from ratchet.contract.state import Job
+from ratchet.contract.state import POLICIES, Job, PolicyVersion, Route, ServedPolicy
 from ratchet.contract.training import (
     Dataset,
     DatasetFilter,
@@ -71,6 +72,30 @@ def job(name: str = "job", *, state: str = "queued", attempt: int = 1, announced
     fresh = accept(asked, pool="default", counted=Counted(), now=changes.pop("created_at", NOON))
     announcement = f"{attempt}:{state}" if announced else None
     return msgspec.structs.replace(fresh, state=state, attempt=attempt, announced=announcement, **changes)
+
+
+def registered(version: int, **changes: Any) -> PolicyVersion:
+    """A registered adapter of the role `support`."""
+    values: dict[str, Any] = {
+        "role": "support",
+        "version": version,
+        "name": f"support@{version}-dddddddd",
+        "digest": "d" * 64,
+        "uri": f"s3://b/policies/{version}.json",
+        "kind": "adapter",
+        "base_model": "org/model",
+        "created_at": after(version),
+        "stage": "registered",
+    }
+    return PolicyVersion(**{**values, **changes})
+
+
+async def promote(bus: Bus, policy: PolicyVersion) -> None:
+    """Register a policy and make it the role's stable one."""
+    await bus.bucket(POLICIES, PolicyVersion).put(f"{policy.role}.{policy.version}", policy)
+    served = ServedPolicy(version=policy.version, name=policy.name, digest=policy.digest)
+    route = Route(role=policy.role, stable=served, next_version=policy.version + 1)
+    await bus.bucket(POLICIES, Route).put(policy.role, route)
 
 
 def received(dispatch: TrainingDispatch) -> Received[TrainingDispatch]:
