@@ -11,15 +11,12 @@ from ratchet.rules.chat import chat_messages
 from ratchet.service.settings import SharedSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
+from tests.support.fake_engine import TOOLS, tool_call
 from tests.support.gateway_scene import ROLE, Scene, scene
 from tests.support.running import http_client, migrated, prepared_objects, running_app
 from tests.support.servers import RunningServer
 
-PARAMETERS = {"type": "object", "properties": {"order_id": {"type": "string"}}}
-TOOLS: list[Any] = [{"type": "function", "function": {"name": "look_up", "parameters": PARAMETERS}}]
-CALLED: list[Any] = [
-    {"id": "call_x", "type": "function", "function": {"name": "look_up", "arguments": '{"order_id":"K47"}'}}
-]
+CALLED = [tool_call("call_x")]
 
 
 async def test_a_run_known_only_by_its_base_url_is_assembled(

@@ -32,12 +32,11 @@ from tests.support.engine_process import (
     publish_for_role,
     running_engine,
 )
+from tests.support.fake_engine import TOOLS
 from tests.support.running import connected, http_client, running_app
 from tests.support.servers import RunningServer, s3_settings
 
 ROLE = "helpdesk"
-PARAMETERS = {"type": "object", "properties": {"order_id": {"type": "string"}}}
-TOOLS: list[Any] = [{"type": "function", "function": {"name": "look_up", "parameters": PARAMETERS}}]
 OPENING: list[Any] = [
     {"role": "system", "content": "You are a kind help desk clerk."},
     {"role": "user", "content": "where is my order K47"},

@@ -18,6 +18,7 @@ import litellm
 
 from ratchet.bus.testing import eventually
 from ratchet.contract import Turn
+from tests.support.fake_engine import TOOLS, tool_call
 from tests.support.gateway_scene import ROLE, Scene, scene
 from tests.support.servers import RunningServer
 
@@ -27,11 +28,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 HI: list[Any] = [{"role": "user", "content": "where is it?"}]
-PARAMETERS = {"type": "object", "properties": {"order_id": {"type": "string"}}}
-TOOLS: list[Any] = [{"type": "function", "function": {"name": "look_up", "parameters": PARAMETERS}}]
-CALLED: list[Any] = [
-    {"id": "call_a", "type": "function", "function": {"name": "look_up", "arguments": '{"order_id": "K47-2026"}'}}
-]
+CALLED = [tool_call("call_a")]
 
 
 @asynccontextmanager

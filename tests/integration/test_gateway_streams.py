@@ -12,17 +12,13 @@ import pytest
 
 from ratchet.bus.testing import eventually
 from ratchet.contract import Turn
+from tests.support.fake_engine import TOOLS, tool_call
 from tests.support.gateway_scene import ROLE, Scene, scene, version
 from tests.support.running import http_client
 from tests.support.servers import RunningServer
 
 HI: list[Any] = [{"role": "user", "content": "where is it?"}]
-PARAMETERS = {"type": "object", "properties": {"order_id": {"type": "string"}}}
-TOOLS: list[Any] = [{"type": "function", "function": {"name": "look_up", "parameters": PARAMETERS}}]
-CALLED: list[Any] = [
-    {"id": "call_a", "type": "function", "function": {"name": "look_up", "arguments": '{"order_id": "K47-2026"}'}},
-    {"id": "call_b", "type": "function", "function": {"name": "look_up", "arguments": "{}"}},
-]
+CALLED: list[Any] = [tool_call("call_a"), tool_call("call_b", "{}")]
 
 
 async def test_a_stream_arrives_in_chunks_with_the_headers_of_its_turn(nats: RunningServer, tmp_path: Path) -> None:

@@ -15,6 +15,22 @@ from ratchet.service.http import HttpServer
 from ratchet.service.problems import HttpError
 from tests.support.running import running
 
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "parameters": {"type": "object", "properties": {"order_id": {"type": "string"}}},
+        },
+    }
+]
+"""The tool that agents of the tests offer."""
+
+
+def tool_call(call_id: str, arguments: str = '{"order_id": "K47-2026"}') -> dict[str, Any]:
+    """A call of that tool, as a model answers it."""
+    return {"id": call_id, "type": "function", "function": {"name": "look_up", "arguments": arguments}}
+
 
 @dataclass
 class FakeEngine:

@@ -16,6 +16,21 @@ def sealed(body: bytes = b"{}", cause: Received[object] | Cause | None = None) -
     return enveloped(trajectory(), body, source="urn:ratchet:test", schema="urn:s", now=AT, cause=cause)  # type: ignore[arg-type]
 
 
+def delivered() -> Received[object]:
+    """A delivery that causes another event."""
+    return Received(
+        message=trajectory("cause"),
+        subject="s",
+        stream="S",
+        sequence=1,
+        delivered=1,
+        event_id="the-cause",
+        time=AT,
+        correlation_id="the-root",
+        headers={"traceparent": "00-abc-def-01"},
+    )
+
+
 def test_the_first_event_of_a_chain_correlates_with_itself() -> None:
     headers, _ = sealed()
     assert headers["ce-correlationid"] == headers["ce-id"] == trajectory().event_id
@@ -26,18 +41,7 @@ def test_the_first_event_of_a_chain_correlates_with_itself() -> None:
 
 
 def test_a_following_event_names_its_cause_and_keeps_correlation_and_trace() -> None:
-    cause = Received(
-        message=trajectory("cause"),
-        subject="s",
-        stream="S",
-        sequence=1,
-        delivered=1,
-        event_id="the-cause",
-        time=AT,
-        correlation_id="the-root",
-        headers={"traceparent": "00-abc-def-01"},
-    )
-    headers, _ = sealed(cause=cause)
+    headers, _ = sealed(cause=delivered())
     assert headers["ce-causationid"] == "the-cause"
     assert headers["ce-correlationid"] == "the-root"
     assert headers["traceparent"] == "00-abc-def-01"
@@ -45,19 +49,8 @@ def test_a_following_event_names_its_cause_and_keeps_correlation_and_trace() -> 
 
 def test_a_kept_cause_is_the_same_as_its_delivery() -> None:
     kept = Cause(event_id="the-cause", correlation_id="the-root", traceparent="00-abc-def-01")
-    delivered = Received(
-        message=trajectory("cause"),
-        subject="s",
-        stream="S",
-        sequence=1,
-        delivered=1,
-        event_id="the-cause",
-        time=AT,
-        correlation_id="the-root",
-        headers={"traceparent": "00-abc-def-01"},
-    )
-    assert delivered.as_cause() == kept
-    assert sealed(cause=kept) == sealed(cause=delivered)
+    assert delivered().as_cause() == kept
+    assert sealed(cause=kept) == sealed(cause=delivered())
 
 
 @pytest.mark.parametrize("size", [0, 1, COMPRESS_ABOVE, COMPRESS_ABOVE + 1, 3_000_000])
