@@ -64,7 +64,7 @@ def test_every_body_of_a_control_api_has_an_example(service: str) -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_an_example_keeps_its_schema_and_is_what_its_type_reads_and_writes(path: Path) -> None:
+def test_an_example_keeps_its_schema_and_survives_its_type(path: Path) -> None:
     service, name = path.parent.name, path.stem
     schemas = document(service)["components"]["schemas"]
     kind = KINDS[name]
@@ -112,7 +112,7 @@ def test_a_recorded_interface_holds_every_rule() -> None:
         (["properties", "deployer", "properties"], {"GET /v1/more": {"type": "object"}}, False),
     ],
 )
-def test_an_interface_may_gain_what_is_optional_and_lose_nothing(where: list[str], change: Any, broken: bool) -> None:
+def test_an_interface_may_gain_optional_members_and_lose_none(where: list[str], change: Any, broken: bool) -> None:
     changed = copy.deepcopy(TODAY)
     part = changed
     for name in where:

@@ -142,7 +142,7 @@ async def test_messages_that_wait_for_others_do_not_keep_the_others_away(setting
     assert handled == ["session-go"]
 
 
-async def test_a_batch_is_bounded_in_what_its_bodies_unpack_to(settings: SharedSettings) -> None:
+async def test_a_batch_is_bounded_in_the_unpacked_size_of_its_bodies(settings: SharedSettings) -> None:
     sizes: list[int] = []
 
     async def handle(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:

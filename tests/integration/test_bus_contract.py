@@ -448,7 +448,7 @@ async def test_a_worker_takes_the_jobs_of_its_depot_and_done_jobs_are_gone(conne
     assert taken == [("north", 1), ("north", 2)]
 
 
-async def test_two_processes_share_what_one_consumer_gets(connect: Connect) -> None:
+async def test_two_processes_share_the_messages_of_one_consumer(connect: Connect) -> None:
     taken: list[int] = []
 
     async def take(received: Received[Order]) -> Sequence[Message]:
@@ -487,7 +487,7 @@ class _Floor(msgspec.Struct):
 
 
 class _Info(msgspec.Struct):
-    """What the broker reports about a consumer, or its error when there is no such consumer."""
+    """The broker's report on a consumer, or its error when there is no such consumer."""
 
     num_pending: int = 0
     num_ack_pending: int = 0

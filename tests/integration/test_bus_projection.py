@@ -146,7 +146,7 @@ async def test_a_stream_that_was_made_anew_is_noticed_by_a_projection_that_start
 async def test_a_stream_restored_from_an_older_copy_is_noticed_although_its_creation_time_is_the_same(
     settings: SharedSettings,
 ) -> None:
-    """As one that was restored from an older copy: it was made when it was, and ends before what is folded."""
+    """Its creation time stays, and it ends before the last folded message."""
     async with connected(settings) as bus:
         async with running(projection := sessions(bus)):
             await publish(bus, "abc")

@@ -18,7 +18,7 @@ def behind(read: Read) -> bool:
     return read.batch.as_of < read.batch.read_until
 
 
-async def test_outcomes_are_known_until_what_the_reward_computer_has_acknowledged(
+async def test_outcomes_are_known_up_to_the_reward_computers_last_acknowledged_message(
     shared_settings: SharedSettings,
 ) -> None:
     async with connected(shared_settings) as bus:

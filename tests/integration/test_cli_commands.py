@@ -111,7 +111,7 @@ def test_an_import_is_counted_once_and_keeps_its_role(directory: Path) -> None:
 
 
 def completed(typed: str, directory: Path) -> list[str]:
-    """What bash would offer for the word that is being typed."""
+    """The completions that bash would offer for the last word."""
     words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1), "_RATCHET_COMPLETE": "complete_bash"}
     script = "from ratchet.cli.__main__ import main; raise SystemExit(main())"
     done = subprocess.run(
@@ -141,7 +141,7 @@ def test_an_unknown_role_is_the_same_line_everywhere(directory: Path) -> None:
         assert (done.returncode, done.stderr) == (1, "ratchet: no such role: no_such_role; known: airline\n"), line
 
 
-def test_every_listing_is_an_object_that_names_what_it_lists(directory: Path) -> None:
+def test_every_listing_is_an_object_with_a_named_list(directory: Path) -> None:
     listings = {
         "jobs": "jobs",
         "trajectories list": "trajectories",
@@ -156,7 +156,7 @@ def test_every_listing_is_an_object_that_names_what_it_lists(directory: Path) ->
         assert isinstance(json.loads(ratchet(*words.split(), "--json", *where).stdout)[name], list), words
 
 
-def test_json_is_what_the_service_answers(directory: Path) -> None:
+def test_json_output_is_the_answer_of_the_service(directory: Path) -> None:
     env = json.loads(ratchet("env", "--json", "--dir", str(directory)).stdout)
     job = asked(directory, "--set", "learning_rate=1e-5", "--set", "lora.r=8")["training_job_id"]
     for words, service, path in (

@@ -319,7 +319,7 @@ async def test_a_broker_that_gives_sequences_out_again_loses_nothing(
         assert lives[0]["n"] == 2
 
 
-async def test_a_stream_that_fills_by_bytes_is_trimmed_to_the_mark_of_what_every_reader_has(
+async def test_a_stream_that_fills_by_bytes_is_trimmed_up_to_its_slowest_reader(
     shared_settings: SharedSettings,
 ) -> None:
     alone = {"absent_readers": ["reward_computer"], "trim_keep_s": 0.0}
@@ -480,7 +480,7 @@ def _noise(size: int, seed: int) -> str:
 
 
 async def _publish_when_there_is_room(bus: Bus, messages: list[Trajectory]) -> None:
-    """As a producer with a spool does: what the stream refuses is published again."""
+    """Publish as a producer with a spool does: again, when the stream refuses."""
 
     async def published() -> bool:
         try:

@@ -173,7 +173,7 @@ async def test_the_same_request_twice_is_one_job(shared_settings: SharedSettings
         assert len(await known()) == 2
 
 
-async def test_slots_are_not_exceeded_and_priority_decides_who_is_next(
+async def test_slots_are_not_exceeded_and_the_job_with_the_highest_priority_is_next(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     facts = played("one", 0.5)

@@ -116,7 +116,7 @@ async def scene(nats: RunningServer, engine: RunningServer, published: Published
                 yield Scene(client, bus)
 
 
-async def test_a_learner_gets_back_exactly_what_the_policy_saw_and_drew(
+async def test_a_learner_gets_back_exactly_the_tokens_that_the_policy_saw_and_drew(
     nats: RunningServer, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
     async with scene(nats, engine, published, tmp_path) as here:
@@ -162,7 +162,7 @@ async def test_calls_that_no_learner_may_use_carry_the_reason(
         assert reasons == ["greedy", "top_p", "top_k"]
 
 
-async def test_a_pinned_version_answers_and_the_agent_sees_only_what_it_asked_for(
+async def test_a_pinned_version_answers_with_the_members_that_the_agent_asked_for(
     nats: RunningServer, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
     async with scene(nats, engine, published, tmp_path) as here:

@@ -183,7 +183,7 @@ def test_errors_carry_the_code_of_clickhouse(client: Any, sql: str, code: int) -
 
 
 def test_an_error_while_rows_are_written_is_reported_and_nothing_is_inserted(client: Any) -> None:
-    """As a full disk does: the rows could be read, and cannot be stored."""
+    """The server can read the rows and cannot store them, as on a full disk."""
     client.command("CREATE TABLE bounded (a UInt64, CONSTRAINT small CHECK a < 10) ENGINE = MergeTree ORDER BY a")
     with pytest.raises(DatabaseError, match="469"):
         client.insert("bounded", [[1], [100]], column_names=["a"])

@@ -60,7 +60,7 @@ class _Saved:
     record: Rollout
     chunks: bytes = b"[]"
     unread: list[Event] = field(default_factory=list[Event])
-    """What came after the record."""
+    """The events after the record."""
 
 
 def scheduled(record: Rollout, rules: Rules) -> Rollout:

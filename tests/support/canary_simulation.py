@@ -48,7 +48,7 @@ AT_ONCE = 50
 
 @dataclass(frozen=True)
 class Lives:
-    """What would become of every trajectory on either arm, [R, n, 2]; times are seconds after its start."""
+    """Both potential outcomes of every trajectory, [R, n, 2]; times are seconds after its start."""
 
     failed: Flags
     known_s: Floats
@@ -206,7 +206,7 @@ class _Play:
         return self.tests.evaluate(self.state, cohorts, [self.tests.products(cohort) for cohort in cohorts])
 
     def _cohort(self, first: int, after: int, now: float) -> Cohort:
-        """What is known at `now` of trajectories `first` to `after`."""
+        """The outcomes of trajectories `first` to `after` that are known at `now`."""
         rows = slice(first, after)
         canary, horizon = self.canary[:, rows], self.scene.horizon_s
         own = {name: self._own(name, rows) for name in Lives.__dataclass_fields__}
@@ -245,7 +245,7 @@ class _Play:
         return np.where((reported_s >= begins) & (reported_s < ends), ends, reported_s)
 
     def _own(self, name: str, rows: slice) -> np.ndarray:
-        """What happens on the arm that was drawn."""
+        """The values of the arm that was drawn."""
         both = getattr(self.lives, name)[:, rows]
         return np.where(self.canary[:, rows], both[..., 1], both[..., 0])
 

@@ -135,7 +135,7 @@ class FakeLead:
 
 @dataclass
 class FakeTraffic:
-    """So many trajectories have started in the last day."""
+    """`per_day` trajectories have started in the last day."""
 
     per_day: int = 0
 

@@ -50,7 +50,7 @@ def inline(path: Path, text: str) -> Iterator[Mention]:
 
 
 def complaint(line: str) -> str | None:
-    """What the parser rejects in a command line; None when it accepts all of it."""
+    """The reason why the parser rejects a command line; None when it accepts it."""
     words = _words(line)
     if "|" in (alternatives := words[2] if len(words) > 2 else ""):
         problems = (complaint(shlex.join([*words[:2], one, *words[3:]])) for one in alternatives.split("|"))

@@ -96,7 +96,7 @@ def running_engine(shared: SharedSettings, scratch: Path, **env: str) -> Iterato
 def logprobs_by_transformers(
     published: Published, prompt: list[int], output: list[int], *, adapted: bool, temperature: float = 1.0
 ) -> list[float]:
-    """What the model itself computes, without engine, cache or merge."""
+    """The log-probabilities of the model itself, without engine, cache or merge."""
     model: Any = AutoModelForCausalLM.from_pretrained(published.directory)
     if adapted:
         model = PeftModel.from_pretrained(model, str(published.adapter_directory))

@@ -45,7 +45,7 @@ HOSTILE_TEXTS = [
     "{" + '"' * 50_000,
     '{"a": "' + "\\" * 50_001,
 ]
-"""What a model can answer, or an agent can be given: each of them valid Unicode, none of them good."""
+"""Texts that a model may answer or an agent may get: valid Unicode, broken content."""
 OFF_UNICODE = ["\ud800", "ok \udc80 ok", '{"a": "\udfff"}']
 """Text that Python can hold and no JSON can (`surrogateescape`)."""
 
@@ -57,7 +57,7 @@ DAMAGED_JSON = [
     b'{"kind": "x", "beside": ' + b"[" * 100_000,
     b"\x00" * 100,
 ]
-"""What a disk or an object store may give back in the place of an object with the member `kind`."""
+"""Bytes that a disk or an object store may return in the place of an object with the member `kind`."""
 
 HEADERS: list[dict[str, str]] = [
     {},

@@ -37,7 +37,7 @@ class Asked:
     """Bytes of the body that are sent before the client goes away; all, and it waits for the answer, when absent."""
 
     def raw(self, host: str) -> bytes:
-        """What goes over the wire."""
+        """The bytes of the request."""
         headers = {"host": host, "connection": "close", "content-length": str(len(self.body)), **self.headers}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return f"{self.method} {self.path} HTTP/1.1\r\n{lines}\r\n".encode() + self.body[: self.kept]

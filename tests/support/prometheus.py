@@ -17,7 +17,7 @@ from tests.support.running import http_client
 from tests.support.servers import running
 
 UNPACKED = REPOSITORY / ".venv/debian/usr/bin/prometheus"
-"""What `make prometheus` unpacks."""
+"""The program that `make prometheus` unpacks."""
 BINARY = shutil.which("prometheus") or (str(UNPACKED) if UNPACKED.exists() else None)
 """None where there is no Prometheus."""
 

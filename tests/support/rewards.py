@@ -52,7 +52,7 @@ def received(message: Message, sequence: int = 1, delivered: int = 1) -> Receive
 
 
 class StoredFacts:
-    """What ClickHouse holds: the first row of every event id. `meanwhile` runs before each read."""
+    """The rows of ClickHouse: the first one of every event id. `meanwhile` runs before each read."""
 
     def __init__(self, meanwhile: Callable[[], Any] | None = None) -> None:
         self._rows: dict[str, dict[str, Message]] = defaultdict(dict)

@@ -23,7 +23,7 @@ PARAMETERS = {
     "projection": "[a-z-]+",
     "uuid": "[0-9a-f-]{36}",
 }
-"""What a parameter of a key looks like; others are one token."""
+"""The pattern of each parameter of a key; every other parameter is one token."""
 
 
 async def check_buckets(bus: Bus, *names: str) -> set[str]:

@@ -114,7 +114,7 @@ async def test_every_caller_learns_why_its_message_was_not_stored(stream: Stream
 
 
 @pytest.mark.parametrize("atomic", [True, False])
-async def test_a_lost_connection_fails_at_once_what_was_sent_and_what_waits(atomic: bool) -> None:
+async def test_a_lost_connection_fails_sent_and_waiting_messages_at_once(atomic: bool) -> None:
     stream = Stream(answering=asyncio.Event())
     publisher = Publisher(stream, "S", atomic=atomic)  # type: ignore[arg-type]
     sent = [sending(f"m{n}") for n in range(MAX_BATCH + 1)]  # one more than a batch takes

@@ -126,7 +126,7 @@ async def test_an_altered_frame_is_not_published(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "payload", [b"\x93\xa1\xff\x80\xc4\x00", b"\x91" * 100_000, b"", b"\x93\xa1x\x80"], ids=lambda one: repr(one[:8])
 )
-async def test_a_whole_frame_that_is_no_record_costs_nothing_else(tmp_path: Path, payload: bytes) -> None:
+async def test_a_whole_frame_without_a_record_costs_no_other_record(tmp_path: Path, payload: bytes) -> None:
     spool = Spool(tmp_path, ROOM)
     spool.append(record(0))
     spool.close()

@@ -61,12 +61,12 @@ def undeclared(folder: Path, known: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("service", sorted(path.name for path in (REPOSITORY / "services/ratchet").glob("[!_]*/")))
-def test_a_service_imports_what_the_base_or_its_extra_declares(service: str) -> None:
+def test_a_service_imports_packages_of_the_base_or_of_its_extra(service: str) -> None:
     extras = [EXTRAS[service]] if service in EXTRAS else []
 
     assert undeclared(REPOSITORY / "services/ratchet" / service, declared(*extras)) == set()
 
 
 @pytest.mark.parametrize("folder", ["tests", "examples", "tools"])
-def test_everything_else_imports_what_some_extra_declares(folder: str) -> None:
+def test_everything_else_imports_declared_packages(folder: str) -> None:
     assert undeclared(REPOSITORY / folder, declared(*PROJECT["optional-dependencies"])) == set()

@@ -17,7 +17,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_secret_is_filled_and_none_twice(folder: Path) -> None:
+def test_every_secret_is_filled_with_a_value_of_its_own(folder: Path) -> None:
     main(folder)
 
     example = assignments((folder / ".env.example").read_text())
