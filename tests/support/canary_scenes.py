@@ -214,4 +214,4 @@ FALSE_PROMOTIONS: dict[str, Scene] = {
 LIMITS: dict[str, Scene] = {
     "silent collector, slower canary": Scene(unassembled(600, 500, seconds=(60, 300))),
 }
-"""Not promised: trajectories that the collector assembles after the horizon count as missing, against the slower arm."""
+"""Not promised: a trajectory that is assembled after the horizon counts as missing, against the slower arm."""
