@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,7 +107,7 @@ def test_a_drill_names_its_order_copies_facts_and_tells_no_rule() -> None:
     assert {chat[3]["tool_calls"][0]["function"]["name"] for chat in chats} == set(TOOLS)
 
 
-def test_the_base_model_is_written_as_transformers_expects_it(tmp_path) -> None:
+def test_the_base_model_is_written_as_transformers_expects_it(tmp_path: Path) -> None:
     write_base_model(tmp_path, 0, Shape())
     config = json.loads((tmp_path / "config.json").read_text())
     tokenizer = json.loads((tmp_path / "tokenizer_config.json").read_text())
