@@ -43,7 +43,9 @@ def http_app(
         reasons = await Health("rl_coordinator", starting=None, checks=checks).reasons()
         return 503 if reasons else 200, HealthOut(status="degraded" if reasons else "ok", reasons=reasons)
 
-    api.route("GET", "/health", health, tag="health", answers={200: "All does.", 503: "Something does not."})
+    api.route(
+        "GET", "/health", health, tag="health", answers={200: "Everything answers.", 503: "Something does not answer."}
+    )
     JobRoutes(jobs, now).add_to(api)
     ModelRoutes(registry, jobs, now).add_to(api)
     StatusRoutes(jobs, registry, triggers, now).add_to(api)

@@ -1,7 +1,7 @@
 """A request for training as the HTTP API takes it: the strict schema of the message, without the nesting.
 
-Closed and strictly typed: a misspelt setting is refused, not ignored. What the schema does not say (defaults, and what
-only this API means by a member) stands in `JobIn`.
+Closed and strictly typed: a misspelt setting is refused, not ignored. `JobIn` adds what the schema leaves open:
+defaults, and meanings that a member has in this API only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ratchet.service.control_api import Body
 from ratchet.service.openapi import Schema, components, plain_components, reference
 
 PROBLEMS = 10
-"""Most problems of one body that are named."""
+"""So many problems of one body are named at most."""
 
 
 def training_request(job: JobIn, job_id: str, now: datetime) -> TrainingRequest:
@@ -79,7 +79,7 @@ def job_schemas(strict: Schema, stated_by_types: Mapping[str, Schema]) -> dict[s
     top = strict["properties"]
     stated = {**top["metadata"]["properties"], **top, **top["training_config"]["properties"]}
     members = {name: stated[name] for name in JobIn.__struct_fields__}
-    members["algorithm"] = {"type": "string"}  # the installation decides which there are, and says why it refuses one
+    members["algorithm"] = {"type": "string"}  # an installation has its own, and refuses others
     members["base_model"] = {**members["base_model"], "minLength": 1}
     whole = {"type": "object", "additionalProperties": False, "required": ["algorithm"], "properties": members}
     _name_objects(JobIn.__name__, whole, strict["$defs"], schemas)
@@ -116,7 +116,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _problem(error: jsonschema_rs.ValidationError) -> tuple[str, str]:
-    """Where it is and what is wrong; a member that is missing or not known counts as the place."""
+    """The member that is wrong, and the reason; a member that is missing or unknown counts as the place."""
     place, kind, reason = list(error.instance_path), error.kind, error.message
     if isinstance(kind, jsonschema_rs.ValidationErrorKind.Required):
         place, reason = [*place, kind.property], "is missing"

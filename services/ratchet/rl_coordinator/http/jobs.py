@@ -51,7 +51,7 @@ class AskIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    dry_run: bool = Field(False, description="Only look whether it could work: no job is created or announced.")
+    dry_run: bool = Field(False, description="Only check whether it could work: no job is created or announced.")
 
 
 class JobRoutes:

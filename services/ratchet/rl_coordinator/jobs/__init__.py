@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ratchet.bus.connection import Bus
@@ -25,8 +25,8 @@ from ratchet.datasets.selector import SnapshotSelector
 from ratchet.rl_coordinator.jobs.announcer import Announcer
 from ratchet.rl_coordinator.jobs.clickhouse_counts import Counts
 from ratchet.rl_coordinator.jobs.dispatcher import Dispatcher
-from ratchet.rl_coordinator.jobs.domain import Abilities, Counted
-from ratchet.rl_coordinator.jobs.domain.jobs import Limits
+from ratchet.rl_coordinator.jobs.domain import Abilities
+from ratchet.rl_coordinator.jobs.domain.jobs import CountedOf, Limits
 from ratchet.rl_coordinator.jobs.domain.schedule import Schedule
 from ratchet.rl_coordinator.jobs.exporter import Exporter
 from ratchet.rl_coordinator.jobs.feasibility import Feasibility
@@ -48,7 +48,7 @@ BUCKET = "coordinator"
 """The coordinator's own bucket: here the job of every idempotency key."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Jobs:
     """What can be asked about training jobs, and of them; `components` run for as long as the service does."""
 
@@ -73,15 +73,9 @@ def abilities(settings: Settings) -> Abilities:
 
 
 async def build_jobs(
-    settings: Settings,
-    *,
-    bus: Bus,
-    warehouse: Warehouse,
-    objects: Objects,
-    policies: KvPolicies,
-    counted: Callable[[str], Counted],
+    settings: Settings, *, bus: Bus, warehouse: Warehouse, objects: Objects, policies: KvPolicies, counted: CountedOf
 ) -> Jobs:
-    """Jobs on open connections. `counted`: how many rewards and preferences a role ever had."""
+    """Jobs on open connections."""
     able, schedule = abilities(settings), Schedule(settings.slots, settings.ageing_s)
     store = KvJobs(bus.bucket(JOBS, Job), bus.bucket(BUCKET, str))
     await store.load()
@@ -99,13 +93,7 @@ async def build_jobs(
         tick_s=settings.tick_s,
         retention_s=settings.job_retention_s,
     )
-    selector = SnapshotSelector(
-        Trajectories(warehouse, settings.history_limit, timedelta(days=settings.history_days), bus.now),
-        Preferences(warehouse, settings.history_limit),
-        able.amounts,
-        pairs_per_group=settings.pairs_per_group,
-    )
-    exporter = Exporter(selector=selector, snapshots=snapshots, chunk=settings.chunk, now=bus.now)
+    exporter = _exporter(settings, warehouse, snapshots, bus.now)
     dispatcher = Dispatcher(
         store=store, policies=policies, exporter=exporter, announcer=announcer, schedule=schedule, now=bus.now
     )
@@ -115,4 +103,22 @@ async def build_jobs(
         Periodic(settings.tick_s, reconciler.tick, "reconciler"),
         Periodic(settings.tick_s, dispatcher.tick, "dispatcher"),
     ]
-    return Jobs(intake, store, dispatcher, counts, able, schedule, components)
+    return Jobs(
+        intake=intake,
+        store=store,
+        dispatcher=dispatcher,
+        counts=counts,
+        abilities=able,
+        schedule=schedule,
+        components=components,
+    )
+
+
+def _exporter(settings: Settings, warehouse: Warehouse, snapshots: Snapshots, now: Callable[[], datetime]) -> Exporter:
+    selector = SnapshotSelector(
+        Trajectories(warehouse, settings.history_limit, timedelta(days=settings.history_days), now),
+        Preferences(warehouse, settings.history_limit),
+        abilities(settings).amounts,
+        pairs_per_group=settings.pairs_per_group,
+    )
+    return Exporter(selector=selector, snapshots=snapshots, chunk=settings.chunk, now=now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.message import Cause
@@ -12,7 +12,7 @@ from ratchet.contract.state import Job
 from ratchet.contract.training import TrainingError
 from ratchet.errors import Rejected
 from ratchet.rl_coordinator.jobs.domain import jobs
-from ratchet.rl_coordinator.jobs.domain.jobs import Counted
+from ratchet.rl_coordinator.jobs.domain.jobs import CountedOf
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities, problems
 from ratchet.rl_coordinator.jobs.domain.schedule import Schedule
 from ratchet.rl_coordinator.jobs.feasibility import Feasibility
@@ -30,9 +30,8 @@ class Intake:
         feasibility: Feasibility,
         abilities: Abilities,
         schedule: Schedule,
-        counted: Callable[[str], Counted],
+        counted: CountedOf,
     ) -> None:
-        """`counted`: how many rewards and preferences a role ever had."""
         self._bus = bus
         self._store = store
         self._feasibility = feasibility

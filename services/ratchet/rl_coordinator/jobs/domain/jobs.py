@@ -6,7 +6,7 @@ attempt is not the job's is fenced off: its statuses do not count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -57,6 +57,10 @@ class Counted:
 
     rewarded: int = 0
     preferences: int = 0
+
+
+CountedOf = Callable[[str], Counted]
+"""The counts of a role at this moment."""
 
 
 def learns_from_trajectories(job: Job) -> bool:

@@ -50,11 +50,18 @@ def problems(request: TrainingRequest, abilities: Abilities) -> list[str]:
 
 def config_problems(config: TrainingConfig, abilities: Abilities) -> list[str]:
     """Everything that keeps the configuration from running here."""
-    if config.algorithm in abilities.algorithms:
-        reasons = [*training_problems(config), *_sample_size(config, abilities.amounts)]
-    else:
+    reasons: list[str] = []
+    name, size = config.algorithm, config.dataset.sample_size
+    if name not in abilities.algorithms:
         offered = ", ".join(sorted(abilities.algorithms))
-        reasons = [f"algorithm {config.algorithm!r} is not offered by this installation's workers (offered: {offered})"]
+        reasons.append(f"algorithm {name!r} is not offered by this installation's workers (offered: {offered})")
+    else:
+        reasons += training_problems(config)
+        most, least = abilities.amounts.most, abilities.amounts.least(name)
+        if config.dataset.snapshot is None and size > most:
+            reasons.append(f"dataset.sample_size {size} is more than the {most} that a snapshot is chosen from")
+        if config.dataset.snapshot is None and size < least:
+            reasons.append(f"dataset.sample_size {size}: {name} needs at least {least}")
     return [*reasons, *_source(config), *_selection(config), *_pair_filter(config), *_placement(config)]
 
 
@@ -71,16 +78,6 @@ def _source(config: TrainingConfig) -> Iterator[str]:
     selects = dataset.filter is not None or dataset.reward_transform not in (None, "identity")
     if dataset.snapshot is not None and selects:
         yield "dataset.snapshot is already selected: filter and reward_transform cannot be applied to it"
-
-
-def _sample_size(config: TrainingConfig, amounts: Amounts) -> Iterator[str]:
-    size, least = config.dataset.sample_size, amounts.least(config.algorithm)
-    if config.dataset.snapshot is not None:
-        return
-    if size > amounts.most:
-        yield f"dataset.sample_size {size} is more than the {amounts.most} that a snapshot is chosen from"
-    if size < least:
-        yield f"dataset.sample_size {size}: {config.algorithm} needs at least {least}"
 
 
 def _selection(config: TrainingConfig) -> Iterator[str]:
