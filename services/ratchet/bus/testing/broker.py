@@ -34,6 +34,8 @@ class Faults:
     """The write that fails; None for none."""
     after_effect: bool = False
     """Whether it takes effect before it fails."""
+    half_done: bool = False
+    """Whether, of several messages that are published together, the first half is stored before it fails."""
     error: type[Exception] = Killed
     """What it raises."""
     writes: int = 0
@@ -41,13 +43,15 @@ class Faults:
     log: list[str] = field(default_factory=list[str])
     """What was written: `publish`, or `<bucket>/<key>`."""
 
-    def write(self, name: str, effect: Callable[[], T]) -> T:
-        """Run `effect` unless it is the one that fails before it."""
+    def write(self, name: str, effect: Callable[[], T], half: Callable[[], object] | None = None) -> T:
+        """Run `effect`; of the one that fails before it only `half` of it, or nothing."""
         self.writes += 1
         self.log.append(name)
         hit = self.writes == self.at
         if hit and not self.after_effect:
-            raise self.error(f"before {name}")
+            if self.half_done and half is not None:
+                half()
+            raise self.error(f"before {name} was done")
         result = effect()
         if hit:
             raise self.error(f"after {name}")
