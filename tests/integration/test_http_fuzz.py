@@ -10,7 +10,7 @@ import pytest
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.service.settings import SharedSettings
-from tests.integration.test_canary_deployer import stage
+from tests.support.canary_stage import stage
 from tests.support.coordinator import coordinating
 from tests.support.engine_process import publish, running_engine
 from tests.support.gateway_scene import scene

@@ -15,28 +15,23 @@ from ratchet.stores.warehouse import Warehouse
 
 
 async def bootstrap(settings: SharedSettings) -> None:
-    """Running it again changes nothing."""
-    await asyncio.gather(_streams(settings), asyncio.to_thread(_objects, settings), _tables(settings))
+    """Make all of it; running it again changes nothing."""
 
+    async def streams() -> None:
+        bus = await Bus.connect(settings.bus, name="bootstrap", contracts=load_contracts())
+        try:
+            await bus.ensure_streams()
+        finally:
+            await bus.close()
 
-async def _streams(settings: SharedSettings) -> None:
-    bus = await Bus.connect(settings.bus, name="bootstrap", contracts=load_contracts())
-    try:
-        await bus.ensure_streams()
-    finally:
-        await bus.close()
+    async def tables() -> None:
+        warehouse = await Warehouse.connect(settings)
+        try:
+            await warehouse.migrate(resource_dir("deploy") / "clickhouse")
+        finally:
+            await warehouse.close()
 
-
-def _objects(settings: SharedSettings) -> None:
-    Objects(settings).ensure_bucket()
-
-
-async def _tables(settings: SharedSettings) -> None:
-    warehouse = await Warehouse.connect(settings)
-    try:
-        await warehouse.migrate(resource_dir("deploy") / "clickhouse")
-    finally:
-        await warehouse.close()
+    await asyncio.gather(streams(), tables(), asyncio.to_thread(Objects(settings).ensure_bucket))
 
 
 def main() -> int:

@@ -99,13 +99,21 @@ class Member:
         async with self._busy:
             if self.state is MemberState.CRASHED:
                 if time.monotonic() >= self._again_at:
-                    self._launch_again()
+                    self.restarts += 1
+                    try:
+                        self._launch()
+                    except (OSError, RatchetError) as error:  # a full disk is a crash like any other: it passes
+                        self._crashed(f"cannot start: {error}")
             elif (code := self._exit_code()) is not None:
                 self._crashed(ended(code))
             else:
                 await self._look()
+                silent_s = time.monotonic() - self._heard_at
                 if self._silent_looks >= SILENT_LOOKS and time.monotonic() >= self._silent_at:
-                    await self._end_silent()
+                    if self.process is not None:
+                        self.process.kill()
+                        await asyncio.to_thread(self.process.wait)
+                    self._crashed(f"was killed: it answered nothing for {silent_s:.0f} s")
 
     async def stop(self) -> None:
         """End it; it stays down."""
@@ -146,14 +154,6 @@ class Member:
         self._enter(MemberState.STARTING, None)
         return self.process
 
-    def _launch_again(self) -> None:
-        """A full disk or a machine without processes to spare is a crash like any other: it passes."""
-        self.restarts += 1
-        try:
-            self._launch()
-        except (OSError, RatchetError) as error:
-            self._crashed(f"cannot start: {error}")
-
     def _crashed(self, how: str) -> None:
         if time.monotonic() - self._began_at > self._settings.restart_forgiven_s:
             self._crashes = 0
@@ -172,12 +172,6 @@ class Member:
 
     def _slow(self) -> str:
         return not_ready_for(time.monotonic() - self._began_at)
-
-    async def _end_silent(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            await asyncio.to_thread(self.process.wait)
-        self._crashed(f"was killed: it answered nothing for {time.monotonic() - self._heard_at:.0f} s")
 
     async def _look(self) -> None:
         reason = await asyncio.to_thread(not_ready, self.program.ready_url, self._settings.answer_s)

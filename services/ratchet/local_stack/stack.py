@@ -69,9 +69,17 @@ class Stack:
             planned(self.settings)  # a start that is refused here has not made anything yet
         self._held.enter_context(stack_lock(self.settings.directory))
         try:
-            await self._clean_up()
+            left = read_record(self.settings.directory)
+            if left is not None:
+                self.ended_orphans = await asyncio.to_thread(end_orphans, left)
+                remove_record(self.settings.directory)
             self._plan = make_plan(self.settings, keep_secrets(self.settings.directory))
-            self._enlist(self._plan)
+            logs, env = self.settings.directory / "logs", {STACK_ID_VARIABLE: self._id}
+            for program in self._plan.programs:
+                log = logs / f"{program.name}.log"
+                with suppress(FileNotFoundError):
+                    log.replace(log.with_suffix(".log.1"))
+                self.members[program.name] = Member(program, log, env, self.settings, self._on_change)
             await self._start_all(self._plan)
         except BaseException:
             await self._stop_all()
@@ -105,21 +113,6 @@ class Stack:
         for member in self.members.values():
             if member.process is not None:
                 member.process.kill()
-
-    async def _clean_up(self) -> None:
-        left = read_record(self.settings.directory)
-        if left is not None:
-            self.ended_orphans = await asyncio.to_thread(end_orphans, left)
-            remove_record(self.settings.directory)
-
-    def _enlist(self, plan: StackPlan) -> None:
-        logs = self.settings.directory / "logs"
-        for program in plan.programs:
-            log = logs / f"{program.name}.log"
-            with suppress(FileNotFoundError):
-                log.replace(log.with_suffix(".log.1"))
-            env = {STACK_ID_VARIABLE: self._id}
-            self.members[program.name] = Member(program, log, env, self.settings, self._on_change)
 
     async def _start_all(self, plan: StackPlan) -> None:
         """Everything starts as soon as what it needs is ready."""
@@ -161,16 +154,6 @@ class Stack:
             self._record()
 
     async def _stop_all(self) -> None:
-        try:
-            await end(*self._watching)
-            await self._stop_members()
-        finally:
-            self.kill_all()
-            if self.members:
-                remove_record(self.settings.directory)
-            self._held.close()
-
-    async def _stop_members(self) -> None:
         """Everything stops as soon as what needs it has stopped."""
         stopped = {name: asyncio.Event() for name in self.members}
         needs = self._plan.needs if self._plan is not None else {}
@@ -182,7 +165,14 @@ class Stack:
             finally:
                 stopped[name].set()
 
-        await asyncio.gather(*(stop(name) for name in self.members))
+        try:
+            await end(*self._watching)
+            await asyncio.gather(*(stop(name) for name in self.members))
+        finally:
+            self.kill_all()
+            if self.members:
+                remove_record(self.settings.directory)
+            self._held.close()
 
     def _on_change(self, member: Member) -> None:
         self._record()
@@ -194,8 +184,18 @@ class Stack:
 
     def _record(self) -> None:
         """Say in `stack.json` how the members are, if the disk takes it."""
+        records = {name: member.record() for name, member in self.members.items()}
+        record = StackRecord(
+            pid=os.getpid(),
+            started_at=psutil.Process().create_time(),
+            stack_id=self._id,
+            ready=self._ready,
+            services={name: one for name, one in records.items() if one is not None},
+            stop_s=sum(program.stop_s for program in self._planned().programs),
+            env=dict(self._planned().env),
+        )
         try:
-            self._write_record()
+            write_record(self.settings.directory, record)
         except OSError as error:
             self._recorded = False
             self._complain(f"the state cannot be written: {error}")
@@ -209,21 +209,6 @@ class Stack:
             with suppress(OSError):  # it may be the same full disk
                 sys.stderr.write(f"ratchet: {trouble}\n")
                 sys.stderr.flush()
-
-    def _write_record(self) -> None:
-        records = {name: member.record() for name, member in self.members.items()}
-        write_record(
-            self.settings.directory,
-            StackRecord(
-                pid=os.getpid(),
-                started_at=psutil.Process().create_time(),
-                stack_id=self._id,
-                ready=self._ready,
-                services={name: record for name, record in records.items() if record is not None},
-                stop_s=sum(program.stop_s for program in self._planned().programs),
-                env=dict(self._planned().env),
-            ),
-        )
 
     def _planned(self) -> StackPlan:
         if self._plan is None:

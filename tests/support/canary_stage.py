@@ -1,0 +1,134 @@
+"""A deployer's surroundings on real servers: an engine, held-out tasks, and readers of what it stored."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
+from ratchet.canary_deployer.domain.rollout import Rollout
+from ratchet.canary_deployer.settings import Settings
+from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route
+from ratchet.local_stack.ports import free_ports
+from ratchet.service.http import HttpServer
+from ratchet.stores.objects import Objects
+from tests.support.canary_traffic import SmallEngine, Traffic, finished_job
+from tests.support.canary_world import ROLE
+from tests.support.running import connected, prepared_objects, running
+from tests.support.servers import RunningServer, s3_settings
+from tests.support.stored_values import check_buckets
+
+HELDOUT = """
+import json, os, pathlib
+success = json.loads(pathlib.Path(__file__).with_name("success.json").read_text())[os.environ["RATCHET_POLICY"]]
+tasks = int(os.environ["RATCHET_HELDOUT_TASKS"])
+for n in range(tasks):
+    print(json.dumps({"task": str(n), "success": n < success * tasks}))
+"""
+
+
+class Stage:
+    """The servers, an engine, and readers of what the deployer stored."""
+
+    def __init__(self, settings: Settings, bus: Bus, objects: Objects, engine: SmallEngine) -> None:
+        self.settings = settings
+        self.bus = bus
+        self.objects = objects
+        self.engine = engine
+
+    async def finish_job(self, number: int) -> None:
+        await self.bus.publish(finished_job(self.objects, number))
+
+    async def stage_is(self, version: int, *stages: str) -> PolicyVersion:
+        """Wait until a policy is in one of these stages."""
+        bucket = self.bus.bucket(POLICIES, PolicyVersion)
+
+        async def reached() -> PolicyVersion | None:
+            entry = await bucket.get(f"{ROLE}.{version}")
+            return entry.value if entry is not None and entry.value.stage in stages else None
+
+        return await eventually(reached, 40)
+
+    async def rollout(self) -> Rollout:
+        entry = await self.bus.bucket(ROLLOUTS, Rollout).get(ROLE)
+        assert entry is not None
+        return entry.value
+
+    async def route(self) -> Route:
+        entry = await self.bus.bucket(POLICIES, Route).get(ROLE)
+        assert entry is not None
+        return entry.value
+
+    async def play_until_decided(self, traffic: Traffic, version: int) -> PolicyVersion:
+        """Traffic in small portions until the candidate has left the canary."""
+        bucket = self.bus.bucket(POLICIES, PolicyVersion)
+        for _ in range(200):
+            await traffic.play(10)
+            entry = await bucket.get(f"{ROLE}.{version}")
+            assert entry is not None
+            if entry.value.stage != "canary":
+                return entry.value
+            last = await self.bus.last_sequence("RL_REWARDS")
+
+            async def folded() -> bool:
+                rollout = await self.rollout()
+                return rollout.reward_seq >= last or not rollout.active  # noqa: B023 - awaited in this round
+
+            await eventually(folded)
+        raise AssertionError((await self.rollout()).reason)
+
+
+def settings_of(
+    nats: RunningServer, s3: RunningServer, tmp_path: Path, engine_port: int, changes: Mapping[str, Any]
+) -> Settings:
+    """A deployer that decides within seconds."""
+    script = tmp_path / "heldout.py"
+    script.write_text(HELDOUT)
+    bucket = f"canary-{os.getpid()}-{time.monotonic_ns()}"
+    shared = s3_settings(s3, bucket, nats_url=nats.url, data_dir=tmp_path / "data")
+    return Settings(
+        shared=shared,
+        port=free_ports(1)[0],
+        engine_url=f"http://127.0.0.1:{engine_port}",
+        heldout_command=shlex.join([sys.executable, str(script)]),
+        heldout_tasks=100,
+        stages=(25, 50),
+        stage_min_s=(0,),
+        stage_min_trajectories=(5,),
+        margin=0.1,
+        soak_s=0.2,
+        lead_s=0,
+        horizon_s=60,
+        horizon_min_s=1,
+        tick_s=0.1,
+        lease_s=1,
+        **changes,
+    )
+
+
+@asynccontextmanager
+async def stage(
+    nats: RunningServer, s3: RunningServer, tmp_path: Path, heldout: Sequence[float] = (), **changes: Any
+) -> AsyncIterator[Stage]:
+    """Servers and an engine; `heldout` is the held-out success of versions 1, 2, ...
+
+    At the end all that the deployer stored keeps its contract.
+    """
+    rates = {f"{ROLE}@{version}": rate for version, rate in enumerate(heldout, 1)}
+    await asyncio.to_thread((tmp_path / "success.json").write_text, json.dumps(rates))
+    engine = SmallEngine()
+    server = HttpServer(engine.app, "127.0.0.1", 0)
+    settings = settings_of(nats, s3, tmp_path, server.port, changes)
+    objects = await asyncio.to_thread(prepared_objects, settings.shared)
+    async with running(server), connected(settings.shared) as bus:
+        yield Stage(settings, bus, objects, engine)
+        await check_buckets(bus, POLICIES, ROLLOUTS, ROLLOUT_CHUNKS)
