@@ -57,14 +57,22 @@ class Stored:
 
     async def pages(self, kind: Kind, selection: Selection) -> AsyncIterator[list[Row]]:
         """Rows with `role`, `trajectory_id` and `body`, newest first, up to the limit."""
-        left, after = selection.limit, None
+        chosen, parameters = _conditions(kind, selection)
+        at = f"toUnixTimestamp64Milli({kind.time})"
+        left, where = selection.limit, chosen
         while left is None or left > 0:
-            page = await self._page(kind, selection, min(PAGE, left) if left is not None else PAGE, after)
+            size = PAGE if left is None else min(PAGE, left)
+            page = await self._warehouse.rows(
+                f"SELECT role, trajectory_id, {kind.key} AS row_key, {at} AS at_ms, body FROM {kind.table} FINAL"  # noqa: S608 - our own names
+                f" WHERE {where} ORDER BY at_ms DESC, row_key DESC LIMIT {size}",
+                parameters,
+            )
             if not page:
                 return
             yield page
-            after = page[-1]
-            left = left - len(page) if left is not None else None
+            where = f"{chosen} AND ({at}, {kind.key}) < ({{after_ms:Int64}}, {{after_key:String}})"
+            parameters |= {"after_ms": page[-1]["at_ms"], "after_key": page[-1]["row_key"]}
+            left = None if left is None else left - len(page)
 
     async def unanswered(self, selection: Selection) -> list[str]:
         """The ids of the chosen runs without an answered call, newest first, up to the limit.
@@ -94,18 +102,6 @@ class Stored:
             {"roles": sorted({row["role"] for row in rows}), "ids": sorted({row["trajectory_id"] for row in rows})},
         )
         return {(row["role"], row["trajectory_id"]): decode(row["body"].encode(), Reward) for row in newest}
-
-    async def _page(self, kind: Kind, selection: Selection, size: int, after: Row | None) -> list[Row]:
-        where, values = _conditions(kind, selection)
-        at = f"toUnixTimestamp64Milli({kind.time})"
-        if after is not None:
-            where += f" AND ({at}, {kind.key}) < ({{after_ms:Int64}}, {{after_key:String}})"
-            values |= {"after_ms": after["at_ms"], "after_key": after["row_key"]}
-        return await self._warehouse.rows(
-            f"SELECT role, trajectory_id, {kind.key} AS row_key, {at} AS at_ms, body FROM {kind.table} FINAL"  # noqa: S608 - our own names
-            f" WHERE {where} ORDER BY at_ms DESC, row_key DESC LIMIT {size}",
-            values,
-        )
 
 
 def _conditions(kind: Kind, selection: Selection) -> tuple[str, dict[str, Any]]:

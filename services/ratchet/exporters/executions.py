@@ -25,13 +25,14 @@ def record(body: bytes, reward: Reward | None) -> Record:
     return {
         "timestamp": trajectory.start_timestamp,
         "instruction": task.instructions,
-        "request": _request(trajectory.turns),
+        "request": _asked(trajectory.turns[0].observation.content),
         "success": outcome.status == "success" if outcome else None,
         "status": outcome.status if outcome else None,
         "verified_by": outcome.verified_by if outcome else None,
         "cost": trajectory.metadata.total_cost_usd,
         "latency_ms": spent.total_seconds() * 1000,
-        "plan": [step(turn) for turn in trajectory.turns if _is_planned(turn)],
+        # An answer without a thought decides nothing: it is the result.
+        "plan": [step(one) for one in trajectory.turns if one.action.type != "response" or one.thought_process],
         "result": result_of(trajectory.turns),
         "error": next((turn.result.error for turn in reversed(trajectory.turns) if turn.result.error), None),
         "reward": reward.total_reward if reward else None,
@@ -108,21 +109,12 @@ def result_of(turns: Sequence[TrajectoryTurn]) -> Content:
     return written if isinstance(written, str) else last.result.output
 
 
-def _is_planned(turn: TrajectoryTurn) -> bool:
-    """An answer without a thought decides nothing: it is the result."""
-    return turn.action.type != "response" or bool(turn.thought_process)
-
-
-def _request(turns: Sequence[TrajectoryTurn]) -> Content:
-    """What the user asked first."""
-    first = turns[0].observation
-    return first.content if isinstance(first.content, str) else _asked(first.content)
-
-
-def _asked(content: JsonObject | list[JsonObject]) -> Content:
-    """The first user message of a spelt-out beginning, the text of parts, else the content itself."""
+def _asked(content: Content) -> Content:
+    """What the user asked first: text, the text of parts, the first user message of a spelt-out beginning, else all."""
     if isinstance(content, list):
         return text_of(content)
+    if not isinstance(content, dict):
+        return content
     messages: list[JsonObject] = content.get("messages") or []
     return next((text_of(message.get("content")) for message in messages if message.get("role") == "user"), content)
 

@@ -83,7 +83,10 @@ class Parquet:
 
     def write(self, records: Sequence[Record]) -> None:
         """Add rows."""
-        rows = [{name: _cell(record.get(name), kind) for name, kind in self._columns.items()} for record in records]
+        json_members = [name for name, kind in self._columns.items() if kind == "json"]
+        rows = [{name: record.get(name) for name in self._columns} for record in records]
+        for row in rows:
+            row |= {name: msgspec.json.encode(row[name]).decode() for name in json_members if row[name] is not None}
         self._file.write_table(pa.Table.from_pylist(rows, schema=self._schema))
 
     def close(self) -> None:
@@ -136,7 +139,3 @@ def written(path: Path, file_format: str, columns: Mapping[str, str]) -> Generat
             yield writer
         finally:
             writer.close()
-
-
-def _cell(value: Any, kind: str) -> Any:  # `Any`: whatever a record holds
-    return msgspec.json.encode(value).decode() if kind == "json" and value is not None else value

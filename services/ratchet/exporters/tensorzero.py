@@ -25,7 +25,11 @@ are TensorZero's own `comment` and `demonstration`."""
 def tensorzero_toml(routes: Sequence[Route], engine_url: str, at: datetime) -> str:
     """The file, for the routes as they are at an instant. Roles that nothing serves are left out."""
     served = [route for route in routes if route.stable is not None]
-    blocks = [*(block for route in served for block in _role(route, engine_url, at)), *_metrics()]
+    metrics = [
+        [f"# {meaning}", f"[metrics.{name}]", f'type = "{kind}"', 'level = "episode"', 'optimize = "max"']
+        for name, (kind, meaning) in FEEDBACK.items()
+    ]
+    blocks = [*(block for route in served for block in _role(route, engine_url, at)), *metrics]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
@@ -63,11 +67,6 @@ def shares(route: Route, at: datetime) -> list[tuple[ServedPolicy, float]]:
     if route.canary is None or weight == 0:
         return [(route.stable, 1.0)]
     return [(route.stable, 1.0 - weight), (route.canary.policy, weight)]
-
-
-def _metrics() -> Iterator[list[str]]:
-    for name, (kind, meaning) in FEEDBACK.items():
-        yield [f"# {meaning}", f"[metrics.{name}]", f'type = "{kind}"', 'level = "episode"', 'optimize = "max"']
 
 
 def _alias(role: str, policy: ServedPolicy) -> str:

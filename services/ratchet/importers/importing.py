@@ -97,7 +97,16 @@ async def import_file(
     for begin in range(0, len(records), CHUNK):
         chunk = dict(enumerate(records[begin : begin + CHUNK], begin))
         readable = _readable(importer, chunk, options, seen, report)
-        missing = await _not_stored(readable, stored or NothingStored(), report)
+        roles = await (stored or NothingStored()).roles([one.trajectory_id for one in readable.values()])
+        missing: dict[int, Trajectory] = {}
+        for index, trajectory in readable.items():
+            role = roles.get(trajectory.trajectory_id)
+            if role is None:
+                missing[index] = trajectory
+            elif role == trajectory.role:
+                report.present += 1
+            else:
+                report.elsewhere[role] += 1
         await _publish(sink, missing, report)
         report.records += len(chunk)
         if on_progress is not None:
@@ -125,21 +134,6 @@ def _readable(
         seen.add(trajectory.trajectory_id)
         trajectories[index] = trajectory
     return trajectories
-
-
-async def _not_stored(chunk: dict[int, Trajectory], stored: Stored, report: ImportReport) -> dict[int, Trajectory]:
-    """Those that are new; the others are counted, by role where theirs is another."""
-    roles = await stored.roles([trajectory.trajectory_id for trajectory in chunk.values()])
-    missing: dict[int, Trajectory] = {}
-    for index, trajectory in chunk.items():
-        role = roles.get(trajectory.trajectory_id)
-        if role is None:
-            missing[index] = trajectory
-        elif role == trajectory.role:
-            report.present += 1
-        else:
-            report.elsewhere[role] += 1
-    return missing
 
 
 async def _publish(sink: Sink, chunk: dict[int, Trajectory], report: ImportReport) -> None:

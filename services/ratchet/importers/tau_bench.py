@@ -38,17 +38,20 @@ MAX_REWARD = 1e9
 def trajectory_of(record: object, options: ImportOptions) -> Trajectory:
     """The trajectory of a record, redacted. Raises a `ValueError` or `Rejected` that says what is wrong with it."""
     fields, messages = _checked(record)
-    reward, task, trial = _reward(fields["reward"]), str(fields["task_id"]), fields.get("trial") or 0
+    reward, task, trial = float(fields["reward"]), str(fields["task_id"]), fields.get("trial") or 0
     redacted = Redactor().redact(messages)
     instructions, turns = trajectory_turns(redacted.value, started_at=EPOCH)
     if not turns:
         raise MalformedRecord("traj holds no message of the assistant")
-    domain = options.domain or _domain(instructions) or "none"
+    # `airline` from `# Airline Agent Policy`, as tau-bench's policies begin.
+    heading = re.match(r"#\s*(\w+)\s+agent\s+policy\b", instructions.lstrip(), re.IGNORECASE)
+    domain = options.domain or (heading[1].lower() if heading else "none")
+    digest = hashlib.sha256(json.dumps([reward, messages], sort_keys=True).encode()).hexdigest()
     labels: JsonObject = {"trial": trial}
     if redacted.counts:
         labels["redactions"] = redacted.counts
     trajectory = Trajectory(
-        trajectory_id=named_id("tau-bench", task, trial, _digest(reward, messages)),
+        trajectory_id=named_id("tau-bench", task, trial, digest),
         session_id=f"tau-bench/{domain}/{task}/{trial}",
         agent_id="tau-bench",
         start_timestamp=EPOCH,
@@ -76,24 +79,16 @@ def _checked(record: object) -> tuple[JsonObject, list[JsonObject]]:
         raise MalformedRecord(f"has no {', '.join(missing)}")
     if isinstance(fields["task_id"], bool) or not isinstance(fields["task_id"], int | str):
         raise MalformedRecord("task_id is neither a number nor text")
-    traj = fields["traj"]
+    reward, traj = fields["reward"], fields["traj"]
     if not isinstance(traj, list):
         raise MalformedRecord("traj is not a list of messages")
     messages = cast("list[object]", traj)
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
             raise MalformedRecord(f"message {index} is not an object")
-    return fields, cast("list[JsonObject]", messages)
-
-
-def _digest(reward: float, messages: list[JsonObject]) -> str:
-    return hashlib.sha256(json.dumps([reward, messages], sort_keys=True).encode()).hexdigest()
-
-
-def _reward(value: object) -> float:
-    if not isinstance(value, bool | int | float) or not abs(value) <= MAX_REWARD:
+    if not isinstance(reward, bool | int | float) or not abs(reward) <= MAX_REWARD:
         raise MalformedRecord("reward is not a number within reason")
-    return float(value)
+    return fields, cast("list[JsonObject]", messages)
 
 
 def _outcome(reward: float) -> Outcome:
@@ -102,12 +97,6 @@ def _outcome(reward: float) -> Outcome:
     if reward > 0.0:
         return Outcome(status="partial", completion_percentage=100.0 * reward, score=reward, verified_by="environment")
     return Outcome(status="failure", completion_percentage=0.0, score=reward, verified_by="environment")
-
-
-def _domain(instructions: str) -> str | None:
-    """`airline` from `# Airline Agent Policy`, as tau-bench's policies begin."""
-    heading = re.match(r"#\s*(\w+)\s+agent\s+policy\b", instructions.lstrip(), re.IGNORECASE)
-    return heading[1].lower() if heading else None
 
 
 def _with_success(turn: TrajectoryTurn) -> TrajectoryTurn:

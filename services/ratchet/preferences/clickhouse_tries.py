@@ -14,7 +14,7 @@ from ratchet.rules.recorded import lacks_turns, offered_tools, recorded_chat
 from ratchet.stores.history import OF_ROLE, History, calls, latest_rewards
 
 if TYPE_CHECKING:
-    from ratchet.stores.warehouse import Row, Warehouse
+    from ratchet.stores.warehouse import Warehouse
 
 _TRIES = f"""
 SELECT
@@ -80,7 +80,18 @@ class Tries:
         own = [row for row in rows if not {row["claimed_arm"], *row["arms"]} & {MIXED, PINNED}]
         tasks: dict[str, list[Try]] = {}
         for row in own:
-            tasks.setdefault(row["task_key"], []).append(_try(row, role))
+            claimed = {"success": True, "failure": False}.get(row["outcome"] or "")
+            tried = Try(
+                trajectory_id=row["trajectory_id"],
+                role=role,
+                task_key=row["task_key"],
+                group_key=row["group_key"],
+                domain=row["domain"],
+                reward=row["reward"] if row["is_rewarded"] and row["confidence"] > 0 else None,
+                success=claimed if row["verified_by"] else None,  # what only its agent claims counts for nothing
+                rag={"true": True, "false": False}.get(str(row["rag"]).strip('"').lower()),
+            )
+            tasks.setdefault(tried.task_key, []).append(tried)
         compared = [tried[:TRIES_PER_TASK] for tried in tasks.values() if len(tried) > 1]
         old = sum(max(0, len(tried) - TRIES_PER_TASK) for tried in tasks.values())
         return Listing(compared, len(rows), len(rows) - len(own) + old)
@@ -92,38 +103,14 @@ class Tries:
         turns: dict[str, list[Turn]] = {key: [] for key in ids}
         for turn in await self._history.messages("turns", Turn, role, ids):
             turns[turn.trajectory_id].append(turn)
-        whole = [
-            _with_text(tried, stored[tried.trajectory_id], turns[tried.trajectory_id])
-            for tried in tries
-            if tried.trajectory_id in stored
-        ]
-        readable = [tried for tried in whole if tried is not None]
+        readable: list[Try] = []
+        for tried in tries:
+            trajectory, own = stored.get(tried.trajectory_id), turns[tried.trajectory_id]
+            if trajectory is None or lacks_turns(trajectory, own):
+                continue
+            try:
+                chat = recorded_chat(trajectory, own)
+            except ChatError:
+                continue
+            readable.append(replace(tried, messages=chat, tools=offered_tools(trajectory, own)))
         return readable, len(tries) - len(readable)
-
-
-def _try(row: Row, role: str) -> Try:
-    return Try(
-        trajectory_id=row["trajectory_id"],
-        role=role,
-        task_key=row["task_key"],
-        group_key=row["group_key"],
-        domain=row["domain"],
-        reward=row["reward"] if row["is_rewarded"] and row["confidence"] > 0 else None,
-        success=_verified(row["outcome"], row["verified_by"]),
-        rag={"true": True, "false": False}.get(str(row["rag"]).strip('"').lower()),
-    )
-
-
-def _verified(outcome: str | None, verified_by: str | None) -> bool | None:
-    """Whether a try succeeded; None where only its agent claims so."""
-    return {"success": True, "failure": False}.get(outcome or "") if verified_by else None
-
-
-def _with_text(tried: Try, trajectory: Trajectory, turns: Sequence[Turn]) -> Try | None:
-    if lacks_turns(trajectory, turns):
-        return None
-    try:
-        chat = recorded_chat(trajectory, turns)
-    except ChatError:
-        return None
-    return replace(tried, messages=chat, tools=offered_tools(trajectory, turns))

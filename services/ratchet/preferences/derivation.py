@@ -80,54 +80,45 @@ class Derivation:
 
 def derive_pairs(tries: Iterable[Try], rule: Rule, max_per_task: int = MAX_PER_TASK) -> Derivation:
     """Compare all tries of each task of each role. Trajectory ids are unique."""
+    tasks: dict[tuple[str, str], list[Try]] = {}
+    for tried in sorted(tries, key=lambda tried: (tried.role, tried.task_key, tried.trajectory_id)):
+        tasks.setdefault((tried.role, tried.task_key), []).append(tried)
     pairs: list[Pair] = []
     skipped: Counter[str] = Counter()
-    tasks = _tasks(tries)
     comparisons = 0
-    for tried in tasks:
-        allowed = _compare(tried, rule, skipped)
+    for task in tasks.values():
+        allowed: list[Pair] = []
+        for one, other in combinations(task, 2):
+            comparisons += 1
+            pair = _pair(one, other, rule)
+            if isinstance(pair, Pair):
+                allowed.append(pair)
+            else:
+                skipped[pair] += 1
         pairs += _bounded(_consistent(allowed, skipped), max_per_task, skipped)
-        comparisons += len(tried) * (len(tried) - 1) // 2
     return Derivation(pairs, dict(+skipped), len(tasks), comparisons)
 
 
 def common_prompt(one: Chat, other: Chat) -> int:
-    """How many messages both answer: see the top of this file. 0 when there are none."""
+    """How many messages both answer: see the top of this file. 0 when they share no message."""
     length = min(len(one), len(other))
     shared = next((n for n in range(length) if _canonical(one[n]) != _canonical(other[n])), length)
     ends = [n for n in range(1, min(shared + 1, length)) if _speaks(one[n]) and _speaks(other[n])]
     return ends[-1] if ends else shared
 
 
-def _tasks(tries: Iterable[Try]) -> list[list[Try]]:
-    """Tries of one task of one role together, all in an order that does not depend on how they came."""
-    tasks: dict[tuple[str, str], list[Try]] = {}
-    for tried in sorted(tries, key=lambda tried: (tried.role, tried.task_key, tried.trajectory_id)):
-        tasks.setdefault((tried.role, tried.task_key), []).append(tried)
-    return list(tasks.values())
-
-
-def _compare(tried: Sequence[Try], rule: Rule, skipped: Counter[str]) -> list[Pair]:
-    """Every pair that the rule and the texts allow."""
-    pairs: list[Pair] = []
-    for one, other in combinations(tried, 2):
-        pair = _pair(one, other, rule)
-        if isinstance(pair, Pair):
-            pairs.append(pair)
-        else:
-            skipped[pair] += 1
-    return pairs
-
-
 def _pair(one: Try, other: Try, rule: Rule) -> Pair | str:
+    """The pair that two tries make, or why they make none."""
     verdict = rule.judge(one, other)
     if isinstance(verdict, str):
         return verdict
     chosen, rejected = (one, other) if verdict.first else (other, one)
     start = common_prompt(chosen.messages, rejected.messages)
-    answers = [_answers(tried.messages[start:]) for tried in (chosen, rejected)]
-    if not all(map(_has_content, answers)):
-        return EMPTY
+    # A job learns only from the messages that the policy wrote.
+    answers = [[message for message in tried.messages[start:] if _speaks(message)] for tried in (chosen, rejected)]
+    for answer in answers:
+        if not any(text_of(message.get("content")).strip() or message.get("tool_calls") for message in answer):
+            return EMPTY
     if [*map(_canonical, answers[0])] == [*map(_canonical, answers[1])]:
         return IDENTICAL
     return Pair(chosen, rejected, start, rule.source, verdict) if start else NO_COMMON_PROMPT
@@ -137,7 +128,9 @@ def _consistent(pairs: Sequence[Pair], skipped: Counter[str]) -> list[Pair]:
     """Strongest first, each text once; two texts preferred over each other cancel out."""
     kept: dict[tuple[str, str, str], Pair] = {}
     for pair in sorted(pairs, key=_strongest_first):
-        if kept.setdefault(_texts(pair), pair) is not pair:
+        chosen, rejected, start = pair.chosen.messages, pair.rejected.messages, pair.start
+        texts = _canonical(chosen[:start]), _canonical(chosen[start:]), _canonical(rejected[start:])
+        if kept.setdefault(texts, pair) is not pair:
             skipped[DUPLICATE] += 1
     opposed = {(prompt, chosen, rejected) for prompt, chosen, rejected in kept if (prompt, rejected, chosen) in kept}
     skipped[OPPOSITE_ORDER] += len(opposed)
@@ -161,11 +154,6 @@ def _strongest_first(pair: Pair) -> tuple[float, str, str]:
     return -pair.verdict.strength, pair.chosen.trajectory_id, pair.rejected.trajectory_id
 
 
-def _texts(pair: Pair) -> tuple[str, str, str]:
-    chosen, rejected = pair.chosen.messages, pair.rejected.messages
-    return _canonical(chosen[: pair.start]), _canonical(chosen[pair.start :]), _canonical(rejected[pair.start :])
-
-
 def _canonical(value: JsonObject | Chat) -> str:
     """Equal for equal JSON, whatever the order of members."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
@@ -173,12 +161,3 @@ def _canonical(value: JsonObject | Chat) -> str:
 
 def _speaks(message: JsonObject) -> bool:
     return message.get("role") == "assistant"
-
-
-def _answers(messages: Chat) -> Chat:
-    """The messages that the policy wrote: a job learns from no other."""
-    return [message for message in messages if _speaks(message)]
-
-
-def _has_content(answer: Chat) -> bool:
-    return any(text_of(message.get("content")).strip() or message.get("tool_calls") for message in answer)

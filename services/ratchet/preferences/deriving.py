@@ -57,21 +57,18 @@ class Deriver:
             report.left_out += listing.left_out
             report.tasks += len(listing.tasks)
             for chunk in _chunks(listing.tasks):
-                await self._derive(role, chunk, report)
+                readable, unreadable = await self.tries.with_texts(role, chunk)
+                derivation = derive_pairs(readable, self.rule, self.max_per_task)
+                report.left_out += unreadable
+                report.comparisons += derivation.comparisons
+                report.pairs += len(derivation.pairs)
+                report.by_rater.update(pair.verdict.rater for pair in derivation.pairs)
+                report.by_task.update(f"{role}/{pair.chosen.task_key}" for pair in derivation.pairs)
+                report.skipped.update(derivation.skipped)
+                await publish(self.sink, self.stored, [pair.preference() for pair in derivation.pairs], report.done)
                 compared += len(chunk)
                 on_progress(compared, total)
         return report
-
-    async def _derive(self, role: str, tries: Sequence[Try], report: DerivationReport) -> None:
-        readable, unreadable = await self.tries.with_texts(role, tries)
-        derivation = derive_pairs(readable, self.rule, self.max_per_task)
-        report.left_out += unreadable
-        report.comparisons += derivation.comparisons
-        report.pairs += len(derivation.pairs)
-        report.by_rater.update(pair.verdict.rater for pair in derivation.pairs)
-        report.by_task.update(f"{role}/{pair.chosen.task_key}" for pair in derivation.pairs)
-        report.skipped.update(derivation.skipped)
-        await publish(self.sink, self.stored, [pair.preference() for pair in derivation.pairs], report.done)
 
 
 def _chunks(tasks: Sequence[Sequence[Try]]) -> Iterator[list[Try]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,13 +35,17 @@ def append(path: Path, records: Sequence[JsonObject]) -> None:
     if not records:
         return
     lines = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
-    with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as descriptor:
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, PRIVATE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         size = os.fstat(descriptor).st_size
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
         rest = b"\n" + lines if torn else lines
         while rest:  # one call is enough but on a full disk or an interrupted network file system
             rest = rest[os.write(descriptor, rest) :]
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_lines(path: Path) -> Iterator[Line]:
@@ -59,13 +62,3 @@ def read_lines(path: Path) -> Iterator[Line]:
                 yield Line(number, msgspec.json.decode(line))
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
                 yield Line(number, problem=f"not JSON: {error}")
-
-
-@contextmanager
-def _locked(path: Path, flags: int) -> Iterator[int]:
-    descriptor = os.open(path, flags, PRIVATE)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -44,7 +44,9 @@ def preference_of(record: object, role: str | None) -> Preference:
     }
     if values["source"] not in SOURCES:
         raise Rejected(f"source must be one of {', '.join(SOURCES)}, not {values['source']!r}")
-    values.setdefault("preference_id", _id(values))
+    # The same words of the same rater are the same preference.
+    own_id = preference_id([values.get(name) for name in ("role", "source", "rater", *ANSWERS)])
+    values.setdefault("preference_id", own_id)
     try:
         return msgspec.convert(values, Preference)
     except msgspec.ValidationError as error:
@@ -89,8 +91,3 @@ def _object(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Rejected(f"{what} is not an object")
     return cast("dict[str, Any]", value)
-
-
-def _id(values: JsonObject) -> str:
-    """The same words of the same rater are the same preference."""
-    return preference_id([values.get(name) for name in ("role", "source", "rater", *ANSWERS)])

@@ -28,7 +28,9 @@ class AnswerLength:
         if fits == other_fits:
             return INCONCLUSIVE
         better, worse = (one, other) if fits else (other, one)
-        if _is_known_to_be_worse(better, worse):
+        if better.success is False and worse.success is True:
+            return CONTRADICTED
+        if better.reward is not None and worse.reward is not None and better.reward + ROUNDING < worse.reward:
             return CONTRADICTED
         return Verdict(first=fits, rater=RATER, strength=0.0)
 
@@ -40,11 +42,3 @@ def last_answer(messages: Chat) -> str:
     """Text of the last message that the policy wrote."""
     answers = [message for message in messages if message.get("role") == "assistant"]
     return text_of(answers[-1].get("content")) if answers else ""
-
-
-def _is_known_to_be_worse(better: Try, worse: Try) -> bool:
-    if better.success is False and worse.success is True:
-        return True
-    if better.reward is None or worse.reward is None:
-        return False
-    return better.reward + ROUNDING < worse.reward
