@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from openai import AsyncOpenAI, BadRequestError
-from openai.types.chat import ChatCompletion, ChatCompletionMessage
+from openai.types.chat import ChatCompletion
 
 from ratchet_helpdesk.world import ChatMessage, Environment, Task, Verdict, tool_definitions
 
@@ -58,6 +58,7 @@ class Agent:
         return environment.verdict()
 
     async def _reply(self, messages: list[ChatMessage], trajectory_id: str) -> ChatMessage:
+        """The policy's answer, as the next request repeats it."""
         # `chat.completions.create` makes the same request, but first walks through every message and tool definition,
         # which takes longer than the rest of the call.
         completion = await self.client.post(
@@ -72,7 +73,11 @@ class Agent:
             },
             options={"headers": {"x-ratchet-trajectory": trajectory_id}},
         )
-        return _as_sent_back(completion.choices[0].message)
+        message = completion.choices[0].message
+        reply: ChatMessage = {"role": "assistant", "content": message.content}
+        if message.tool_calls:  # arguments verbatim
+            reply["tool_calls"] = [call.model_dump(exclude_unset=True) for call in message.tool_calls]
+        return reply
 
 
 async def in_parallel(count: int, tasks: Iterator[T], work: Callable[[T], Awaitable[None]]) -> None:
@@ -88,14 +93,6 @@ async def in_parallel(count: int, tasks: Iterator[T], work: Callable[[T], Awaita
                 group.create_task(worker())
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from failures
-
-
-def _as_sent_back(message: ChatCompletionMessage) -> ChatMessage:
-    """The answer as the next request repeats it, arguments verbatim."""
-    reply: ChatMessage = {"role": "assistant", "content": message.content}
-    if message.tool_calls:
-        reply["tool_calls"] = [call.model_dump(exclude_unset=True) for call in message.tool_calls]
-    return reply
 
 
 _TOOLS = tool_definitions()

@@ -90,8 +90,13 @@ class Worker:
             verdict = await self.agent.play(task, trajectory_id)
             await self._end(task, trajectory_id, verdict)
         except openai.APIError as error:
-            self._failed(error)
-            await self._give_up(task, trajectory_id)
+            self.tally.errors += 1
+            self.tally.errors_in_a_row += 1
+            if self.tally.errors_in_a_row >= MAX_ERRORS_IN_A_ROW:
+                raise error
+            # Every trajectory ends with an outcome: a customer who got no answer was not helped.
+            with suppress(openai.APIError):  # the ticket is counted as given up already
+                await self._end(task, trajectory_id, UNANSWERED)
             return
         self.tally.trajectories += 1
         self.tally.successes += verdict.success
@@ -100,17 +105,6 @@ class Worker:
     async def _end(self, task: Task, trajectory_id: str, verdict: Verdict) -> None:
         body = end_of(task, verdict) | {"role": self.agent.model, "session_id": self.session_id, "agent_id": AGENT_ID}
         await self.agent.client.post(f"/trajectories/{trajectory_id}/end", cast_to=object, body=body)
-
-    async def _give_up(self, task: Task, trajectory_id: str) -> None:
-        """Every trajectory ends with an outcome: a customer who got no answer was not helped."""
-        with suppress(openai.APIError):  # the ticket is counted as given up already
-            await self._end(task, trajectory_id, UNANSWERED)
-
-    def _failed(self, error: openai.APIError) -> None:
-        self.tally.errors += 1
-        self.tally.errors_in_a_row += 1
-        if self.tally.errors_in_a_row >= MAX_ERRORS_IN_A_ROW:
-            raise error
 
 
 def end_of(task: Task, verdict: Verdict) -> dict[str, Any]:

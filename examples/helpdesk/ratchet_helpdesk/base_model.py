@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,38 +35,7 @@ def write_base_model(directory: Path, seed: int, shape: Shape) -> None:
     save_tokenizer(tokenizer, directory)
     vocabulary = tokenizer.get_vocab_size()
     ends = {"pad_token_id": tokenizer.token_to_id(PAD), "eos_token_id": tokenizer.token_to_id(END)}
-    (directory / "config.json").write_text(json.dumps(_config(shape, vocabulary) | ends, indent=1))
-    (directory / "generation_config.json").write_text(json.dumps(ends))
-    save_file(random_weights(shape, vocabulary, seed), directory / "model.safetensors", metadata={"format": "pt"})
-
-
-def random_weights(shape: Shape, vocabulary: int, seed: int) -> dict[str, Array]:
-    """Llama's parameters by name: normal matrices, unit norms, the output tied to the embedding."""
-    draw = np.random.default_rng(seed)
-    return {
-        name: np.ones(size, np.float32) if len(size) == 1 else draw.normal(0.0, MATRIX_STD, size).astype(np.float32)
-        for name, size in _parameters(shape, vocabulary).items()
-    }
-
-
-def _parameters(shape: Shape, vocabulary: int) -> Mapping[str, tuple[int, ...]]:
-    hidden, wide = shape.hidden, shape.feed_forward
-    sizes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (vocabulary, hidden),
-        "model.norm.weight": (hidden,),
-    }
-    for layer in range(shape.layers):
-        stem = f"model.layers.{layer}"
-        sizes |= {f"{stem}.self_attn.{name}_proj.weight": (hidden, hidden) for name in "qkvo"}
-        sizes |= {f"{stem}.mlp.{name}_proj.weight": (wide, hidden) for name in ("gate", "up")}
-        sizes |= {f"{stem}.mlp.down_proj.weight": (hidden, wide)}
-        sizes |= {f"{stem}.{name}_layernorm.weight": (hidden,) for name in ("input", "post_attention")}
-    return sizes
-
-
-def _config(shape: Shape, vocabulary: int) -> dict[str, Any]:
-    """Members of a transformers configuration; `Any` because each has its own type."""
-    return {
+    config: dict[str, object] = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "vocab_size": vocabulary,
@@ -86,4 +53,28 @@ def _config(shape: Shape, vocabulary: int) -> dict[str, Any]:
         "mlp_bias": False,
         "bos_token_id": None,
         "dtype": "float32",
+        **ends,
+    }
+    (directory / "config.json").write_text(json.dumps(config, indent=1))
+    (directory / "generation_config.json").write_text(json.dumps(ends))
+    save_file(random_weights(shape, vocabulary, seed), directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def random_weights(shape: Shape, vocabulary: int, seed: int) -> dict[str, Array]:
+    """Llama's parameters by name: normal matrices, unit norms, the output tied to the embedding."""
+    hidden, wide = shape.hidden, shape.feed_forward
+    sizes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (vocabulary, hidden),
+        "model.norm.weight": (hidden,),
+    }
+    for layer in range(shape.layers):
+        stem = f"model.layers.{layer}"
+        sizes |= {f"{stem}.self_attn.{name}_proj.weight": (hidden, hidden) for name in "qkvo"}
+        sizes |= {f"{stem}.mlp.{name}_proj.weight": (wide, hidden) for name in ("gate", "up")}
+        sizes |= {f"{stem}.mlp.down_proj.weight": (hidden, wide)}
+        sizes |= {f"{stem}.{name}_layernorm.weight": (hidden,) for name in ("input", "post_attention")}
+    draw = np.random.default_rng(seed)
+    return {
+        name: np.ones(size, np.float32) if len(size) == 1 else draw.normal(0.0, MATRIX_STD, size).astype(np.float32)
+        for name, size in sizes.items()
     }

@@ -90,7 +90,9 @@ def _replies(task: Task, clerk: Clerk, draw: random.Random) -> Iterator[ChatMess
         yield text_message(CLOSING)
         return
     act = _decision(task, clerk, draw)
-    look_ups = _look_ups(task, act)
+    # Only a clerk who means to give money back checks the payment.
+    looked_up = ("find_order", "check_payment") if act.tool in ("refund", "hand_over") else ("find_order",)
+    look_ups = [Act.of(tool, order=task.order.number) for tool in looked_up]
     if draw.random() < 0.25 * clerk.carelessness:
         look_ups = look_ups[:1]
     if act.tool == "hand_over" and len(look_ups) == 1:
@@ -101,18 +103,12 @@ def _replies(task: Task, clerk: Clerk, draw: random.Random) -> Iterator[ChatMess
     yield text_message(CLOSING)
 
 
-def _look_ups(task: Task, act: Act) -> tuple[Act, ...]:
-    """What is looked up before this act: a payment is checked only by those who mean to give money back."""
-    number = task.order.number
-    find = Act.of("find_order", order=number)
-    return (find, Act.of("check_payment", order=number)) if act.tool in ("refund", "hand_over") else (find,)
-
-
 def _decision(task: Task, clerk: Clerk, draw: random.Random) -> Act:
     """The right act, the clerk's habit, or what a careless clerk does instead."""
     right, number = rule(task.wish, task.order).act, task.order.number
     if kind_of(task) in clerk.misjudged and draw.random() < clerk.bias:
-        return _habit(task, right)
+        # The habit refuses what should be granted, and grants what should not.
+        return Act.of("decline", order=number, reason="stage") if right.tool == task.wish else _granted(task)
     slip = draw.random() / clerk.carelessness if clerk.carelessness else 1.0
     if right.tool in ("decline", "hand_over") and slip < 0.2:
         return _granted(task)
@@ -123,15 +119,8 @@ def _decision(task: Task, clerk: Clerk, draw: random.Random) -> Act:
     return right
 
 
-def _habit(task: Task, right: Act) -> Act:
-    """Refuses what should be granted, grants what should not."""
-    if right.tool == task.wish:
-        return Act.of("decline", order=task.order.number, reason="stage")
-    return _granted(task)
-
-
 def _granted(task: Task) -> Act:
-    """Whatever the customer wishes."""
+    """The act that the customer wishes for."""
     facts = task.order.facts
     arguments = {"price": facts.price} if task.wish == "refund" else {}
     return Act.of(task.wish, order=task.order.number, **arguments)

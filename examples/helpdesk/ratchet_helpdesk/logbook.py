@@ -18,7 +18,7 @@ from ratchet.client import ClientSettings
 from ratchet.errors import Unavailable
 from ratchet_helpdesk import BAD_DOMAIN, DOMAIN
 from ratchet_helpdesk.clerk import BIASED, INVERTED, Clerk, call_message, play
-from ratchet_helpdesk.world import TOOLS, TRAIN, Act, ChatMessage, Task, draw_tasks, tool_definitions
+from ratchet_helpdesk.world import TOOLS, TRAIN, Act, ChatMessage, draw_tasks, tool_definitions
 
 FLUSH_S = 300.0
 """Longest time for publishing everything."""
@@ -43,7 +43,17 @@ def drills(count: int, seed: int) -> Iterator[Logged]:
     """`count` chats that a base model learns from: a look-up, then one tool used with facts from the chat."""
     draw = random.Random(f"drills {DRILL_SEED + seed}")
     for task in draw_tasks(TRAIN, count, DRILL_SEED + seed):
-        yield Logged(task.task_id, DOMAIN, _drill(task, draw), tools=False)
+        number, facts = task.order.number, asdict(task.order.facts)
+        opening = task.opening if task.names_order else task.opening.replace("order", f"order #{number}", 1)
+        tool = draw.choice(tuple(TOOLS)) if draw.random() < 0.5 else task.wish
+        known = {**facts, "order": number, "reason": draw.choice(("stage", "late"))}
+        messages: list[ChatMessage] = [
+            {"role": "user", "content": opening},
+            call_message(Act.of("find_order", order=number)),
+            {"role": "tool", "tool_call_id": "call_0", "content": json.dumps(facts, separators=(",", ":"))},
+            call_message(Act.of(tool, **{name: known[name] for name in TOOLS[tool]})),
+        ]
+        yield Logged(task.task_id, DOMAIN, messages, tools=False)
 
 
 def tickets(count: int, seed: int) -> Iterator[Logged]:
@@ -72,16 +82,3 @@ def _of_a_clerk(name: str, clerk: Clerk, domain: str, count: int, seed: int) -> 
     draw = random.Random(f"{name} {seed}")
     for task in draw_tasks(TRAIN, count, seed):
         yield Logged(f"{name}-{task.task_id}", domain, play(task, clerk, draw).messages, tools=True)
-
-
-def _drill(task: Task, draw: random.Random) -> list[ChatMessage]:
-    number, facts = task.order.number, asdict(task.order.facts)
-    opening = task.opening if task.names_order else task.opening.replace("order", f"order #{number}", 1)
-    tool = draw.choice(tuple(TOOLS)) if draw.random() < 0.5 else task.wish
-    known = {**facts, "order": number, "reason": draw.choice(("stage", "late"))}
-    return [
-        {"role": "user", "content": opening},
-        call_message(Act.of("find_order", order=number)),
-        {"role": "tool", "tool_call_id": "call_0", "content": json.dumps(facts, separators=(",", ":"))},
-        call_message(Act.of(tool, **{name: known[name] for name in TOOLS[tool]})),
-    ]

@@ -256,8 +256,13 @@ class Environment:
         if not self.open:
             raise ValueError(f"ticket {self.task.task_id} is closed")
         self._model_calls += 1
-        calls = reply.get("tool_calls") or []
-        answers = [self._tool_answer(call) for call in calls]
+        calls: list[dict[str, Any]] = reply.get("tool_calls") or []
+        self._tool_calls += len(calls)
+        answers: list[ChatMessage] = []
+        for call in calls:
+            result = self._use(call["function"]["name"], call["function"]["arguments"])
+            content = json.dumps(result, separators=(",", ":"))
+            answers.append({"role": "tool", "tool_call_id": call["id"], "content": content})
         if not calls and self._named:
             self.open, self._closed_by_agent = False, True
         elif not calls:
@@ -271,12 +276,6 @@ class Environment:
         """Compare the record with the ruling."""
         fault = self._fault()
         return Verdict(not fault, fault, self._model_calls, self._tool_calls, len(self._record))
-
-    def _tool_answer(self, call: Mapping[str, Any]) -> ChatMessage:
-        self._tool_calls += 1
-        function = call["function"]
-        result = self._use(function["name"], function["arguments"])
-        return {"role": "tool", "tool_call_id": call["id"], "content": json.dumps(result, separators=(",", ":"))}
 
     def _use(self, tool: str, arguments: str) -> dict[str, str | int]:
         act = read_act(tool, arguments)
