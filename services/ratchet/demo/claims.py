@@ -15,7 +15,7 @@ from ratchet.contract.state import Job, PolicyVersion, Route
 from ratchet.demo.clickhouse_facts import Facts, LedgerLine, RolloutDecision, VersionTraffic
 from ratchet.demo.connections import Connections
 from ratchet.demo.exams import Exam, Proportion, read_exams
-from ratchet.demo.plan import Plan, Rises
+from ratchet.demo.plan import Plan
 from ratchet.demo.scenario import Story
 from ratchet_helpdesk import ROLE
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
@@ -101,9 +101,12 @@ async def read_findings(connections: Connections, story: Story, exams: Path) -> 
 
 def claims(findings: Findings, story: Story, plan: Plan) -> list[Claim]:
     """Everything that has to be true if the loop closed."""
+    rises: list[Claim] = []
+    if plan.rises is not None:
+        rises = [_rise(findings, plan.rises.overall, None), _rise(findings, plan.rises.misjudged, MISJUDGED)]
     return [
         _promotions(findings, plan),
-        *_rises(findings, plan.rises),
+        *rises,
         _no_lost_kind(findings),
         _refusal(findings, story),
         _rollback(findings, story),
@@ -131,19 +134,16 @@ def _promotions(findings: Findings, plan: Plan) -> Claim:
     )
 
 
-def _rises(findings: Findings, rises: Rises | None) -> list[Claim]:
-    if rises is None:
-        return []
-    return [_rise(findings, rises.overall, None), _rise(findings, rises.misjudged, MISJUDGED)]
-
-
 def _rise(findings: Findings, least: float, kinds: Collection[str] | None) -> Claim:
     of_what = "success in the kinds that the clerk misjudged" if kinds else "held-out success"
     text = f"greedy {of_what} rose by {least:.2f} or more, intervals apart"
     ends = findings.ends()
     if ends is None:
         return Claim(text, holds=False, evidence="not measured")
-    (first, last), (from_sampled, to_sampled) = (_of_both(ends, mode, kinds) for mode in (GREEDY, SAMPLED))
+    nothing = Proportion(0, 1)  # where there was no such ticket
+    first, last, from_sampled, to_sampled = (
+        exam.success(mode, kinds) or nothing for mode in (GREEDY, SAMPLED) for exam in ends
+    )
     rose = last.rate - first.rate >= least and last.is_above(first)
     return Claim(text, rose, f"{first} to {last}; sampled {from_sampled} to {to_sampled}")
 
@@ -159,12 +159,6 @@ def _no_lost_kind(findings: Findings) -> Claim:
             best[kind] = max(best.get(kind, 0), solved)
     hardest = min(best, key=lambda kind: best[kind])
     return Claim(text, best[hardest] > 0, f"least: {hardest}, {best[hardest]} times")
-
-
-def _of_both(ends: tuple[Exam, Exam], mode: str, kinds: Collection[str] | None) -> tuple[Proportion, Proportion]:
-    """First and last success; 0 of 1 where there was no such ticket."""
-    nothing = Proportion(0, 1)
-    return ends[0].success(mode, kinds) or nothing, ends[1].success(mode, kinds) or nothing
 
 
 def _refusal(findings: Findings, story: Story) -> Claim:

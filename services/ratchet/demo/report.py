@@ -10,7 +10,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ratchet.contract.state import Job, PolicyVersion
 from ratchet.demo.claims import ITSELF, Claim, Findings, seconds_to_roll_back
 from ratchet.demo.clickhouse_facts import RolloutDecision
 from ratchet.demo.exams import Exam, Proportion
@@ -36,20 +35,21 @@ def draw_report(findings: Findings, held: Sequence[Claim], story: Story) -> Rend
     table.add_column("live tickets", justify="right", no_wrap=True)
     table.add_column("verdicts")
     for policy in findings.policies:
-        table.add_row(*_version_row(findings, policy))
-    lines = [*(_claim_line(claim) for claim in held), _seconds_line(findings, story)]
+        exam, live = findings.exams.get(policy.version), findings.by_version.get(policy.version)
+        job = findings.jobs.get(policy.training_job_id or "")
+        table.add_row(
+            f"v{policy.version} {policy.digest[:8]}",
+            f"{job.algorithm}, {job.trajectories or 0:,} tickets" if job else "",
+            *(str(exam.success(mode)) if exam else "not measured" for mode in (GREEDY, SAMPLED)),
+            f"{live.trajectories:,}" if live else "0",
+            ", ".join(dict.fromkeys(_verdict_text(one) for one in findings.verdicts(policy.version))),
+        )
+    lines: list[Text] = []
+    for claim in held:
+        mark, style = ("✔", "green") if claim.holds else ("✘", "bold red")
+        lines.append(Text(f"{mark} ", style) + Text(claim.text) + Text(f"  {claim.evidence}", "dim"))
+    lines.append(_seconds_line(findings, story))
     return Group(table, _kinds_table(findings), Text(_LEGEND, "dim"), *lines)
-
-
-def _version_row(findings: Findings, policy: PolicyVersion) -> tuple[str, ...]:
-    exam, live = findings.exams.get(policy.version), findings.by_version.get(policy.version)
-    return (
-        f"v{policy.version} {policy.digest[:8]}",
-        _made_by(findings.jobs.get(policy.training_job_id or "")),
-        *(str(exam.success(mode)) if exam else "not measured" for mode in (GREEDY, SAMPLED)),
-        f"{live.trajectories:,}" if live else "0",
-        ", ".join(dict.fromkeys(_verdict_text(one) for one in findings.verdicts(policy.version))),
-    )
 
 
 def _kinds_table(findings: Findings) -> RenderableType:
@@ -81,17 +81,6 @@ def _verdict_text(decision: RolloutDecision) -> str:
     return words.get(decision.verdict, decision.verdict)
 
 
-def _made_by(job: Job | None) -> str:
-    if job is None:
-        return ""
-    return f"{job.algorithm}, {job.trajectories or 0:,} tickets"
-
-
-def _claim_line(claim: Claim) -> Text:
-    mark, style = ("✔", "green") if claim.holds else ("✘", "bold red")
-    return Text(f"{mark} ", style) + Text(claim.text) + Text(f"  {claim.evidence}", "dim")
-
-
 def _seconds_line(findings: Findings, story: Story) -> Text:
     seconds = seconds_to_roll_back(findings, story.bad_version) if story.bad_version else None
     if seconds is None:
@@ -106,22 +95,23 @@ def report_document(findings: Findings, held: Sequence[Claim], story: Story) -> 
     """Claims, policies and the seconds of the rollback."""
     seconds = seconds_to_roll_back(findings, story.bad_version) if story.bad_version else None
     since_start, since_harm = seconds or (None, None)
+    policies: list[Document] = []
+    for policy in findings.policies:
+        exam, live = findings.exams.get(policy.version), findings.by_version.get(policy.version)
+        policies.append(
+            {
+                "name": policy.name,
+                "heldout": _exam(exam) if exam else None,
+                "live_tickets": live.trajectories if live else 0,
+                "mean_reward": live.mean_reward if live else None,
+                "verdicts": [one.verdict for one in findings.verdicts(policy.version)],
+            }
+        )
     return {
         "closed": all(claim.holds for claim in held),
         "claims": [{"claim": one.text, "holds": one.holds, "evidence": one.evidence} for one in held],
-        "policies": [_policy(findings, policy) for policy in findings.policies],
+        "policies": policies,
         "rollback": {"seconds_since_start": since_start, "seconds_since_first_harm": since_harm},
-    }
-
-
-def _policy(findings: Findings, policy: PolicyVersion) -> Document:
-    exam, live = findings.exams.get(policy.version), findings.by_version.get(policy.version)
-    return {
-        "name": policy.name,
-        "heldout": _exam(exam) if exam else None,
-        "live_tickets": live.trajectories if live else 0,
-        "mean_reward": live.mean_reward if live else None,
-        "verdicts": [one.verdict for one in findings.verdicts(policy.version)],
     }
 
 

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import shutil
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -105,10 +105,13 @@ async def _watch(options: Options, console: Console) -> Ending:
     assert watching is not None  # noqa: S101 - this is one
     # Not by way of SIGINT, which a shell's background jobs ignore.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, watching.cancel)
-    progress = Progress(listen=console.print if _plain(console) else None)
+    # Elsewhere the live picture cannot be shown.
+    live = console.is_terminal and console.width >= WIDTH and console.height >= 26
+    progress = Progress(listen=None if live else console.print)
     screen, plan = Screen(progress), SMALL if options.small else DEMO
-    with _shown(screen, console):
-        ending = await close_the_loop(plan, options.directory, progress, None if _plain(console) else screen.watch)
+    shown = Live(screen, console=console, refresh_per_second=FRAMES_PER_SECOND, redirect_stdout=False) if live else None
+    with shown or nullcontext():
+        ending = await close_the_loop(plan, options.directory, progress, screen.watch if live else None)
     if options.as_json:
         document = report_document(ending.findings, ending.claims, ending.story)
         body = msgspec.json.format(msgspec.json.encode({**document, "seconds": progress.elapsed_s}), indent=2)
@@ -126,18 +129,13 @@ async def close_the_loop(
     await asyncio.to_thread(_empty, directory)
     async with _stack(plan, directory, progress) as connections, _watched(connections, progress, directory, seen):
         scenario = Scenario(plan, connections, progress, directory)
-        ran = await _ran(scenario)
+        ran = Claim("the demo ran to its end", holds=True, evidence="")
+        try:
+            await scenario.run()
+        except DemoFailed as error:  # the report still says how far it came
+            ran = replace(ran, holds=False, evidence=str(error))
         findings = await read_findings(connections, scenario.story, directory / EXAMS)
     return Ending(findings, scenario.story, [ran, *claims(findings, scenario.story, plan)])
-
-
-async def _ran(scenario: Scenario) -> Claim:
-    """Run the scenario. Where it stops early, the report still says how far it came."""
-    try:
-        await scenario.run()
-    except DemoFailed as error:
-        return Claim("the demo ran to its end", holds=False, evidence=str(error))
-    return Claim("the demo ran to its end", holds=True, evidence="")
 
 
 @asynccontextmanager
@@ -192,18 +190,3 @@ def _empty(directory: Path) -> None:
             remove_record(directory)
         for name in ("data", "logs"):
             shutil.rmtree(directory / name, ignore_errors=True)
-
-
-def _plain(console: Console) -> bool:
-    """Whether the live picture cannot be shown here."""
-    return not console.is_terminal or console.width < WIDTH or console.height < 26
-
-
-@contextmanager
-def _shown(screen: Screen, console: Console) -> Iterator[None]:
-    """The live picture, for as long as the block runs."""
-    if _plain(console):
-        yield
-        return
-    with Live(screen, console=console, refresh_per_second=FRAMES_PER_SECOND, redirect_stdout=False):
-        yield

@@ -15,7 +15,7 @@ from ratchet.contract.state import Job, PolicyVersion
 from ratchet.demo.agents_process import Shift, crew
 from ratchet.demo.clickhouse_facts import Facts
 from ratchet.demo.connections import Connections
-from ratchet.demo.exams import Exam, read_exam
+from ratchet.demo.exams import read_exam
 from ratchet.demo.plan import EXAMS, Plan, bad_job, cycle_job, drill_job, ticket_job
 from ratchet.demo.progress import AGENTS, CANARY, COLLECTOR, GATE, TRAINER, Progress
 from ratchet.errors import RatchetError
@@ -34,6 +34,7 @@ JOB_S, GATE_S, STORED_S = 1800.0, 900.0, 900.0
 DECIDED = {"promoted", "rolled_back", "refused", "aborted"}
 WITH_TRAFFIC = {"running", "soaking"}
 OPERATOR = "demo operator"
+MODES = (GREEDY, SAMPLED)
 
 
 class DemoFailed(RatchetError):
@@ -89,7 +90,13 @@ class Scenario:
             await self.settle()
         with self._progress.step("v1 learns to imitate the logged tickets of a biased clerk", TRAINER):
             job = await self._train(ticket_job(plan, _artifact(base)))
-            await self._until("the first policy serves", self._serves(job), GATE_S)
+
+            async def serves() -> bool | None:
+                policies = await connections.policies(ROLE)
+                stable = [one.training_job_id for one in policies if one.stage == "stable"]
+                return job.training_job_id in stable or None
+
+            await self._until("the first policy serves", serves, GATE_S)
         self._progress.note("v1 serves all traffic")
 
     async def improve(self) -> None:
@@ -97,8 +104,21 @@ class Scenario:
         plan, promoted = self._plan, 0
         for number in range(1, plan.max_cycles + 1):
             with self._progress.step(f"cycle {number}: agents answer tickets with the stable policy", AGENTS):
-                await self._play(plan.tasks)
-            promoted += await self._cycle(number) == "promoted"
+                async with crew(self._shift(plan.tasks), self._logs / "agents.log") as agents:
+                    tally = await agents.finish()
+                self._count(tally)
+                self._progress.note(f"agents solved {tally.successes} of {tally.trajectories} training tickets")
+            with self._progress.step(f"cycle {number}: the next policy learns from their rewards", TRAINER):
+                await self.settle()
+                job = await self._train(cycle_job(plan, number))
+            version = (await self._registered(job)).version
+            with self._progress.step(f"cycle {number}: the gate tests v{version} on held-out tickets", GATE):
+                state = await self._after_gates(version)
+            await self._note_gate(version)
+            if state != "refused":
+                with self._progress.step(f"cycle {number}: v{version} gets a share of the traffic", CANARY):
+                    state = await self._canary(version)
+            promoted += state == "promoted"
             if promoted == plan.promotions:
                 return
         raise DemoFailed(f"{promoted} of {plan.promotions} policies were promoted in {plan.max_cycles} cycles")
@@ -145,20 +165,6 @@ class Scenario:
         await publish_chats("clerk", ROLE, tickets(plan.tickets.examples, plan.seed), client)
         await publish_chats("stand-in", ROLE, bad_tickets(plan.bad.examples, plan.seed), client)
 
-    async def _cycle(self, number: int) -> str:
-        """Train, gate, canary; returns the state that the rollout ends in."""
-        with self._progress.step(f"cycle {number}: the next policy learns from their rewards", TRAINER):
-            await self.settle()
-            job = await self._train(cycle_job(self._plan, number))
-        policy = await self._registered(job)
-        with self._progress.step(f"cycle {number}: the gate tests v{policy.version} on held-out tickets", GATE):
-            state = await self._after_gates(policy.version)
-        await self._note_gate(policy.version)
-        if state == "refused":
-            return state
-        with self._progress.step(f"cycle {number}: v{policy.version} gets a share of the traffic", CANARY):
-            return await self._canary(policy.version)
-
     async def _canary(self, version: int) -> str:
         """Traffic until the verdict; its trajectories are the next cycle's data."""
         async with crew(self._shift(None), self._logs / "agents.log") as agents:
@@ -168,7 +174,13 @@ class Scenario:
             self._count(await agents.stop())
         rollout = await self._connections.rollout(ROLE)
         assert rollout is not None  # noqa: S101 - it has just been decided
-        await self._until(f"the decision about v{version} is stored", lambda: self._decided(version), STORED_S)
+
+        async def decided() -> bool | None:
+            ends = {"promote", "roll_back", "abort"}
+            return any(one.version == version and one.verdict in ends for one in await self._facts.decisions()) or None
+
+        # The report reads the decision from the warehouse.
+        await self._until(f"the decision about v{version} is stored", decided, STORED_S)
         self._progress.note(f"v{version} {rollout.state.replace('_', ' ')}: {rollout.reason}")
         return rollout.state
 
@@ -187,14 +199,12 @@ class Scenario:
         self._progress.note(f"the gate: v{version} {verdict}; held-out tickets solved:")
         for shown in (policy.parent or 0, version):
             exam = read_exam(self._exams, f"{ROLE}@{shown}")
-            self._progress.note(f"  v{shown} " + (_exam_text(exam) if exam else "not measured"))
-
-    async def _play(self, tasks: int) -> None:
-        """A fixed number of tickets."""
-        async with crew(self._shift(tasks), self._logs / "agents.log") as agents:
-            tally = await agents.finish()
-        self._count(tally)
-        self._progress.note(f"agents solved {tally.successes} of {tally.trajectories} training tickets")
+            modes = (
+                [f"{mode} {exam.success(mode)}, misjudged kinds {exam.misjudged(mode)}" for mode in MODES]
+                if exam
+                else []
+            )
+            self._progress.note(f"  v{shown} {'; '.join(modes) or 'not measured'}")
 
     def _shift(self, tasks: int | None) -> Shift:
         self._shifts += 1
@@ -217,15 +227,10 @@ class Scenario:
         if job.state != "completed":
             reason = job.error.message if job.error else "no reason given"
             raise DemoFailed(f"job {job.algorithm} {job.state}: {reason}")
-        self._progress.note(_job_text(job))
+        spent = (job.finished_at - job.created_at).total_seconds() if job.finished_at else 0.0
+        loss = f", loss {job.metrics.loss:.3f}" if job.metrics and job.metrics.loss is not None else ""
+        self._progress.note(f"{job.algorithm} on {job.trajectories or 0:,} trajectories in {spent:.0f} s{loss}")
         return job
-
-    def _serves(self, job: Job) -> Callable[[], Awaitable[PolicyVersion | None]]:
-        async def serves() -> PolicyVersion | None:
-            stable = [one for one in await self._connections.policies(ROLE) if one.stage == "stable"]
-            return next((one for one in stable if one.training_job_id == job.training_job_id), None)
-
-        return serves
 
     async def _registered(self, job: Job) -> PolicyVersion:
         """The version that a job's policy got."""
@@ -241,11 +246,6 @@ class Scenario:
         if rollout is None or rollout.candidate.version != version:
             return None
         return rollout.state if rollout.state in states else None
-
-    async def _decided(self, version: int) -> bool | None:
-        """Whether the end of a version's rollout is in the warehouse, where the report reads it."""
-        ends = {"promote", "roll_back", "abort"}
-        return any(one.version == version and one.verdict in ends for one in await self._facts.decisions()) or None
 
     async def _until_stored(self, role: str, number: int) -> None:
         """Until that many trajectories of a role have a reward."""
@@ -271,20 +271,8 @@ class Scenario:
         return result
 
 
-def _exam_text(exam: Exam) -> str:
-    shown = (f"{mode} {exam.success(mode)}, misjudged kinds {exam.misjudged(mode)}" for mode in (GREEDY, SAMPLED))
-    return "; ".join(shown)
-
-
 def _artifact(job: Job) -> str:
     """Uri of the policy that a completed job made."""
     if job.artifacts is None or job.artifacts.final_checkpoint is None:
         raise DemoFailed(f"job {job.algorithm} completed without a policy")
     return job.artifacts.final_checkpoint
-
-
-def _job_text(job: Job) -> str:
-    """One line about a finished job."""
-    spent = (job.finished_at - job.created_at).total_seconds() if job.finished_at else 0.0
-    loss = f", loss {job.metrics.loss:.3f}" if job.metrics and job.metrics.loss is not None else ""
-    return f"{job.algorithm} on {job.trajectories or 0:,} trajectories in {spent:.0f} s{loss}"

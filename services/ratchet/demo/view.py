@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ratchet.contract.http.rollouts import RolloutOut
-from ratchet.contract.state import Job
 from ratchet.demo.exams import Proportion
 from ratchet.demo.observer import Picture
 from ratchet.demo.progress import (
@@ -32,6 +31,8 @@ from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 WIDTH = 96
 """Columns the picture takes; narrower terminals get plain lines."""
 STATION_WIDTH = 20
+Station = tuple[str, list[RenderableType]]
+"""Its name, and its two lines."""
 BAR_WIDTH, BAR = 18, 8
 """Bars that fill a station, and those in tables."""
 NOTES = 5
@@ -52,11 +53,9 @@ def draw(picture: Picture, progress: Progress) -> RenderableType:
     """The whole screen."""
     current = progress.current
     title = current.title if current else "done"
-    body = Group(
-        _loop(picture, current.station if current else ""),
-        _side_by_side(_policies(picture), _evidence(picture)),
-        _notes(progress),
-    )
+    tables = Table.grid(padding=(0, 2))
+    tables.add_row(_policies(picture), _evidence(picture))
+    body = Group(_loop(picture, current.station if current else ""), tables, _notes(progress))
     return Panel(
         body,
         title=f"[bold]Ratchet[/]  {title}",
@@ -90,7 +89,14 @@ def evidence_share(e_value: float, threshold: float) -> float:
 
 
 def _loop(picture: Picture, active: str) -> RenderableType:
-    above = [_agents(picture), _gateway(picture), _collector(picture), _rewards(picture)]
+    traffic = picture.traffic
+    mean = "" if traffic.mean_reward is None else f"mean {traffic.mean_reward:.2f}"
+    above: list[Station] = [
+        _agents(picture),
+        (GATEWAY, [f"{traffic.calls:,} calls", "[dim]ids, log-probs[/]"]),
+        (COLLECTOR, [f"{traffic.trajectories:,} tickets", "[dim]in ClickHouse[/]"]),
+        (REWARDS, [f"{traffic.rewards:,} rewards", mean]),
+    ]
     below = [_canary(picture), _gate(picture), _trainer(picture), _snapshot(picture)]
     grid = Table.grid(padding=0)
     for _ in range(7):
@@ -123,27 +129,11 @@ def _station(name: str, lines: Sequence[RenderableType], active: str) -> Panel:
     )
 
 
-Station = tuple[str, list[RenderableType]]
-
-
 def _agents(picture: Picture) -> Station:
     recent = picture.traffic.recent
     if recent is None:
         return AGENTS, ["[dim]no ticket yet[/]", ""]
     return AGENTS, [f"{recent.rate:.0%} solved", bar(recent.rate, BAR_WIDTH, "green")]
-
-
-def _gateway(picture: Picture) -> Station:
-    return GATEWAY, [f"{picture.traffic.calls:,} calls", "[dim]ids, log-probs[/]"]
-
-
-def _collector(picture: Picture) -> Station:
-    return COLLECTOR, [f"{picture.traffic.trajectories:,} tickets", "[dim]in ClickHouse[/]"]
-
-
-def _rewards(picture: Picture) -> Station:
-    mean = picture.traffic.mean_reward
-    return REWARDS, [f"{picture.traffic.rewards:,} rewards", "" if mean is None else f"mean {mean:.2f}"]
 
 
 def _snapshot(picture: Picture) -> Station:
@@ -158,16 +148,11 @@ def _trainer(picture: Picture) -> Station:
     if job is None:
         return TRAINER, ["[dim]waits for work[/]", ""]
     percent = (job.progress.percent_complete if job.progress else None) or 0.0
-    return TRAINER, [_metrics_text(job), bar(percent / 100, BAR_WIDTH)]
-
-
-def _metrics_text(job: Job) -> str:
-    metrics = job.metrics
-    if metrics is None or metrics.loss is None:
-        return f"{job.algorithm} {job.state}"
-    # The loss of a policy gradient says nothing; how much of the data still counts does.
-    shown = f"loss {metrics.loss:.2f}" if metrics.ess is None else f"ess {metrics.ess:.2f}"
-    return f"{job.algorithm} {shown}"
+    shown, metrics = job.state, job.metrics
+    if metrics is not None and metrics.loss is not None:
+        # The loss of a policy gradient says nothing; how much of the data still counts does.
+        shown = f"loss {metrics.loss:.2f}" if metrics.ess is None else f"ess {metrics.ess:.2f}"
+    return TRAINER, [f"{job.algorithm} {shown}", bar(percent / 100, BAR_WIDTH)]
 
 
 def _gate(picture: Picture) -> Station:
@@ -230,12 +215,6 @@ def _e_value(rollout: RolloutOut, test: str, style: str) -> Text:
     e_value, threshold = rollout.e_values.get(test, {}).get("combined", 1.0), rollout.thresholds["rollback"]
     reached = bar(evidence_share(e_value, threshold), BAR, style)
     return reached + Text(f" {min(e_value, 999):.3g}, needs {threshold:g}")
-
-
-def _side_by_side(left: RenderableType, right: RenderableType) -> RenderableType:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_row(left, right)
-    return grid
 
 
 def _notes(progress: Progress) -> RenderableType:
