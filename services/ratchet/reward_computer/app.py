@@ -25,7 +25,7 @@ from ratchet.reward_computer.settings import Settings, spec_of
 from ratchet.rules.alerts import gap_alert
 from ratchet.service.contracts import load_contracts
 from ratchet.service.runtime import App
-from ratchet.stores.stored import StoredWatch
+from ratchet.stores.stored_watch import StoredWatch
 from ratchet.stores.warehouse import Warehouse
 
 NAME = "reward_computer"

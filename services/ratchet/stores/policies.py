@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 COMPLETE_MARK = ".complete"
 """Empty file in a cached policy directory, written when every file was there and verified."""
 HUB_VARIABLE = "RATCHET_HUB"
-"""`1`: a base model that is no directory may be fetched from a hub; otherwise the local cache must hold it."""
+"""`1`: a base model that is not a directory may be fetched from a hub; otherwise the local cache must hold it."""
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 """Files that decide how text is rendered and encoded."""
@@ -45,7 +45,7 @@ class BlobStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A manifest together with where it is and what it is called for ever: its digest."""
+    """A manifest, its uri, and its digest, which names the policy for ever."""
 
     uri: str
     digest: str
@@ -54,7 +54,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class LocalPolicy:
-    """A policy whose files lie, verified, in `directory`."""
+    """A policy and the directory that holds its verified files."""
 
     policy: Policy
     directory: Path
@@ -85,7 +85,7 @@ def decode_manifest(body: bytes, uri: str) -> PolicyManifest:
 
 
 def digest_in(uri: str) -> str | None:
-    """The sha256 that a content-addressed uri carries in its last segment, if it does."""
+    """The sha256 in the last segment of a content-addressed uri; None for any other uri."""
     stem = uri.rsplit("/", 1)[-1].removesuffix(".json")
     return stem if len(stem) == 64 and set(stem) <= set("0123456789abcdef") else None
 
@@ -124,14 +124,11 @@ def fetch_policy(objects: BlobStore, uri: str, cache: Path, digest: str | None =
 
 def tokenizer_digest(directory: Path) -> str | None:
     """sha256 over the tokenizer's files in `directory`: equal digests render and encode equally."""
+    files = [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()]
     digest = hashlib.sha256()
-    found = False
-    for name in TOKENIZER_FILES:
-        path = directory / name
-        if path.is_file():
-            found = True
-            digest.update(f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
-    return digest.hexdigest() if found else None
+    for path in files:
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest() if files else None
 
 
 def _download(objects: BlobStore, policy: Policy, directory: Path) -> None:
@@ -144,18 +141,12 @@ def _download(objects: BlobStore, policy: Policy, directory: Path) -> None:
             if target.stat().st_size != file.size:
                 raise DigestMismatch(f"{file.uri} has {target.stat().st_size} bytes, its manifest says {file.size}")
         (partial / COMPLETE_MARK).touch()
-        _move_into_place(partial, directory)
+        if directory.exists() and not (directory / COMPLETE_MARK).exists():
+            shutil.rmtree(directory, ignore_errors=True)  # another process began to delete the policy
+        try:
+            partial.rename(directory)
+        except OSError:  # fine when another process was quicker: its directory holds the same verified bytes
+            if not (directory / COMPLETE_MARK).exists():
+                raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _move_into_place(partial: Path, directory: Path) -> None:
-    """Rename; when another process was quicker its directory holds the same verified bytes."""
-    if directory.exists() and not (directory / COMPLETE_MARK).exists():
-        # Somebody began to delete it: what is left is no policy.
-        shutil.rmtree(directory, ignore_errors=True)
-    try:
-        partial.rename(directory)
-    except OSError:
-        if not (directory / COMPLETE_MARK).exists():
-            raise

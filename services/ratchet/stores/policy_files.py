@@ -29,19 +29,19 @@ def export_policy(
     uri: str,
     directory: Path,
     digest: str | None = None,
-    tell: Callable[[int, int, str], None] | None = None,
+    on_progress: Callable[[int, int, str], None] | None = None,
 ) -> list[str]:
     """Write the layout above into `directory`; returns the paths in it, the manifest's last.
 
-    `tell` is told (done, of how many, path). Policies from before the documents have only `model/`, `tokenizer/` and
-    the manifest. Raises `Rejected` when `directory` holds something already.
+    Calls `on_progress` with (files done, of how many, path). Policies of early versions, which had no documents, have
+    only `model/`, `tokenizer/` and the manifest. Raises `Rejected` when `directory` holds something already.
     """
     require_empty(directory)
     policy = read_policy(objects, uri, digest)
     placed = list(_placed(policy.manifest))
     for done, (place, file) in enumerate(placed):
-        if tell is not None:
-            tell(done, len(placed), str(place))
+        if on_progress is not None:
+            on_progress(done, len(placed), str(place))
         target = directory / place
         target.parent.mkdir(parents=True, exist_ok=True)
         objects.get_file(file.uri, target, file.sha256)
@@ -51,7 +51,7 @@ def export_policy(
 
 
 def require_empty(directory: Path) -> None:
-    """Raise `Rejected` when `directory` holds something already, or is none."""
+    """Raise `Rejected` when `directory` is a file or holds something already."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise Rejected(f"{directory} is there already, and not an empty directory")
 
@@ -69,12 +69,9 @@ def _placed(manifest: PolicyManifest) -> Iterator[tuple[PurePosixPath, ArtifactF
         if file.name in TOKENIZER_FILES:
             yield PurePosixPath("tokenizer", file.name), file
     for file in manifest.documents:
-        yield _document(file.name), file
-
-
-def _document(name: str) -> PurePosixPath:
-    if name.endswith(".log"):
-        return PurePosixPath("logs", name)
-    if name in ("config.json", "metrics.jsonl", "README.md"):
-        return PurePosixPath(name)
-    return PurePosixPath("tokenizer", name)
+        if file.name.endswith(".log"):
+            yield PurePosixPath("logs", file.name), file
+        elif file.name in ("config.json", "metrics.jsonl", "README.md"):
+            yield PurePosixPath(file.name), file
+        else:
+            yield PurePosixPath("tokenizer", file.name), file

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import clickhouse_connect
-from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, DataError
+from clickhouse_connect.driver.exceptions import ClickHouseError as DriverError, DatabaseError, DataError
 
 from ratchet.errors import Rejected, WarehouseUnavailable
 from ratchet.service.settings import SharedSettings
@@ -21,21 +21,21 @@ Row = dict[str, Any]
 """A row by column name; `Any` because each column has its own type."""
 
 CONNECT_S = 5.0
-"""How long a connection may take to come about."""
+"""The deadline for a new connection."""
 
 _STATEMENT_END = re.compile(r";\s*(?:\n|$)")
-_SERVER_SAYS = re.compile(r"Code: (\d+)")
+_ERROR_CODE = re.compile(r"Code: (\d+)")
 VALUE_CODES = frozenset({"6", "27", "38", "41", "53", "69", "70", "72", "131", "457", "691"})
-"""What ClickHouse says of a value that it cannot hold or read: text that is no number, date or enum, a value out of
-bounds, of a wrong type, or too large. Every other code is the warehouse's fault, also one that is not known yet: a
-table that is detached or not migrated, a disk, a restart, a password, a body that was cut off on its way."""
+"""ClickHouse's codes for a value that it cannot hold or read: text that is not a number, date or enum, a value out of
+bounds, of a wrong type, or too large. Every other code, also an unknown one, is the warehouse's fault: a table that is
+detached or not migrated, a disk, a restart, a password, a body that was cut off on its way."""
 
 
 class Warehouse:
     """One connection pool to ClickHouse.
 
     Raises `Rejected` for a value that ClickHouse can never take (`VALUE_CODES`), and `WarehouseUnavailable` for every
-    other fault: nothing that is the warehouse's fault may ever look like a message's.
+    other fault: a fault of the warehouse must never look like one of a message.
     """
 
     def __init__(self, client: Any, database: str) -> None:
@@ -93,18 +93,22 @@ class Warehouse:
     async def insert(self, table: str, rows: Sequence[Row], *, token: str | None) -> None:
         """Insert `rows` (equal keys) as one block. The same `token` twice inserts once, within the table's window.
 
-        Without a token the block is written whatever was written before. Raises `WarehouseUnavailable` also when the
+        Without a token the block is always written. Raises `WarehouseUnavailable` also when the
         server wrote another number of rows than it was sent (it counts a repeated block as written).
         """
         if not rows:
             return
         names = list(rows[0])
+        key = (table, *names)
         with _classified():
+            if key not in self._columns:
+                context = await self._client.create_insert_context(table, column_names=names)
+                self._columns[key] = list(context.column_types)
             summary = await self._client.insert(
                 table,
                 [[row[name] for name in names] for row in rows],
                 column_names=names,
-                column_types=await self._types(table, names),
+                column_types=self._columns[key],
                 settings={**({"insert_deduplication_token": token} if token else {}), "async_insert": 0},
             )
         if summary.written_rows != len(rows):
@@ -112,7 +116,9 @@ class Warehouse:
 
     async def migrate(self, folder: Path) -> list[str]:
         """Run the numbered `*.sql` files of `folder` that have not run yet; returns their names."""
-        scripts = await asyncio.to_thread(_scripts, folder)
+        scripts = await asyncio.to_thread(
+            lambda: {path.name: path.read_text() for path in sorted(folder.glob("*.sql"))}
+        )
         await self.command(
             "CREATE TABLE IF NOT EXISTS migrations (name String, at DateTime DEFAULT now())"
             " ENGINE = ReplacingMergeTree ORDER BY name"
@@ -124,17 +130,6 @@ class Warehouse:
                 await self.command(statement)
             await self.insert("migrations", [{"name": name}], token=name)
         return fresh
-
-    async def _types(self, table: str, names: list[str]) -> list[Any]:
-        key = (table, *names)
-        if key not in self._columns:
-            context = await self._client.create_insert_context(table, column_names=names)
-            self._columns[key] = list(context.column_types)
-        return self._columns[key]
-
-
-def _scripts(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in sorted(folder.glob("*.sql"))}
 
 
 def statements(script: str) -> list[str]:
@@ -150,9 +145,9 @@ def _classified() -> Iterator[None]:
     except DataError as error:
         raise Rejected(f"ClickHouse cannot hold it: {error}") from error
     except DatabaseError as error:
-        code = _SERVER_SAYS.search(str(error))
+        code = _ERROR_CODE.search(str(error))
         if code and code[1] in VALUE_CODES:
             raise Rejected(f"ClickHouse refused: {error}") from error
         raise WarehouseUnavailable(f"ClickHouse is not available: {error}") from error
-    except (ClickHouseError, aiohttp.ClientError, OSError) as error:
+    except (DriverError, aiohttp.ClientError, OSError) as error:
         raise WarehouseUnavailable(f"ClickHouse does not answer: {error}") from error

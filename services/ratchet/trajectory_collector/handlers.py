@@ -16,7 +16,7 @@ from ratchet.contract import Message, Stored, Trajectory, TrajectoryEnd
 from ratchet.contract.operations import SequenceRange
 from ratchet.errors import Unavailable
 from ratchet.rules.chat import ChatError
-from ratchet.stores.stored import AWAITED
+from ratchet.stores.stored_watch import AWAITED
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Place
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger

@@ -79,7 +79,7 @@ def test_a_damaged_file_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> 
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_a_file_of_another_size_than_its_manifest_says_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_size_than_in_its_manifest_is_refused(tmp_path: Path) -> None:
     blobs = MemoryBlobs()
     policy = published(blobs, tmp_path / "files")
     longer = [msgspec.structs.replace(file, size=file.size + 1) for file in policy.manifest.files]
@@ -106,7 +106,7 @@ def test_changed_manifest_bytes_are_noticed(tmp_path: Path) -> None:
         read_policy(blobs, policy.uri)
 
 
-def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
+def test_an_object_that_is_not_a_policy_is_refused(tmp_path: Path) -> None:
     blobs = MemoryBlobs()
     policy = published(blobs, tmp_path / "files")
     snapshot = blobs.put(
@@ -119,7 +119,7 @@ def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", DAMAGED_JSON, ids=lambda body: repr(body[:20]))
-def test_what_cannot_be_read_is_no_policy(body: bytes) -> None:
+def test_a_body_that_cannot_be_read_is_refused(body: bytes) -> None:
     blobs = MemoryBlobs()
     with pytest.raises(Rejected, match="is not a policy manifest"):
         read_policy(blobs, blobs.put(body, "policies", ".json").uri)

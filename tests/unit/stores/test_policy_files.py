@@ -47,8 +47,8 @@ def test_an_adapter_is_laid_out_with_its_documents(tmp_path: Path) -> None:
     blobs = MemoryBlobs()
     policy = stored(blobs, tmp_path / "stored", ADAPTER, WEIGHTS, DOCUMENTS)
     target = tmp_path / "artifacts" / "dpo" / "support"
-    told: list[str] = []
-    written = export_policy(blobs, policy.uri, target, policy.digest, lambda _done, _total, path: told.append(path))
+    reported: list[str] = []
+    written = export_policy(blobs, policy.uri, target, policy.digest, lambda _done, _total, path: reported.append(path))
     assert set(written) == {
         "model/adapter_config.json",
         "model/adapter_model.safetensors",
@@ -60,7 +60,7 @@ def test_an_adapter_is_laid_out_with_its_documents(tmp_path: Path) -> None:
         "logs/training.log",
         MANIFEST,
     }
-    assert told == written[:-1]
+    assert reported == written[:-1]
     assert (target / "logs" / "training.log").read_text() == "done"
     assert hashlib.sha256((target / MANIFEST).read_bytes()).hexdigest() == policy.digest
 

@@ -20,7 +20,7 @@ from ratchet.rl_coordinator.triggers.recipes import Recipes, load_recipes
 from ratchet.rl_coordinator.triggers.thresholds import Counters, ThresholdTrigger
 from ratchet.service.runtime import Component, Periodic
 from ratchet.stores.history import History
-from ratchet.stores.stored import StoredWatch, stored_check
+from ratchet.stores.stored_watch import StoredWatch, stored_check
 from ratchet.stores.warehouse import Warehouse
 
 __all__ = ["Counters", "Recipes", "Triggers", "build_triggers", "load_recipes"]

@@ -27,7 +27,7 @@ from ratchet.rl_coordinator.triggers.domain import (
 )
 from ratchet.rl_coordinator.triggers.recipes import Recipe, recipe_for
 from ratchet.rules.alerts import gap_alert
-from ratchet.stores.stored import IsStored
+from ratchet.stores.stored_watch import IsStored
 
 log = structlog.get_logger()
 

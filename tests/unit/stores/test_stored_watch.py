@@ -1,4 +1,4 @@
-"""What the collector says that it stored, and what the broker says that it settled."""
+"""A watch knows which messages are settled, from the collector's announcements and the broker's ack floor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ratchet.contract import Message, Stored, Trajectory
 from ratchet.contract.operations import SequenceRange
 from ratchet.service.contracts import load_contracts
 from ratchet.service.runtime import Component
-from ratchet.stores.stored import StoredWatch, stored_check
+from ratchet.stores.stored_watch import StoredWatch, stored_check
 from tests.support.messages import trajectory
 
 STREAM = "RL_TRAJECTORIES"
@@ -26,7 +26,7 @@ C = TypeVar("C", bound=Component)
 
 @asynccontextmanager
 async def running(component: C) -> AsyncIterator[C]:
-    """It runs meanwhile."""
+    """Runs the component for the length of the block."""
     task = asyncio.create_task(component.run())
     try:
         yield component
@@ -54,7 +54,7 @@ async def test_an_announced_message_is_settled(bus: FakeBus) -> None:
         assert [sequence for sequence in range(1, 11) if watch.is_settled(STREAM, sequence)] == [3, 4, 5, 9]
 
 
-async def test_what_was_announced_before_the_watch_began_counts(bus: FakeBus) -> None:
+async def test_an_announcement_from_before_the_watch_counts(bus: FakeBus) -> None:
     await bus.publish(announced((1, 2)))
 
     async with running(StoredWatch(bus, (STREAM,))) as watch:
@@ -81,7 +81,7 @@ async def test_a_stream_that_was_made_anew_begins_again(bus: FakeBus) -> None:
         assert watch.is_settled(STREAM, 2)
 
 
-async def test_what_the_collector_settled_without_saying_so_is_known_from_its_consumer(bus: FakeBus) -> None:
+async def test_a_message_that_was_settled_without_an_announcement_is_known_from_the_ack_floor(bus: FakeBus) -> None:
     """A dead letter is not announced, and an announcement may be lost with the collector."""
 
     async def silent(_: Received[Trajectory]) -> Sequence[Message]:
@@ -120,7 +120,7 @@ class Ledger:
         return {sequence: "stored" for sequence in sequences if sequence in self._entries}
 
 
-async def test_the_ledger_is_asked_once_it_is_worth_it_and_has_the_last_word(bus: FakeBus) -> None:
+async def test_the_ledger_is_asked_only_about_settled_messages_and_decides(bus: FakeBus) -> None:
     """What is settled may be of an earlier life of the stream, whose sequences began again."""
     ledger = Ledger({2})
     async with running(StoredWatch(bus, (STREAM,))) as watch:
@@ -134,7 +134,7 @@ async def test_the_ledger_is_asked_once_it_is_worth_it_and_has_the_last_word(bus
         assert not await is_stored(STREAM, 1)
 
 
-async def test_what_is_announced_is_remembered_within_a_bound(bus: FakeBus) -> None:
+async def test_the_watch_remembers_a_bounded_number_of_announced_sequences(bus: FakeBus) -> None:
     async with running(StoredWatch(bus, (STREAM,))) as watch:
         await bus.publish(announced((1, 10**12)))
         await watch.wait_for(STREAM, {10**12}, 40)

@@ -1,9 +1,9 @@
-"""What the collector has stored, as it says itself: for those who must not read the history before it is there.
+"""Which messages the collector has stored, for services that must not query ClickHouse before.
 
-The collector announces what it stored (`Stored`) before it acks it, and the broker knows up to where it has settled
-everything. Together they say of any message whether it is settled, without asking ClickHouse again and again. A settled
-message may still be missing there: it is a dead letter, or the broker was restored meanwhile and gives its sequence out
-again. So a reader looks into ClickHouse once, after this said that it is worth it.
+The collector announces each stored batch (`Stored`) before it acks it, and the broker knows up to which sequence the
+collector has settled everything. From both, a `StoredWatch` knows of any message whether it is settled, and no service
+has to poll ClickHouse. A settled message may still have no row: it is a dead letter, or the broker was restored
+meanwhile and gives its sequence out again. So a reader queries ClickHouse once, as soon as the message is settled.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ AWAITED = frozenset({"RL_TRAJECTORIES", "RL_REWARDS", "RL_FEEDBACK"})
 """Streams whose messages services wait for: the collector announces these only."""
 COLLECTOR = "trajectory_collector"
 LISTEN_S = 0.5
-"""Longest wait for the next announcement before looking whether to stop."""
+"""The watch waits for the next announcement at most this long, then looks whether it was stopped."""
 FLOOR_S = 2.0
-"""How often the broker is asked while a message is waited for: an announcement may have been lost with its sender."""
+"""While a message is awaited, the watch asks the broker this often: an announcement may be lost with its sender."""
 REMEMBERED = 100_000
 """Most announced sequences of a stream above the last floor. With more, the oldest half is forgotten: the floor has
 passed them, or a reader waits for them a little longer."""
@@ -43,14 +43,14 @@ class _AckFloor(msgspec.Struct, frozen=True):
 
 
 class _Consumer(msgspec.Struct, frozen=True):
-    """What the broker says of a consumer: everything up to its floor is settled. There may be no consumer yet."""
+    """The broker's answer about a consumer: everything up to its floor is settled; no consumer yet, no floor."""
 
     ack_floor: _AckFloor = _AckFloor()
 
 
 @dataclass(slots=True)
 class _Settled:
-    """What is settled of one stream."""
+    """The settled messages of one stream."""
 
     incarnation: str = ""
     floor: int = 0
@@ -66,10 +66,10 @@ class _Settled:
 
 
 class StoredWatch:
-    """Follows the announcements of the collector; run it beside whatever waits."""
+    """Follows the announcements of the collector; run it beside the component that waits."""
 
     def __init__(self, bus: Bus, streams: Collection[str]) -> None:
-        """`streams`: those whose messages will be waited for, all of `AWAITED`."""
+        """`streams`: those of `AWAITED` for whose messages the service waits."""
         self._bus = bus
         self._durables = {
             spec.stream: spec.name
@@ -79,7 +79,7 @@ class StoredWatch:
         self._settled: Mapping[str, _Settled] = {stream: _Settled() for stream in self._durables}
         self._changed = asyncio.Condition()
         self._asks_for_floor = False
-        """Something is waited for that was not announced: it may be a dead letter, which the floor alone shows."""
+        """A message is awaited that was not announced: it may be a dead letter, which only the floor shows."""
         self._asked_at = 0.0
         self._stopping = False
 
@@ -96,7 +96,7 @@ class StoredWatch:
                 await self._changed.wait_for(lambda: all(self.is_settled(stream, sequence) for sequence in sequences))
 
     async def run(self) -> None:
-        """Follow until stopped; whatever breaks, begin again."""
+        """Follow until stopped; after a broken connection, begin again."""
         while not self._stopping:
             try:
                 await self._follow()
@@ -114,7 +114,7 @@ class StoredWatch:
         await reader.open()
         try:
             for settled in self._settled.values():
-                settled.floor, settled.beyond = 0, set()  # of a broker that may be another one by now
+                settled.floor, settled.beyond = 0, set()  # the broker may be another one by now
             await self._ask_for_floors()
             while not self._stopping:
                 for message in await reader.next(LISTEN_S):
@@ -123,14 +123,14 @@ class StoredWatch:
                     except ContractError:
                         continue
                     if isinstance(received.message, Stored):
-                        self._note(received.message)
-                await self._announce()
-                if self._is_floor_due():
+                        self._add(received.message)
+                await self._wake_waiters()
+                if self._asks_for_floor and time.monotonic() - self._asked_at >= FLOOR_S:
                     await self._ask_for_floors()
         finally:
             await reader.close()
 
-    def _note(self, stored: Stored) -> None:
+    def _add(self, stored: Stored) -> None:
         settled = self._settled[stored.stream]
         if stored.incarnation != settled.incarnation:
             if settled.incarnation:  # the stream was made anew: its sequences began again
@@ -142,27 +142,24 @@ class StoredWatch:
             settled.beyond = set(sorted(settled.beyond)[-REMEMBERED // 2 :])
             self._asks_for_floor = True
 
-    def _is_floor_due(self) -> bool:
-        return self._asks_for_floor and time.monotonic() - self._asked_at >= FLOOR_S
-
     async def _ask_for_floors(self) -> None:
         for stream, durable in self._durables.items():
             answer = await self._bus.ask(f"CONSUMER.INFO.{stream}.{durable}", _Consumer)
             self._settled[stream].raise_to(answer.ack_floor.stream_seq)
         self._asks_for_floor, self._asked_at = False, time.monotonic()
-        await self._announce()
+        await self._wake_waiters()
 
-    async def _announce(self) -> None:
+    async def _wake_waiters(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
 
 IsStored = Callable[[str, int], Awaitable[bool]]
-"""Whether a message of a stream is in the history, or a dead letter; false while it is not known."""
+"""Whether a message of a stream is in the history or a dead letter; false as long as neither is known."""
 
 
 class Ledger(Protocol):
-    """The part of `History` that knows what became of a message."""
+    """The part of `History` that knows the outcome of a message."""
 
     async def outcomes(self, stream: str, sequences: Collection[int]) -> dict[int, str]:
         """See `History.outcomes`."""
@@ -170,7 +167,7 @@ class Ledger(Protocol):
 
 
 def stored_check(watch: StoredWatch, ledger: Ledger) -> IsStored:
-    """Asks the ledger, which knows the lives of a stream, once the watch says that it is worth it."""
+    """Asks the ledger, which knows the lives of a stream, as soon as the watch calls a message settled."""
 
     async def is_stored(stream: str, sequence: int) -> bool:
         return watch.is_settled(stream, sequence) and sequence in await ledger.outcomes(stream, [sequence])
