@@ -51,9 +51,9 @@ async def test_a_rollout_under_way_keeps_the_starts_that_it_has_not_read(
             await start(bus, role, number)
         readers = NatsReaders(bus, Streams(bus), [])
         await rollout(bus, State.RUNNING, start_seq=read)
-        assert (await readers.applied("RL_STARTS"))["the rollout of support"] == needed_after
+        assert (await readers.read_up_to("RL_STARTS"))["the rollout of support"] == needed_after
         await rollout(bus, State.PROMOTED, start_seq=read)
-        assert "the rollout of support" not in await readers.applied("RL_STARTS")
+        assert "the rollout of support" not in await readers.read_up_to("RL_STARTS")
 
 
 @pytest.mark.parametrize("body", [b'{"state": "\xff"}', b'{"beside": ' + b"[" * 100_000, b"null", b'{"state": 7}'])
@@ -64,7 +64,7 @@ async def test_a_rollout_whose_record_cannot_be_read_keeps_everything_of_its_rol
         for role, number in (("planner", 1), ("support", 1), ("planner", 2)):
             await start(bus, role, number)
         await bus.bucket(ROLLOUTS, msgspec.Raw).create("support", msgspec.Raw(body))
-        applied = await NatsReaders(bus, Streams(bus), []).applied("RL_STARTS")
+        applied = await NatsReaders(bus, Streams(bus), []).read_up_to("RL_STARTS")
         assert applied["the rollout of support"] == 1
 
 
@@ -72,8 +72,8 @@ async def test_a_projection_keeps_the_messages_that_it_has_not_folded(settings: 
     async with connected(settings) as bus:
         await bus.publish_all([trajectory(str(n)) for n in range(5)])
         readers = NatsReaders(bus, Streams(bus), [])
-        assert (await readers.applied("RL_TRAJECTORIES"))["turn-history"] == 0
+        assert (await readers.read_up_to("RL_TRAJECTORIES"))["turn-history"] == 0
         await bus.bucket("baselines", Cursor).put("cursor-turn-history", Cursor(3))
-        assert (await readers.applied("RL_TRAJECTORIES"))["turn-history"] == 3
+        assert (await readers.read_up_to("RL_TRAJECTORIES"))["turn-history"] == 3
         without = NatsReaders(bus, Streams(bus), ["reward_computer"])
-        assert "turn-history" not in await without.applied("RL_TRAJECTORIES")
+        assert "turn-history" not in await without.read_up_to("RL_TRAJECTORIES")

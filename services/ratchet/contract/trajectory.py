@@ -173,13 +173,13 @@ class TrajectoryEnd(Message, frozen=True, kw_only=True, omit_defaults=True):
         return _repetition_id(self)
 
 
-def _repetition_id(told: Trajectory | TrajectoryEnd) -> str:
-    """What says something else has another one: an outcome that follows an end without one is no repetition of it."""
-    said = digest_said(told)
-    return named_id(told.event_id, said) if said else told.event_id
+def _repetition_id(message: Trajectory | TrajectoryEnd) -> str:
+    """A message with other claims has another id: an outcome that follows an end without one is no repetition of it."""
+    claims = claims_digest(message)
+    return named_id(message.event_id, claims) if claims else message.event_id
 
 
-def digest_said(told: Trajectory | TrajectoryEnd) -> str:
-    """Digest of what an agent said of its trajectory beside what happened in it; empty when it said nothing."""
-    said = [told.outcome, told.quality, told.labels]
-    return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest() if any(said) else ""
+def claims_digest(message: Trajectory | TrajectoryEnd) -> str:
+    """Digest of an agent's claims about its trajectory (outcome, quality, labels); empty when it claims nothing."""
+    claims = [message.outcome, message.quality, message.labels]
+    return hashlib.sha256(msgspec.json.encode(claims, order="deterministic")).hexdigest() if any(claims) else ""

@@ -1,4 +1,4 @@
-"""Tells operators, by alert events, what the collector's audit found."""
+"""Alert events, by which the collector reports to operators."""
 
 from __future__ import annotations
 
@@ -14,63 +14,65 @@ SOURCE = "trajectory_collector"
 
 
 class Alerts:
-    """Publishes an alert when it begins and when it ends; in between it says nothing again.
+    """Publishes an alert once when it begins and once when it ends.
 
-    What the broker does not take now is told later: `retry`.
+    An alert that the broker does not take now is pending: `publish_pending` tries again.
     """
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._open: dict[str, str] = {}
-        self._waiting: dict[str, Alert] = {}
+        self._pending: dict[str, Alert] = {}
 
-    async def tell(self, key: str, summary: str, labels: JsonObject | None = None, severity: str = "critical") -> None:
-        """Tell of something that happened or holds. The same key is told once until it is cleared."""
-        if key in self._open or key in self._waiting:
+    async def raise_alert(
+        self, key: str, summary: str, labels: JsonObject | None = None, severity: str = "critical"
+    ) -> None:
+        """Report something that happened or holds; a key that is reported already only after it was cleared."""
+        if key in self._open or key in self._pending:
             return
-        alert = Alert(
-            alert_id=named_id("alert", key, self._bus.now().isoformat()),
+        at = self._bus.now()
+        self._pending[key] = Alert(
+            alert_id=named_id("alert", key, at.isoformat()),
             key=key,
             severity=severity,
             summary=summary,
             source=SOURCE,
-            at=self._bus.now(),
+            at=at,
             labels=labels,
         )
-        await self._publish(alert)
+        await self._publish_pending(key)
 
-    async def clear(self, key: str) -> None:
-        """Tell that what was told holds no longer."""
-        self._waiting.pop(key, None)
-        summary = self._open.get(key)
-        if summary is None:
+    async def clear_alert(self, key: str) -> None:
+        """Report that the alert of this key holds no longer."""
+        self._pending.pop(key, None)
+        if key not in self._open:
             return
+        at = self._bus.now()
         alert = Alert(
-            alert_id=named_id("alert", key, "cleared", self._bus.now().isoformat()),
+            alert_id=named_id("alert", key, "cleared", at.isoformat()),
             key=key,
             severity="info",
-            summary=summary,
+            summary=self._open[key],
             source=SOURCE,
-            at=self._bus.now(),
+            at=at,
             cleared=True,
         )
         if await self._published(alert):
             del self._open[key]
 
-    async def retry(self) -> None:
-        """Tell what could not be told yet. A broker that was replaced is itself what there is to tell of."""
-        waiting, self._waiting = self._waiting, {}
-        for alert in waiting.values():
-            await self._publish(alert)
+    async def publish_pending(self) -> None:
+        """Publish the alerts that the broker did not take. One of them may be that the broker was replaced."""
+        for key in list(self._pending):
+            await self._publish_pending(key)
 
-    async def _publish(self, alert: Alert) -> None:
+    async def _publish_pending(self, key: str) -> None:
+        alert = self._pending[key]
         if await self._published(alert):
-            self._open[alert.key] = alert.summary
-        else:
-            self._waiting[alert.key] = alert
+            del self._pending[key]
+            self._open[key] = alert.summary
 
     async def _published(self, alert: Alert) -> bool:
-        """Metrics and readiness say meanwhile what cannot be published."""
+        """Whether the broker took the alert; as long as it does not, metrics and readiness show what is wrong."""
         try:
             await self._bus.publish(alert)
         except RatchetError as error:

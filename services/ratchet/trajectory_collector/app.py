@@ -42,8 +42,8 @@ from ratchet.trajectory_collector.settings import Settings
 from ratchet.trajectory_collector.trim import Trimmer, TrimRules
 
 NAME = "trajectory_collector"
-TELLING = frozenset({Turn.TOPIC, TrajectoryEnd.TOPIC, Trajectory.TOPIC})
-"""News of a trajectory."""
+OF_TRAJECTORIES = frozenset({Turn.TOPIC, TrajectoryEnd.TOPIC, Trajectory.TOPIC})
+"""Messages that end the silence of a trajectory."""
 
 
 @asynccontextmanager
@@ -60,12 +60,12 @@ async def build(settings: Settings, now: Callable[[], datetime] = utc_now) -> As
 
 def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, now: Callable[[], datetime]) -> App:
     """The collector on connections that are open."""
-    streams, facts, ledger = Streams(bus), Facts(warehouse), Ledger(warehouse, _tables(bus.contracts))
-    alerts = Alerts(bus)
-    incarnations = Incarnations(streams, ledger, alerts, now)
     bounds = Bounds(batch=settings.batch, linger_s=settings.linger_s, ack_wait_s=settings.ack_wait_s)
     specs = {stream: spec.within(bounds) for stream, spec in collected(bus.contracts).items()}
     durables = {stream: spec.name for stream, spec in specs.items()}
+    tables = {stream: [TABLES[topic].name for topic in spec.topics] for stream, spec in specs.items()}
+    streams, facts, ledger, alerts = Streams(bus), Facts(warehouse), Ledger(warehouse, tables), Alerts(bus)
+    incarnations = Incarnations(streams, ledger, alerts, now)
     patience = timedelta(seconds=settings.assembly_patience_s)
     collectors = {
         stream: Collector(facts, ledger, incarnations, durable, now, patience, bus.publish)
@@ -73,7 +73,7 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, now: Callable[
     }
     restorer = Restorer(bus, collectors, max(spec.batch for spec in specs.values()), settings.restore_per_tick)
     auditor = Auditor(
-        streams, ledger, incarnations, restorer, alerts, consumers=durables, now=now, rules=_audit_rules(settings)
+        streams, ledger, incarnations, restorer, alerts, consumers=durables, now=now, rules=audit_rules(settings)
     )
     trimmer = Trimmer(
         streams,
@@ -81,57 +81,50 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, now: Callable[
         auditor.balanced_up_to,
         alerts,
         consumers=durables,
-        rules=_trim_rules(settings),
+        rules=trim_rules(settings),
         now=now,
     )
+    of_trajectories = [spec for spec in specs.values() if not OF_TRAJECTORIES.isdisjoint(spec.topics)]
+    idle = IdleAssembler(
+        bus,
+        facts,
+        streams,
+        {spec.stream: spec.name for spec in of_trajectories},
+        idle=timedelta(seconds=settings.idle_s),
+        lookback=timedelta(seconds=settings.idle_lookback_s),
+    )
     components: list[Component] = [
-        *(_consumer(bus, specs[stream], collector, bounds) for stream, collector in collectors.items()),
+        *(subscribed(bus, spec, collectors[stream], bounds) for stream, spec in specs.items()),
         Periodic(settings.audit_interval_s, auditor.tick, "audit"),
         Periodic(settings.audit_interval_s, trimmer.tick, "trim"),
-        Periodic(settings.idle_interval_s, _idle(bus, facts, streams, settings).tick, "idle trajectories"),
+        Periodic(settings.idle_interval_s, idle.tick, "idle trajectories"),
         Periodic(RETENTION_INTERVAL_S, Retention(warehouse, settings).tick, "retention"),
     ]
     return App(NAME, components, {"broker": bus.check, "warehouse": warehouse.check, "ledger": auditor.check})
 
 
-def collected(contracts: Contracts) -> Mapping[str, ConsumerSpec]:
-    """Streams whose every message is stored and accounted for, with the consumer that reads each."""
-    return {spec.stream: spec for spec in contracts.consumers.values() if spec.service == NAME}
-
-
-def _consumer(bus: Bus, spec: ConsumerSpec, collector: Collector, bounds: Bounds) -> Consumer:
-    handlers = {MESSAGES[topic]: collector.handler(topic) for topic in spec.topics}
-    return bus.subscribe(spec.name, handlers, bounds=bounds, on_dead=partial(collector.dead, spec.stream))
-
-
-def _idle(bus: Bus, facts: Facts, streams: Streams, settings: Settings) -> IdleAssembler:
-    return IdleAssembler(
-        bus,
-        facts,
-        streams,
-        {stream: spec.name for stream, spec in collected(bus.contracts).items() if not TELLING.isdisjoint(spec.topics)},
-        idle=timedelta(seconds=settings.idle_s),
-        lookback=timedelta(seconds=settings.idle_lookback_s),
-    )
-
-
-def _audit_rules(settings: Settings) -> AuditRules:
+def audit_rules(settings: Settings) -> AuditRules:
+    """How much an audit compares, and from which age on rows may have expired."""
     return AuditRules(
         settings.audit_window,
         settings.audit_windows_per_tick,
-        timedelta(days=settings.facts_ttl_days) or None,
-        timedelta(days=settings.ledger_ttl_days) or None,
+        facts_age=timedelta(days=settings.facts_ttl_days) or None,
+        ledger_age=timedelta(days=settings.ledger_ttl_days) or None,
     )
 
 
-def _trim_rules(settings: Settings) -> TrimRules:
+def trim_rules(settings: Settings) -> TrimRules:
+    """When the collector trims a stream, and how far."""
     keep = timedelta(seconds=settings.trim_keep_s)
     return TrimRules(settings.trim_above, settings.trim_to, settings.fill_alarm_above, keep)
 
 
-def _tables(contracts: Contracts) -> dict[str, list[str]]:
-    """The fact tables that hold the messages of each stream."""
-    return {
-        stream: [table.name for topic, table in TABLES.items() if contracts.topics[topic].stream == stream]
-        for stream in collected(contracts)
-    }
+def collected(contracts: Contracts) -> Mapping[str, ConsumerSpec]:
+    """The streams whose every message is stored and accounted for, with the consumer that reads each."""
+    return {spec.stream: spec for spec in contracts.consumers.values() if spec.service == NAME}
+
+
+def subscribed(bus: Bus, spec: ConsumerSpec, collector: Collector, bounds: Bounds) -> Consumer:
+    """The consumer of one stream, with a handler for each of its topics."""
+    handlers = {MESSAGES[topic]: collector.handler(topic) for topic in spec.topics}
+    return bus.subscribe(spec.name, handlers, bounds=bounds, on_dead=partial(collector.dead, spec.stream))

@@ -1,8 +1,8 @@
-"""Holds the ledger against what the broker says was settled and against the rows in the fact tables, window by window.
+"""Compares the ledger with the broker's ack floor and with the rows in the fact tables, window by window.
 
-A pass looks at what was settled since the last one, at every window that did not balance, and at one older window in
-turn, so that its cost does not grow with history and rows that vanish later are noticed too. What is missing is read
-again from the stream; what the stream no longer holds is `lost`: told, counted, and visible for ever, but balanced.
+A pass audits the messages settled since the last pass, every window that did not balance, and one older window in turn,
+so that its cost does not grow with history and it also notices rows that vanish later. It reads missing messages again
+from the stream; a message that the stream no longer holds is `lost`: reported, counted, visible for ever, but balanced.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ratchet.trajectory_collector.restore import Restorer
 log = structlog.get_logger()
 
 MARGIN = timedelta(days=2)
-"""What will expire this soon is not looked at: ClickHouse removes rows of one age at different moments."""
+"""The audit skips rows that expire this soon: ClickHouse removes rows of one age at different moments."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRules:
-    """How much one pass looks at."""
+    """How much one pass audits."""
 
     width: int = 16_384
     """Sequences in a window."""
     windows: int = 16
-    """Most windows of a stream that one pass looks at."""
+    """Most windows of a stream in one pass."""
     facts_age: timedelta | None = None
     """Age at which rows of fact tables expire; None for never."""
     ledger_age: timedelta | None = None
@@ -44,17 +44,28 @@ class AuditRules:
 
 @dataclass(slots=True)
 class _Position:
-    """How far the audit of one account is."""
+    """How far the audit of one stream is."""
 
     life: Life
     up_to: int = 0
-    """Everything up to here was looked at."""
+    """Every sequence up to here was audited."""
     uneven: dict[int, Balance] = field(default_factory=dict[int, Balance])
-    """Windows that did not balance when they were looked at last; all lie up to `up_to`."""
-    again: int | None = None
-    """The older window that is looked at next; None: begin with the oldest."""
+    """Windows that did not balance in their last audit; all lie up to `up_to`."""
+    older: int | None = None
+    """The older window whose turn is next; None: begin with the oldest."""
     seen: Progress | None = None
-    """The stream as of the last pass: while it is the same, its life is."""
+    """The stream as of the last pass: as long as it is unchanged, its life is."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why the stream's ledger does not balance; None when it does."""
+        missing = sum(size(balance.missing) for balance in self.uneven.values())
+        absent = sum(size(balance.absent) for balance in self.uneven.values())
+        if missing or absent:
+            return f"lacks {missing} entries{f' and {absent} rows' if absent else ''}"
+        if self.seen is not None and self.up_to < self.seen.floor:
+            return f"is audited up to {self.up_to} of {self.seen.floor}"
+        return None
 
 
 class Auditor:
@@ -85,16 +96,16 @@ class Auditor:
 
     async def tick(self) -> None:
         """Audit every stream once. A stream that cannot be audited now does not hide the others."""
-        await self._alerts.retry()
+        await self._alerts.publish_pending()
         for stream, consumer in self._consumers.items():
             try:
-                await self._audit(stream, consumer)
+                await self._audit_stream(stream, consumer)
             except RatchetError as error:
                 log.warning("stream not audited", stream=stream, reason=str(error))
 
     async def check(self) -> str | None:
         """Readiness: the streams whose ledger does not balance, or was not audited up to the end yet."""
-        broken = [said for stream, position in self._positions.items() if (said := _complaint(stream, position))]
+        broken = [f"{stream} {one.problem}" for stream, one in self._positions.items() if one.problem]
         return "ledger does not balance: " + ", ".join(broken) if broken else None
 
     def balanced_up_to(self, stream: str) -> int:
@@ -105,140 +116,113 @@ class Auditor:
         first = min(position.uneven, default=None)
         return position.up_to if first is None else min(position.up_to, first * self._rules.width)
 
-    async def _audit(self, stream: str, consumer: str) -> None:
+    async def _audit_stream(self, stream: str, consumer: str) -> None:
         progress = await self._streams.progress(stream, consumer)
         position = self._positions.get(stream)
         if position is None or position.seen != progress:
             life = await self._incarnations.verified(stream, consumer, progress)
-            position = await self._position(Account(stream, consumer, life.incarnation), life)
+            if position is None or position.life != life:
+                audited = await self._ledger.audited(Account(stream, consumer, life.incarnation))
+                up_to = audited.up_to if audited.uneven is None else audited.uneven * self._rules.width
+                position = self._positions[stream] = _Position(life, max(life.first - 1, up_to))
             position.seen = progress
         account = Account(stream, consumer, position.life.incarnation)
         for window in sorted(position.uneven)[: self._rules.windows]:
-            await self._look(account, position, window, progress)
-        await self._go_on(account, position, progress)
-        await self._look_back(account, position, progress)
-        await self._say(stream, position)
-
-    async def _position(self, account: Account, life: Life) -> _Position:
-        """Where the last pass ended, by whomever it was."""
-        position = self._positions.get(account.stream)
-        if position is None or position.life != life:
-            audited = await self._ledger.audited(account)
-            up_to = audited.up_to if audited.uneven is None else audited.uneven * self._rules.width
-            position = self._positions[account.stream] = _Position(life, max(life.first - 1, up_to))
-        return position
-
-    async def _go_on(self, account: Account, position: _Position, progress: Progress) -> None:
-        """Look at what was settled since the last pass."""
-        for _ in range(self._rules.windows):
+            await self._audit_window(account, position, window, progress)
+        for _ in range(self._rules.windows):  # the messages that were settled since the last pass
             if position.up_to >= progress.floor:
-                return
+                break
             window = window_of(position.up_to + 1, self._rules.width)
-            await self._look(account, position, window, progress)
+            await self._audit_window(account, position, window, progress)
             position.up_to = min(progress.floor, (window + 1) * self._rules.width)
+        await self._audit_older(account, position, progress)
+        await self._report(stream, position)
 
-    async def _look_back(self, account: Account, position: _Position, progress: Progress) -> None:
-        """Look at an older window, and at the ones after it for as long as something was wrong."""
+    async def _audit_older(self, account: Account, position: _Position, progress: Progress) -> None:
+        """Audit an older window, and the windows after it for as long as they did not balance."""
         for _ in range(self._rules.windows):
-            window = position.again
+            window = position.older
             if window is None:
-                age = self._rules.ledger_age
-                since = self._now() - age + MARGIN if age else FOREVER
-                window = await self._ledger.oldest(account, since)
+                window = await self._ledger.oldest(account, self._not_expired(self._rules.ledger_age))
             if window is None or window > window_of(max(1, position.up_to), self._rules.width):
-                position.again = None
+                position.older = None
                 return
-            position.again = window + 1
-            if not await self._look(account, position, window, progress):
+            position.older = window + 1
+            if await self._audit_window(account, position, window, progress):
                 return
 
-    async def _look(self, account: Account, position: _Position, window: int, progress: Progress) -> bool:
-        """Compare one window, mend what can be mended, and write down its balance; returns whether something was wrong.
+    async def _audit_window(self, account: Account, position: _Position, window: int, progress: Progress) -> bool:
+        """Compare one window, repair it where that is possible, and write its balance; returns whether it balanced.
 
-        What is wrong is told before it is mended: a restore takes its time, or may fail.
+        An imbalance is reported before the repair: a restore takes its time, or may fail.
         """
         span = span_of(window, self._rules.width, position.life.first, max(progress.floor, position.up_to))
-        found = await self._balance(account, window, span)
-        mended = found
-        if not found.is_even:
-            position.uneven[window] = found
-            await self._say(account.stream, position)
-            await self._mend(account, found, progress)
-            mended = await self._balance(account, window, span)
+        since = self._not_expired(self._rules.facts_age)
+        before = balance = await self._ledger.balance(account, window, span, since)
+        if not before.is_even:
+            position.uneven[window] = before
+            await self._report(account.stream, position)
+            await self._repair(account, before, progress)
+            balance = await self._ledger.balance(account, window, span, since)
         position.uneven.pop(window, None)
-        if not mended.is_even:
-            position.uneven[window] = mended
-        if not found.is_even or span.last > position.up_to:
-            await self._ledger.fold(account, mended, self._now())
-        return not found.is_even
+        if not balance.is_even:
+            position.uneven[window] = balance
+        if not before.is_even or span.last > position.up_to:
+            await self._ledger.fold(account, balance, self._now())
+        return before.is_even
 
-    async def _balance(self, account: Account, window: int, span: Gap) -> Balance:
-        age = self._rules.facts_age
-        return await self._ledger.balance(account, window, span, self._now() - age + MARGIN if age else FOREVER)
-
-    async def _mend(self, account: Account, found: Balance, progress: Progress) -> None:
-        """Read again what the stream holds; what it does not hold is lost."""
-        gaps = found.gaps
-        held = [Gap(max(gap.first, progress.first), gap.last) for gap in gaps if gap.last >= progress.first]
-        gone = [Gap(gap.first, min(gap.last, progress.first - 1)) for gap in gaps if gap.first < progress.first]
+    async def _repair(self, account: Account, balance: Balance, progress: Progress) -> None:
+        """Read the messages again that the stream holds; those that it does not hold are lost."""
+        gaps, first = balance.gaps, progress.first
+        held = [Gap(max(gap.first, first), gap.last) for gap in gaps if gap.last >= first]
+        lost = [Gap(gap.first, min(gap.last, first - 1)) for gap in gaps if gap.first < first]
         if held:
-            # A row that is gone may have been the second telling of its trajectory: those are read again as well.
-            later = await self._ledger.duplicates(account, Gap(held[0].first, progress.floor)) if found.absent else []
-            looked_for = merged([*held, *(gap for gap in later if gap.first >= progress.first)])
-            restored = await self._restorer.restore(account.stream, looked_for)
-            gone += [gap for gap in restored.unseen if any(lies_within(gap, one) for one in held)]
-        if gone:
-            await self._lose(account, gone)
-
-    async def _lose(self, account: Account, gone: list[Gap]) -> None:
-        now = self._now()
-        entries = [Entry(sequence, LOST) for gap in gone for sequence in range(gap.first, gap.last + 1)]
-        await self._ledger.write(account, entries, now)
+            # The row that vanished may have come with a later report of its trajectory: those are read again as well.
+            span = Gap(held[0].first, progress.floor)
+            later = await self._ledger.duplicates(account, span) if balance.absent else []
+            to_read = merged([*held, *(gap for gap in later if gap.first >= first)])
+            restored = await self._restorer.restore(account.stream, to_read)
+            lost += [gap for gap in restored.unseen if any(lies_within(gap, one) for one in held)]
+        if not lost:
+            return
+        entries = [Entry(sequence, LOST) for gap in lost for sequence in range(gap.first, gap.last + 1)]
+        await self._ledger.write(account, entries, self._now())
         metrics.STORED.labels(account.stream, LOST).inc(len(entries))
-        log.error("messages are lost", stream=account.stream, messages=len(entries), first=gone[0].first)
-        await self._alerts.tell(
-            f"lost:{account.stream}:{account.incarnation}:{gone[0].first}:{gone[-1].last}",
-            f"{len(entries)} messages of {account.stream}, from {gone[0].first} to {gone[-1].last}, are neither in"
+        log.error("messages are lost", stream=account.stream, messages=len(entries), first=lost[0].first)
+        await self._alerts.raise_alert(
+            f"lost:{account.stream}:{account.incarnation}:{lost[0].first}:{lost[-1].last}",
+            f"{len(entries)} messages of {account.stream}, from {lost[0].first} to {lost[-1].last}, are neither in"
             " ClickHouse nor in the stream any more.",
             {"stream": account.stream, "messages": len(entries)},
         )
 
-    async def _say(self, stream: str, position: _Position) -> None:
-        missing = sum(size(balance.missing) for balance in position.uneven.values())
-        absent = sum(size(balance.absent) for balance in position.uneven.values())
-        metrics.MISSING.labels(stream).set(missing)
-        metrics.ABSENT.labels(stream).set(absent)
+    def _not_expired(self, age: timedelta | None) -> datetime:
+        """The instant after which stored rows have surely not expired."""
+        return self._now() - age + MARGIN if age else FOREVER
+
+    async def _report(self, stream: str, position: _Position) -> None:
+        metrics.MISSING.labels(stream).set(sum(size(balance.missing) for balance in position.uneven.values()))
+        metrics.ABSENT.labels(stream).set(sum(size(balance.absent) for balance in position.uneven.values()))
         for outcome in (DEAD, LOST):
             metrics.STORED.labels(stream, outcome)  # from 0 on, so that the first one shows as an increase
         if position.uneven:
-            await self._alerts.tell(f"ledger:{stream}", f"The ledger does not balance: {_complaint(stream, position)}.")
+            problem = f"The ledger does not balance: {stream} {position.problem}."
+            await self._alerts.raise_alert(f"ledger:{stream}", problem)
         else:
-            await self._alerts.clear(f"ledger:{stream}")
+            await self._alerts.clear_alert(f"ledger:{stream}")
 
 
 def merged(gaps: list[Gap]) -> list[Gap]:
     """Ranges in order, those that touch or overlap as one."""
-    found: list[Gap] = []
+    ordered: list[Gap] = []
     for gap in sorted(gaps, key=lambda one: one.first):
-        if found and gap.first <= found[-1].last + 1:
-            found[-1] = Gap(found[-1].first, max(found[-1].last, gap.last))
+        if ordered and gap.first <= ordered[-1].last + 1:
+            ordered[-1] = Gap(ordered[-1].first, max(ordered[-1].last, gap.last))
         else:
-            found.append(gap)
-    return found
+            ordered.append(gap)
+    return ordered
 
 
 def lies_within(gap: Gap, other: Gap) -> bool:
     """Whether all of a range lies in another one."""
     return other.first <= gap.first and gap.last <= other.last
-
-
-def _complaint(stream: str, position: _Position) -> str | None:
-    """What is wrong with a stream's ledger."""
-    missing = sum(size(balance.missing) for balance in position.uneven.values())
-    absent = sum(size(balance.absent) for balance in position.uneven.values())
-    if missing or absent:
-        rows = f" and {absent} rows" if absent else ""
-        return f"{stream} lacks {missing} entries{rows}"
-    if position.seen is not None and position.up_to < position.seen.floor:
-        return f"{stream} is audited up to {position.up_to} of {position.seen.floor}"
-    return None

@@ -1,22 +1,21 @@
-"""Facts in ClickHouse. Rows are looked up by the columns that their table is ordered by: the cost of a lookup does not
-depend on how many there are."""
+"""Facts in ClickHouse. Lookups use the columns that order a table, so that their cost does not grow with history."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from ratchet.bus.received import Received
-from ratchet.contract import Turn, decode
+from ratchet.contract import Trajectory, Turn, decode
 from ratchet.stores.warehouse import Warehouse
-from ratchet.trajectory_collector.domain import ASSEMBLED, Told, told_of_body
+from ratchet.trajectory_collector.domain import ASSEMBLED, Report, report_of
 from ratchet.trajectory_collector.rows import Row, Table
 
 BLOCK_BYTES = 16 * 1024 * 1024
-"""Bodies in one insert. One that is larger goes alone."""
+"""Bodies in one insert. A body that is larger is inserted alone."""
 
 _IDLE = """
 WITH heard AS (
@@ -30,13 +29,13 @@ WITH heard AS (
     LIMIT {limit:UInt32}
 )
 SELECT h.role AS role, h.trajectory_id AS trajectory_id, h.heard_at AS heard_at,
-    t.trajectory_id = '' OR (NOT t.final AND h.newest > t.told_until) AS untold
+    t.trajectory_id = '' OR (NOT t.final AND h.newest > t.reported_until) AS unreported
 FROM heard AS h
 LEFT JOIN (
     SELECT
         role,
         trajectory_id,
-        max(ended_at) AS told_until,
+        max(ended_at) AS reported_until,
         countIf(source != {assembled:String} OR isNotNull(outcome)) > 0 AS final
     FROM trajectories
     WHERE (role, trajectory_id) IN (SELECT role, trajectory_id FROM heard)
@@ -44,13 +43,13 @@ LEFT JOIN (
 ) AS t ON t.role = h.role AND t.trajectory_id = h.trajectory_id
 ORDER BY h.heard_at, h.role, h.trajectory_id
 """
-"""Trajectories whose turns fell silent after a place in their order, and whether they were told: no row yet, or one
-assembled from fewer turns. Only turns are read that were stored after that place."""
+"""Trajectories whose turns fell silent after a place in their order, and whether they are unreported: without a row, or
+with one that was assembled from fewer turns. The query reads only turns that were stored after that place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a message stands: in which life of its stream, and at which sequence."""
+    """The place of a message: the life of its stream, and the sequence."""
 
     incarnation: str
     sequence: int
@@ -81,30 +80,40 @@ class Facts:
         )
         return {row["event_id"]: Place(*row["place"]) for row in rows}
 
-    async def told(self, table: Table, batch: Sequence[Received[Any]]) -> dict[str, Told]:
-        """How the stored trajectories of these events were told."""
+    async def reports(self, table: Table, batch: Sequence[Received[Any]]) -> dict[str, Report]:
+        """By event id, how the stored trajectories of these events were reported."""
         where, parameters = _where(table, batch)
         rows = await self._warehouse.rows(
             f"SELECT event_id, body, retold_by FROM {table.name} FINAL WHERE {where}",  # noqa: S608 - our own table map
             parameters,
         )
-        return {row["event_id"]: told_of_body(row["body"].encode(), row["retold_by"]) for row in rows}
+        return {row["event_id"]: report_of(decode(row["body"].encode(), Trajectory), row["retold_by"]) for row in rows}
 
     async def insert(self, table: str, rows: Sequence[Row], *, again: bool = False) -> None:
         """Insert rows in blocks of bounded size; inserting the same events again soon changes nothing.
 
-        `again`: their rows are gone although they were inserted, perhaps a moment ago. They are written in any case.
+        `again`: their rows are gone although they were inserted, perhaps a moment ago, so these are always written.
         """
-        for block in _blocks(rows):
-            token = None if again else _token(table, [row["event_id"] for row in block])
+        blocks: list[list[Row]] = []
+        size = 0
+        for row in rows:
+            size += len(row["body"])
+            if not blocks or size > BLOCK_BYTES:
+                blocks.append([])
+                size = len(row["body"])
+            blocks[-1].append(row)
+        for block in blocks:
+            # Of the whole ordered list: first and last alone would mistake one regrouped block for another.
+            ids = ",".join(row["event_id"] for row in block)
+            token = None if again else hashlib.sha256(f"{table}:{ids}".encode()).hexdigest()
             await self._warehouse.insert(table, block, token=token)
 
     async def replace(self, table: str, row: Row, by: int) -> None:
-        """Put a newer version of a row in the place of the stored one, because of the message `by`."""
+        """Replace the stored row by a newer version of it, which came with the message `by`."""
         await self._warehouse.insert(table, [row | {"retold_by": by}], token=None)
 
     async def idle(self, after: Silence, before: datetime, limit: int) -> list[tuple[Silence, bool]]:
-        """What fell silent `after` a place and until `before`, oldest first, and whether it is still untold."""
+        """Trajectories that fell silent `after` a place and until `before`, oldest first; true: still unreported."""
         window = {
             "since": after.heard_at,
             "role": after.role,
@@ -114,7 +123,7 @@ class Facts:
             "assembled": ASSEMBLED,
         }
         rows = await self._warehouse.rows(_IDLE, window)
-        return [(Silence(row["heard_at"], row["role"], row["trajectory_id"]), bool(row["untold"])) for row in rows]
+        return [(Silence(row["heard_at"], row["role"], row["trajectory_id"]), bool(row["unreported"])) for row in rows]
 
     async def turns(self, role: str, trajectory_id: str) -> list[Turn]:
         """The stored turns of a trajectory in a role, oldest first."""
@@ -127,26 +136,8 @@ class Facts:
 
 
 def _where(table: Table, batch: Sequence[Received[Any]]) -> tuple[str, Mapping[str, Any]]:
-    """The condition that a row is one of the batch's, by primary key first."""
+    """The condition that a row belongs to the batch, by primary key first."""
     keys = sorted({table.key_of(received.message) for received in batch})
     kind = f"Tuple({', '.join(['String'] * len(table.key))})"
     where = f"({', '.join(table.key)},) IN {{keys:Array({kind})}} AND event_id IN {{ids:Array(String)}}"
     return where, {"keys": keys, "ids": sorted({received.event_id for received in batch})}
-
-
-def _blocks(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    block: list[Row] = []
-    size = 0
-    for row in rows:
-        if block and size + len(row["body"]) > BLOCK_BYTES:
-            yield block
-            block, size = [], 0
-        block.append(row)
-        size += len(row["body"])
-    if block:
-        yield block
-
-
-def _token(what: str, event_ids: Sequence[str]) -> str:
-    """A hash of the ordered list: first and last alone would mistake one regrouped block for another."""
-    return hashlib.sha256(f"{what}:{','.join(event_ids)}".encode()).hexdigest()

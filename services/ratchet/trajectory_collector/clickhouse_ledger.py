@@ -11,10 +11,10 @@ from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.ledger import Account, Balance, Entry, Gap, ranges, size
 
 FOREVER = datetime(1970, 1, 1, tzinfo=UTC)
-"""Before everything that was ever stored."""
+"""Before the first message that was ever stored."""
 
-_MINE = "stream = {stream:String} AND consumer = {consumer:String} AND incarnation = {incarnation:String}"
-_ENTRIES = f"FROM ledger_entries WHERE {_MINE} AND sequence BETWEEN {{first:UInt64}} AND {{last:UInt64}}"
+_OF_ACCOUNT = "stream = {stream:String} AND consumer = {consumer:String} AND incarnation = {incarnation:String}"
+_ENTRIES = f"FROM ledger_entries WHERE {_OF_ACCOUNT} AND sequence BETWEEN {{first:UInt64}} AND {{last:UInt64}}"
 _COUNTS = f"""
 SELECT outcome, count() AS n
 FROM (SELECT sequence, argMax(outcome, at) AS outcome {_ENTRIES} GROUP BY sequence)
@@ -30,7 +30,7 @@ FROM (SELECT sequence, argMax(outcome, at) AS outcome, max(at) AS newest {_ENTRI
 WHERE outcome = 'stored' AND newest > {{since:DateTime64(3)}} AND sequence NOT IN (<rows>)
 ORDER BY sequence
 """  # noqa: S608
-"""`<rows>`: the sequences of the fact tables; `since`: entries that are older may have lost their row by its age."""
+"""`<rows>`: the sequences in the fact tables; `since`: the row of an older entry may have expired."""
 _ROWS = (
     "SELECT sequence FROM {table} WHERE incarnation = {{incarnation:String}}"
     " AND sequence BETWEEN {{first:UInt64}} AND {{last:UInt64}}"
@@ -48,13 +48,13 @@ class Life:
 
     @property
     def incarnation(self) -> str:
-        """Its name in rows and entries."""
+        """The life's name in rows and entries."""
         return f"{self.created}/{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """How far an account was audited, as of the last audit by anybody."""
+    """How far an account was audited, as of the last audit of any collector."""
 
     up_to: int = 0
     uneven: int | None = None
@@ -70,9 +70,9 @@ class Ledger:
         self._tables = tables
 
     async def write(self, account: Account, entries: Sequence[Entry], at: datetime) -> None:
-        """Write down what became of messages. The newest word about one of them counts."""
+        """Write the outcomes of messages. The newest entry about a message counts."""
         rows = [
-            {**_mine(account), "sequence": one.sequence, "outcome": one.outcome, "sent_at": one.sent_at, "at": at}
+            {**_columns_of(account), "sequence": one.sequence, "outcome": one.outcome, "sent_at": one.sent_at, "at": at}
             for one in entries
         ]
         await self._warehouse.insert("ledger_entries", rows, token=None)
@@ -81,17 +81,17 @@ class Ledger:
         """The entry with the highest sequence among those that know when their message was sent."""
         rows = await self._warehouse.rows(
             "SELECT sequence, toString(outcome) AS outcome, sent_at FROM ledger_entries"  # noqa: S608
-            f" WHERE {_MINE} AND sent_at IS NOT NULL ORDER BY sequence DESC LIMIT 1",
-            _mine(account),
+            f" WHERE {_OF_ACCOUNT} AND sent_at IS NOT NULL ORDER BY sequence DESC LIMIT 1",
+            _columns_of(account),
         )
         return Entry(rows[0]["sequence"], rows[0]["outcome"], rows[0]["sent_at"]) if rows else None
 
     async def balance(self, account: Account, window: int, span: Gap, since: datetime) -> Balance:
-        """Hold a window's entries against the sequences of `span`, and against the rows of the fact tables.
+        """Compare a window's entries with the sequences of `span`, and with the rows of the fact tables.
 
-        Rows are looked for only for entries newer than `since`: older ones may have outlived their rows.
+        Only entries newer than `since` must have a row: older ones may have outlived theirs.
         """
-        bounds = {**_mine(account), "first": span.first, "last": span.last}
+        bounds = {**_columns_of(account), "first": span.first, "last": span.last}
         counts = {row["outcome"]: row["n"] for row in await self._warehouse.rows(_COUNTS, bounds)}
         missing = await self._warehouse.rows(_MISSING, bounds) if sum(counts.values()) < len(span) else []
         union = " UNION ALL ".join(_ROWS.format(table=table) for table in self._tables[account.stream])
@@ -105,17 +105,17 @@ class Ledger:
         )
 
     async def duplicates(self, account: Account, span: Gap) -> list[Gap]:
-        """Messages that another one had told before: they may have replaced its row."""
+        """Messages whose event an earlier message had reported: they may have replaced its row."""
         rows = await self._warehouse.rows(
             f"SELECT DISTINCT sequence {_ENTRIES} AND outcome = 'duplicate' ORDER BY sequence LIMIT 10000",
-            {**_mine(account), "first": span.first, "last": span.last},
+            {**_columns_of(account), "first": span.first, "last": span.last},
         )
         return ranges(row["sequence"] for row in rows)
 
     async def fold(self, account: Account, balance: Balance, at: datetime) -> None:
-        """Write down a window's balance."""
+        """Write a window's balance."""
         row = {
-            **_mine(account),
+            **_columns_of(account),
             "window": balance.window,
             "up_to": balance.span.last,
             "stored": balance.stored,
@@ -130,20 +130,20 @@ class Ledger:
         await self._warehouse.insert("ledger_windows", [row], token=None)
 
     async def audited(self, account: Account) -> Audited:
-        """Where an audit goes on."""
+        """How far any collector audited the account: the next audit goes on from there."""
         rows = await self._warehouse.rows(
             "SELECT max(up_to) AS up_to, minIf(window, missing > 0 OR absent > 0) AS uneven,"  # noqa: S608
-            f" countIf(missing > 0 OR absent > 0) AS number FROM ledger_windows FINAL WHERE {_MINE}",
-            _mine(account),
+            f" countIf(missing > 0 OR absent > 0) AS number FROM ledger_windows FINAL WHERE {_OF_ACCOUNT}",
+            _columns_of(account),
         )
         return Audited(rows[0]["up_to"], rows[0]["uneven"] if rows[0]["number"] else None)
 
     async def oldest(self, account: Account, since: datetime) -> int | None:
         """The oldest window whose entries are all newer than `since`."""
         rows = await self._warehouse.rows(
-            f"SELECT min(window) AS window, count() AS number FROM ledger_windows FINAL WHERE {_MINE}"  # noqa: S608
+            f"SELECT min(window) AS window, count() AS number FROM ledger_windows FINAL WHERE {_OF_ACCOUNT}"  # noqa: S608
             " AND at > {since:DateTime64(3)}",
-            {**_mine(account), "since": since},
+            {**_columns_of(account), "since": since},
         )
         return rows[0]["window"] if rows[0]["number"] else None
 
@@ -157,15 +157,15 @@ class Ledger:
         return Life(created, rows[0]["life"], rows[0]["first_sequence"]) if rows else None
 
     async def has_lived(self, stream: str) -> bool:
-        """Whether there was any life of the stream."""
+        """Whether the ledger knows any life of the stream."""
         where = "stream = {stream:String} LIMIT 1"
         return bool(await self._warehouse.rows(f"SELECT 1 FROM stream_lives WHERE {where}", {"stream": stream}))  # noqa: S608
 
     async def begin(self, stream: str, life: Life, at: datetime) -> None:
-        """Write down that a life began. Whoever notices it too writes the same."""
+        """Write that a life began. Every collector that notices it writes the same."""
         row = {"stream": stream, "created": life.created, "life": life.number, "first_sequence": life.first, "at": at}
         await self._warehouse.insert("stream_lives", [row], token=None)
 
 
-def _mine(account: Account) -> dict[str, Any]:
+def _columns_of(account: Account) -> dict[str, Any]:
     return {"stream": account.stream, "consumer": account.consumer, "incarnation": account.incarnation}

@@ -1,4 +1,4 @@
-"""How long ClickHouse keeps rows: by age, as the settings say."""
+"""How long ClickHouse keeps rows: the age at which they expire, by table."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ratchet.trajectory_collector.settings import Settings
 log = structlog.get_logger()
 
 RETENTION_INTERVAL_S = 3600.0
-"""How often the tables' age is compared with the settings: a table may have been restored from a backup."""
+"""How often the collector compares the tables with its settings: a table may have been restored from a backup."""
 
 
 class Retention:
-    """Gives every table the age that the settings say; what is right already is left alone."""
+    """Gives every table the age in the settings, and leaves tables alone that have it."""
 
     def __init__(self, warehouse: Warehouse, settings: Settings) -> None:
         self._warehouse = warehouse
@@ -35,7 +35,8 @@ class Retention:
         )
         for row in rows:
             column, days = self._ages[row["name"]]
-            if _days_of(row["engine_full"]) == days:
+            ttl = re.search(r"TTL toDateTime\(\w+\) \+ toIntervalDay\((\d+)\)", row["engine_full"])
+            if days == (int(ttl[1]) if ttl else 0):
                 continue
             change = f"MODIFY TTL toDateTime({column}) + toIntervalDay({days})" if days else "REMOVE TTL"
             # Rows that are too old already go with the next merges, not all at once.
@@ -43,9 +44,3 @@ class Retention:
                 f"ALTER TABLE {row['name']} {change} SETTINGS materialize_ttl_after_modify = 0"
             )
             log.info("retention changed", table=row["name"], days=days or None)
-
-
-def _days_of(engine: str) -> int:
-    """The days of a table's TTL, 0 for none."""
-    found = re.search(r"TTL toDateTime\(\w+\) \+ toIntervalDay\((\d+)\)", engine)
-    return int(found[1]) if found else 0

@@ -3,11 +3,11 @@
 A stream that was made anew, or restored from an older copy, gives its sequences out again. Rows and ledger entries
 carry the life's name, so that one life never stands for another. A life ends when
 
-- the stream was made at another time than it says, or
-- it ends before the newest message that the ledger knows, or holds another message in that one's place.
+- the stream was created at another time than the life's, or
+- the stream ends before the newest message that the ledger knows, or holds another message in that one's place.
 
-It is looked at when the service starts, when the connection was lost in between, when a sequence comes for the first
-time that is not above all others before it, and at every audit. No broker can be replaced without one of them.
+The collector verifies the life when it starts, after a lost connection, when a sequence comes for the first time that
+is not above all earlier ones, and at every audit. A broker cannot be replaced without one of these.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ from ratchet.trajectory_collector.nats_streams import Progress, Streams
 
 log = structlog.get_logger()
 
+LOST_WITH_IT = (
+    "Messages that the broker had acknowledged and the collector had not stored are lost with the old stream."
+)
 SAME = timedelta(milliseconds=2)
-"""Instants of one message are this close: the ledger keeps milliseconds."""
+"""Two instants this close belong to the same message: the ledger keeps milliseconds."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a stream's life."""
+    """The verified life of a stream, and what it was verified by."""
 
     life: Life | None = None
     connections: int = -1
@@ -46,7 +49,7 @@ class _Known:
 
 
 class Incarnations:
-    """Names the lives of streams; whoever asks in the same life gets the same name."""
+    """Names the lives of streams, the same in every collector."""
 
     def __init__(self, streams: Streams, ledger: Ledger, alerts: Alerts, now: Callable[[], datetime]) -> None:
         self._streams = streams
@@ -74,32 +77,43 @@ class Incarnations:
         return life.incarnation
 
     async def current(self, stream: str, consumer: str) -> str:
-        """The life that the stream is in, by what is known of it. Raises `Unavailable`."""
+        """The life that the stream is in; verifies it only after a lost connection. Raises `Unavailable`."""
         known = self._known[stream]
         if known.life is None or known.connections != self._streams.connections:
             return (await self.verified(stream, consumer, await self._streams.progress(stream, consumer))).incarnation
         return known.life.incarnation
 
     async def verified(self, stream: str, consumer: str, progress: Progress) -> Life:
-        """The life that the stream is in, held against what it holds now. Raises `Unavailable`."""
+        """The life that the stream is in, compared with the messages that it holds now. Raises `Unavailable`."""
         known = self._known[stream]
         async with known.lock:
             connections = self._streams.connections
             life = await self._ledger.life(stream, progress.created)
             if life is None:
                 if await self._ledger.has_lived(stream):
-                    await self._tell_anew(stream, progress)
+                    metrics.REWOUND.labels(stream).inc()
+                    log.error("the stream was made anew", stream=stream, made=progress.created)
+                    await self._alerts.raise_alert(
+                        f"remade:{stream}:{progress.created}",
+                        f"{stream} was made anew at {progress.created}. {LOST_WITH_IT}",
+                    )
                 life = await self._begin(stream, Life(progress.created, 0, 1))
             newest = await self._ledger.newest(Account(stream, consumer, life.incarnation))
             if newest is not None and await self._is_rewound(stream, consumer, newest):
                 progress = await self._streams.progress(stream, consumer)
-                await self._tell(stream, progress, newest.sequence)
+                metrics.REWOUND.labels(stream).inc()
+                log.error("the broker holds an older copy", stream=stream, ends=progress.last, ledger=newest.sequence)
+                await self._alerts.raise_alert(
+                    f"rewound:{stream}:{progress.created}:{newest.sequence}",
+                    f"{stream} was restored from an older copy: it ends at {progress.last} and its consumer at"
+                    f" {progress.floor}, while messages up to {newest.sequence} are stored. {LOST_WITH_IT}",
+                )
                 life = await self._begin(stream, Life(progress.created, life.number + 1, progress.floor + 1))
             known.life, known.connections = life, connections
             return life
 
     async def _is_rewound(self, stream: str, consumer: str, newest: Entry) -> bool:
-        """Whether the stream holds another message than the ledger knows, or never gave out so high a sequence."""
+        """Whether the stream holds another message at the sequence than the ledger, or has not reached it."""
         held = await self._streams.sent_at(stream, newest.sequence)
         if held is not None:
             return newest.sent_at is not None and abs(held - newest.sent_at) > SAME
@@ -109,22 +123,3 @@ class Incarnations:
         await self._ledger.begin(stream, life, self._now())
         log.info("stream life begins", stream=stream, life=life.incarnation, first=life.first)
         return life
-
-    async def _tell_anew(self, stream: str, progress: Progress) -> None:
-        metrics.REWOUND.labels(stream).inc()
-        log.error("the stream was made anew", stream=stream, made=progress.created)
-        await self._alerts.tell(
-            f"remade:{stream}:{progress.created}",
-            f"{stream} was made anew at {progress.created}. What had been acknowledged to producers and was not stored"
-            " yet is gone with the stream before.",
-        )
-
-    async def _tell(self, stream: str, progress: Progress, newest: int) -> None:
-        metrics.REWOUND.labels(stream).inc()
-        log.error("the broker holds an older copy", stream=stream, ends=progress.last, ledger=newest)
-        await self._alerts.tell(
-            f"rewound:{stream}:{progress.created}:{newest}",
-            f"{stream} was restored from an older copy: it ends at {progress.last} and its consumer at"
-            f" {progress.floor}, while messages up to {newest} are stored. What had been acknowledged to producers and"
-            " was not stored yet is gone with the old broker.",
-        )

@@ -1,4 +1,4 @@
-"""The ledger as values: whose it is, what it says of a window of sequences, and what it lacks. Pure."""
+"""The ledger as values: accounts, entries, and the balance of a window of sequences."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 STORED, DEAD, DUPLICATE, ERASED, LOST = "stored", "dead", "duplicate", "erased", "lost"
-"""What became of a message. Only `stored` has a row in a fact table; `lost` can never be read again."""
+"""Outcomes of a message. Only a `stored` one has a row in a fact table; a `lost` one can never be read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whose ledger it is: a consumer's, of one life of its stream."""
+    """The ledger of one consumer, in one life of its stream."""
 
     stream: str
     consumer: str
@@ -21,12 +21,12 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What became of one message."""
+    """The outcome of one message."""
 
     sequence: int
     outcome: str
     sent_at: datetime | None = None
-    """When the stream stored the message, where that is known: with the sequence it tells one message from another."""
+    """When the stream stored the message, where that is known: with the sequence it identifies the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What the ledger says of the sequences `span` of a window, and what is wrong with it."""
+    """How many of a window's sequences, of which `span` is settled, have which outcome, and which lack entry or row."""
 
     window: int
     span: Gap
@@ -54,7 +54,7 @@ class Balance:
     missing: Sequence[Gap] = ()
     """Settled messages without an entry."""
     absent: Sequence[Gap] = ()
-    """Messages that are stored by their entry and have no row."""
+    """Messages whose entry is `stored` and that have no row."""
 
     @property
     def is_even(self) -> bool:
@@ -63,19 +63,19 @@ class Balance:
 
     @property
     def gaps(self) -> list[Gap]:
-        """What must be read again, oldest first."""
+        """The messages that must be read again, oldest first."""
         return ranges(sorted({s for gap in (*self.missing, *self.absent) for s in range(gap.first, gap.last + 1)}))
 
 
 def ranges(sequences: Iterable[int]) -> list[Gap]:
     """Ascending sequences as ranges."""
-    found: list[Gap] = []
+    gaps: list[Gap] = []
     for sequence in sequences:
-        if found and found[-1].last == sequence - 1:
-            found[-1] = Gap(found[-1].first, sequence)
+        if gaps and gaps[-1].last == sequence - 1:
+            gaps[-1] = Gap(gaps[-1].first, sequence)
         else:
-            found.append(Gap(sequence, sequence))
-    return found
+            gaps.append(Gap(sequence, sequence))
+    return gaps
 
 
 def size(gaps: Iterable[Gap]) -> int:

@@ -1,4 +1,4 @@
-"""What the collector counts, under the names that operators already know."""
+"""The collector's metrics."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -8,7 +8,9 @@ STORED = Counter("ratchet_ledger_outcomes_total", "Messages accounted for, by ou
 MISSING = Gauge("ratchet_ledger_missing", "Settled messages that the ledger does not account for.", ["stream"])
 ABSENT = Gauge("ratchet_ledger_absent", "Messages that are stored by the ledger and have no row.", ["stream"])
 IDLE = Counter("ratchet_idle_trajectories_total", "Trajectories assembled because their agent fell silent.")
-RETOLD = Counter("ratchet_retold_trajectories_total", "Trajectories told after they had been assembled as idle.")
+SUPERSEDED = Counter(
+    "ratchet_retold_trajectories_total", "Trajectories reported after they had been assembled as idle."
+)
 UNASSEMBLED = Counter("ratchet_unassembled_trajectories_total", "Idle trajectories whose turns do not fit together.")
 RESTORED = Counter("ratchet_restored_messages_total", "Settled messages read again for the ledger.", ["stream"])
 REWOUND = Counter("ratchet_stream_rewound_total", "Times that a stream was made anew, or an older copy.", ["stream"])

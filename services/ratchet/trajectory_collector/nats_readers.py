@@ -1,4 +1,4 @@
-"""Who else reads a stream, and up to where: what the trimmer must leave alone."""
+"""The other readers of a stream, and up to where each has read: the trimmer must leave the rest."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ratchet.contract.state import ROLLOUTS
 from ratchet.trajectory_collector.nats_streams import Streams
 
 TAILS = {"RL_TURNS": ("turn_seq", Turn.TOPIC), "RL_STARTS": ("start_seq", Start.TOPIC)}
-"""Stream -> the member of a rollout's record that says up to where it was read, and the topic that is read."""
+"""Stream -> the member of a rollout's record up to which the deployer has read it, and the topic that it reads."""
 READING = frozenset({"running", "paused", "held", "soaking"})
-"""The states of a rollout that reads them. A place of 0 is not in its record."""
+"""The states in which a rollout reads them. Its record leaves out a place of 0."""
 
 
 class _Tail(Value, frozen=True, kw_only=True):
-    """What the deployer's record of a rollout says of its reading."""
+    """The part of the deployer's record of a rollout that is about its reading."""
 
     state: str
     role: str
@@ -36,8 +36,8 @@ class NatsReaders:
         self._streams = streams
         self._absent = frozenset(absent)
 
-    async def applied(self, stream: str) -> Mapping[str, int]:
-        """By name, up to where each reader needs nothing. One that never began needs everything.
+    async def read_up_to(self, stream: str) -> Mapping[str, int]:
+        """By name, up to where each reader has read. A reader that never began needs every message.
 
         Raises `Unavailable`.
         """
@@ -47,34 +47,29 @@ class NatsReaders:
             if reader.stream == stream and not self._absent & {reader.name, reader.service}
         }
         durable = await self._streams.settled_by(stream)
-        return {**declared, **durable, **await self._projections(stream), **await self._rollouts(stream)}
-
-    async def _projections(self, stream: str) -> Mapping[str, int]:
-        found: dict[str, int] = {}
+        projections: dict[str, int] = {}
         for position in await positions(self._bus):
             reader = self._bus.contracts.projections[position.projection]
             if position.stream == stream and not self._absent & {reader.name, reader.service}:
                 subjects = self._bus.contracts.filters(reader.topics)
-                found[reader.name] = await self._streams.read_by(stream, position.sequence, subjects)
-        return found
+                projections[reader.name] = await self._streams.read_by(stream, position.sequence, subjects)
+        return {**declared, **durable, **projections, **await self._rollouts(stream)}
 
     async def _rollouts(self, stream: str) -> Mapping[str, int]:
-        """Rollouts under way read turns and starts of their role, each from a place in its record."""
+        """Rollouts under way read turns and starts of their role, each from the place in its record.
+
+        A record that cannot be read may belong to a rollout that has read nothing yet: it needs every message.
+        """
         if stream not in TAILS:
             return {}
         member, topic = TAILS[stream]
-        found: dict[str, int] = {}
+        read: dict[str, int] = {}
         for key, entry in (await self._bus.bucket(ROLLOUTS, msgspec.Raw).items()).items():
-            tail = _tail(key, bytes(entry.value))
+            try:
+                tail = decode(bytes(entry.value), _Tail)
+            except msgspec.DecodeError:
+                tail = _Tail(state="running", role=key)
             if tail.state in READING:
                 subject = role_subject(topic, tail.role)
-                found[f"the rollout of {key}"] = await self._streams.read_by(stream, getattr(tail, member), [subject])
-        return found
-
-
-def _tail(key: str, record: bytes) -> _Tail:
-    """A record that cannot be read may be of a rollout under way that has read nothing: it needs everything."""
-    try:
-        return decode(record, _Tail)
-    except msgspec.DecodeError:
-        return _Tail(state="running", role=key)
+                read[f"the rollout of {key}"] = await self._streams.read_by(stream, getattr(tail, member), [subject])
+        return read

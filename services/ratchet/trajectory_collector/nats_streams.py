@@ -1,9 +1,9 @@
-"""What the broker says about a stream and its readers: what is settled, since when, and how full it is."""
+"""Streams and their readers, by the broker's answers: what is settled, since when, and how full a stream is."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,8 +15,8 @@ from nats.js.errors import NotFoundError
 from ratchet.bus.connection import Bus
 from ratchet.errors import BusUnavailable
 
-GLANCE_S = 5.0
-"""The server forgets a consumer that was made to find a place, should its removal fail, after this long."""
+LOOKUP_S = 5.0
+"""The server removes a consumer that was made to find a place after this long, should our removal of it fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,17 @@ class Progress:
     first: int
     """The oldest message that the stream still holds; one more than the newest when it holds none."""
     last: int
-    """The newest one there ever was."""
+    """The newest message that the stream ever held."""
     messages: int
-    """How many the stream holds."""
+    """Messages that the stream holds."""
     bytes: int
-    """How much they take."""
+    """Bytes of these messages."""
     max_msgs: int | None
-    """How many it may hold; None for no bound."""
+    """Most messages that it may hold; None for no bound."""
     max_bytes: int | None
-    """How much they may take; None for no bound."""
+    """Most bytes that it may hold; None for no bound."""
     created: str
-    """When the stream was made: one that was made anew counts from 1 again."""
+    """When the stream was created: a stream that was created anew counts from 1 again."""
     refuses: bool
     """Whether a full stream refuses new messages; if not, it drops its oldest ones."""
 
@@ -50,7 +50,7 @@ class Progress:
 
 
 class Streams:
-    """Reads; changes nothing but by `drop_before`. Raises `BusUnavailable`."""
+    """Reads streams; only `drop_before` changes one. Raises `BusUnavailable`."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -61,9 +61,15 @@ class Streams:
         return int(self._bus.nc.stats["reconnects"])
 
     async def progress(self, stream: str, consumer: str) -> Progress:
-        """Where the consumer stands. The floor is asked for first, so that it is never ahead of the stream."""
+        """How far the consumer is. Asks for its floor first, so that it is never ahead of the stream.
+
+        A consumer that does not exist yet, at the very first start, has settled nothing.
+        """
         with _classified(stream):
-            floor = await self._floor(stream, consumer)
+            try:
+                floor = (await self._jetstream.consumer_info(stream, consumer)).ack_floor.stream_seq
+            except NotFoundError:
+                floor = 0
             info = await self._jetstream.stream_info(stream)
         state, bounds = info.state, info.config
         return Progress(
@@ -105,7 +111,7 @@ class Streams:
             ack_policy=AckPolicy.NONE,
             deliver_policy=DeliverPolicy.BY_START_TIME,
             opt_start_time=instant,
-            inactive_threshold=GLANCE_S,
+            inactive_threshold=LOOKUP_S,
             mem_storage=True,
             num_replicas=1,
         )
@@ -115,11 +121,11 @@ class Streams:
         return int(info.delivered.stream_seq)
 
     async def settled_by(self, stream: str) -> Mapping[str, int]:
-        """By durable consumer of the stream, up to where it needs nothing any more."""
+        """By durable consumer of the stream, up to where it has settled every message of its own."""
         with _classified(stream):
             last = (await self._jetstream.stream_info(stream)).state.last_seq
             consumers = await self._jetstream.consumers_info(stream)
-        # The floor of one that takes some subjects only stays at the last message of those.
+        # The floor of a consumer of some subjects stays at the last message of those.
         return {
             info.name: info.ack_floor.stream_seq if info.num_pending or info.num_ack_pending else last
             for info in consumers
@@ -127,29 +133,20 @@ class Streams:
         }
 
     async def read_by(self, stream: str, sequence: int, subjects: Collection[str]) -> int:
-        """Up to where a reader of some subjects needs nothing, when it has read up to `sequence`."""
+        """Up to where a reader of some subjects has read all of them, when it has read up to `sequence`."""
         with _classified(stream):
             last = (await self._jetstream.stream_info(stream)).state.last_seq
-            after = [await self._next(stream, sequence + 1, subject) for subject in subjects]
-        return min([one - 1 for one in after if one is not None], default=last)
-
-    async def _next(self, stream: str, sequence: int, subject: str) -> int | None:
-        try:
-            return (await self._jetstream.get_msg(stream, seq=sequence, subject=subject, next=True)).seq
-        except NotFoundError:
-            return None
+            read = [last]
+            for subject in subjects:
+                with suppress(NotFoundError):
+                    after = await self._jetstream.get_msg(stream, seq=sequence + 1, subject=subject, next=True)
+                    read.append(after.seq - 1)
+        return min(read)
 
     async def drop_before(self, stream: str, sequence: int) -> None:
         """Remove every message before `sequence`."""
         with _classified(stream):
             await self._jetstream.purge_stream(stream, seq=sequence)
-
-    async def _floor(self, stream: str, consumer: str) -> int:
-        """A consumer that was not made yet, at the very first start, has settled nothing."""
-        try:
-            return (await self._jetstream.consumer_info(stream, consumer)).ack_floor.stream_seq
-        except NotFoundError:
-            return 0
 
     @property
     def _jetstream(self) -> Any:

@@ -1,7 +1,7 @@
-"""Reads settled messages again whose entry or row is gone: ClickHouse lost them, or an older backup took its place.
+"""Reads settled messages again whose entry or row is gone: ClickHouse lost them, or was restored from a backup.
 
-What is read again goes the way it went the first time, into the same rows and ledger entries, so that several
-collectors may do it at once and a crash in between changes nothing.
+A message goes the same way as the first time, into the same row and ledger entry, so that several collectors may
+restore it at once and a crash in between changes nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What came of a restore."""
+    """The result of a restore."""
 
     messages: int = 0
     unseen: tuple[Gap, ...] = ()
-    """What was looked for and the stream does not hold."""
+    """Messages that the stream does not hold."""
 
 
 class Restorer:
@@ -47,10 +47,10 @@ class Restorer:
         self._limit = limit
 
     async def restore(self, stream: str, gaps: Sequence[Gap]) -> Restored:
-        """Read gaps, oldest first, again, up to the limit. Raises `Unavailable`; what was read by then is stored."""
+        """Read gaps again, oldest first, up to the limit. Raises `Unavailable`; messages read by then are stored."""
         restored, unseen = 0, list[Gap]()
         for run in runs(gaps, self._batch):
-            seen, is_whole = await self._fill(stream, run, self._limit - restored)
+            seen, is_whole = await self._read_again(stream, run, self._limit - restored)
             restored += len(seen)
             if is_whole:
                 every = (sequence for gap in run for sequence in range(gap.first, gap.last + 1))
@@ -61,8 +61,8 @@ class Restorer:
         log.warning("settled messages read again", stream=stream, messages=restored)
         return Restored(restored, tuple(unseen))
 
-    async def _fill(self, stream: str, run: Sequence[Gap], limit: int) -> tuple[set[int], bool]:
-        """Restore a run of gaps with one reading of the stream; what was read, and whether it was read to the end."""
+    async def _read_again(self, stream: str, run: Sequence[Gap], limit: int) -> tuple[set[int], bool]:
+        """Restore a run of gaps in one pass over the stream; returns what it held, and whether the pass is complete."""
         seen: set[int] = set()
         reader = OrderedReader(self._bus, stream, start=run[0].first)
         async with aclosing(reader.to_end(run[-1].last)) as batches:
@@ -76,49 +76,46 @@ class Restorer:
         return seen, True
 
     async def _store(self, stream: str, messages: Sequence[Msg]) -> None:
-        """Store what can be read. A settled message that cannot be read was a dead letter then, and is one now."""
+        """Store a batch. A settled message that cannot be read was a dead letter then, and is one now.
+
+        A batch that fails is halved until the message that cannot be stored stands alone: it was a dead letter too. A
+        message that fails for an unknown reason may have been stored then: it stays missing, and is tried again.
+        """
         collector = self._collectors[stream]
-        wanted = self._bus.contracts.consumers[collector.consumer].topics
+        topics = self._bus.contracts.consumers[collector.consumer].topics
         readable: list[Received[Message]] = []
         unreadable: list[int] = []
         for message in messages:
             try:
-                readable.append(self._bus.read(message, wanted)[0])
+                readable.append(self._bus.read(message, topics)[0])
             except ContractError:
                 unreadable.append(message.metadata.sequence.stream)
-        if readable:
-            await self._keep(collector, readable)
-        if unreadable:
-            await collector.dead(stream, unreadable)
-
-    async def _keep(self, collector: Collector, batch: Sequence[Received[Message]]) -> None:
-        """Store the batch, halved until what cannot be stored stands alone: that was a dead letter too.
-
-        What fails for no reason that we know may have been stored then: it stays missing, and is tried again.
-        """
 
         async def restored(part: Sequence[Received[Message]]) -> None:
             await self._bus.publish_all(await collector.restore(part))
 
-        async with aclosing(in_halves(batch, restored)) as halves:
-            async for part, error in halves:
-                if isinstance(error, Unavailable):
-                    raise error
-                if isinstance(error, ContractError | Rejected):
-                    await collector.dead(part[0].stream, [part[0].sequence])
-                elif error is not None:
-                    log.error("cannot be restored", stream=part[0].stream, sequence=part[0].sequence, exc_info=error)
+        if readable:
+            async with aclosing(in_halves(readable, restored)) as halves:
+                async for part, error in halves:
+                    if isinstance(error, Unavailable):
+                        raise error
+                    if isinstance(error, ContractError | Rejected):
+                        unreadable.append(part[0].sequence)
+                    elif error is not None:
+                        log.error("cannot be restored", stream=stream, sequence=part[0].sequence, exc_info=error)
+        if unreadable:
+            await collector.dead(stream, unreadable)
 
 
 def runs(gaps: Sequence[Gap], near: int) -> list[list[Gap]]:
-    """Gaps, oldest first, with those together that are read in one go: at most `near` messages lie between them."""
-    found: list[list[Gap]] = []
+    """Gaps, oldest first, grouped into passes over the stream: at most `near` messages lie between two of a group."""
+    grouped: list[list[Gap]] = []
     for gap in gaps:
-        if found and gap.first - found[-1][-1].last <= near + 1:
-            found[-1].append(gap)
+        if grouped and gap.first - grouped[-1][-1].last <= near + 1:
+            grouped[-1].append(gap)
         else:
-            found.append([gap])
-    return found
+            grouped.append([gap])
+    return grouped
 
 
 def lies_in(run: Sequence[Gap], sequence: int) -> bool:

@@ -1,4 +1,4 @@
-"""Messages as rows: which members become columns. Pure."""
+"""Messages as rows: the table of each topic, and the members that become its columns."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Where a topic's messages go and how one becomes the columns beside `body`."""
+    """The table of a topic's messages."""
 
     name: str
     columns: Callable[[Any], Row]
+    """Makes the columns beside `body` from a message; `Any`: each table has a message type of its own."""
     key: tuple[str, ...] = ("role", "trajectory_id")
-    """The columns, all of them text, that the table is ordered by before the event id: rows are looked up by them."""
+    """The columns, all of them text, that order the table before the event id: queries look rows up by them."""
 
     def key_of(self, message: Message) -> tuple[str, ...]:
-        """Where the message's row is."""
+        """The key of the message's row."""
         return tuple(str(getattr(message, name)) for name in self.key)
 
 
@@ -55,7 +56,8 @@ def row_of(table: Table, received: Received[Message], incarnation: str, ingested
     }
 
 
-def _trajectory(m: Trajectory) -> Row:
+def trajectory_columns(m: Trajectory) -> Row:
+    """Columns of `trajectories`."""
     task, meta, outcome, policy = m.task_context, m.metadata, m.outcome, m.policy
     return {
         "trajectory_id": m.trajectory_id,
@@ -88,7 +90,8 @@ def _trajectory(m: Trajectory) -> Row:
     }
 
 
-def _start(m: Start) -> Row:
+def start_columns(m: Start) -> Row:
+    """Columns of `starts`."""
     return {
         "trajectory_id": m.trajectory_id,
         "role": m.role,
@@ -102,7 +105,8 @@ def _start(m: Start) -> Row:
     }
 
 
-def _end(m: TrajectoryEnd) -> Row:
+def end_columns(m: TrajectoryEnd) -> Row:
+    """Columns of `trajectory_ends`."""
     return {
         "trajectory_id": m.trajectory_id,
         "role": m.role,
@@ -112,7 +116,8 @@ def _end(m: TrajectoryEnd) -> Row:
     }
 
 
-def _turn(m: Turn) -> Row:
+def turn_columns(m: Turn) -> Row:
+    """Columns of `turns`."""
     return {
         "turn_id": m.turn_id,
         "trajectory_id": m.trajectory_id,
@@ -135,7 +140,8 @@ def _turn(m: Turn) -> Row:
     }
 
 
-def _reward(m: Reward) -> Row:
+def reward_columns(m: Reward) -> Row:
+    """Columns of `rewards`."""
     return {
         "reward_id": m.reward_id,
         "trajectory_id": m.trajectory_id,
@@ -150,7 +156,8 @@ def _reward(m: Reward) -> Row:
     }
 
 
-def _feedback(m: Feedback) -> Row:
+def feedback_columns(m: Feedback) -> Row:
+    """Columns of `feedback`."""
     return {
         "feedback_id": m.feedback_id,
         "trajectory_id": m.trajectory_id,
@@ -162,7 +169,8 @@ def _feedback(m: Feedback) -> Row:
     }
 
 
-def _preference(m: Preference) -> Row:
+def preference_columns(m: Preference) -> Row:
+    """Columns of `preferences`."""
     return {
         "preference_id": m.preference_id,
         "role": m.role,
@@ -173,7 +181,8 @@ def _preference(m: Preference) -> Row:
     }
 
 
-def _training_request(m: TrainingRequest) -> Row:
+def training_request_columns(m: TrainingRequest) -> Row:
+    """Columns of `training_requests`."""
     return {
         "training_job_id": m.training_job_id,
         "role": m.role,
@@ -184,7 +193,8 @@ def _training_request(m: TrainingRequest) -> Row:
     }
 
 
-def _training_status(m: TrainingStatus) -> Row:
+def training_status_columns(m: TrainingStatus) -> Row:
+    """Columns of `training_statuses`."""
     current = m.metrics.current if m.metrics else None
     return {
         "training_job_id": m.training_job_id,
@@ -197,7 +207,8 @@ def _training_status(m: TrainingStatus) -> Row:
     }
 
 
-def _deployment(m: ModelDeployed) -> Row:
+def deployment_columns(m: ModelDeployed) -> Row:
+    """Columns of `deployments`."""
     return {
         "deployment_id": m.deployment_id,
         "training_job_id": m.training_job_id,
@@ -210,7 +221,8 @@ def _deployment(m: ModelDeployed) -> Row:
     }
 
 
-def _rollout(m: ModelRollout) -> Row:
+def rollout_columns(m: ModelRollout) -> Row:
+    """Columns of `rollouts`."""
     return {
         "rollout_id": m.rollout_id,
         "role": m.role,
@@ -227,16 +239,16 @@ def _rollout(m: ModelRollout) -> Row:
 
 
 TABLES: Mapping[str, Table] = {
-    Trajectory.TOPIC: Table("trajectories", _trajectory),
-    Start.TOPIC: Table("starts", _start),
-    Turn.TOPIC: Table("turns", _turn),
-    TrajectoryEnd.TOPIC: Table("trajectory_ends", _end),
-    Reward.TOPIC: Table("rewards", _reward),
-    Feedback.TOPIC: Table("feedback", _feedback),
-    Preference.TOPIC: Table("preferences", _preference, ("role", "preference_id")),
-    TrainingRequest.TOPIC: Table("training_requests", _training_request, ("role", "training_job_id")),
-    TrainingStatus.TOPIC: Table("training_statuses", _training_status, ("training_job_id",)),
-    ModelDeployed.TOPIC: Table("deployments", _deployment, ("role",)),
-    ModelRollout.TOPIC: Table("rollouts", _rollout, ("role", "rollout_id")),
+    Trajectory.TOPIC: Table("trajectories", trajectory_columns),
+    Start.TOPIC: Table("starts", start_columns),
+    Turn.TOPIC: Table("turns", turn_columns),
+    TrajectoryEnd.TOPIC: Table("trajectory_ends", end_columns),
+    Reward.TOPIC: Table("rewards", reward_columns),
+    Feedback.TOPIC: Table("feedback", feedback_columns),
+    Preference.TOPIC: Table("preferences", preference_columns, ("role", "preference_id")),
+    TrainingRequest.TOPIC: Table("training_requests", training_request_columns, ("role", "training_job_id")),
+    TrainingStatus.TOPIC: Table("training_statuses", training_status_columns, ("training_job_id",)),
+    ModelDeployed.TOPIC: Table("deployments", deployment_columns, ("role",)),
+    ModelRollout.TOPIC: Table("rollouts", rollout_columns, ("role", "rollout_id")),
 }
 """Topic -> table. A new fact is one entry here and one table in deploy/clickhouse."""

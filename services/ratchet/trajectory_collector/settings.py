@@ -23,34 +23,34 @@ class Settings(BaseSettings):
     ack_wait_s: float | None = None
     """The broker redelivers after this long without a sign of life, where that differs from `contracts/topics.json`."""
     assembly_patience_s: float = Field(default=60.0, ge=0)
-    """The end of a trajectory waits this long for its turns, from the first look on for which the warehouse was there;
-    then it is assembled from those that did arrive. A warehouse that is away stops the clock."""
+    """The end of a trajectory waits this long for its turns, counted from the first query that ClickHouse answered;
+    then it is assembled from those that did arrive. An outage of ClickHouse stops the clock."""
     audit_interval_s: float = 5.0
-    """How often the ledger is compared with what the broker says was settled, and with the rows in ClickHouse."""
+    """How often the audit compares the ledger with the broker's ack floor, and with the rows in ClickHouse."""
     audit_window: int = Field(default=16_384, ge=1)
-    """Sequences that are compared at a time. An installation keeps its first value: windows are numbered by it."""
+    """Sequences that the audit compares at a time. An installation keeps its first value, which numbers the windows."""
     audit_windows_per_tick: int = Field(default=16, ge=1)
-    """Most windows of a stream that one audit looks at."""
+    """Most windows of a stream in one audit."""
     restore_per_tick: int = 10_000
     """Most messages of a stream that one audit reads again: a large restore must not hold up the others."""
     trim_above: float = Field(default=0.8, gt=0, le=1)
-    """A stream that refuses when it is full is trimmed of what every reader has when it is fuller than this share of
-    its bound, in messages or in bytes."""
+    """The collector trims a stream that refuses messages when it is full, once it is fuller than this share of its
+    bound, in messages or in bytes. It removes only messages that every reader has read."""
     trim_to: float = Field(default=0.6, ge=0, le=1)
-    """The share that should be left."""
+    """The share to which a stream is trimmed."""
     trim_keep_s: float = Field(default=3600.0, ge=0)
     """Messages younger than this are never trimmed."""
     fill_alarm_above: float = Field(default=0.85, gt=0, le=1)
-    """A stream that is fuller than this although it was trimmed is told to operators, with who holds it up."""
+    """A stream that is fuller than this although it was trimmed raises an alert, which names the blocking reader."""
     absent_readers: list[str] = Field(default_factory=list)
     """JSON: services, consumers or projections that this installation does not run. A reader that `topics.json`
-    declares and that never began needs everything: without this, its streams are not trimmed."""
+    declares and that never began needs every message: unless it is listed here, its streams are not trimmed."""
     idle_s: float = 600.0
     """A trajectory without an end is assembled after this long without a further turn."""
     idle_interval_s: float = 30.0
-    """How often idle trajectories are looked for."""
+    """How often the collector searches for idle trajectories."""
     idle_lookback_s: float = 7 * 86400.0
-    """A collector that starts looks for idle trajectories this far back: the stream keeps turns no longer."""
+    """A collector that starts searches for idle trajectories this far back: the stream keeps turns no longer."""
     facts_ttl_days: int = Field(default=1095, ge=0)
     """Rows of the fact tables are removed this long after they were stored; 0 keeps them for ever."""
     ledger_ttl_days: int = Field(default=400, ge=0)

@@ -1,4 +1,4 @@
-"""The audit of one stream does not depend on the others; what is wrong is red until mended or known to be lost."""
+"""Streams are audited independently; an imbalance is red until it is repaired or its messages are lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.fake_bus import fake_bus
 
 BEFORE, BROKEN, AFTER = "RL_TRAJECTORIES", "RL_TURNS", "RL_REWARDS"
 ALL = set(range(1, 41))
-"""What every stream gave out; all of it is settled."""
+"""The sequences of every stream; all of them are settled."""
 
 
 class Broker(Streams):
@@ -57,7 +57,7 @@ class Books(Ledger):
         for stream in (BEFORE, BROKEN, AFTER):
             self.entries[stream] = dict.fromkeys(ALL, "stored")
             self.rows[stream] = set(ALL)
-        self.looked_at: list[tuple[str, int]] = []
+        self.audited_windows: list[tuple[str, int]] = []
         self._fault = fault
 
     async def write(self, account: Account, entries: Sequence[Entry], at: datetime) -> None:
@@ -66,7 +66,7 @@ class Books(Ledger):
     async def balance(self, account: Account, window: int, span: Gap, since: datetime) -> Balance:
         if account.stream == BROKEN and self._fault:
             raise self._fault
-        self.looked_at.append((account.stream, window))
+        self.audited_windows.append((account.stream, window))
         every = range(span.first, span.last + 1)
         entries = self.entries[account.stream]
         absent = [s for s in every if entries.get(s) == "stored" and s not in self.rows[account.stream]]
@@ -133,7 +133,7 @@ async def test_a_stream_that_cannot_be_audited_leaves_the_others_audited_and_res
     assert (audit.balanced_up_to(BEFORE), audit.balanced_up_to(AFTER)) == (40, 40)
 
 
-async def test_what_is_wrong_is_red_told_and_not_trimmed_until_it_is_mended() -> None:
+async def test_an_imbalance_is_red_alerted_and_not_trimmed_until_it_is_repaired() -> None:
     books, bus = Books(), fake_bus()
     books.rows[BROKEN] -= {15, 16}
     stuck = auditor(Broker(), books, Restoring(books, BusUnavailable("away")), bus)
@@ -150,7 +150,7 @@ async def test_what_is_wrong_is_red_told_and_not_trimmed_until_it_is_mended() ->
     ]
 
 
-async def test_what_the_stream_does_not_hold_is_lost_and_balances_visibly() -> None:
+async def test_a_message_that_the_stream_does_not_hold_is_lost_and_balances_visibly() -> None:
     books, bus = Books(), fake_bus()
     del books.entries[BROKEN][3]
     books.rows[BROKEN] -= {4}
@@ -161,14 +161,14 @@ async def test_what_the_stream_does_not_hold_is_lost_and_balances_visibly() -> N
     assert "lost:RL_TURNS:made/0:3:4" in [alert.key for alert in bus.published()]
 
 
-async def test_a_pass_looks_at_a_bounded_number_of_windows_and_in_turn_at_all_of_them() -> None:
+async def test_a_pass_audits_a_bounded_number_of_windows_and_in_turn_all_of_them() -> None:
     books = Books()
     audit = auditor(Broker(), books, Restoring(books))
     await audit.tick()
     for _ in range(4):
-        books.looked_at.clear()
+        books.audited_windows.clear()
         await audit.tick()
-        assert len([one for one in books.looked_at if one[0] == AFTER]) <= 1
+        assert len([one for one in books.audited_windows if one[0] == AFTER]) <= 1
     books.rows[AFTER] -= {12}
     for _ in range(5):
         await audit.tick()

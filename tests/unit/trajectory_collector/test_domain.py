@@ -14,13 +14,13 @@ from ratchet.rules.chat import chat_messages
 from ratchet.service.contracts import load_contracts
 from ratchet.trajectory_collector.app import collected
 from ratchet.trajectory_collector.domain import (
-    Told,
+    Report,
     assemble,
     assemble_idle,
+    assembly_id,
     is_complete,
     is_fuller,
-    telling_id,
-    told_of,
+    report_of,
     update_of,
 )
 from ratchet.trajectory_collector.rows import TABLES
@@ -28,11 +28,11 @@ from tests.support.contract_files import CONTRACTS
 from tests.support.messages import trajectory, trajectory_end, turn
 
 
-def test_the_assembled_trajectory_says_what_the_turns_said() -> None:
+def test_the_assembled_trajectory_holds_the_chat_of_its_turns() -> None:
     turns = [turn("ride", n) for n in range(3)]
     assembled = assemble(trajectory_end("ride"), turns)
-    said = [message["content"] for message in chat_messages(assembled)]
-    assert said == ["Be helpful.", "question 0", "answer 0", "question 1", "answer 1", "question 2", "answer 2"]
+    contents = [message["content"] for message in chat_messages(assembled)]
+    assert contents == ["Be helpful.", "question 0", "answer 0", "question 1", "answer 1", "question 2", "answer 2"]
     assert [entry.turn_ref for entry in assembled.turns] == [one.turn_id for one in turns]
     assert assembled.metadata.total_tokens == 45
 
@@ -76,7 +76,7 @@ def test_every_message_of_a_collected_stream_has_a_handler() -> None:
     assert len(kinds) == len({table.name for table in TABLES.values()})
 
 
-def test_a_silent_trajectory_claims_nothing_and_is_the_same_whoever_assembles_it() -> None:
+def test_a_silent_trajectory_claims_nothing_and_is_the_same_from_every_collector() -> None:
     turns = [turn("ride", n) for n in range(2)]
     assembled = assemble_idle("support", turns[0].trajectory_id, turns)
     assert assembled == assemble_idle("support", turns[0].trajectory_id, turns)
@@ -84,56 +84,56 @@ def test_a_silent_trajectory_claims_nothing_and_is_the_same_whoever_assembles_it
     assert assembled.event_id == assemble(trajectory_end("ride"), turns).event_id
 
 
-def test_each_set_of_turns_is_its_own_telling_of_one_event() -> None:
+def test_each_set_of_turns_is_a_report_of_its_own_of_one_event() -> None:
     short, long = (
         assemble_idle("support", turn("ride").trajectory_id, [turn("ride", n) for n in range(count)])
         for count in (1, 2)
     )
     assert short.event_id == long.event_id
-    assert len({telling_id(short), telling_id(long), short.event_id}) == 3
+    assert len({assembly_id(short), assembly_id(long), short.event_id}) == 3
 
 
-def test_only_a_provisional_telling_is_replaced_and_only_by_a_fuller_one() -> None:
+def test_only_a_provisional_report_is_replaced_and_only_by_a_fuller_one() -> None:
     turns = [turn("ride", n) for n in range(2)]
     short, long = (assemble_idle("support", turns[0].trajectory_id, turns[:count]) for count in (1, 2))
     ended = assemble(trajectory_end("ride"), turns)
     client = trajectory("ride")
-    tellings = (short, long, ended, client)
-    fuller = [(tellings.index(a), tellings.index(b)) for a in tellings for b in tellings if is_fuller(a, told_of(b))]
+    reports = (short, long, ended, client)
+    fuller = [(reports.index(a), reports.index(b)) for a in reports for b in reports if is_fuller(a, report_of(b))]
     assert fuller == [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1)]
-    assert not Told("assembled", 1, has_outcome=True).is_provisional
+    assert not Report("assembled", 1, has_outcome=True).is_provisional
 
 
-def test_what_an_agent_said_late_asks_for_a_revision_and_is_no_opinion() -> None:
-    """An outcome, a quality or a label alone is enough; the same words ask once, other words again."""
+def test_late_claims_of_an_agent_ask_for_a_revision_and_are_no_opinion() -> None:
+    """An outcome, a quality or a label alone is enough; equal claims ask once, other claims again."""
     silent = trajectory("ride", outcome=None)
     assert update_of(silent) is None
-    said = [
+    claiming = [
         trajectory("ride", outcome=Outcome(status="failure")),
         trajectory("ride", outcome=None, quality=Quality(lint_score=9.0)),
         trajectory("ride", outcome=None, labels={"scores": {"safety": 0.0}}),
     ]
-    updates = [update_of(one) for one in said]
+    updates = [update_of(one) for one in claiming]
     assert [update.kind for update in updates if update] == ["update"] * 3
     assert all(score_of(update) is None for update in updates if update)
     assert len({update.feedback_id for update in updates if update}) == 3
-    assert update_of(said[0]) == updates[0]
-    CONTRACTS.check_strict(updates[0] or said[0])
+    assert update_of(claiming[0]) == updates[0]
+    CONTRACTS.check_strict(updates[0] or claiming[0])
 
 
 @pytest.mark.parametrize("adds", [{"quality": Quality(lint_score=9.0)}, {"labels": {"scores": {"safety": 0.0}}}])
-def test_a_telling_without_an_outcome_that_adds_quality_or_labels_is_fuller(adds: dict[str, Any]) -> None:
+def test_a_report_without_an_outcome_that_adds_quality_or_labels_is_fuller(adds: dict[str, Any]) -> None:
     turns = [turn("ride", n) for n in range(2)]
     silent = assemble_idle("support", turns[0].trajectory_id, turns)
     ended = assemble(trajectory_end("ride", outcome=None, **adds), turns)
-    assert is_fuller(ended, told_of(silent))
-    assert not is_fuller(ended, told_of(ended))
-    assert not is_fuller(silent, told_of(ended))
+    assert is_fuller(ended, report_of(silent))
+    assert not is_fuller(ended, report_of(ended))
+    assert not is_fuller(silent, report_of(ended))
 
 
-def test_a_trajectory_in_two_roles_is_two_events_and_two_tellings() -> None:
+def test_a_trajectory_in_two_roles_is_two_events_and_two_reports() -> None:
     turns = [turn("ride", n) for n in range(2)]
     one, other = (assemble_idle(role, turns[0].trajectory_id, turns) for role in ("planner", "support"))
     assert one.event_id != other.event_id
-    assert telling_id(one) != telling_id(other)
+    assert assembly_id(one) != assembly_id(other)
     assert trajectory_end("ride").event_id != trajectory_end("ride", role="planner").event_id

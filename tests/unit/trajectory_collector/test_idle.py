@@ -1,4 +1,4 @@
-"""What becomes of silent trajectories whose turns do not add up to one."""
+"""Silent trajectories are assembled once; turns that do not add up to one hold up no other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR = timedelta(hours=1)
 
 
 class Settled(Streams):
-    """Everything is settled."""
+    """A broker whose messages are all settled."""
 
     def __init__(self) -> None:
         self.at = AT
@@ -55,7 +55,7 @@ class Publishing(Bus):
         self.published.append(record.subject)
 
 
-async def test_whatever_is_wrong_with_one_trajectory_the_others_go_on_and_none_is_looked_at_twice() -> None:
+async def test_turns_that_cannot_be_assembled_hold_up_no_other_trajectory_and_none_is_read_twice() -> None:
     deep = turn("deep", response={"role": "assistant", "content": None, "tool_calls": [_call('{"a":' * 5000)]})
     broken = turn("broken", messages=[{"role": "user"}], response={"tool_calls": 7})
     facts = Silent({"unanswered": [turn(response=None)], "deep": [deep], "broken": [broken], "fine": [turn("fine")]})
@@ -67,7 +67,7 @@ async def test_whatever_is_wrong_with_one_trajectory_the_others_go_on_and_none_i
     assert "agent.rl.trajectory.v1.support" in bus.published
 
 
-async def test_what_is_not_silent_for_long_enough_waits() -> None:
+async def test_a_trajectory_that_is_not_silent_for_long_enough_waits() -> None:
     settled, facts, bus = Settled(), Silent({"fine": [turn("fine")]}), Publishing()
     idle = IdleAssembler(bus, facts, settled, {"RL_TURNS": "collector-turns"}, idle=HOUR, lookback=3 * HOUR)
     settled.at = AT - 3 * HOUR / 2
