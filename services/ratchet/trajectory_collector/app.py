@@ -66,11 +66,9 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, now: Callable[
     tables = {stream: [TABLES[topic].name for topic in spec.topics] for stream, spec in specs.items()}
     streams, facts, ledger, alerts = Streams(bus), Facts(warehouse), Ledger(warehouse, tables), Alerts(bus)
     incarnations = Incarnations(streams, ledger, alerts, now)
+    collector = partial(Collector, facts, ledger, incarnations, now=now, publish=bus.publish)
     patience = timedelta(seconds=settings.assembly_patience_s)
-    collectors = {
-        stream: Collector(facts, ledger, incarnations, durable, now, patience, bus.publish)
-        for stream, durable in durables.items()
-    }
+    collectors = {stream: collector(durable, patience=patience) for stream, durable in durables.items()}
     restorer = Restorer(bus, collectors, max(spec.batch for spec in specs.values()), settings.restore_per_tick)
     auditor = Auditor(
         streams, ledger, incarnations, restorer, alerts, consumers=durables, now=now, rules=audit_rules(settings)
@@ -84,12 +82,11 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, now: Callable[
         rules=trim_rules(settings),
         now=now,
     )
-    of_trajectories = [spec for spec in specs.values() if not OF_TRAJECTORIES.isdisjoint(spec.topics)]
     idle = IdleAssembler(
         bus,
         facts,
         streams,
-        {spec.stream: spec.name for spec in of_trajectories},
+        {stream: name for stream, name in durables.items() if not OF_TRAJECTORIES.isdisjoint(specs[stream].topics)},
         idle=timedelta(seconds=settings.idle_s),
         lookback=timedelta(seconds=settings.idle_lookback_s),
     )
