@@ -1,4 +1,4 @@
-"""The factors, prefixes and wires by themselves: what the proof says of them, checked by sums over all cases."""
+"""The factors, prefixes and wires by themselves: the proof's statements, checked by sums over all cases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def expected(factors: Floats, weight: float) -> Floats:
 @pytest.mark.parametrize("centre", [0.0, 0.2, 1.0])
 def test_factors_are_positive_and_their_mean_is_at_most_1_under_their_null_whatever_the_centre(
     weight: float, margin: float, centre: float
-):
+) -> None:
     """Rollback: the canary is worse by the margin and no more. Promotion: by the margin and no less."""
     w, m = np.full(2, weight), np.full(2, centre)
     for stable in (0.0, 0.4, 1 - margin):
@@ -48,7 +48,7 @@ def test_factors_are_positive_and_their_mean_is_at_most_1_under_their_null_whate
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
-def test_the_worst_trajectory_leaves_a_part_of_the_wealth(weight: float):
+def test_the_worst_trajectory_leaves_a_part_of_the_wealth(weight: float) -> None:
     w = np.full(2, weight)
     for centre, harms in itertools.product((0.0, 0.5, 1.0), itertools.product((0.0, 1.0), repeat=2)):
         m, harm = np.full(2, centre), np.array(harms)
@@ -57,7 +57,7 @@ def test_the_worst_trajectory_leaves_a_part_of_the_wealth(weight: float):
         assert thinning_factors(BOTH, w, harm, 0.05).min() >= 0.05 - 1e-9
 
 
-def test_rollback_factors_rise_with_the_canarys_harm_and_fall_with_stables():
+def test_rollback_factors_rise_with_the_canarys_harm_and_fall_with_stables() -> None:
     """The bounds of pending trajectories rest on this."""
     for weight, margin in itertools.product(WEIGHTS, (0.0, 0.1)):
         w, m = np.full(2, weight), np.full(2, 0.3)
@@ -70,19 +70,19 @@ def test_rollback_factors_rise_with_the_canarys_harm_and_fall_with_stables():
             assert (low[0] > high[0]).all()
 
 
-def test_without_a_margin_thinning_is_the_likelihood_ratio_of_the_arm():
+def test_without_a_margin_thinning_is_the_likelihood_ratio_of_the_arm() -> None:
     w = np.full(2, 0.25)
     assert thinning_factors(BOTH, w, np.ones(2), 0.0)[1] == pytest.approx(RISK_RATIOS / (0.25 * RISK_RATIOS + 0.75))
     assert thinning_factors(BOTH, w, np.ones(2), 0.0)[0] == pytest.approx(1 / (0.25 * RISK_RATIOS + 0.75))
     assert thinning_factors(BOTH, w, np.zeros(2), 0.0) == pytest.approx(np.ones((2, len(RISK_RATIOS))))
 
 
-def test_the_sample_ratio_test_has_mean_1_when_arms_get_their_weights():
+def test_the_sample_ratio_test_has_mean_1_when_arms_get_their_weights() -> None:
     for weight in WEIGHTS:
         assert expected(ratio_factors(BOTH, np.full(2, weight)), weight) == pytest.approx(np.ones(6))
 
 
-def test_all_capital_is_put_in_and_no_more():
+def test_all_capital_is_put_in_and_no_more() -> None:
     total = e_processes.FIRST_CAPITAL + sum(e_processes.put_in(block) for block in range(1, 5000))
     assert total == pytest.approx(1.0, abs=1e-3)
     assert all(
@@ -92,7 +92,7 @@ def test_all_capital_is_put_in_and_no_more():
     )
 
 
-def test_a_canary_that_turns_bad_late_is_not_protected_by_what_the_test_lost_before():
+def test_losses_of_a_good_time_do_not_protect_a_canary_that_turns_bad_late() -> None:
     """After 70 quiet blocks a stake has lost all; what was put in since needs 2 m (m + 1) times as much, no more."""
     capital = np.array([e_processes.FIRST_CAPITAL])
     for block in range(70):
@@ -102,7 +102,7 @@ def test_a_canary_that_turns_bad_late_is_not_protected_by_what_the_test_lost_bef
     assert values[1, 0] > 10 > values[0, 0]
 
 
-def test_promotions_wealth_is_cut_after_every_trajectory():
+def test_promotions_wealth_is_cut_after_every_trajectory() -> None:
     factors = np.array([[2.0], [3.0], [2.0], [0.5], [0.5]])
     wealth, cut = np.array([1.0]), 1.0
     for factor in factors[:, 0]:
@@ -121,7 +121,7 @@ def walked(canary: list[int], failed: list[int], cuts: list[int]) -> tuple[float
     return smallest, run
 
 
-def test_a_run_of_failures_counts_stable_trajectories_between_its_first_and_last():
+def test_a_run_of_failures_counts_stable_trajectories_between_its_first_and_last() -> None:
     canary = [0, 1, 0, 0, 1, 0, 1, 0, 1, 0, 0]
     failed = [1, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1]
     smallest, run = walked(canary, failed, [])
@@ -130,27 +130,27 @@ def test_a_run_of_failures_counts_stable_trajectories_between_its_first_and_last
 
 
 @pytest.mark.parametrize("cut", range(12))
-def test_the_wire_sees_the_same_in_parts(cut: int):
+def test_the_wire_gives_the_same_result_in_parts(cut: int) -> None:
     canary = [0, 1, 0, 0, 1, 0, 1, 0, 1, 0, 0, 1]
     failed = [1, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1, 1]
     assert walked(canary, failed, [cut])[1] == walked(canary, failed, [])[1]
     assert walked(canary, failed, [cut])[0] <= 1.0
 
 
-def test_a_success_or_a_pending_trajectory_of_the_canary_ends_the_run():
+def test_a_success_or_a_pending_trajectory_of_the_canary_ends_the_run() -> None:
     assert walked([1, 1, 1, 1, 1], [1, 1, 0, 1, 1], [])[1].length == 2
     assert walked([1, 1, 1, 1, 0], [1, 1, 1, 0, 0], [])[1].length == 0
 
 
 @pytest.mark.parametrize(("length", "stable", "failed"), [(3, 20, 0), (5, 40, 2), (4, 10, 5), (6, 0, 0)])
-def test_the_bound_is_above_the_chance_for_every_rate_of_stable(length: int, stable: int, failed: int):
+def test_the_bound_is_above_the_chance_for_every_rate_of_stable(length: int, stable: int, failed: int) -> None:
     bound = math.exp(run_wire.log_bound(Run(length, length, stable, failed), 0.05))
     for rate in np.linspace(0, 1, 501):
         tail = sum(math.comb(stable, f) * rate**f * (1 - rate) ** (stable - f) for f in range(failed + 1))
         assert min(1.0, rate + 0.05) ** length * tail <= bound + 1e-12
 
 
-def test_the_shares_of_all_runs_add_up_to_at_most_1():
+def test_the_shares_of_all_runs_add_up_to_at_most_1() -> None:
     total = sum(
         1 / (2**octave * (octave + 1) * (octave + 2) * length * (length + 1)) * 2**octave
         for octave in range(200)
@@ -159,13 +159,13 @@ def test_the_shares_of_all_runs_add_up_to_at_most_1():
     assert total <= 1.0
 
 
-def test_an_outage_of_both_arms_does_not_touch_the_wire():
+def test_an_outage_of_both_arms_does_not_touch_the_wire() -> None:
     rng = np.random.default_rng(1)
     canary = rng.random(2000) < 0.5
     failed = (rng.random(2000) < 0.05) | (np.arange(2000) // 100 == 7)
     assert run_wire.runs(Run(), canary, failed, ~failed, 0.05)[0] == 1.0
 
 
-def test_canary_trajectories_that_all_fail_touch_the_wire_within_a_few():
+def test_canary_trajectories_that_all_fail_touch_the_wire_within_a_few() -> None:
     lengths = [k for k in range(4, 40) if run_wire.spent(Run(10 + k, k, 9 * k, int(0.05 * 9 * k)), 0.05) <= 0.005]
     assert lengths[0] <= 10

@@ -1,4 +1,4 @@
-"""How long a rollout will take is said before it begins; past a bound a person is asked."""
+"""A rollout is published with a forecast of its duration; past a bound an operator decides."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ RULES = Settings().rules()
 )
 def test_the_rule_of_thumb_lies_within_what_simulated_rollouts_of_an_equal_policy_took(
     per_day: int, least: float, most: float
-):
+) -> None:
     expected = forecast(per_day, DAY_S, RULES)
     assert expected is not None
     assert least < expected.days < most
 
 
-def test_much_traffic_takes_the_shortest_times_of_the_stages():
+def test_much_traffic_takes_the_shortest_times_of_the_stages() -> None:
     expected = forecast(10_000_000, DAY_S, RULES)
     assert expected is not None
     assert expected.days * DAY_S == pytest.approx(3600 + 3600 + 7200 + 3600)
 
 
-def test_a_few_starts_say_nothing():
+def test_too_few_starts_give_no_forecast() -> None:
     assert forecast(4, DAY_S, RULES) is None
     assert not takes_too_long(None, RULES)
 
 
-def test_the_numbers_are_told_in_one_line():
+def test_one_sentence_has_the_figures_and_the_bound() -> None:
     expected = forecast(20, DAY_S, RULES)
     assert expected is not None
     assert "at 20 trajectories a day a policy equal to stable takes about" in expected.sentence(RULES)
     assert expected.sentence(RULES).endswith("the bound is 14")
 
 
-async def test_the_start_says_how_long_it_will_take():
+async def test_the_start_is_published_with_the_forecast() -> None:
     world = CanaryWorld(RULES)
     world.traffic.per_day = 1000
     await world.with_policies(1, 2)
@@ -56,7 +56,7 @@ async def test_the_start_says_how_long_it_will_take():
     assert 1 < start.evidence["forecast"]["expected_days"] < 6
 
 
-async def test_past_the_bound_a_person_is_asked_at_once_and_may_start_it():
+async def test_past_the_bound_an_operator_is_asked_at_once_and_may_start_it() -> None:
     world = CanaryWorld(RULES)
     world.traffic.per_day = 20
     await world.with_policies(1, 2)
@@ -71,7 +71,7 @@ async def test_past_the_bound_a_person_is_asked_at_once_and_may_start_it():
     assert rollout.forecast.days > 14
 
 
-async def test_a_rollout_that_takes_too_long_is_superseded_by_a_newer_candidate():
+async def test_a_rollout_that_takes_too_long_is_superseded_by_a_newer_candidate() -> None:
     world = CanaryWorld(RULES)
     world.traffic.per_day = 20
     await world.with_policies(1, 2)

@@ -1,4 +1,4 @@
-"""Gates: what each asks, what it says, and what follows for the rollout."""
+"""Gates: their checks, their results, and the decision that follows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NAMES = list(GATES)
 
 @dataclass
 class FakeEngine:
-    """Loads and answers as it is told to."""
+    """Refuses, loads and answers as a test sets it up."""
 
     refusal: Exception | None = None
     answers: list[Answer | Exception] = field(default_factory=list)
@@ -87,7 +87,7 @@ async def asked(name: str, **tools: object) -> GateResult:
     return await GATES[name](GateTools(**(plain | tools))).check(policy(2), policy(1))
 
 
-async def test_the_probe_loads_the_candidate_and_keeps_stable_resident():
+async def test_the_probe_loads_the_candidate_and_keeps_stable_resident() -> None:
     engine = FakeEngine()
     result = await asked("probe", engine=engine)
     assert (result.outcome, engine.loaded) == (PASSED, [policy(2).name, policy(1).name])
@@ -100,12 +100,12 @@ async def test_the_probe_loads_the_candidate_and_keeps_stable_resident():
         (False, "loaded; log-probabilities were not compared"),
     ],
 )
-async def test_the_probe_reports_no_comparison_that_did_not_happen(compares: bool, reason: str):
+async def test_the_probe_reports_no_comparison_that_did_not_happen(compares: bool, reason: str) -> None:
     result = await asked("probe", engine=FakeEngine(compares=compares))
     assert (result.outcome, result.reason, result.evidence["compared"]) == (PASSED, reason, compares)
 
 
-async def test_a_policy_that_the_engine_refuses_fails_the_probe():
+async def test_a_policy_that_the_engine_refuses_fails_the_probe() -> None:
     result = await asked("probe", engine=FakeEngine(Rejected("log-probabilities differ by 0.4 nats")))
     assert (result.outcome, result.reason) == (
         FAILED,
@@ -113,7 +113,7 @@ async def test_a_policy_that_the_engine_refuses_fails_the_probe():
     )
 
 
-async def test_an_engine_that_is_away_is_nobodys_fault():
+async def test_an_engine_that_is_away_fails_no_candidate() -> None:
     with pytest.raises(Unavailable):
         await asked("probe", engine=FakeEngine(Unavailable("engine away")))
 
@@ -127,17 +127,17 @@ async def test_an_engine_that_is_away_is_nobodys_fault():
         (Rejected("500: not finite"), "broken output on prompt 1: 500: not finite"),
     ],
 )
-async def test_broken_output_fails_the_warmup(answer: Answer | Exception, reason: str):
+async def test_broken_output_fails_the_warmup(answer: Answer | Exception, reason: str) -> None:
     result = await asked("warmup", engine=FakeEngine(answers=[answer]))
     assert (result.outcome, result.reason) == (FAILED, reason)
 
 
-async def test_finite_answers_pass_the_warmup():
+async def test_finite_answers_pass_the_warmup() -> None:
     result = await asked("warmup")
     assert (result.outcome, result.evidence) == (PASSED, {"prompts": 2, "tokens": 4})
 
 
-async def test_an_equal_policy_passes_the_heldout_tasks():
+async def test_an_equal_policy_passes_the_heldout_tasks() -> None:
     result = await asked("heldout_tasks", heldout=FakeHeldout({1: run(0.8), 2: run(0.8)}))
     assert result.outcome == PASSED
     assert (result.evidence["candidate_score"], result.evidence["stable_score"]) == (0.8, 0.8)
@@ -145,33 +145,33 @@ async def test_an_equal_policy_passes_the_heldout_tasks():
     assert not result.evidence["regression"]
 
 
-async def test_a_worse_policy_fails_with_the_numbers_in_the_reason():
+async def test_a_worse_policy_fails_with_the_numbers_in_the_reason() -> None:
     result = await asked("heldout_tasks", heldout=FakeHeldout({1: run(0.8), 2: run(0.5)}))
     assert result.outcome == FAILED
     assert result.reason.startswith("difference -0.300, lower bound -0.31")
     assert result.evidence["regression"]
 
 
-async def test_no_calls_is_said_in_words():
+async def test_a_rate_without_calls_is_in_words() -> None:
     mute = run(0.0, calls=0, valid_calls=0)
     result = await asked("heldout_tasks", heldout=FakeHeldout({1: run(0.8), 2: mute}))
     assert result.evidence["candidate_valid_calls"] == "no calls"
 
 
-async def test_too_few_tasks_are_named_as_such():
+async def test_too_few_tasks_are_named_as_such() -> None:
     result = await asked("heldout_tasks", heldout=FakeHeldout({1: run(0.8, tasks=10), 2: run(0.8, tasks=10)}))
     assert result.outcome == FAILED
     assert "10 tasks are few" in result.evidence["note"]
 
 
-async def test_missing_tasks_and_malformed_lines_are_in_the_evidence():
+async def test_missing_tasks_and_malformed_lines_are_in_the_evidence() -> None:
     part = HeldoutRun(Played({"task 0": 1.0}, 1, 1, malformed=3), 0.1)
     result = await asked("heldout_tasks", heldout=FakeHeldout({1: run(0.8), 2: part}))
     assert (result.evidence["missing_tasks"], result.evidence["candidate_malformed_lines"]) == (399, 3)
     assert result.outcome == FAILED
 
 
-async def test_a_command_that_fails_for_the_candidate_refuses_it_and_for_stable_asks_a_person():
+async def test_a_command_that_fails_for_the_candidate_refuses_it_and_for_stable_asks_an_operator() -> None:
     broken = HeldoutRun(Played(), 2.0, "not finished after 2 s")
     fails = await asked("heldout_tasks", heldout=FakeHeldout({1: run(0.8), 2: broken}))
     assert (fails.outcome, fails.reason) == (FAILED, "held-out run: not finished after 2 s")
@@ -179,11 +179,11 @@ async def test_a_command_that_fails_for_the_candidate_refuses_it_and_for_stable_
     assert unclear.outcome == NEEDS_APPROVAL
 
 
-async def test_without_a_command_a_person_is_asked():
+async def test_without_a_command_an_operator_is_asked() -> None:
     assert (await asked("heldout_tasks")).outcome == NEEDS_APPROVAL
 
 
-async def test_approval_is_asked_for_only_where_it_is_wanted():
+async def test_approval_is_needed_only_where_the_setting_requires_it() -> None:
     off = await asked("approval")
     assert off.outcome == NOT_RUN
     assert "RATCHET_CANARY_APPROVAL is off" in off.reason
@@ -201,24 +201,24 @@ def heldout(difference: float, outcome: str = PASSED) -> GateResult:
     return GateResult("heldout_tasks", outcome, "measured", {"difference": difference})
 
 
-def test_gates_are_asked_in_order_and_a_first_policy_only_those_that_need_no_comparison():
+def test_gates_are_asked_in_order_and_a_first_policy_only_those_that_need_no_comparison() -> None:
     assert gating.due_gates(gated(), NAMES, quick_rules()) == ["probe", "warmup", "heldout_tasks", "approval"]
     probed = gated(GateResult("probe", PASSED, ""))
     assert gating.due_gates(probed, NAMES, quick_rules()) == ["warmup", "heldout_tasks", "approval"]
     assert gating.due_gates(gated(first=True), NAMES, quick_rules()) == ["probe", "warmup"]
 
 
-def test_a_failed_gate_refuses():
+def test_a_failed_gate_refuses() -> None:
     decision, _ = gating.gates_decision(gated(heldout(-0.3, FAILED)), "canary", quick_rules())
     assert (decision.verdict, decision.reason) == (Verdict.REFUSE, "gate heldout_tasks: measured")
 
 
-def test_passed_gates_start_a_canary():
+def test_passed_gates_start_a_canary() -> None:
     decision, strategy = gating.gates_decision(gated(heldout(0.0)), "canary", quick_rules())
     assert (decision.verdict, strategy) == (Verdict.START, "canary")
 
 
-def test_an_open_question_holds_until_an_operator_answers_it():
+def test_an_open_question_holds_until_an_operator_answers_it() -> None:
     rollout = gated(GateResult("approval", NEEDS_APPROVAL, "ask"))
     assert gating.gates_decision(rollout, "canary", quick_rules())[0].verdict is Verdict.HOLD
     answer = Decision(Verdict.START, "fine by me", "ann", "manual_approved")
@@ -226,7 +226,7 @@ def test_an_open_question_holds_until_an_operator_answers_it():
     assert (decision.verdict, decision.actor, decision.approval) == (Verdict.START, "ann", "manual_approved")
 
 
-def test_auto_aborts_on_a_negative_improvement_and_watches_a_large_one():
+def test_auto_refuses_a_negative_improvement_and_watches_a_large_one() -> None:
     assert gating.gates_decision(gated(heldout(-0.01)), "auto", quick_rules())[0].verdict is Verdict.REFUSE
     decision, strategy = gating.gates_decision(gated(heldout(0.2)), "auto", quick_rules())
     assert (decision.verdict, strategy) == (Verdict.START, "blue_green")
@@ -234,7 +234,7 @@ def test_auto_aborts_on_a_negative_improvement_and_watches_a_large_one():
     assert (decision.verdict, strategy) == (Verdict.START, "blue_green")
 
 
-def test_the_strategy_asked_for_at_the_start_wins_over_the_setting():
+def test_the_strategy_of_the_order_overrides_the_setting() -> None:
     rollout = msgspec.structs.replace(gated(heldout(0.2)), asked_strategy="blue_green")
     decision, strategy = gating.gates_decision(rollout, "canary", quick_rules())
     assert (decision.verdict, strategy) == (Verdict.START, "blue_green")
@@ -242,13 +242,13 @@ def test_the_strategy_asked_for_at_the_start_wins_over_the_setting():
     assert gating.gates_decision(rollout, "canary", quick_rules())[0].verdict is Verdict.REFUSE
 
 
-def test_an_override_goes_as_a_canary_where_auto_would_abort():
+def test_an_override_goes_as_a_canary_where_auto_would_abort() -> None:
     measured = GateResult("heldout_tasks", WAIVED, "waived by ann: rehearsal", {"difference": -0.3})
     decision, strategy = gating.gates_decision(gated(measured, override=True), "auto", quick_rules())
     assert (decision.verdict, strategy) == (Verdict.START, "canary")
 
 
-def test_an_override_waives_what_can_be_waived_and_keeps_the_evidence():
+def test_an_override_waives_the_gates_that_can_be_waived_and_keeps_their_evidence() -> None:
     known = {"heldout_tasks": {"outcome": FAILED, "evidence": {"difference": -0.3, "regression": True}}}
     results = gating.waived_results(NAMES, known, "ann", "rehearsal")
     assert [(r.gate, r.outcome) for r in results] == [("heldout_tasks", WAIVED), ("approval", WAIVED)]

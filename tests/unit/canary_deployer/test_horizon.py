@@ -15,34 +15,34 @@ RULES = Settings(horizon_s=1800, horizon_min_s=600, horizon_max_s=7200).rules()
 
 
 @pytest.mark.parametrize(("share", "value"), [(0.01, 1), (0.5, 50), (0.99, 99), (1.0, 100)])
-def test_the_quantile_is_the_value_that_the_share_does_not_exceed(share: float, value: float):
+def test_the_quantile_is_the_value_that_the_share_does_not_exceed(share: float, value: float) -> None:
     assert quantile([float(n) for n in range(100, 0, -1)], share) == value
 
 
-def test_the_horizon_leaves_head_room_above_the_slowest_one_in_a_hundred():
+def test_the_horizon_leaves_head_room_above_the_slowest_one_in_a_hundred() -> None:
     frozen = measured_horizon([*[60.0] * 980, *[1200.0] * 20], None, RULES)
     assert (frozen.seconds, frozen.quantile_s, frozen.outcomes) == (1800.0, 1200.0, 1000)
     assert frozen.basis == "99% of 1000 outcomes of stable were known within 1200 s"
 
 
 @pytest.mark.parametrize(("took_s", "seconds"), [(1.0, 600.0), (7000.0, 7200.0)])
-def test_the_horizon_stays_between_its_bounds(took_s: float, seconds: float):
+def test_the_horizon_stays_between_its_bounds(took_s: float, seconds: float) -> None:
     assert measured_horizon([took_s] * 1000, None, RULES).seconds == seconds
 
 
-def test_much_traffic_leaves_no_room_for_a_long_horizon_but_never_less_than_the_setting():
+def test_much_traffic_leaves_no_room_for_a_long_horizon_but_never_less_than_the_setting() -> None:
     busy, busier = forecast(10 * int(DAY_S), DAY_S, RULES), forecast(100 * int(DAY_S), DAY_S, RULES)
     assert measured_horizon([5000.0] * 1000, busy, RULES).seconds == 3600.0
     assert measured_horizon([5000.0] * 1000, busier, RULES).seconds == 1800.0
 
 
-def test_too_little_history_leaves_the_setting_and_says_so():
+def test_with_too_little_history_the_setting_holds_and_the_basis_gives_the_reason() -> None:
     frozen = measured_horizon([5.0] * (FEWEST_OUTCOMES - 1), None, RULES)
     assert (frozen.seconds, frozen.outcomes) == (1800.0, 0)
     assert frozen.basis == "the setting: 99 of 100 outcomes of stable are known from before"
 
 
-def test_a_setting_outside_its_bounds_is_refused():
+def test_a_setting_outside_its_bounds_is_refused() -> None:
     with pytest.raises(ValueError, match="horizon_s must lie between"):
         Settings(horizon_s=60)
 
@@ -54,7 +54,7 @@ async def missing(world: CanaryWorld) -> int:
     return rollout.statistics.stable.missing + rollout.statistics.canary.missing
 
 
-async def test_the_horizon_is_frozen_when_the_rollout_starts_and_read_by_whoever_leads_next():
+async def test_the_horizon_is_frozen_when_the_rollout_starts_and_the_next_leader_reads_it() -> None:
     world = CanaryWorld(quick_rules())
     world.history.took_s = [800.0] * 1000
     await world.with_policies(1, 2)
@@ -69,7 +69,7 @@ async def test_the_horizon_is_frozen_when_the_rollout_starts_and_read_by_whoever
     assert (await world.rollout()).horizon == started.horizon
 
 
-async def test_the_frozen_horizon_decides_when_an_outcome_is_missing():
+async def test_the_frozen_horizon_decides_when_an_outcome_is_missing() -> None:
     world = CanaryWorld(quick_rules(horizon_s=300.0))
     world.history.took_s = [800.0] * 1000
     await world.with_policies(1, 2)
@@ -83,7 +83,7 @@ async def test_the_frozen_horizon_decides_when_an_outcome_is_missing():
     assert await missing(world) == 40
 
 
-async def test_without_the_coordinator_a_rollout_starts_with_the_setting_and_says_so():
+async def test_without_the_coordinator_a_rollout_starts_with_the_setting_and_the_basis_gives_the_reason() -> None:
     world = CanaryWorld(quick_rules(horizon_s=300.0))
     world.history.fault = Unavailable("the coordinator does not answer")
     await world.with_policies(1, 2)
@@ -92,7 +92,7 @@ async def test_without_the_coordinator_a_rollout_starts_with_the_setting_and_say
     assert (horizon.seconds, horizon.basis) == (300.0, "the setting: the coordinator does not answer")
 
 
-async def test_a_role_without_outcomes_keeps_the_setting():
+async def test_a_role_without_outcomes_keeps_the_setting() -> None:
     world = CanaryWorld(quick_rules(roles_without_outcomes=frozenset({"support"})))
     world.history.took_s = [800.0] * 1000
     await world.with_policies(1, 2)

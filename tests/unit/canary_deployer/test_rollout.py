@@ -1,4 +1,4 @@
-"""States, moves, stages, verdicts and what follows from them."""
+"""States, moves, stages and verdicts; the routes and stages of policies that follow."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ PROVEN = {"promotion": {"failure": 50.0, "reward": 40.0}, "varies": True}
 
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize("verdict", list(Verdict))
-def test_every_move_that_is_not_in_the_table_is_refused(state: State, verdict: Verdict):
+def test_every_move_that_is_not_in_the_table_is_refused(state: State, verdict: Verdict) -> None:
     for target in State:
         if target in MOVES.get((state, verdict), frozenset()):
             assert checked_move(state, verdict, target) is target
@@ -78,14 +78,14 @@ def test_every_move_that_is_not_in_the_table_is_refused(state: State, verdict: V
                 checked_move(state, verdict, target)
 
 
-def test_nothing_leads_out_of_a_terminal_state_and_every_other_state_has_a_way_out():
+def test_nothing_leads_out_of_a_terminal_state_and_every_other_state_has_a_way_out() -> None:
     leaving = {state for (state, _), targets in MOVES.items() if targets != {state}}
     assert leaving.isdisjoint(TERMINAL)
     assert leaving == set(State) - TERMINAL
     assert set(CANDIDATE_STAGE) == set(State)
 
 
-def test_default_schedule_is_10_25_50_100_at_0_60_120_240_minutes():
+def test_default_schedule_is_10_25_50_100_at_0_60_120_240_minutes() -> None:
     rules = Settings().rules()
     clock, reached = FakeClock(), {0: 0.1}
     rollout = decisions.apply_decision(
@@ -101,7 +101,7 @@ def test_default_schedule_is_10_25_50_100_at_0_60_120_240_minutes():
     assert reached == {0: 0.1, 60: 0.25, 120: 0.5, 240: 0.95}
 
 
-def test_a_stage_lasts_for_its_time_and_its_trajectories():
+def test_a_stage_lasts_for_its_time_and_its_trajectories() -> None:
     early, late = aged(running(), 59), aged(running(), 61)
     assert waiting_for(with_canary(early, 5), RULES) == ["59 of 60 s in this stage"]
     assert waiting_for(with_canary(late, 4), RULES) == ["4 of 5 canary trajectories in this stage"]
@@ -110,19 +110,19 @@ def test_a_stage_lasts_for_its_time_and_its_trajectories():
     assert decision.verdict is Verdict.ADVANCE
 
 
-def test_trajectories_of_an_earlier_stage_do_not_count_for_the_next():
+def test_trajectories_of_an_earlier_stage_do_not_count_for_the_next() -> None:
     rollout = take(with_canary(running(), 50), Verdict.ADVANCE, 61)
     assert (rollout.stage, rollout.weight, rollout.stage_base) == (1, 0.25, 50)
     assert waiting_for(aged(rollout, 500), RULES) == ["0 of 5 canary trajectories in this stage"]
 
 
-def test_no_stage_is_left_while_evidence_leans_towards_rollback():
+def test_no_stage_is_left_while_evidence_leans_towards_rollback() -> None:
     rollout = with_canary(running(), 50, caution=7.39)
     assert waiting_for(aged(rollout, 61), RULES) == ["rollback e-value 7.39 below 4"]
 
 
 @pytest.mark.parametrize("arm", ["stable", "canary"])
-def test_too_few_known_outcomes_on_either_arm_block_the_next_stage_and_promotion_but_no_rollback(arm: str):
+def test_too_few_known_outcomes_on_either_arm_block_the_next_stage_and_promotion_but_no_rollback(arm: str) -> None:
     coverage = {"stable": 0.9, "canary": 0.9, arm: 0.79}
     lacks = [f"79% of the 80% of outcomes that must be known on the {arm} arm"]
     for rollout in (running(), last_stage()):
@@ -133,7 +133,7 @@ def test_too_few_known_outcomes_on_either_arm_block_the_next_stage_and_promotion
     assert decide(worse, RULES).verdict is Verdict.ROLL_BACK
 
 
-def test_nothing_known_on_an_arm_is_no_coverage():
+def test_an_arm_without_known_outcomes_has_no_coverage() -> None:
     unknown = with_canary(running(), 300, coverage={})
     assert waiting_for(aged(unknown, 500), RULES) == ["outcomes on both arms"]
 
@@ -144,7 +144,7 @@ def last_stage() -> Rollout:
     return with_canary(third, 200, **PROVEN)
 
 
-def test_promotion_is_decided_in_the_last_stage_only_and_then_soaks():
+def test_promotion_is_decided_in_the_last_stage_only_and_then_soaks() -> None:
     first = aged(with_canary(running(), 200, **PROVEN), 60)
     assert decide(first, RULES).verdict is Verdict.ADVANCE
     rollout = aged(last_stage(), 60)
@@ -156,17 +156,17 @@ def test_promotion_is_decided_in_the_last_stage_only_and_then_soaks():
     assert (done.state, done.weight) == (State.PROMOTED, 0.0)
 
 
-def test_every_promotion_metric_must_be_proven():
+def test_every_promotion_metric_must_be_proven() -> None:
     rollout = with_canary(last_stage(), 200, promotion={"failure": 50.0}, varies=True)
     assert waiting_for(aged(rollout, 500), RULES) == ["promotion e-value of reward 1 of 20"]
 
 
-def test_a_metric_that_looks_worse_than_its_margin_vetoes_promotion():
+def test_a_metric_that_looks_worse_than_its_margin_vetoes_promotion() -> None:
     rollout = with_canary(last_stage(), 200, **PROVEN, differences={"latency": 0.2})
     assert waiting_for(aged(rollout, 500), RULES) == ["latency is 0.200 worse, the margin is 0.1"]
 
 
-def test_a_past_alarm_rolls_back_even_if_the_evidence_has_receded():
+def test_a_past_alarm_rolls_back_even_if_the_evidence_has_receded() -> None:
     alarmed = with_canary(running(), 1, rollback={"combined": 34.0}, caution=1.0)
     for rollout in (alarmed, take(alarmed, Verdict.PAUSE), take(alarmed, Verdict.HOLD)):
         assert decide(rollout, RULES).verdict is Verdict.ROLL_BACK
@@ -181,21 +181,21 @@ def test_a_past_alarm_rolls_back_even_if_the_evidence_has_receded():
         ({"run": 0.004}, "canary trajectories fail one after the other: chance at most 0.004 of 0.005"),
     ],
 )
-def test_each_test_rolls_back_when_its_share_of_the_budget_is_used_up(shown: dict[str, object], reason: str):
+def test_each_test_rolls_back_when_its_share_of_the_budget_is_used_up(shown: dict[str, object], reason: str) -> None:
     decision = decide(with_canary(running(), 1, **shown), RULES)
     assert (decision.verdict, decision.reason) == (Verdict.ROLL_BACK, reason)
     short = {"rollback": {"combined": 33.0, "first_call": 99.0, "safety": 199.0}, "run": 0.0051}
     assert decide(with_canary(running(), 1, **short), RULES) is None
 
 
-def test_harm_that_is_the_same_for_every_trajectory_proves_nothing():
+def test_harm_that_is_the_same_for_every_trajectory_proves_nothing() -> None:
     same = aged(with_canary(last_stage(), 200, **(PROVEN | {"constant": ("failure",)})), 500)
     assert waiting_for(same, RULES) == ["failure: every trajectory did the same harm, which shows nothing"]
     flat = aged(with_canary(last_stage(), 200, **(PROVEN | {"varies": False})), 500)
     assert waiting_for(flat, RULES) == ["any trajectory that differs from the others"]
 
 
-def test_a_role_without_outcomes_asks_a_person_for_the_last_step():
+def test_a_role_without_outcomes_asks_an_operator_for_the_promotion() -> None:
     rules = quick_rules(roles_without_outcomes=frozenset({"support"})).for_role("support")
     assert (rules.metrics, rules.promotion_metrics) == (("reward", "latency"), ("reward", "latency"))
     shown = {"promotion": {"reward": 30.0, "latency": 25.0}, "varies": True, "coverage": {}}
@@ -204,7 +204,7 @@ def test_a_role_without_outcomes_asks_a_person_for_the_last_step():
     assert decision.reason.endswith("the role has no outcomes, a person decides")
 
 
-def test_a_concern_holds_once_and_never_rolls_back():
+def test_a_concern_holds_once_and_never_rolls_back() -> None:
     uneven = with_canary(running(), 1, rollback={"sample_ratio": 1e9})
     asked = decide(uneven, RULES)
     assert (asked.verdict, asked.reason) == (
@@ -216,7 +216,7 @@ def test_a_concern_holds_once_and_never_rolls_back():
     assert decide(take(held, Verdict.RESUME), RULES) is None
 
 
-def test_a_safety_violation_and_complaints_ask_a_person():
+def test_a_safety_violation_and_complaints_ask_an_operator() -> None:
     arms = {"stable": ArmCounts(rated=20, negative=1), "canary": ArmCounts(rated=20, negative=3, violations=1)}
     watch = msgspec.structs.replace(Statistics(), **arms)
     decision = decide(msgspec.structs.replace(running(), statistics=watch), RULES)
@@ -229,12 +229,12 @@ def test_a_safety_violation_and_complaints_ask_a_person():
     assert decide(msgspec.structs.replace(running(), statistics=fewer), RULES) is None
 
 
-def test_undecided_at_the_deadline_is_held():
+def test_undecided_at_the_deadline_is_held() -> None:
     decision = decide(aged(running(), 3600), RULES)
     assert decision.verdict is Verdict.HOLD
 
 
-def test_a_new_weight_holds_a_little_later_for_all_gateways_alike():
+def test_a_new_weight_holds_a_little_later_for_all_gateways_alike() -> None:
     rules = quick_rules(lead_s=2.0)
     rollout = decisions.apply_decision(
         gating(), Decision(Verdict.START, "go", ITSELF), rules, ANNOUNCER, CANDIDATE, START
@@ -242,7 +242,7 @@ def test_a_new_weight_holds_a_little_later_for_all_gateways_alike():
     assert [step.at - START for step in rollout.schedule] == [timedelta(seconds=2)]
 
 
-def test_each_rollout_has_its_own_salt():
+def test_each_rollout_has_its_own_salt() -> None:
     first = running()
     again = decisions.new_rollout(policy(2), served(1), first, Decision(Verdict.START, "again", "ann"), START)
     assert first.salt != again.salt
@@ -255,7 +255,7 @@ def soaking() -> Rollout:
     return aged(take(with_canary(rollout, 50, **PROVEN), Verdict.PROMOTE), 30)
 
 
-def test_evidence_that_is_lost_in_the_soak_ends_no_promotion_and_a_person_is_asked_at_the_deadline():
+def test_evidence_lost_in_the_soak_ends_no_promotion_and_an_operator_is_asked_at_the_deadline() -> None:
     lost = with_canary(soaking(), 50, varies=True, promotion={"failure": 5.0, "reward": 40.0})
     assert decide(lost, RULES) is None
     assert waiting_for(lost, RULES) == ["promotion e-value of failure 5 of 20"]
@@ -273,7 +273,7 @@ def test_evidence_that_is_lost_in_the_soak_ends_no_promotion_and_a_person_is_ask
     assert decide(with_canary(resumed, 50, **PROVEN), RULES).verdict is Verdict.PROMOTE
 
 
-def test_a_concern_in_the_soak_holds_it_once_and_asks_a_person():
+def test_a_concern_in_the_soak_holds_it_once_and_asks_an_operator() -> None:
     soak = soaking()
     counts = ArmCounts(trajectories=60, violations=1)
     worrying = msgspec.structs.replace(soak, statistics=msgspec.structs.replace(soak.statistics, canary=counts))
@@ -285,24 +285,24 @@ def test_a_concern_in_the_soak_holds_it_once_and_asks_a_person():
     assert decide(take(held, Verdict.RESUME), RULES).verdict is Verdict.PROMOTE
 
 
-def test_blue_green_has_no_evidence_to_lose():
+def test_blue_green_has_no_evidence_to_lose() -> None:
     rollout = msgspec.structs.replace(gating(), strategy="blue_green")
     soak = take(rollout, Verdict.START)
     assert decide(aged(soak, 29), RULES) is None
     assert decide(aged(soak, 30), RULES).verdict is Verdict.PROMOTE
 
 
-def test_an_operators_promotion_swaps_the_pointer_without_soak():
+def test_an_operators_promotion_makes_the_candidate_stable_without_a_soak() -> None:
     assert take(running(), Verdict.PROMOTE, actor="ann").state is State.PROMOTED
 
 
-def test_blue_green_goes_straight_to_the_soak():
+def test_blue_green_goes_straight_to_the_soak() -> None:
     rollout = msgspec.structs.replace(gating(), strategy="blue_green")
     started = take(rollout, Verdict.START)
     assert (started.state, started.weight) == (State.SOAKING, 0.95)
 
 
-def test_without_a_hold_back_blue_green_has_nothing_to_watch():
+def test_without_a_hold_back_no_strategy_soaks() -> None:
     assert STRATEGIES["blue_green"].enters(soaks=True) is State.SOAKING
     assert STRATEGIES["blue_green"].enters(soaks=False) is State.PROMOTED
     assert STRATEGIES["canary"].enters(soaks=False) is State.RUNNING
@@ -321,11 +321,11 @@ def test_without_a_hold_back_blue_green_has_nothing_to_watch():
         ("auto", -0.01, None),
     ],
 )
-def test_the_strategy_follows_the_improvement_only_if_asked_to(setting, improvement, strategy):
+def test_the_strategy_follows_the_improvement_only_if_asked_to(setting, improvement, strategy) -> None:
     assert chosen(setting, improvement) == strategy
 
 
-def test_routes_follow_from_the_state_and_settling_twice_changes_nothing():
+def test_routes_follow_from_the_state_and_settling_twice_changes_nothing() -> None:
     route = Route(role="support", stable=served(1), next_version=3)
     live = expected_route(route, running())
     assert live.canary is not None
@@ -338,7 +338,7 @@ def test_routes_follow_from_the_state_and_settling_twice_changes_nothing():
     assert (back.stable, back.previous, back.canary) == (served(1), None, None)
 
 
-def test_only_a_lease_with_traffic_grows():
+def test_only_a_lease_with_traffic_grows() -> None:
     route = Route(role="support", stable=served(1))
     live = renewed_route(route, running())
     again = renewed_route(live, running())
@@ -348,12 +348,12 @@ def test_only_a_lease_with_traffic_grows():
     assert renewed_route(again, take(running(), Verdict.ROLL_BACK)).canary is None
 
 
-def test_the_record_survives_its_json():
+def test_the_record_survives_its_json() -> None:
     rollout = last_stage()
     assert msgspec.json.decode(msgspec.json.encode(rollout), type=Rollout) == rollout
 
 
-def test_operators_see_what_a_rollout_waits_for_and_words_instead_of_0_of_0():
+def test_operators_see_the_conditions_that_a_rollout_waits_for_and_words_instead_of_0_of_0() -> None:
     shown = summary(running(), RULES)
     assert shown.waiting_for == [
         "0 of 60 s in this stage",

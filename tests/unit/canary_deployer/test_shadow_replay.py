@@ -1,4 +1,4 @@
-"""Shadow replay: what is asked and judged, what is no comparison, and what follows for the rollout."""
+"""Shadow replay: the answers and their judgement, the cases without a comparison, and the decision that follows."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def prompts(count: int) -> LoggedPrompts:
 class FakeLog:
     """The coordinator."""
 
-    found: LoggedPrompts
+    logged: LoggedPrompts
     fault: RatchetError | None = None
 
     async def prompts(self, candidate: PolicyVersion, limit: int) -> LoggedPrompts:
         if self.fault is not None:
             raise self.fault
-        return self.found
+        return self.logged
 
 
 @dataclass
@@ -78,7 +78,7 @@ class FakePlayer:
 
 @dataclass
 class FakeJudge:
-    """Finds so large a part of each version's answers good."""
+    """Judges this share of each version's answers good."""
 
     good: dict[str, float]
     problem: str | None = None
@@ -123,7 +123,7 @@ async def replayed(replay: ReplayTools | None) -> GateResult:
     return await GATES[REPLAY](given).check(policy(2), policy(1))
 
 
-async def test_a_better_candidate_passes_and_the_line_says_that_it_is_no_traffic():
+async def test_a_better_candidate_passes_with_the_words_replay_not_traffic() -> None:
     player = FakePlayer()
     result = await replayed(tools(player=player))
     assert (result.outcome, result.evidence["difference"]) == (PASSED, 0.4)
@@ -131,12 +131,12 @@ async def test_a_better_candidate_passes_and_the_line_says_that_it_is_no_traffic
     assert sorted(player.asked) == sorted((version, f"turn {n}") for n in range(200) for version in (1, 2))
 
 
-async def test_a_worse_candidate_fails():
+async def test_a_worse_candidate_fails() -> None:
     result = await replayed(tools(judge=FakeJudge({"1": 0.9, "2": 0.7})))
     assert (result.outcome, result.evidence["regression"]) == (FAILED, True)
 
 
-async def test_the_evaluator_is_not_told_whose_answer_it_judges_and_gets_tool_calls_as_text():
+async def test_the_evaluator_cannot_see_the_policy_of_an_answer_and_gets_its_tool_calls() -> None:
     judge, player = FakeJudge({"1": 0.5, "2": 0.5}), FakePlayer(answer={"tool_calls": CALL["tool_calls"]})
     await replayed(tools(judge=judge, player=player))
     assert {frozenset(one) for one in judge.given} == {frozenset({"task", "messages", "tools", "answer"})}
@@ -148,7 +148,7 @@ async def test_the_evaluator_is_not_told_whose_answer_it_judges_and_gets_tool_ca
     assert firsts[:200].count("1") not in (0, 200), "the order says nothing of the policy"
 
 
-async def test_what_is_not_answered_or_not_judged_counts_as_worst_for_the_candidate():
+async def test_a_missing_answer_or_judgement_counts_as_worst_for_the_candidate() -> None:
     silent = await replayed(tools(player=FakePlayer(mute={2})))
     assert (silent.outcome, silent.evidence["candidate_unanswered"]) == (FAILED, 200)
     dropped = await replayed(tools(judge=FakeJudge({"1": 0.5, "2": 0.5}, drops=120)))
@@ -166,14 +166,14 @@ async def test_what_is_not_answered_or_not_judged_counts_as_worst_for_the_candid
         ({"judge": FakeJudge({"1": 1, "2": 1}, drops=400)}, "the evaluator's judgement is no use: it judged no answer"),
     ],
 )
-async def test_what_is_missing_is_no_comparison(changes: dict[str, Any], reason: str):
+async def test_without_answers_or_judgements_the_gate_does_not_run(changes: dict[str, Any], reason: str) -> None:
     result = await replayed(tools(**changes))
     assert result.outcome == NOT_RUN
     assert result.reason.startswith(reason)
     assert "difference" not in result.evidence
 
 
-async def test_without_an_evaluator_nothing_is_asked():
+async def test_without_an_evaluator_no_policy_is_asked() -> None:
     result = await replayed(None)
     assert (result.outcome, result.reason) == (
         NOT_RUN,
@@ -215,14 +215,14 @@ GOOD = JUDGE + "    print(json.dumps({'task': one['task'], 'success': one['answe
         ("import time; time.sleep(60)", NOT_RUN, "the evaluator's judgement is no use: not finished after 3 s"),
     ],
 )
-async def test_an_evaluator_may_do_what_it_likes(script: str, outcome: str, reason: str):
+async def test_a_broken_evaluator_costs_only_the_comparison(script: str, outcome: str, reason: str) -> None:
     command = shlex.join([sys.executable, "-c", script])
     result = await replayed(tools(judge=SubprocessJudge(command, 3 if "sleep" in script else 60)))
     assert result.outcome == outcome
     assert result.reason.startswith(reason)
 
 
-async def test_the_evaluator_is_told_the_role():
+async def test_the_evaluator_gets_the_role() -> None:
     script = JUDGE + "    import os; print(json.dumps({'task': os.environ['RATCHET_ROLE'], 'success': True}))"
     run = await SubprocessJudge(shlex.join([sys.executable, "-c", script]), 60).judge("support", [{"task": "t"}])
     assert list(run.played.scores) == ["support"]
@@ -232,7 +232,7 @@ async def test_the_evaluator_is_told_the_role():
 @pytest.mark.parametrize("stable", [0.95, 0.7, 0.3])
 @pytest.mark.parametrize("agreement", [0.0, 0.6])
 @pytest.mark.parametrize("count", [DEFAULTS.replay_min_prompts, DEFAULTS.replay_prompts])
-def test_a_candidate_that_is_worse_by_the_margin_rarely_passes(stable: float, agreement: float, count: int):
+def test_a_candidate_that_is_worse_by_the_margin_rarely_passes(stable: float, agreement: float, count: int) -> None:
     """At the edge of what the replay calls not worse; `agreement` is the share of prompts that both get the same."""
     draw, rounds = np.random.default_rng(7), 3000
     margin, confidence = DEFAULTS.replay_margin, DEFAULTS.replay_confidence
@@ -243,7 +243,7 @@ def test_a_candidate_that_is_worse_by_the_margin_rarely_passes(stable: float, ag
     assert passed / rounds <= 1 - confidence + 0.012, "three standard errors of the simulation above 5 %"
 
 
-def test_an_equal_candidate_passes_often_enough_to_be_of_use():
+def test_an_equal_candidate_passes_often_enough_to_be_of_use() -> None:
     draw = np.random.default_rng(7)
     usual = draw.random((500, 400))
     own = np.where(draw.random((500, 400)) < 0.6, usual, draw.random((500, 400)))
@@ -252,7 +252,7 @@ def test_an_equal_candidate_passes_often_enough_to_be_of_use():
 
 
 @pytest.mark.parametrize(("weight", "stage"), [(0.05, 0), (0.1, 0), (0.25, 1), (0.4, 1), (0.99, 2)])
-def test_traffic_begins_at_the_last_stage_that_the_setting_allows(weight: float, stage: int):
+def test_traffic_begins_at_the_last_stage_that_the_setting_allows(weight: float, stage: int) -> None:
     assert first_stage(quick_rules(replay_weight=weight)) == stage
 
 
@@ -260,15 +260,15 @@ SLOW = {"stages": (Stage(0.1, 3600, 5), Stage(0.25, 3600, 5), Stage(0.5, 7200, 1
 
 
 async def slow_world(outcome: str, reason: str = "replay, not traffic: difference +0.1", **changes: Any) -> CanaryWorld:
-    """A role with 20 trajectories a day, and a shadow replay that says this."""
+    """A role with 20 trajectories a day, and a shadow replay with this result."""
     world = CanaryWorld(quick_rules(**(SLOW | changes)))
     world.traffic.per_day = 20
-    world.gates[REPLAY] = Said(REPLAY, outcome, reason)
+    world.gates[REPLAY] = GateWithReason(REPLAY, outcome, reason)
     world.controller = world.new_controller()
     return await world.with_policies(1, 2)
 
 
-class Said(FakeGate):
+class GateWithReason(FakeGate):
     """A gate with a reason of its own."""
 
     def __init__(self, name: str, outcome: str, reason: str) -> None:
@@ -280,27 +280,27 @@ class Said(FakeGate):
         return GateResult(self.name, self.outcome, self.reason, self.evidence)
 
 
-async def test_a_passed_replay_starts_at_a_higher_weight_and_says_that_it_is_no_traffic():
+async def test_a_passed_replay_starts_at_a_higher_weight_with_the_words_replay_not_traffic() -> None:
     world = await slow_world(PASSED)
     rollout = await world.until("running")
     assert (rollout.stage, rollout.weight, rollout.strategy) == (1, 0.25, "canary")
     assert rollout.forecast is not None
     assert rollout.forecast.stages[0] == 0.0
     assert "replay, not traffic" in rollout.reason
-    told = world.bus.published(ModelDeployed)[-1]
-    assert told.validation_results.checks[REPLAY] == PASSED
-    assert not told.validation_results.safety_checks_passed
+    deployed = world.bus.published(ModelDeployed)[-1]
+    assert deployed.validation_results.checks[REPLAY] == PASSED
+    assert not deployed.validation_results.safety_checks_passed
     assert "replay, not traffic" in world.bus.published(ModelRollout)[-1].reason
 
 
-async def test_replay_is_evidence_in_no_test_of_traffic():
+async def test_replay_is_evidence_in_no_test_of_traffic() -> None:
     world = await slow_world(PASSED)
     rollout = await world.until("running")
     assert rollout.statistics == Statistics()
     assert (await world.controller.current()).statistics.evidence == Statistics().evidence  # type: ignore[union-attr]
 
 
-async def test_blue_green_does_not_send_all_traffic_on_a_replay():
+async def test_blue_green_does_not_send_all_traffic_on_a_replay() -> None:
     world = await slow_world(PASSED)
     world.strategy = "blue_green"
     world.restart()
@@ -309,7 +309,7 @@ async def test_blue_green_does_not_send_all_traffic_on_a_replay():
 
 
 @pytest.mark.parametrize("outcome", [FAILED, NOT_RUN])
-async def test_without_a_passed_replay_a_person_is_asked_at_once_with_the_reason(outcome: str):
+async def test_without_a_passed_replay_an_operator_is_asked_at_once_with_the_reason(outcome: str) -> None:
     world = await slow_world(outcome, "the coordinator does not answer")
     rollout = await world.until("awaiting_approval")
     assert "at 20 trajectories a day" in rollout.reason
@@ -319,27 +319,27 @@ async def test_without_a_passed_replay_a_person_is_asked_at_once_with_the_reason
     assert ((await world.rollout()).stage, (await world.rollout()).weight) == (0, 0.1)
 
 
-async def test_a_role_with_enough_traffic_replays_nothing():
+async def test_a_role_with_enough_traffic_replays_nothing() -> None:
     world = await slow_world(PASSED)
     world.traffic.per_day = 10_000_000
     rollout = await world.until("running")
     assert (rollout.stage, world.gates[REPLAY].asked) == (0, [])
 
 
-async def test_an_open_question_of_another_gate_replays_nothing():
+async def test_an_open_question_of_another_gate_replays_nothing() -> None:
     world = await slow_world(PASSED)
     world.gates["heldout_tasks"].outcome = NEEDS_APPROVAL
     await world.until("awaiting_approval")
     assert world.gates[REPLAY].asked == []
 
 
-async def test_a_promotion_past_the_evidence_is_a_persons_and_says_what_was_behind_it():
+async def test_only_an_operator_promotes_past_the_evidence_and_the_reason_quotes_the_replay() -> None:
     world = await slow_world(PASSED)
     await world.until("running")
     for _ in range(20):
         world.clock.advance(3600)
         await world.controller.step()
-    assert (await world.rollout()).state == "held", "no replay promotes: a person is asked at the deadline"
+    assert (await world.rollout()).state == "held", "no replay promotes: an operator is asked at the deadline"
     with pytest.raises(RatchetError, match="--override"):
         await world.operators.act(Act.PROMOTE, Order("ann", "good enough"))
     await world.operators.act(Act.PROMOTE, Order("ann", "good enough", override=True))

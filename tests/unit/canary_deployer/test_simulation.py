@@ -49,34 +49,34 @@ PAIR = Compared("r", 1, 2, frozenset({0.1, 0.25, 0.5, 0.95}))
 
 
 @pytest.mark.parametrize("name", ROLLBACKS_HERE)
-def test_a_canary_that_is_not_worse_than_its_margins_is_rarely_rolled_back(name: str):
+def test_a_canary_that_is_not_worse_than_its_margins_is_rarely_rolled_back(name: str) -> None:
     rolled_back = counted(FALSE_ROLLBACKS[name], "rolled_back", ROLLOUTS)
     assert exact_interval(rolled_back, ROLLOUTS)[0] <= ALLOWED, rolled_back
 
 
 @pytest.mark.parametrize("name", PROMOTIONS_HERE)
-def test_a_canary_that_is_worse_or_of_which_nothing_is_seen_is_rarely_promoted(name: str):
+def test_a_canary_that_is_worse_or_that_reports_nothing_is_rarely_promoted(name: str) -> None:
     promoted = counted(FALSE_PROMOTIONS[name], "promoted", ROLLOUTS)
     assert exact_interval(promoted, ROLLOUTS)[0] <= ALLOWED, promoted
 
 
-def test_retries_repeated_messages_second_thoughts_and_restarts_roll_back_no_equal_canary():
+def test_retries_repeated_messages_revisions_and_restarts_roll_back_no_equal_canary() -> None:
     scene = Disturbed((0.3, 0.3), (150, 30), seconds=300.0, horizon_s=200.0)
     ends = play_messages(scene, rollouts=ROLLOUTS, seed=15)
     assert exact_interval(ends.rolled_back, ROLLOUTS)[0] <= ALLOWED, ends.rolled_back
 
 
-def test_under_the_same_disturbances_a_canary_that_fails_is_rolled_back():
+def test_under_the_same_disturbances_a_canary_that_fails_is_rolled_back() -> None:
     ends = play_messages(Disturbed((0.3, 1.0), (60, 60), seconds=600.0), rollouts=10, seed=16)
     assert ends.rolled_back == 10
 
 
-def test_nothing_reported_promotes_nothing():
+def test_nothing_reported_promotes_nothing() -> None:
     assert play(FALSE_PROMOTIONS["nothing reported"], rollouts=100, seed=13).promoted == 0
     assert play(FALSE_PROMOTIONS["every trajectory fails"], rollouts=100, seed=13).promoted == 0
 
 
-def test_a_canary_that_fails_every_trajectory_is_always_rolled_back_within_minutes():
+def test_a_canary_that_fails_every_trajectory_is_always_rolled_back_within_minutes() -> None:
     scene = Scene(plain(0.3, 1.0, 60, 60), seconds=1200, look_s=30, stages=(Stage(0.1, 9e9, 20),))
     ends = play(scene, rollouts=40, seed=14)
     assert ends.rolled_back == 40
@@ -84,7 +84,7 @@ def test_a_canary_that_fails_every_trajectory_is_always_rolled_back_within_minut
 
 
 @pytest.mark.parametrize(("hits", "runs", "low", "high"), [(0, 400, 0, 0.00918), (20, 400, 0.0308, 0.0762)])
-def test_the_interval_is_clopper_and_pearsons(hits: int, runs: int, low: float, high: float):
+def test_the_interval_is_clopper_and_pearsons(hits: int, runs: int, low: float, high: float) -> None:
     assert exact_interval(hits, runs) == pytest.approx((low, high), abs=1e-4)
 
 
@@ -121,7 +121,7 @@ def history(seed: int, count: int) -> list[Batch]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_restart_at_any_moment_changes_nothing_and_folding_is_the_same_as_weighing_all_at_once(seed: int):
+def test_a_restart_at_any_moment_changes_nothing_and_folding_equals_evaluating_all_at_once(seed: int) -> None:
     rules = quick_rules(horizon_s=100.0)
     batches = history(seed, 700)
     straight, often = LiveStatistics(Statistics(), [], rules), LiveStatistics(Statistics(), [], rules)
@@ -139,19 +139,19 @@ def test_a_restart_at_any_moment_changes_nothing_and_folding_is_the_same_as_weig
     assert unclosed.record(0.5).evidence.promotion == pytest.approx(straight.record(0.5).evidence.promotion, rel=1e-9)
 
 
-def test_no_look_shows_more_evidence_for_a_rollback_than_there_is_once_all_is_known():
-    """The bounds of what is pending: the reason why nobody has to wait."""
+def test_rollback_evidence_is_never_larger_than_once_all_outcomes_are_known() -> None:
+    """Pending harms stand at their bounds: that is why the tests need not wait."""
     rules = quick_rules(horizon_s=100.0)
     for seed in range(5):
-        watching, seen = LiveStatistics(Statistics(), [], rules), []
+        live, seen = LiveStatistics(Statistics(), [], rules), []
         for batch in history(seed, 400):
-            watching.fold(batch, PAIR, rules)
-            seen.append(watching.record(0.5).evidence.rollback)
+            live.fold(batch, PAIR, rules)
+            seen.append(live.record(0.5).evidence.rollback)
         for test, last in seen[-1].items():
             assert all(one[test] <= last + 1e-9 for one in seen), test
 
 
-def test_the_fold_of_messages_makes_the_cohorts_that_the_simulation_plays():
+def test_the_fold_of_messages_makes_the_cohorts_that_the_simulation_plays() -> None:
     """The same lives, once as messages through the fold and once as arrays."""
     scene = Scene(
         plain(0.3, 0.4, 60, 20, reported=(0.8, 0.9, 0.7, 1.0), first_failure=(0.1, 0.2)), seconds=500, horizon_s=90
@@ -159,9 +159,9 @@ def test_the_fold_of_messages_makes_the_cohorts_that_the_simulation_plays():
     for now in (100.0, 300.0, 700.0):
         played = Played.until(scene, now)
         rules = scene.made_rules()
-        watching = LiveStatistics(Statistics(), [], rules)
-        watching.fold(Batch(played.events, now), PAIR, rules)
-        folded = cohort_of(watching.window.chunks[0])
+        live = LiveStatistics(Statistics(), [], rules)
+        live.fold(Batch(played.events, now), PAIR, rules)
+        folded = cohort_of(live.window.chunks[0])
         arrays = played.cohort(len(folded.canary))
         for name in ("canary", "weight", "outcome", "first", "reward", "latency", "timed", "violation"):
             np.testing.assert_allclose(getattr(folded, name), getattr(arrays, name)[0], rtol=1e-9, err_msg=name)

@@ -17,7 +17,7 @@ async def soaking(**rules: float) -> CanaryWorld:
     return world
 
 
-async def test_blue_green_moves_all_but_the_hold_back_at_once_and_keeps_the_previous_policy():
+async def test_blue_green_moves_all_but_the_hold_back_at_once_and_keeps_the_previous_policy() -> None:
     world = await soaking()
     route = await world.route()
     assert route.canary is not None
@@ -34,7 +34,7 @@ async def test_blue_green_moves_all_but_the_hold_back_at_once_and_keeps_the_prev
     assert {d.deployment_config.rollout_strategy for d in world.bus.published(ModelDeployed)} == {"blue_green"}
 
 
-async def test_the_same_tests_take_a_worse_blue_green_policy_back_within_its_soak():
+async def test_a_worse_blue_green_policy_is_rolled_back_within_its_soak() -> None:
     world = await soaking(soak_s=100_000.0)
     for _ in range(60):
         if not (await world.rollout()).active:
@@ -49,7 +49,7 @@ async def test_the_same_tests_take_a_worse_blue_green_policy_back_within_its_soa
     assert await world.stage_of(2) == "rolled_back"
 
 
-async def test_an_equal_blue_green_policy_is_not_taken_back():
+async def test_an_equal_blue_green_policy_is_not_rolled_back() -> None:
     world = await soaking(soak_s=600.0)
     for _ in range(20):
         world.clock.advance(20)
@@ -59,7 +59,7 @@ async def test_an_equal_blue_green_policy_is_not_taken_back():
     await world.until("promoted")
 
 
-async def test_immediate_promotes_as_soon_as_the_gates_are_passed():
+async def test_immediate_promotes_as_soon_as_the_gates_are_passed() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     await world.operators.start(policy(2), Order("ann", "now", override=True, strategy="immediate"))
     await world.until("promoted")
@@ -70,14 +70,14 @@ async def test_immediate_promotes_as_soon_as_the_gates_are_passed():
     assert world.bus.published(ModelDeployed)[-1].metadata.approval_status == "emergency_override"
 
 
-async def test_immediate_takes_an_override():
+async def test_immediate_requires_an_override() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     with pytest.raises(Rejected, match="moves all traffic at once, unwatched: it takes override as well"):
         await world.operators.start(policy(2), Order("ann", "now", strategy="immediate"))
 
 
 @pytest.mark.parametrize("strategy", ["blue_green", "auto"])
-async def test_without_a_hold_back_a_candidate_goes_stage_by_stage(strategy: str):
+async def test_without_a_hold_back_a_candidate_goes_stage_by_stage(strategy: str) -> None:
     world = await CanaryWorld(quick_rules(soak_s=0.0), strategy=strategy).with_policies(1, 2)
     world.gates["heldout_tasks"].evidence = {"difference": 0.2}
     rollout = await world.until("running")
@@ -85,7 +85,7 @@ async def test_without_a_hold_back_a_candidate_goes_stage_by_stage(strategy: str
 
 
 @pytest.mark.parametrize("strategy", ["canary", "blue_green", "auto"])
-async def test_no_strategy_passes_a_gate_that_fails(strategy: str):
+async def test_a_failed_gate_refuses_the_candidate_under_every_strategy(strategy: str) -> None:
     world = await CanaryWorld(strategy=strategy).with_policies(1, 2)
     world.gates["probe"].outcome = "failed"
     await world.until("refused")
@@ -101,14 +101,14 @@ async def test_no_strategy_passes_a_gate_that_fails(strategy: str):
         (0.2, "soaking", "blue_green"),
     ],
 )
-async def test_auto_applies_the_rule(difference: float, state: str, strategy: str):
+async def test_auto_chooses_by_the_improvement(difference: float, state: str, strategy: str) -> None:
     world = await CanaryWorld(strategy="auto").with_policies(1, 2)
     world.gates["heldout_tasks"].evidence = {"difference": difference}
     rollout = await world.until(state)
     assert rollout.strategy == strategy
 
 
-async def test_a_strategy_chosen_at_the_start_survives_a_restart_during_the_gates():
+async def test_a_strategy_chosen_at_the_start_survives_a_restart_during_the_gates() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     order = Order("ann", "in a hurry", strategy="blue_green")
     await world.operators.start(policy(2), order)
@@ -117,7 +117,7 @@ async def test_a_strategy_chosen_at_the_start_survives_a_restart_during_the_gate
     assert rollout.strategy == "blue_green"
 
 
-async def test_an_approval_may_choose_the_strategy():
+async def test_an_approval_may_choose_the_strategy() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     world.gates["approval"].outcome = "needs_approval"
     await world.until("awaiting_approval")

@@ -1,4 +1,4 @@
-"""Which trajectories count, in which order, as what, and that nothing that was used changes."""
+"""Which trajectories count, in which order and with which outcome; a value that a test has used never changes."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def known(window: Window, name: str) -> Trajectory:
     return next(one for chunk in window.chunks for one in chunk.trajectories if one.key == key_of(name))
 
 
-def test_trajectories_stand_in_the_order_of_their_starts_whatever_finishes_first():
+def test_trajectories_stand_in_the_order_of_their_starts_whatever_finishes_first() -> None:
     window = folded(start("a", "stable"), start("b"), start("c", "stable"), call("b"), score("b"))
     assert [one.key for one in window.chunks[0].trajectories] == [key_of(name) for name in "abc"]
     assert [one.outcome for one in window.chunks[0].trajectories] == [PENDING, SUCCESS, PENDING]
     assert (window.pending, window.stable.started, window.canary.trajectories) == (2, 2, 1)
 
 
-def test_what_was_not_announced_is_in_no_statistic():
+def test_a_trajectory_without_a_start_is_in_no_statistic() -> None:
     window = folded(call("a"), score("a"))
     assert (window.chunks, window.canary.calls) == ([], 0)
 
@@ -111,11 +111,11 @@ def test_what_was_not_announced_is_in_no_statistic():
         "no rollout",
     ],
 )
-def test_other_trajectories_are_left_out(left_out: Started):
+def test_a_start_of_another_rollout_policy_or_weight_is_left_out(left_out: Started) -> None:
     assert folded(left_out, call("a"), score("a")).chunks == []
 
 
-def test_what_starts_while_too_many_are_open_is_in_no_statistic_and_room_comes_back():
+def test_starts_beyond_the_limit_of_open_trajectories_are_in_no_statistic_and_room_comes_back() -> None:
     window = Window(most_open=2 * BLOCK)
     folded(*(start(f"t{number}") for number in range(3 * BLOCK)), window=window)
     assert (len(window.chunks), window.canary.started) == (2, 2 * BLOCK)
@@ -126,7 +126,7 @@ def test_what_starts_while_too_many_are_open_is_in_no_statistic_and_room_comes_b
     assert (len(window.chunks), window.canary.started) == (3, 3 * BLOCK)
 
 
-def test_a_start_that_is_announced_twice_counts_at_its_first_and_never_again_after_it_has_settled():
+def test_a_start_that_is_announced_twice_counts_at_its_first_and_never_again_after_it_has_settled() -> None:
     window = folded(start("a", terms=Terms(0.3)), start("b"), start("a", "stable"), call("a"), score("a"))
     folded(start("a"), window=window)
     assert window.canary.started == 2
@@ -134,20 +134,20 @@ def test_a_start_that_is_announced_twice_counts_at_its_first_and_never_again_aft
     assert window.chunks[0].terms[0] == Terms(0.3)
 
 
-def test_an_outcome_settles_once_and_later_revisions_change_nothing():
+def test_an_outcome_settles_once_and_later_revisions_change_nothing() -> None:
     window = folded(start("a"), call("a"), score("a", success=False), score("a", at=11.0, success=True))
     assert (known(window, "a").outcome, known(window, "a").reward) == (FAILED, 0.0)
     assert (window.canary.failures, window.canary.reward_total) == (1, 0.0)
 
 
-def test_a_revision_without_an_outcome_leaves_it_open_and_the_next_one_settles_it():
+def test_a_revision_without_an_outcome_leaves_it_open_and_the_next_one_settles_it() -> None:
     window = folded(start("a"), call("a"), score("a", success=None, reward=0.4))
     assert known(window, "a").outcome == PENDING
     folded(score("a", at=20.0), window=window)
     assert (known(window, "a").outcome, known(window, "a").reward) == (SUCCESS, 0.8)
 
 
-def test_at_the_horizon_an_outcome_is_missing_and_a_first_call_that_never_came_is_a_harm():
+def test_at_the_horizon_an_outcome_is_missing_and_a_first_call_that_never_came_is_a_harm() -> None:
     window = folded(start("a"), start("b"), call("b"), score("b", success=None, reward=0.4), as_of=100.0)
     assert known(window, "a").outcome == PENDING
     folded(as_of=100.5, window=window)
@@ -158,36 +158,36 @@ def test_at_the_horizon_an_outcome_is_missing_and_a_first_call_that_never_came_i
     assert (window.canary.missing, window.canary.failures) == (2, 0)
 
 
-def test_an_outcome_beyond_the_horizon_is_missing_however_late_it_is_read():
+def test_an_outcome_beyond_the_horizon_is_missing_however_late_it_is_read() -> None:
     window = folded(start("a"), call("a"), score("a", at=100.5), as_of=101.0)
     assert known(window, "a").outcome == MISSING
 
 
-def test_a_reward_within_the_horizon_counts_although_it_is_read_after_it():
+def test_a_reward_within_the_horizon_counts_although_it_is_read_after_it() -> None:
     window = folded(start("a"), call("a"), score("a", at=99.0), as_of=5000.0)
     assert known(window, "a").outcome == SUCCESS
 
 
 def behind(window: Window, as_of: float, read_until: float, *events: Event) -> Window:
-    """A look while whoever computes rewards has got to `as_of` only."""
+    """The window after a batch in which the reward computer has got to `as_of` only."""
     window.fold(Batch(events, as_of, read_until), PAIR, RULES)
     return window
 
 
-def test_while_nobody_computes_rewards_nothing_is_missing():
+def test_no_outcome_is_missing_while_the_reward_computer_is_away() -> None:
     window = behind(folded(start("a"), call("a")), 90.0, 150.0)
     assert known(window, "a").outcome == PENDING
     behind(window, 160.0, 160.0, score("a", at=95.0))
     assert known(window, "a").outcome == SUCCESS
 
 
-def test_what_was_reported_after_the_horizon_is_missing_although_the_reward_computer_was_away():
+def test_an_outcome_reported_after_the_horizon_is_missing_although_the_reward_computer_was_away() -> None:
     window = behind(folded(start("a"), call("a")), 90.0, 150.0)
     behind(window, 160.0, 160.0, score("a", at=120.0))
     assert known(window, "a").outcome == MISSING
 
 
-def test_what_nobody_computes_for_too_long_is_untold_and_worst_for_every_claim():
+def test_an_outcome_without_a_score_for_too_long_is_unscored_and_worst_for_every_claim() -> None:
     window = behind(folded(start("a"), call("a"), start("b", "stable")), 90.0, 201.0)
     assert [known(window, name).outcome for name in "ab"] == [UNSCORED, UNSCORED]
     assert (known(window, "b").first, window.canary.unscored, window.canary.trajectories) == (1, 1, 0)
@@ -196,7 +196,7 @@ def test_what_nobody_computes_for_too_long_is_untold_and_worst_for_every_claim()
     assert (for_rollback(cohort, MISSED).tolist(), for_promotion(cohort, FAILURE).tolist()) == ([0, 1], [1, 0])
 
 
-def test_a_reward_counts_as_of_the_time_at_which_its_trajectory_was_reported():
+def test_a_reward_counts_from_the_time_at_which_its_trajectory_was_reported() -> None:
     reward = reward_of("a", success=True, reported_at=START)
     assert score_of(reward, START.timestamp() + 500).at == START.timestamp()
     assert score_of(reward, START.timestamp() - 5).at == START.timestamp() - 5
@@ -204,7 +204,7 @@ def test_a_reward_counts_as_of_the_time_at_which_its_trajectory_was_reported():
 
 
 @pytest.mark.parametrize("arm", ["stable", "canary"])
-def test_a_trajectory_that_another_answers_because_its_arm_failed_is_a_failure_of_that_arm_at_once(arm: str):
+def test_a_trajectory_that_falls_back_because_its_arm_failed_is_a_failure_of_that_arm_at_once(arm: str) -> None:
     window = folded(start("a", arm), call("a", arm), failing("a", arm, first=False), answered("a"))
     assert (known(window, "a").outcome, known(window, "a").reward, known(window, "a").first) == (FAILED, 0.0, 0)
     before = (window.arm(arm == "canary").failures, window.arm(arm == "canary").rated)
@@ -212,14 +212,14 @@ def test_a_trajectory_that_another_answers_because_its_arm_failed_is_a_failure_o
     assert (window.arm(arm == "canary").failures, window.arm(arm == "canary").rated) == before == (1, 0)
 
 
-def test_a_failed_call_after_which_the_same_arm_went_on_leaves_the_outcome_to_the_reward():
+def test_a_failed_call_after_which_the_same_arm_went_on_leaves_the_outcome_to_the_reward() -> None:
     went_on = answered("a", "canary", began=3.0)
     window = folded(start("a"), failing("a"), went_on, score("a"), answered("a", began=9.0))
     assert (known(window, "a").outcome, known(window, "a").first) == (SUCCESS, 1)
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["as if it began", "in flight"])
-def test_a_canary_trajectory_that_another_gateway_answers_as_stable_was_moved(index: int):
+def test_a_canary_trajectory_that_another_gateway_answers_as_stable_was_moved(index: int) -> None:
     """A gateway that was restarted without a lease remembers no arm: its turns say stable, maybe of index 0 again."""
     went_on = replace(call("a", "stable"), first=index == 0)
     window = folded(start("a"), call("a"), went_on, score("a"))
@@ -228,7 +228,7 @@ def test_a_canary_trajectory_that_another_gateway_answers_as_stable_was_moved(in
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["in flight", "before its first call"])
-def test_a_trajectory_that_a_lapsed_lease_moved_stays_and_is_done(first: bool):
+def test_a_trajectory_that_a_lapsed_lease_moved_stays_and_is_done(first: bool) -> None:
     calls = () if first else (call("a"),)
     window = folded(start("a"), *calls, answered("a"), score("a"))
     one = known(window, "a")
@@ -238,25 +238,25 @@ def test_a_trajectory_that_a_lapsed_lease_moved_stays_and_is_done(first: bool):
     assert one.outcome == MOVED
 
 
-def test_the_first_call_settles_with_the_first_turn_of_index_0_and_three_failing_calls_are_one_draw():
+def test_the_first_call_settles_with_the_first_turn_of_index_0_and_three_failing_calls_are_one_draw() -> None:
     window = folded(start("a"), failing("a"), failing("a", began=3.0), failing("a", began=5.0))
     assert (known(window, "a").first, window.canary.errors) == (1, 3)
     window = folded(start("b"), call("b"), failing("b", began=3.0), window=window)
     assert known(window, "b").first == 0
 
 
-def test_a_cancelled_call_is_a_harm_of_the_first_call_and_a_hanging_latency():
+def test_a_cancelled_call_is_a_harm_of_the_first_call_and_a_hanging_latency() -> None:
     window = folded(start("a"), call("a", latency_ms=None, hung=True), score("a"))
     one = known(window, "a")
     assert (one.first, one.hung, one.calls, window.canary.hung) == (1, True, 0, 1)
 
 
-def test_calls_after_the_outcome_change_no_latency():
+def test_calls_after_the_outcome_change_no_latency() -> None:
     window = folded(start("a"), call("a"), score("a"), call("a", at=50.0, first=False, latency_ms=9000.0))
     assert known(window, "a").latency_ms == 10.0
 
 
-def test_feedback_and_violations_of_settled_trajectories_count_once_and_change_no_test():
+def test_feedback_and_violations_of_settled_trajectories_count_once_and_change_no_test() -> None:
     window = folded(start("a"), call("a"), score("a"))
     folded(score("a", at=50.0, negative=True, violation=True), window=window)
     folded(score("a", at=60.0, negative=False, violation=True), window=window)
@@ -264,13 +264,13 @@ def test_feedback_and_violations_of_settled_trajectories_count_once_and_change_n
     assert not known(window, "a").violation
 
 
-def test_a_role_without_outcomes_settles_with_its_first_reward():
+def test_a_role_without_outcomes_settles_with_its_first_reward() -> None:
     rules = quick_rules(horizon_s=100.0, roles_without_outcomes=frozenset({"x"})).for_role("x")
     window = folded(start("a"), call("a"), score("a", success=None, reward=0.7), rules=rules)
     assert (known(window, "a").outcome, known(window, "a").reward) == (SUCCESS, 0.7)
 
 
-def test_full_blocks_are_closed_in_order_and_only_when_nothing_in_them_is_pending():
+def test_full_blocks_are_closed_in_order_and_only_when_nothing_in_them_is_pending() -> None:
     names = [str(number) for number in range(300)]
     window = folded(*[start(name) for name in names], *[call(name) for name in names])
     folded(*[score(name) for name in names if name != "5"], window=window)
@@ -281,7 +281,7 @@ def test_full_blocks_are_closed_in_order_and_only_when_nothing_in_them_is_pendin
     assert list(window.close(10_000)) == []
 
 
-def test_closed_blocks_are_remembered_up_to_a_bound():
+def test_closed_blocks_are_remembered_up_to_a_bound() -> None:
     names = [str(number) for number in range(128 * 5)]
     events = [event for name in names for event in (start(name), call(name), score(name))]
     window = folded(*events)
@@ -291,7 +291,7 @@ def test_closed_blocks_are_remembered_up_to_a_bound():
     assert window.chunks[-1].number == 5
 
 
-def test_messages_are_read_as_the_fold_sees_them():
+def test_turns_rewards_and_starts_become_events_of_the_fold() -> None:
     turn = turn_of("t", "canary", 2, 0.25, error="engine away", latency_ms=5.0)
     began = turn.timestamp.timestamp()
     assert call_of(turn, 7.0) == Call("t", 7.0, True, "canary", 2, True, None, False, began, began + 0.005)
@@ -305,13 +305,13 @@ def test_messages_are_read_as_the_fold_sees_them():
     assert read == Started("t", 7.0, "canary", 2, 0.25, None, Terms(reward=0.2, scale_ms=300.0))
 
 
-def test_unknown_or_inapplicable_task_completion_is_an_unknown_outcome():
+def test_unknown_or_inapplicable_task_completion_is_an_unknown_outcome() -> None:
     part = RewardComponent(score=1.0, weight=0.4, source="automated", applicable=False)
     assert score_of(reward_of("t", success=True, reward_components={"task_completion": part}), 0.0).success is None
     assert score_of(reward_of("t", success=True, reward_components={}), 0.0).success is None
 
 
-def test_feedback_and_safety_are_read_from_the_components():
+def test_feedback_and_safety_are_read_from_the_components() -> None:
     parts = {
         "task_completion": RewardComponent(score=1.0, weight=0.4, source="automated"),
         "user_feedback": RewardComponent(score=0.0, weight=0.25, source="human"),

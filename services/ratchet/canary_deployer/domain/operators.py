@@ -17,7 +17,7 @@ class Act(StrEnum):
     """The verbs of the control API and of `ratchet rollout`."""
 
     APPROVE = "approve"
-    """Start the canary of what waits for approval."""
+    """Start the canary that waits for approval."""
     PAUSE = "pause"
     """Freeze the stage; a rollback is still possible."""
     RESUME = "resume"
@@ -25,7 +25,7 @@ class Act(StrEnum):
     PROMOTE = "promote"
     """Make the canary stable now; past an undecided canary only with override."""
     ROLLBACK = "rollback"
-    """End a canary at once, or withdraw a candidate that has not met traffic."""
+    """End a canary at once, or withdraw a candidate that had no traffic yet."""
     ABORT = "abort"
     """The older name of `rollback`."""
     REVERT = "revert"
