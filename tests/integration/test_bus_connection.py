@@ -438,3 +438,15 @@ async def test_the_keys_below_a_name_are_read_without_their_neighbours(settings:
         assert read == {f"a.{n}": n for n in range(600) if n not in (1, 2)}
         assert below.keys() - read.keys() == {"a.1"}
         assert await bucket.below("nobody") == {}
+
+
+async def test_reading_a_bucket_leaves_no_consumer_behind(settings: SharedSettings) -> None:
+    structlog.reset_defaults()
+    async with connected(settings) as bus:
+        bucket = bus.bucket("baselines", int)
+        await bucket.put("a.1", 1)
+        with capture_logs() as lines:
+            for _ in range(5):
+                assert list(await bucket.items()) == list(await bucket.below("a")) == await bucket.keys() == ["a.1"]
+        assert (await bus.nc.jetstream().stream_info("KV_baselines")).state.consumer_count == 0
+    assert lines == []

@@ -192,7 +192,10 @@ class Bucket(Generic[V]):
                 if not batch:
                     return
             if once:
+                await reader.close()  # first: a pull under way would have the consumer made again
                 await reader.delete()
+                yield newest
+                return
             yield newest
             seen = max([last, *(one.metadata.sequence.stream for one in newest)])
             while True:
