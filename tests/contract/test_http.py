@@ -29,6 +29,8 @@ KINDS = {
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 }
+DOCUMENTS_OF_OTHERS = {"ChatRequest", "ChatAnswer", "CompletionRequest", "CompletionAnswer", "End", "Feedback"}
+"""Bodies of the gateway that agents and engines write: no type of ours mirrors them."""
 TODAY = interfaces(HTTP)
 
 
@@ -57,22 +59,25 @@ def test_every_body_and_every_error_has_a_schema_of_its_own(service: str) -> Non
     assert [place for place, schema in listed if "$ref" not in schema] == []
 
 
-@pytest.mark.parametrize("service", ["coordinator", "deployer"])
-def test_every_body_of_a_control_api_has_an_example(service: str) -> None:
-    named = {schema["$ref"].rsplit("/", 1)[1] for _, schema in bodies(service)}
-    assert named == {path.stem for path in EXAMPLES if path.parent.name == service}
+@pytest.mark.parametrize("service", ["coordinator", "deployer", "gateway"])
+def test_every_body_has_an_example_beside_the_document_that_describes_it(service: str) -> None:
+    references = {schema["$ref"] for _, schema in bodies(service)}
+    named = {reference.rsplit("/", 1)[1] for reference in references if reference.startswith("#/")}
+    examples = {path.stem for path in EXAMPLES if path.parent.name == service}
+    assert named == examples
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_an_example_keeps_its_schema_and_survives_its_type(path: Path) -> None:
+    """The bodies in OpenAI's form, and an end and feedback, are documents: the gateway reads what it needs of them."""
     service, name = path.parent.name, path.stem
     schemas = document(service)["components"]["schemas"]
-    kind = KINDS[name]
     schema = {"$ref": f"#/components/schemas/{name}", "components": {"schemas": schemas}}
     example = json.loads(path.read_text())
     assert list(jsonschema_rs.Draft202012Validator(schema, validate_formats=True).iter_errors(example)) == []
-    read = msgspec.json.decode(path.read_bytes(), type=kind)
-    assert json.loads(msgspec.json.encode(read)) == example
+    if name not in DOCUMENTS_OF_OTHERS:
+        read = msgspec.json.decode(path.read_bytes(), type=KINDS[name])
+        assert json.loads(msgspec.json.encode(read)) == example
 
 
 @pytest.mark.parametrize("name", [name for name, kind in vars(gateway).items() if name in KINDS and kind is not Answer])
