@@ -95,8 +95,8 @@ async def scenario(world: CanaryWorld) -> None:
     await world.until("promoted")
 
 
-@pytest.mark.parametrize("after_effect", [False, True])
-async def test_a_kill_at_any_write_changes_nothing_in_the_end(after_effect: bool) -> None:
+@pytest.mark.parametrize("moment", ["before", "half done", "after"])
+async def test_a_kill_at_any_write_changes_nothing_in_the_end(moment: str) -> None:
     plain = await CanaryWorld(SHORT).with_policies(1, 2)
     first = plain.bus.faults.writes
     await scenario(plain)
@@ -104,7 +104,8 @@ async def test_a_kill_at_any_write_changes_nothing_in_the_end(after_effect: bool
     assert writes - first > 15
     for at in range(first + 1, writes + 1):
         world = await CanaryWorld(SHORT).with_policies(1, 2)
-        world.bus.faults.at, world.bus.faults.after_effect = at, after_effect
+        world.bus.faults.at, world.bus.faults.after_effect = at, moment == "after"
+        world.bus.faults.half_done = moment == "half done"
         with pytest.raises(Killed):
             await scenario(world)
         world.restart()

@@ -140,14 +140,15 @@ async def test_a_resume_after_a_revert_in_the_soak_keeps_the_reason_of_the_rever
     assert await reasons(world, 2) == ["it answers nonsense"]
 
 
-@pytest.mark.parametrize("after_effect", [False, True])
-async def test_a_kill_at_any_write_of_a_revert_changes_nothing_in_the_end(after_effect: bool) -> None:
+@pytest.mark.parametrize("moment", ["before", "half done", "after"])
+async def test_a_kill_at_any_write_of_a_revert_changes_nothing_in_the_end(moment: str) -> None:
     plain = await promoted(1, 2)
     first = plain.bus.faults.writes
     await plain.operators.act(Act.REVERT, Order("ann", "back"))
     for at in range(first + 1, plain.bus.faults.writes + 1):
         world = await promoted(1, 2)
-        world.bus.faults.at, world.bus.faults.after_effect = at, after_effect
+        world.bus.faults.at, world.bus.faults.after_effect = at, moment == "after"
+        world.bus.faults.half_done = moment == "half done"
         with pytest.raises(Killed):
             await world.operators.act(Act.REVERT, Order("ann", "back"))
         world.restart()

@@ -321,7 +321,9 @@ def test_without_a_hold_back_no_strategy_soaks() -> None:
         ("auto", -0.01, None),
     ],
 )
-def test_the_strategy_follows_the_improvement_only_if_asked_to(setting, improvement, strategy) -> None:
+def test_the_strategy_follows_the_improvement_only_if_asked_to(
+    setting: str, improvement: float | None, strategy: str | None
+) -> None:
     assert chosen(setting, improvement) == strategy
 
 
