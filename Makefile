@@ -46,7 +46,7 @@ lint: $(STAMP) ## ruff: rules and format; words that the glossary rules out
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python tools/words.py
 
-type: $(STAMP) ## pyright, strict, on services/, examples/ and tools/learning
+type: $(STAMP) ## pyright, strict, on services/, examples/ and tools/
 	@$(BIN)/pyright
 
 imports: $(STAMP)
@@ -55,12 +55,13 @@ imports: $(STAMP)
 generated: $(STAMP)
 	@$(BIN)/python tools/contract_documents.py --check
 	@$(BIN)/python tools/dashboard/loop_overview.py --check
-	@$(BIN)/python tools/docs/generate_cli.py --check
-	@$(BIN)/python tools/docs/generate_api.py --check
+	@$(BIN)/python tools/openapi_documents.py --check
+	@$(BIN)/python -m tools.docs.cli_reference --check
 
-docs: $(STAMP) ## write docs/cli.md from the parser, docs/api from docstrings and OpenAPI; build the site of all pages: site/
-	@$(BIN)/python tools/docs/generate_cli.py
-	@$(BIN)/python tools/docs/generate_api.py
+docs: $(STAMP) ## write docs/cli.md from the parser and OpenAPI from the code; build the site, with a reference of client and HTTP: site/
+	@$(BIN)/python tools/openapi_documents.py
+	@$(BIN)/python -m tools.docs.cli_reference
+	@$(BIN)/python -m tools.docs.api_pages
 	@$(BIN)/sphinx-build -q -W --keep-going -n -c tools/site -d .cache/doctrees . site
 	@echo "docs: site/index.html"
 

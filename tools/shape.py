@@ -76,7 +76,7 @@ def report(shape: Shape) -> list[tuple[str, str]]:
 
 def main() -> int:
     """Measure the folders, and count what git tracks."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Prints the shape of the code.")
     parser.add_argument("folders", nargs="*", default=["services", "tests", "tools"], help="folders to measure")
     for folder in parser.parse_args().folders:
         print(folder)  # noqa: T201 - what this program is for

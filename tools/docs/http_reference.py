@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -10,35 +10,33 @@ Document = Mapping[str, Any]
 """An OpenAPI document, or a part of one: `Any` because each member has its own form."""
 
 VERBS = ("get", "put", "post", "patch", "delete")
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<", "maxLength": "length ≤"}
 
 
 def http_page(documents: Mapping[str, Document]) -> str:
-    """All interfaces, each with its routes and the bodies that they take and give; by service."""
+    """All interfaces by service, each with its routes and with the bodies of requests and answers."""
     contents = [f"- [{name}](#{name}): {document['info']['description']}" for name, document in documents.items()]
     parts = [
         "# HTTP reference",
         "Generated from `contracts/http` by `make docs`; do not edit.",
         "\n".join(" ".join(line.split()) for line in contents),
-        *(_service(name, document) for name, document in documents.items()),
     ]
+    for name, document in documents.items():
+        parts.append(f"## {name}")
+        parts += [
+            _route(name, f"{verb.upper()} {path}", members[verb], document)
+            for path, members in document["paths"].items()
+            for verb in VERBS
+            if verb in members
+        ]
+        schemas = document.get("components", {}).get("schemas", {})
+        parts += [_schema(name, title, schema) for title, schema in schemas.items()]
     return "\n\n".join(parts) + "\n"
 
 
-def _service(name: str, document: Document) -> str:
-    routes = [
-        _route(name, f"{verb.upper()} {path}", members[verb], document)
-        for path, members in document["paths"].items()
-        for verb in VERBS
-        if verb in members
-    ]
-    schemas = document.get("components", {}).get("schemas", {})
-    forms = [_form(name, title, schema) for title, schema in schemas.items()]
-    return "\n\n".join([f"## {name}", *routes, *forms])
-
-
 def _route(name: str, title: str, operation: Document, document: Document) -> str:
-    said = operation.get("description") or operation.get("summary") or ""
-    lines = [f"### {name}: {title}", " ".join(said.split())]
+    description = operation.get("description") or operation.get("summary") or ""
+    lines = [f"### {name}: {title}", " ".join(description.split())]
     parameters = [_resolved(one, document) for one in operation.get("parameters", ())]
     if parameters:
         rows = [
@@ -54,22 +52,18 @@ def _route(name: str, title: str, operation: Document, document: Document) -> st
     body = operation.get("requestBody")
     if body:
         lines.append(f"Body: {_contents(name, body)}.")
-    answers = [
-        (code, _answer(name, answer, document)) for code, answer in sorted(operation.get("responses", {}).items())
-    ]
+    answers: list[tuple[str, str]] = []
+    for code, answer in sorted(operation.get("responses", {}).items()):
+        whole = _resolved(answer, document)
+        text = whole.get("description", "")
+        meaning = "" if text == "Successful Response" else text.rstrip(".")
+        answers.append((code, ": ".join(part for part in (meaning, _contents(name, whole)) if part)))
     lines.append(table(("answer", ""), answers))
     return "\n\n".join(line for line in lines if line)
 
 
-def _answer(name: str, answer: Document, document: Document) -> str:
-    whole = _resolved(answer, document)
-    said, body = whole.get("description", ""), _contents(name, whole)
-    known = "" if said == "Successful Response" else said
-    return ": ".join(part for part in (known.rstrip("."), body) if part)
-
-
 def _contents(name: str, holder: Document) -> str:
-    """What a body is, by media type; JSON needs no name."""
+    """The kinds of a body, by media type; JSON needs no name."""
     kinds: list[str] = []
     for media, content in holder.get("content", {}).items():
         shown = kind(name, content.get("schema", {}))
@@ -77,30 +71,29 @@ def _contents(name: str, holder: Document) -> str:
     return " or ".join(kinds)
 
 
-def _form(name: str, title: str, schema: Document) -> str:
-    said = " ".join(schema.get("description", "").split())
-    if "properties" not in schema:
-        return "\n\n".join(part for part in (f"#### {name} {title}", said, kind(name, schema)) if part)
-    needed = schema.get("required", ())
+def _schema(name: str, title: str, schema: Document) -> str:
+    required = schema.get("required", ())
     rows = [
-        (f"`{member}`", kind(name, of), "yes" if member in needed else "", _meaning(of))
-        for member, of in schema["properties"].items()
+        (f"`{member}`", kind(name, of), "yes" if member in required else "", _meaning(of))
+        for member, of in schema.get("properties", {}).items()
     ]
-    return "\n\n".join(
-        part for part in (f"#### {name} {title}", said, table(("member", "type", "required", ""), rows)) if part
-    )
+    body = table(("member", "type", "required", ""), rows) if "properties" in schema else kind(name, schema)
+    parts = (f"#### {name} {title}", " ".join(schema.get("description", "").split()), body)
+    return "\n\n".join(part for part in parts if part)
 
 
 def _meaning(schema: Document) -> str:
-    said = " ".join(schema.get("description", "").split())
+    text = " ".join(schema.get("description", "").split())
     default = schema.get("default")
-    return f"{said} Default: `{default}`.".strip() if default is not None else said
+    return f"{text} Default: `{default}`.".strip() if default is not None else text
 
 
 def kind(name: str, schema: Document) -> str:
     """A schema in a few words; a named one is a link to its table."""
-    if "$ref" in schema:
-        return _link(name, schema["$ref"])
+    if "$ref" in schema:  # `gateway.openapi.yaml#/components/schemas/End` and `#/components/schemas/End` are one table
+        file, _, place = schema["$ref"].partition("#")
+        title, service = PurePosixPath(place).name, file.partition(".")[0] or name
+        return f"[{title}](#{service}-{title.lower()})"
     for several in ("anyOf", "oneOf", "allOf"):
         if several in schema:
             return " or ".join(dict.fromkeys(kind(name, one) for one in schema[several]))
@@ -112,39 +105,23 @@ def kind(name: str, schema: Document) -> str:
     words = " or ".join([types] if isinstance(types, str) else types)
     if words == "array":
         return f"list of {kind(name, schema.get('items', {}))}"
-    return " ".join([words, *_bounds(schema)])
-
-
-def _bounds(schema: Document) -> Iterator[str]:
-    if "format" in schema:
-        yield f"({schema['format']})"
-    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<", "maxLength": "length ≤"}
-    for bound, sign in signs.items():
-        if bound in schema:
-            yield f"{sign} {schema[bound]}"
-
-
-def _link(name: str, reference: str) -> str:
-    """`gateway.openapi.yaml#/components/schemas/End` and `#/components/schemas/End` lead to the same table."""
-    file, _, place = reference.partition("#")
-    title, service = PurePosixPath(place).name, file.partition(".")[0] or name
-    return f"[{title}](#{service}-{title.lower()})"
+    form = [f"({schema['format']})"] if "format" in schema else []
+    return " ".join([words, *form, *(f"{sign} {schema[bound]}" for bound, sign in BOUNDS.items() if bound in schema)])
 
 
 def _resolved(part: Document, document: Document) -> Document:
     """A part, or the part of the same document that it refers to."""
     if "$ref" not in part:
         return part
-    found: Any = document
+    target: Any = document
     for word in part["$ref"].removeprefix("#/").split("/"):
-        found = found[word]
-    return found
+        target = target[word]
+    return target
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
-    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in (head, ["---"] * len(head), *rows))
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    cells = (
+        [" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in (head, ["---"] * len(head), *rows)
+    )
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)

@@ -1,14 +1,13 @@
-"""Makes the page about training's options from the rules that requests are held against."""
+"""Makes the page about training's options from the rules that check requests."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 
-from http_reference import table
-
 from ratchet.contract.training import Hyperparameters, Lora
 from ratchet.rules.algorithms import BUILT_IN
+from tools.docs.http_reference import table
 
 WORDS = {
     "learning_rate": (
@@ -16,7 +15,7 @@ WORDS = {
         "Step size after warm-up.",
     ),
     "batch_size": ("16; policy gradients 32", "Examples, or trajectories, in a micro-batch; kto needs 2 or more."),
-    "epochs": ("3; policy gradients 2", "How often the data is gone through."),
+    "epochs": ("3; policy gradients 2", "How often training goes through the data."),
     "clip_epsilon": ("0.2", "The ratio to the policy at the start is clipped below 1 - this; above too, when given."),
     "clip_epsilon_high": ("0.28, or clip_epsilon when given", "The same above 1 + this."),
     "gamma": ("1", "Discount from turn to turn."),
@@ -33,25 +32,41 @@ WORDS = {
     "gradient_accumulation": ("1", "Micro-batches in a train step."),
     "max_length": (
         "the model's",
-        "Longest row in tokens; longer ones are cut, or left out where that is no use.",
+        "Longest row in tokens; longer ones are cut, or left out if cutting is no use.",
     ),
     "warmup_steps": ("a tenth of all steps, at most 20; policy gradients 8", "Steps until the full learning rate."),
     "max_grad_norm": ("1", "Longer gradients are shortened to this."),
     "advantage_floor": ("none", "Least advantage of a success, so that solved tasks keep their skill."),
     "negative_advantage_scale": ("1", "Factor of advantages below 0."),
     "importance_cap": ("2", "Bound of the correction for an engine that sampled a little differently."),
-    "rejection_window": ("[0.9, 1.1]", "Rows whose mean ratio to what was logged lies outside do not learn."),
-    "loss_normalization": ("trajectory", "`trajectory`, `token` or `constant`: what every one of counts the same."),
+    "rejection_window": ("[0.9, 1.1]", "Rows whose mean ratio to the logged probabilities lies outside do not learn."),
+    "loss_normalization": (
+        "trajectory",
+        "`trajectory`, `token` or `constant`: the unit that counts the same everywhere.",
+    ),
 }
-"""By hyperparameter: default, meaning. A test holds the defaults against the trainer."""
+"""By hyperparameter: default, meaning. A test compares the defaults with the trainer's."""
 
 
 def training_page() -> str:
-    """Algorithms, and hyperparameters by algorithm."""
+    """Algorithms, and their hyperparameters. Raises `KeyError` for a hyperparameter without words."""
     members = Hyperparameters.__struct_fields__
-    assert_known(members)
-    types = _types()
-    rows = [(f"`{name}`", f"`{types[name]}`", _who(name), *WORDS[name]) for name in members]
+    for name in {*members} ^ {*WORDS}:
+        raise KeyError(f"tools/docs/training_reference.py and Hyperparameters disagree on {name}")
+    annotated = [
+        one for one in ast.walk(ast.parse(inspect.getsource(Hyperparameters))) if isinstance(one, ast.AnnAssign)
+    ]
+    types = {ast.unparse(one.target): ast.unparse(one.annotation).removesuffix(" | None") for one in annotated}
+    algorithms = {name: [one.name for one in BUILT_IN if name in one.all_hyperparameters] for name in members}
+    rows = [
+        (
+            f"`{name}`",
+            f"`{types[name]}`",
+            "all" if len(algorithms[name]) == len(BUILT_IN) else ", ".join(algorithms[name]),
+            *WORDS[name],
+        )
+        for name in members
+    ]
     formats = [(f"`{one.name}`", f"`{one.learns_from}`") for one in BUILT_IN]
     return (
         "\n\n".join(
@@ -63,27 +78,10 @@ def training_page() -> str:
                 table(("algorithm", "learns from"), formats),
                 "## Hyperparameters",
                 "`ratchet train ROLE --set NAME=VALUE`, or `hyperparameters` of a request. "
-                "What an algorithm does not have is refused.",
+                "A hyperparameter that the algorithm does not have is refused.",
                 table(("name", "type", "of", "default", ""), rows),
                 f"A new adapter: {', '.join(f'`{name}`' for name in Lora.__struct_fields__)}.",
             ]
         )
         + "\n"
     )
-
-
-def assert_known(members: tuple[str, ...]) -> None:
-    """A new hyperparameter needs words. Raises `KeyError` with its name."""
-    for name in {*members} ^ {*WORDS}:
-        raise KeyError(f"tools/docs/training_reference.py and Hyperparameters disagree on {name}")
-
-
-def _who(name: str) -> str:
-    having = [one.name for one in BUILT_IN if name in one.all_hyperparameters]
-    return "all" if len(having) == len(BUILT_IN) else ", ".join(having)
-
-
-def _types() -> dict[str, str]:
-    parsed = ast.parse(inspect.getsource(Hyperparameters))
-    annotated = [one for one in ast.walk(parsed) if isinstance(one, ast.AnnAssign)]
-    return {ast.unparse(one.target): ast.unparse(one.annotation).replace(" | None", "") for one in annotated}

@@ -1,4 +1,4 @@
-"""What the documentation says of the command line is what the parser knows."""
+"""Commands in the documentation and in the code are commands that the parser knows."""
 
 from __future__ import annotations
 
@@ -9,31 +9,25 @@ import pytest
 
 from ratchet.cli.__main__ import app
 from tests.support.documented_commands import complaint, inline, mentions
+from tests.support.pages import ROOT, name_of, pages
 from tools.docs.cli_reference import reference
 
-ROOT = Path(__file__).parents[3]
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CHANGELOG.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted((ROOT / "services").rglob("README.md")),
-    *sorted(page for page in (ROOT / "examples").rglob("*.md") if "node_modules" not in page.parts),
-]
+PAGES = pages()
 SOURCES = sorted((ROOT / "services" / "ratchet").rglob("*.py"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_command_and_option_in_the_documentation_exists(page: Path) -> None:
-    assert [said for one in mentions(page, page.read_text()) if (said := complaint(one.line))] == []
+    assert [problem for one in mentions(page, PAGES[page]) if (problem := complaint(one.line))] == []
 
 
 def test_every_command_that_the_code_itself_names_exists() -> None:
-    found = [one for source in SOURCES for one in inline(source, source.read_text()) if "{" not in one.line]
-    assert [f"{one.where}: {said}" for one in found if (said := complaint(one.line))] == []
+    named = [one for source in SOURCES for one in inline(source, source.read_text()) if "{" not in one.line]
+    assert [f"{one.where}: {problem}" for one in named if (problem := complaint(one.line))] == []
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "problem"),
     [
         ("ratchet nope", "no command nope"),
         ("ratchet rollout nope support", "no command nope"),
@@ -45,8 +39,8 @@ def test_every_command_that_the_code_itself_names_exists() -> None:
         ("ratchet status support --json", "support is one more than the 0 arguments of status"),
     ],
 )
-def test_what_the_parser_does_not_know_is_found(line: str, said: str) -> None:
-    assert said in (complaint(line) or "")
+def test_a_line_that_the_parser_refuses_is_reported(line: str, problem: str) -> None:
+    assert problem in (complaint(line) or "")
 
 
 @pytest.mark.parametrize(
@@ -61,11 +55,11 @@ def test_what_the_parser_does_not_know_is_found(line: str, said: str) -> None:
         "ratchet rollout start support 3 --reason 'why not' # now",
     ],
 )
-def test_what_the_parser_knows_passes(line: str) -> None:
+def test_a_line_that_the_parser_takes_passes(line: str) -> None:
     assert complaint(line) is None
 
 
-def test_commands_are_found_in_blocks_and_between_words(tmp_path: Path) -> None:
+def test_commands_are_read_from_blocks_and_from_prose(tmp_path: Path) -> None:
     block = "```\n$ A=1 ratchet down --dir x  # stop\nratchet.txt\nmake up && ratchet \\\n  jobs\n```\n"
     text = f"Say `ratchet\nup` then\n{block}"
     assert [one.line.split("#")[0].split() for one in mentions(tmp_path, text)] == [

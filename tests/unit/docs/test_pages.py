@@ -9,15 +9,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CHANGELOG.md",
-    ROOT / "contracts" / "README.md",
-    ROOT / "tests" / "README.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted((ROOT / "services").rglob("README.md")),
-]
+from tests.support.pages import ROOT, name_of, pages
+
+PAGES = pages()
 FENCE = re.compile(r"^[ \t]*```(\w*)[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PLACE = re.compile(r"`((?:services|docs|tests|tools|contracts|deploy|examples)/[\w./*-]*)`")
@@ -28,9 +22,9 @@ def prose(text: str) -> str:
     return FENCE.sub("", text)
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(text: str) -> set[str]:
     """As GitHub makes them: lower case, hyphens for spaces, no punctuation."""
-    titles = HEADING.findall(prose(page.read_text()))
+    titles = HEADING.findall(prose(text))
     plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in titles)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in plain}
 
@@ -40,15 +34,14 @@ def broken_links(page: Path, text: str) -> Iterator[str]:
         if re.match(r"\w+:", link):
             continue
         target, _, anchor = link.partition("#")
-        page_of_link = (page.parent / target).resolve() if target else page
-        if not page_of_link.exists() or (
-            anchor and page_of_link.suffix == ".md" and anchor not in anchors(page_of_link)
-        ):
+        file = (page.parent / target).resolve() if target else page
+        linked = text if file == page else file.read_text() if file.is_file() else ""
+        if not (file == page or file.exists()) or (anchor and file.suffix == ".md" and anchor not in anchors(linked)):
             yield link
 
 
 def missing_paths(text: str) -> list[str]:
-    """Paths in backticks that are not in the repository; `*` stands for something."""
+    """Paths in backticks that are not in the repository; `*` stands for any name."""
     return [place for place in PLACE.findall(prose(text)) if not any(ROOT.glob(place.rstrip("/")))]
 
 
@@ -61,9 +54,9 @@ def broken_python(page: Path, text: str) -> Iterator[str]:
                 yield str(error)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_paths_and_python_of_a_page_are_sound(page: Path) -> None:
-    text = page.read_text()
+    text = PAGES[page]
     assert [*broken_links(page, text), *missing_paths(text), *broken_python(page, text)] == []
 
 

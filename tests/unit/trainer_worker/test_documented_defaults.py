@@ -1,8 +1,6 @@
-"""The defaults that docs/api/training.md names are those of the trainer."""
+"""The defaults in the reference of training's options are those of the trainer."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +11,9 @@ from ratchet.trainer_worker.training.learner.losses import Objective
 from ratchet.trainer_worker.training.learner.policy_gradient import ADAPTER_LEARNING_RATE, FULL_LEARNING_RATE
 from ratchet.trainer_worker.training.learner.update import UpdateOptions
 from ratchet.trainer_worker.training.trl_loop import WARMUP_STEPS
+from tools.docs.training_reference import training_page
 
-PAGE = (Path(__file__).parents[3] / "docs" / "api" / "training.md").read_text()
+PAGE = training_page()
 GRADIENT, LOSS, LORA = UpdateOptions(ADAPTER_LEARNING_RATE, ALGORITHMS["rloo"].default_batch_size), Objective(), Lora()
 
 

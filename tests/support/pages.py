@@ -1,0 +1,31 @@
+"""The pages of the documentation: those in git, and the reference that `make docs` generates for the site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tools.docs.api_pages import pages as generated
+
+ROOT = Path(__file__).parents[2]
+API = ROOT / "docs" / "api"
+"""An earlier `make docs` may have left pages there: tests read them as they are generated now."""
+
+
+def pages() -> Mapping[Path, str]:
+    """Where each page is, and its text."""
+    files = [
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        ROOT / "contracts" / "README.md",
+        ROOT / "tests" / "README.md",
+        *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent != API),
+        *sorted((ROOT / "services").rglob("README.md")),
+        *sorted(page for page in (ROOT / "examples").rglob("*.md") if "node_modules" not in page.parts),
+    ]
+    return {file: file.read_text() for file in files} | {API / name: text for name, text in generated().items()}
+
+
+def name_of(page: Path) -> str:
+    """For the name of a test."""
+    return str(page.relative_to(ROOT))

@@ -1,0 +1,46 @@
+"""Writes the OpenAPI documents of the control APIs, which their code describes: those of coordinator and deployer.
+
+python tools/openapi_documents.py           write contracts/http/<service>.openapi.json
+python tools/openapi_documents.py --check   exit 1 when a document is out of date
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ratchet.canary_deployer.http_api import Api
+from ratchet.rl_coordinator.http import http_app
+
+ROOT = Path(__file__).resolve().parents[1]
+HTTP = ROOT / "contracts" / "http"
+UNUSED: Any = None
+"""Stands for the collaborators of routes: describing the routes uses none of them."""
+
+
+def documents() -> Mapping[str, Mapping[str, Any]]:
+    """Service -> the document that it serves at /openapi.json."""
+    return {
+        "coordinator": http_app({}, jobs=UNUSED, registry=UNUSED, triggers=UNUSED, now=UNUSED).openapi(),
+        "deployer": Api(UNUSED, UNUSED, UNUSED, UNUSED).app().openapi(),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Write, or compare."""
+    stale = False
+    for service, document in documents().items():
+        file, text = HTTP / f"{service}.openapi.json", json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+        if "--check" not in arguments:
+            file.write_text(text)
+        elif not file.exists() or file.read_text() != text:
+            sys.stderr.write(f"{file.relative_to(ROOT)} is out of date: run `make docs`\n")
+            stale = True
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
