@@ -1,11 +1,10 @@
-"""The `ratchet` command: runs a command line, and says what becomes of an error."""
+"""The `ratchet` command: runs a command line, and turns an error into one line and an exit code."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Sequence
-from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -42,18 +41,19 @@ def root(
     """The learning loop for LLM agents in production: collect, reward, train, canary, roll back."""
 
 
-@cache
-def _command() -> Any:  # `Any`: typer keeps the type of its commands to itself
-    return get_command(app)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line, by default that of the process; an error that we know is one line, never a traceback."""
+    """Run a command line, by default that of the process; an error of the tree is one line, never a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
+    command: Any = get_command(app)  # `Any`: typer keeps the type of its commands to itself
     try:
-        result: object = _command()(words, standalone_mode=False, prog_name="ratchet")
+        result: object = command(words, standalone_mode=False, prog_name="ratchet")
     except typer.TyperException as error:
-        return _wrong_usage(error, as_json="--json" in words)
+        message = error.format_message().rstrip(".")
+        if not message:  # a group without a command has shown its help by now
+            return error.exit_code
+        context: typer.Context | None = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "ratchet"
+        return _failed(f"{message}; see `{path} --help`", error.exit_code, as_json="--json" in words)
     except typer.Abort:
         return ExitCode.INTERRUPTED
     except RatchetError as error:
@@ -64,18 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else ExitCode.DONE
 
 
-def _wrong_usage(error: typer.TyperException, *, as_json: bool) -> int:
-    """A group without a command has shown its help by now, and has nothing more to say."""
-    context: typer.Context | None = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "ratchet"
-    message = error.format_message().rstrip(".")
-    if not message:
-        return error.exit_code
-    return _failed(f"{message}; see `{path} --help`", error.exit_code, as_json=as_json)
-
-
 def _failed(message: str, code: int, *, as_json: bool) -> int:
-    """Say what is wrong: a line for people and, where it was asked for, the document for programs."""
+    """Print the error: a line for people and, with `--json`, the document for programs."""
     if as_json:
         sys.stdout.write(json.dumps({"error": {"message": message, "exit_code": int(code)}}) + "\n")
     sys.stderr.write(f"ratchet: {message}\n")

@@ -1,4 +1,4 @@
-"""What the services' HTTP APIs answer, as the structs of `ratchet.contract.http`; a failure is one clear line."""
+"""The answers of the services' HTTP APIs, as structs of `ratchet.contract.http`; a failure is one clear line."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TIMEOUT_S = 30.0
 
 
 def get(endpoints: Endpoints, short: str, path: str, kind: type[T], *, timeout_s: float = TIMEOUT_S) -> T:
-    """What the service answers. Raises `NoStack`, `Unavailable`, `NotFound` or `Rejected` with its own words."""
+    """The service's answer. Raises `NoStack`, `Unavailable`, or the error of the service with its own words."""
     return _call(endpoints, short, "GET", path, kind, timeout_s)
 
 
 def post(
     endpoints: Endpoints, short: str, path: str, kind: type[T], body: object = None, *, timeout_s: float = TIMEOUT_S
 ) -> T:
-    """What the service answers to `body`. Raises as `get` does."""
+    """The service's answer to `body`. Raises as `get` does."""
     return _call(endpoints, short, "POST", path, kind, timeout_s, body)
 
 
@@ -52,7 +52,7 @@ def read_role(endpoints: Endpoints, role: str) -> RolePoliciesOut:
 
 
 def read_roles(endpoints: Endpoints, role: str | None) -> PoliciesOut:
-    """The same of one role or of all. Raises `NotFound` for a role nothing knows."""
+    """The same of one role or of all. Raises `NotFound` for an unknown role."""
     if role is None:
         return get(endpoints, "deployer", "/v1/policies", PoliciesOut)
     return PoliciesOut(roles=[read_role(endpoints, role)])
@@ -64,6 +64,6 @@ def require_role(endpoints: Endpoints, role: str) -> None:
 
 
 def require_known(role: str, known: Collection[str]) -> None:
-    """Raise `NotFound`, which names the roles that there are, unless the role is one of them."""
+    """Raise `NotFound`, which names the known roles, unless the role is one of them."""
     if role not in known:
         raise NotFound(f"no such role: {role}; known: {', '.join(sorted(known)) or 'none yet'}")

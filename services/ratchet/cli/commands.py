@@ -1,4 +1,4 @@
-"""The commands by name: what each is for, and the module that is imported once it is called."""
+"""The commands by name, each with its purpose and the module that is imported once it is called."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Command = Any
 
 
 class Entry(NamedTuple):
-    """Where commands are, and what the list of commands says of them."""
+    """The module of commands, and their line in the list of commands."""
 
     module: str
     """In this package; its `app` holds the commands."""
@@ -25,7 +25,7 @@ COMMANDS: Mapping[str, Entry] = {
     "up": Entry("stack", "Start the servers and all services on this machine; Ctrl-C stops them in order."),
     "down": Entry(
         "stack",
-        "Stop a stack, wherever it was started, and what a killed supervisor has left. Exit code 4: there is none.",
+        "Stop a stack, wherever it was started, and the rest of one that was killed. Exit code 4: no stack runs.",
     ),
     "env": Entry(
         "stack",
@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, Entry] = {
     ),
     "plugins": Entry(
         "plugins",
-        "List what can be plugged in: built-in variants and those of installed packages. Exit code 3: one is refused.",
+        "List all plug-ins: built-in variants and those of installed packages. Exit code 3: one is refused.",
     ),
     "completion": Entry("completion", "Print the completion script of a shell: `source <(ratchet completion bash)`."),
 }
@@ -52,24 +52,24 @@ COMMANDS: Mapping[str, Entry] = {
 
 GROUPS: Mapping[str, Entry] = {
     "import": Entry("imports", "Import logged trajectories. Importing twice changes nothing."),
-    "export": Entry("exports", "Write what is stored into a file, newest first."),
+    "export": Entry("exports", "Write stored data to a file, newest first."),
     "trajectories": Entry("trajectories", "Trajectories: list them, or show one with its rewards."),
     "policies": Entry("policies", "Registered policies."),
     "dataset": Entry("dataset", "Snapshots of training data: show, preview, export."),
     "preferences": Entry("preferences", "Preference pairs: derive, add, list and export them."),
     "rollout": Entry("rollout", "Look at rollouts and steer them."),
     "deadletters": Entry("deadletters", "Messages that could not be handled."),
-    "contract": Entry("contract", "The messages, and what a changed schema would do."),
+    "contract": Entry("contract", "The messages, and the effect of a changed schema."),
 }
 """Nouns with commands below them."""
 
 
 class NotImported(TyperCommand):
-    """Stands for a command while its name and help are all that is asked for."""
+    """Stands for a command as long as only its name and help are needed."""
 
 
 class Root(TyperGroup):
-    """The command `ratchet`: it imports what is called, so that `ratchet --help` and Tab pay for nothing else."""
+    """The command `ratchet`: it imports only the command that is called, so `ratchet --help` and Tab stay quick."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -89,14 +89,14 @@ class Root(TyperGroup):
         return name, imported(command), rest
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
-        """Draw the help. Nothing goes to typer's formatter."""
+        """Draw the help without typer's formatter."""
         from ratchet.cli.help import draw_help  # noqa: PLC0415 - Tab on a command's name does not pay for drawing
 
         draw_help(self, ctx)
 
 
 def imported(command: Command) -> Command:
-    """The command itself where a `NotImported` stands for it, else the command as it is."""
+    """The command that a `NotImported` stands for; any other command as it is."""
     if not isinstance(command, NotImported):
         return command
     name = command.name or ""

@@ -1,4 +1,4 @@
-"""`ratchet completion`, and what the shell offers at Tab: names that the running stack knows, none while none runs."""
+"""`ratchet completion`, and the names that the shell offers at Tab: those that the running stack knows."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
 
 
 def _ask(context: typer.Context, path: str, kind: type[T], names: Callable[[T], Iterable[str]]) -> Iterable[str]:
-    """The names in a coordinator's answer; none when there is no answer: an error has no place on a half-typed line."""
+    """The names in the coordinator's answer; none without an answer: an error has no place on a half-typed line."""
     from ratchet.cli.api import get  # noqa: PLC0415 - many commands have names to complete, and speak no HTTP
 
     directory = context.params.get("directory") or os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY

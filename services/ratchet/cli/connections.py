@@ -1,4 +1,4 @@
-"""The servers for one command, which waits less long for them than a service does.
+"""The servers, for one command, which waits less long for them than a service does.
 
 A server's library is imported with the first connection to it: `--help` and Tab do not pay for it.
 """
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from ratchet.stores.warehouse import Warehouse
 
 PATIENCE = {"RATCHET_CLICKHOUSE_TIMEOUT_S": "10"}
-"""A person waits less long for a server that hangs than a service does; the environment may say otherwise."""
+"""A person waits less long for a server that hangs than a service does; the environment overrides it."""
 CONNECT_S = 4.0
 """A broker that has not answered by then does not run."""
 
 
 def settings_of(endpoints: Endpoints) -> SharedSettings:
-    """Where the servers are. Raises `NoStack`."""
+    """The addresses of the servers. Raises `NoStack`."""
     from ratchet.local_stack.plan import shared_of
 
     endpoints.require()
@@ -39,7 +39,7 @@ def settings_of(endpoints: Endpoints) -> SharedSettings:
 
 @asynccontextmanager
 async def connected(settings: SharedSettings) -> AsyncGenerator[Bus]:
-    """A bus. Raises `BusUnavailable`, also for what the broker answers to a request of the body."""
+    """A bus. Raises `BusUnavailable`, also for errors of the broker inside the block."""
     import structlog
     from nats.errors import Error as NatsError
 
@@ -67,7 +67,7 @@ def reader(bus: Bus, stream: str, subjects: Sequence[str] = (), *, start: int | 
 
 
 async def message_of(bus: Bus, stream: str, number: int) -> RawStreamMsg | None:
-    """The message of that number; None where there is none, also for numbers below 1."""
+    """The message of that number; None if the stream has none, also for numbers below 1."""
     from nats.js.errors import BadRequestError, NotFoundError
 
     try:

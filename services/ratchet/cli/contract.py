@@ -1,10 +1,11 @@
-"""`ratchet contract`: messages and stored values, and what a changed schema would do to the messages that are there."""
+"""`ratchet contract`: messages and stored values, and the effect of a changed schema on the messages of a stream."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -33,8 +34,6 @@ from ratchet.service.discovery import DEFAULT_DIRECTORY
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
-    from ratchet.bus.connection import Bus
-    from ratchet.bus.ordered_reader import OrderedReader
     from ratchet.service.settings import SharedSettings
 
 app = typer.Typer(no_args_is_help=True)
@@ -42,12 +41,12 @@ app = typer.Typer(no_args_is_help=True)
 Json = Any
 """A JSON document."""
 OnProgress = Callable[[int, int], None]
-"""Gets how many messages of how many were looked at."""
+"""Takes the number of messages that were checked, and of all."""
 
 
 @app.command("list")
 def list_topics(as_json: AsJson = False) -> None:
-    """List every topic with its stream, who sends it and who reads it; then what is stored in buckets and objects."""
+    """List every topic with its stream, its senders and readers; then the values stored in buckets and objects."""
     topics, stored = load_contracts().topics.values(), stored_kinds(resource_dir("contracts"))
     rows = [(t.name, t.stream, ", ".join(t.producers), ", ".join(t.consumers), t.description) for t in topics]
     places = [(s.where, s.schema, ", ".join(s.writers), ", ".join(s.readers), s.description) for s in stored]
@@ -79,11 +78,12 @@ def show(
     _show({"topic": known}, known.schema, facts, as_json)
 
 
-def _show(what: dict[str, Any], name: str, facts: dict[str, Any], as_json: bool) -> None:
+def _show(head: dict[str, Any], name: str, facts: dict[str, Any], as_json: bool) -> None:
     schema = load_schema(resource_dir("contracts"), name)
-    example = min((document for _, document in _valid_examples(name)), key=_length, default=None)
+    examples = (document for _, document in _valid_examples(name))
+    example = min(examples, key=lambda document: len(json.dumps(document)), default=None)
     if as_json:
-        print_json({**what, "schema": schema, "example": example})
+        print_json({**head, "schema": schema, "example": example})
         return
     print_facts({name: v if isinstance(v, str) else ", ".join(v) for name, v in facts.items()})
     print_json(schema)
@@ -102,7 +102,7 @@ def check(
 ) -> None:
     """Replay the live stream against a proposed schema. Exit code 3: some messages would fail, the first are listed.
 
-    Whether the change may be made within the major version is said too; it does not change the exit code.
+    The answer also says whether the major version allows the change; that does not affect the exit code.
     """
     proposal = read_proposal(schema, subject)
     verdict = compatibility(proposal)
@@ -123,7 +123,7 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One message of the stream that the proposed schema does not take."""
+    """One message of the stream that the proposed schema refuses."""
 
     sequence: int
     event_id: str | None
@@ -136,7 +136,7 @@ class Failure:
     path: str
     reason: str
     fails_today: bool
-    """Whether the schema in force does not take it either."""
+    """Whether the schema in force refuses it as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Compatibility:
 
 @dataclass(slots=True)
 class Findings:
-    """What a replay known; at most `most` failures are kept, all are counted."""
+    """The result of a replay: counts of all failures, and the first `most` of them."""
 
     most: int
     messages: int = 0
@@ -178,7 +178,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A proposed schema, and the topic it is for."""
+    """A proposed schema, and its topic."""
 
     topic: Topic
     schema: Json
@@ -191,32 +191,29 @@ def read_proposal(file: Path, subject: str | None) -> Proposal:
     """Read and compile a schema file. Raises `NotFound`, `Rejected` or `UnknownSubject`."""
     root, contracts = resource_dir("contracts"), load_contracts()
     schema = with_references(root, json_file(file))
-    topic = contracts.topic_of(subject) if subject else _topic_named_by(contracts, schema, file)
+    named = schema.get("$id", "") if isinstance(schema, dict) else ""
+    topics = (one for one in contracts.topics.values() if named == f"urn:ratchet:schema:{one.schema}")
+    topic = contracts.topic_of(subject) if subject else next(topics, None)
+    if topic is None:
+        raise UnknownSubject(f"the $id of {file} names no topic: name one with --subject")
     today = load_schema(root, topic.schema)
     return Proposal(topic, schema, today, Schema(schema), Schema(today))
 
 
-def _topic_named_by(contracts: Contracts, schema: Json, file: Path) -> Topic:
-    named = schema.get("$id", "") if isinstance(schema, dict) else ""
-    for topic in contracts.topics.values():
-        if named == f"urn:ratchet:schema:{topic.schema}":
-            return topic
-    raise UnknownSubject(f"{file} does not say by its $id which topic it is for: name one with --subject")
-
-
 def compatibility(proposal: Proposal) -> Compatibility:
-    """Against the contract in force, and against every released version of it."""
+    """Compare with the contract in force, and with every released version of it."""
     name = proposal.topic.schema
     earlier = [
         release.schemas[name] for release in releases(resource_dir("contracts")).values() if name in release.schemas
     ]
     changes = {change: None for old in (proposal.today, *earlier) for change in breaks(old, proposal.schema)}
-    refused = [place for place, example in _valid_examples(name) if _refused_by_readers(proposal.views, example)]
+    examples = ((place, proposal.views.breach(example)) for place, example in _valid_examples(name))
+    refused = [place for place, breach in examples if breach is not None and breach.view == "open"]
     return Compatibility(list(changes), refused)
 
 
 def _valid_examples(schema: str) -> Iterator[tuple[str, Json]]:
-    """Those of today, which only a checkout has, and of every release; each with where it stands in `contracts`."""
+    """Those of today, which only a checkout has, and of every release; each with its place in `contracts`."""
     root = resource_dir("contracts")
     for file in sorted((root / "examples" / schema / "valid").glob("*.json")):
         yield str(file.relative_to(root)), json.loads(file.read_text())
@@ -225,37 +222,26 @@ def _valid_examples(schema: str) -> Iterator[tuple[str, Json]]:
             yield f"released/{version}.json#/examples/{schema}/{name}", example
 
 
-def _length(document: Json) -> int:
-    return len(json.dumps(document))
-
-
-def _refused_by_readers(views: Schema, document: Json) -> bool:
-    breach = views.breach(document)
-    return breach is not None and breach.view == "open"
-
-
 async def replay(
     settings: SharedSettings, proposal: Proposal, days: float, most: int, on_progress: OnProgress
 ) -> Findings:
-    """Hold the last `days` of the live stream against the proposal. Raises `BusUnavailable` or `Rejected`."""
+    """Check the last `days` of the live stream with the proposal. Raises `BusUnavailable` or `Rejected`."""
     findings = Findings(most)
     async with connected(settings) as bus:
-        reading = _reading(bus, proposal.topic, utc_now() - timedelta(days=days))
-        async for batch in reading.to_end():
-            for message in batch:
-                findings.add(failure_of(proposal, bus.contracts, message))
-            on_progress(findings.messages, reading.total)
+        stream, subjects = proposal.topic.stream, bus.contracts.subjects(proposal.topic.name)
+        if bus.contracts.streams[stream].retention == "workqueue":
+            raise Rejected(f"{stream} is a work queue: its messages belong to the workers and cannot be read again")
+        reading = reader(bus, stream, subjects, start=utc_now() - timedelta(days=days))
+        async with aclosing(reading.to_end()) as batches:
+            async for batch in batches:
+                for message in batch:
+                    findings.add(failure_of(proposal, bus.contracts, message))
+                on_progress(findings.messages, reading.total)
     return findings
 
 
-def _reading(bus: Bus, topic: Topic, since: datetime) -> OrderedReader:
-    if bus.contracts.streams[topic.stream].retention == "workqueue":
-        raise Rejected(f"{topic.stream} is a work queue: its messages belong to the workers and cannot be read again")
-    return reader(bus, topic.stream, bus.contracts.subjects(topic.name), start=since)
-
-
 def failure_of(proposal: Proposal, contracts: Contracts, message: Msg) -> Failure | None:
-    """What the proposal has against one message of the stream; None when it takes it."""
+    """Why the proposal refuses a message of the stream; None when it takes it."""
     headers = dict(message.headers or {})
     try:
         parsed = parse(unseal(headers, message.data))
@@ -266,35 +252,27 @@ def failure_of(proposal: Proposal, contracts: Contracts, message: Msg) -> Failur
         return None
     today = proposal.views_today.breach(parsed)
     already = today is not None and (today.view == "open" or breach.view == "strict")
-    return _failure(message, headers, _own_id(contracts, message.subject, parsed), (breach, already))
+    try:  # the id that readers give to a message without headers
+        own_id = contracts.read(message.subject, json.dumps(parsed).encode())[0].event_id
+    except InvalidMessage:
+        own_id = None
+    return _failure(message, headers, own_id, (breach, already))
 
 
 def _failure(message: Msg, headers: dict[str, str], own_id: str | None, verdict: tuple[Breach, bool]) -> Failure:
     breach, already = verdict
+    head, _, last = message.subject.rpartition(".v1")
     return Failure(
         sequence=message.metadata.sequence.stream,
         event_id=headers.get("ce-id") or headers.get("Nats-Msg-Id") or own_id,
         subject=message.subject,
-        role=_role(message.subject),
+        role=(last.removeprefix(".") if head else "") or DEFAULT_ROLE,
         stored_at=message.metadata.timestamp,
         view=breach.view,
         path=breach.path,
         reason=breach.reason,
         fails_today=already,
     )
-
-
-def _own_id(contracts: Contracts, subject: str, parsed: Json) -> str | None:
-    """The id that readers give to a message without headers; none for one that they cannot read."""
-    try:
-        return contracts.read(subject, json.dumps(parsed).encode())[0].event_id
-    except InvalidMessage:
-        return None
-
-
-def _role(subject: str) -> str:
-    head, _, last = subject.rpartition(".v1")
-    return last.removeprefix(".") or DEFAULT_ROLE if head else DEFAULT_ROLE
 
 
 def lines(findings: Findings, verdict: Compatibility, days: float) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`ratchet dataset`: snapshots that jobs learned from, and what a job would learn from now."""
+"""`ratchet dataset`: snapshots that jobs learned from, and the rows that a job would learn from now."""
 
 from __future__ import annotations
 
@@ -35,18 +35,12 @@ JobOrUri = Annotated[str, typer.Argument(help="A job's id, or the s3:// uri of a
 _NAMED = re.compile(r"s3://[^/]+/(?:.+/)?([0-9a-f]{64})\.json")
 """Manifests are named by their digest."""
 PREVIEW_S = 600.0
-"""All rows are made for a preview, which takes a while where there is much."""
-
-
-def _with_ending(output: Path) -> Path:
-    if output.suffix not in (".parquet", ".jsonl"):
-        raise typer.BadParameter(f"{output} must end in .parquet or .jsonl")
-    return output
+"""A preview makes all rows, which takes a while for many trajectories."""
 
 
 @app.command()
 def show(job_or_uri: JobOrUri, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Show what a snapshot holds: filters, counts, digests, raters and sources."""
+    """Show a snapshot: filters, counts, digests, raters and sources."""
     snapshot = find_snapshot(locate(directory), job_or_uri)
     document = {"uri": snapshot.ref.uri, "digest": snapshot.ref.digest, "manifest": snapshot.manifest}
     print_answer(document, as_json, lambda: show_snapshot(snapshot))
@@ -67,7 +61,8 @@ def preview(
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Show what a job that starts now would take, and what it would leave out; nothing is created."""
+    """Show the rows that a job would take if it started now, and those it would leave out; nothing is created."""
+    dates = {"start": since, "end": until}  # without a zone: this machine's time
     chosen = dataset_request(
         samples,
         min_reward=min_reward,
@@ -75,10 +70,11 @@ def preview(
         sources=source or None,
         task_domains=domain or None,
         exclude_subordinate_profiles=exclude_profile or None,
-        date_range=between(since, until),
+        date_range={name: at.astimezone().isoformat() for name, at in dates.items() if at is not None} or None,
     )
     with progress("choosing rows", quiet=as_json):
-        answer = ask_preview(locate(directory), role, algorithm, chosen)
+        body = {"role": role, "algorithm": algorithm, "dataset": chosen}
+        answer = post(locate(directory), "coordinator", "/v1/jobs/preview", PreviewOut, body, timeout_s=PREVIEW_S)
     document = {"role": role, "algorithm": algorithm, "preview": answer}
     print_answer(document, as_json, lambda: show_preview(role, answer))
 
@@ -87,12 +83,14 @@ def preview(
 def export(
     job_or_uri: JobOrUri,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Ends in .parquet or .jsonl, which decides.", callback=_with_ending)
+        Path, typer.Option("--output", "-o", help="Ends in .parquet or .jsonl, which decides on the format.")
     ],
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Write a snapshot's rows to a file, verified by digest."""
+    if output.suffix not in (".parquet", ".jsonl"):
+        raise typer.BadParameter(f"{output} must end in .parquet or .jsonl")
     endpoints = locate(directory)
     snapshot = find_snapshot(endpoints, job_or_uri)
     rows = write_rows(endpoints, snapshot, output)
@@ -108,19 +106,28 @@ class StoredSnapshot:
     manifest: SnapshotManifest
 
 
-def find_snapshot(endpoints: Endpoints, what: str) -> StoredSnapshot:
+def find_snapshot(endpoints: Endpoints, job_or_uri: str) -> StoredSnapshot:
     """The snapshot of a job, or behind a manifest's uri.
 
     Raises `typer.BadParameter`, `NotFound`, `Rejected` or `DigestMismatch`.
     """
-    ref = _ref_of_uri(what) if what.startswith("s3://") else _ref_of_job(endpoints, what)
+    if not job_or_uri.startswith("s3://"):
+        job = get(endpoints, "coordinator", f"/v1/jobs/{segment(job_or_uri)}", JobOut)
+        if job.snapshot is None:
+            raise Rejected(f"job {job_or_uri} is {job.state} and has no snapshot")
+        ref = job.snapshot
+    elif (named := _NAMED.fullmatch(job_or_uri)) is not None:
+        ref = SnapshotRef(uri=job_or_uri, digest=named[1])
+    else:
+        form = "s3://<bucket>/snapshots/<sha256>.json"
+        raise typer.BadParameter(f"{job_or_uri} is not the uri of a snapshot's manifest, {form}")
     return StoredSnapshot(ref, Snapshots(objects_of(endpoints), settings_of(endpoints).s3_bucket).manifest(ref))
 
 
 def write_rows(endpoints: Endpoints, snapshot: StoredSnapshot, file: Path) -> int:
-    """Write the rows to `file`, in the format of its suffix, once their digest is verified; returns how many.
+    """Verify the rows' digest and write them to `file` in the format of its suffix; returns their number.
 
-    Raises `Rejected` when lines are asked for and the file does not hold what its manifest says.
+    Raises `Rejected` for rows that this version cannot write as lines.
     """
     objects, parquet = objects_of(endpoints), snapshot.manifest.parquet
     if file.suffix == ".parquet":
@@ -134,12 +141,6 @@ def write_rows(endpoints: Endpoints, snapshot: StoredSnapshot, file: Path) -> in
         objects.get_file(parquet.uri, rows, parquet.sha256)
         with staged(file) as partial, partial.open("wb") as lines:
             return sum(lines.write(encode(row) + b"\n") > 0 for row in read_rows(rows, kind))
-
-
-def ask_preview(endpoints: Endpoints, role: str, algorithm: str, dataset: Mapping[str, object]) -> PreviewOut:
-    """What a job that starts now would take, as the coordinator says; nothing is created. Raises `Rejected`."""
-    body = {"role": role, "algorithm": algorithm, "dataset": dataset}
-    return post(endpoints, "coordinator", "/v1/jobs/preview", PreviewOut, body, timeout_s=PREVIEW_S)
 
 
 def show_snapshot(snapshot: StoredSnapshot) -> None:
@@ -182,28 +183,6 @@ def show_preview(role: str, preview: PreviewOut) -> None:
     print_table(("what", "value"), facts, "")
     if preview.refused:
         console.print(f"a job would be refused: {preview.refused}", markup=False)
-
-
-def between(since: datetime | None, until: datetime | None) -> dict[str, str] | None:
-    """A filter's range of dates; naive ones are this machine's time."""
-    given = {"start": since, "end": until}
-    return {name: at.astimezone().isoformat() for name, at in given.items() if at is not None} or None
-
-
-def _ref_of_uri(uri: str) -> SnapshotRef:
-    named = _NAMED.fullmatch(uri)
-    if named is None:
-        raise typer.BadParameter(
-            f"{uri} is not the uri of a snapshot's manifest, s3://<bucket>/snapshots/<sha256>.json"
-        )
-    return SnapshotRef(uri=uri, digest=named[1])
-
-
-def _ref_of_job(endpoints: Endpoints, job_id: str) -> SnapshotRef:
-    job = get(endpoints, "coordinator", f"/v1/jobs/{segment(job_id)}", JobOut)
-    if job.snapshot is None:
-        raise Rejected(f"job {job_id} is {job.state} and has no snapshot")
-    return job.snapshot
 
 
 def _words(counts: Mapping[str, object]) -> str | None:

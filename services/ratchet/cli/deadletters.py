@@ -1,10 +1,11 @@
-"""`ratchet deadletters`: messages that could not be handled, why, and what to do with them."""
+"""`ratchet deadletters`: messages that could not be handled, the reasons, and what to do with them."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+import inspect
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,7 +43,7 @@ Since = Annotated[
 
 STREAM = "RL_DEADLETTERS"
 AT_ONCE = 256
-"""Numbers that are read before the next ones: for the newest dead letters, and for the parts of one."""
+"""Numbers that are read at a time."""
 
 
 @app.command("list")
@@ -69,54 +70,56 @@ def show(number: Number, as_json: AsJson = False, directory: Directory = DEFAULT
     print_answer(letter, as_json, lambda: show_letter(letter, directory))
 
 
-@app.command()
-def replay(
-    number: OptionalNumber = None,
-    everything: Annotated[bool, typer.Option("--all", help="Replay all dead letters.")] = False,
-    stream: Stream = None,
-    reason: Reason = None,
-    since: Since = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
-) -> None:
+def _on_chosen(act: Callable[[SharedSettings, int | Which, bool, bool], None]) -> None:
+    """Make `act` a command on the dead letter of a number, or on those that filters choose."""
+
+    def command(
+        number: OptionalNumber = None,
+        everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+        stream: Stream = None,
+        reason: Reason = None,
+        since: Since = None,
+        dry_run: DryRun = False,
+        as_json: AsJson = False,
+        directory: Directory = DEFAULT_DIRECTORY,
+    ) -> None:
+        filtered = bool(stream or reason or since)
+        if number is not None and (everything or filtered):
+            raise typer.BadParameter("a number stands alone: --all, --stream, --reason and --since choose many")
+        if number is None and everything == filtered:
+            raise typer.BadParameter("give a number, or --all, or at least one of --stream, --reason and --since")
+        at = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
+        chosen = Which(stream=stream, reason=reason, since=at) if number is None else number
+        act(settings_of(locate(directory)), chosen, dry_run, as_json)
+
+    app.command(act.__name__, help=inspect.cleandoc(act.__doc__ or ""))(command)
+
+
+@_on_chosen
+def replay(shared: SharedSettings, chosen: int | Which, dry_run: bool, as_json: bool) -> None:
     """Send the message of a dead letter again, or of many, once their cause is fixed.
 
     Name one by its number, or choose many with --all, --stream, --reason and --since.
     """
-    shared = settings_of(locate(directory))
-    if number is not None:
-        _alone(everything, stream, reason, since)
-        done = [asyncio.run(replay_letter(shared, number, dry_run=dry_run))]
+    if isinstance(chosen, int):
+        done = [asyncio.run(replay_letter(shared, chosen, dry_run=dry_run))]
+        document, action = done[0], f"publish on {done[0].subject}"
     else:
-        numbers = asyncio.run(matching(shared, _which(everything, stream, reason, since)))
-        done = asyncio.run(replay_letters(shared, numbers, dry_run=dry_run))
-    shown = done[0] if number is not None else {"replayed": done}
+        done = asyncio.run(replay_letters(shared, asyncio.run(matching(shared, chosen)), dry_run=dry_run))
+        document, action = {"replayed": done}, f"publish {sum(one.refused is None for one in done)}"
     if dry_run:
-        accepted = sum(one.refused is None for one in done)
-        print_dry_run(f"publish on {done[0].subject}" if number is not None else f"publish {accepted}", shown, as_json)
+        print_dry_run(action, document, as_json)
     else:
-        print_answer(shown, as_json, lambda: show_replayed(done))
+        print_answer(document, as_json, lambda: show_replayed(done))
 
 
-@app.command()
-def drop(
-    number: OptionalNumber = None,
-    everything: Annotated[bool, typer.Option("--all", help="Drop all dead letters.")] = False,
-    stream: Stream = None,
-    reason: Reason = None,
-    since: Since = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
-) -> None:
+@_on_chosen
+def drop(shared: SharedSettings, chosen: int | Which, dry_run: bool, as_json: bool) -> None:
     """Delete a dead letter, or many, for good: the messages in them cannot be replayed any more."""
-    shared = settings_of(locate(directory))
-    if number is not None:
-        _alone(everything, stream, reason, since)
-        numbers = [asyncio.run(read(shared, number)).number]
+    if isinstance(chosen, int):
+        numbers = [asyncio.run(read(shared, chosen)).number]
     else:
-        numbers = asyncio.run(matching(shared, _which(everything, stream, reason, since)))
+        numbers = asyncio.run(matching(shared, chosen))
     if dry_run:
         print_dry_run(f"delete {len(numbers)} dead letters", {"dropped": numbers}, as_json)
         return
@@ -124,20 +127,8 @@ def drop(
     print_answer({"dropped": numbers}, as_json, f"{len(numbers)} dead letters deleted")
 
 
-def _alone(everything: bool, stream: str | None, reason: str | None, since: datetime | None) -> None:
-    if everything or stream or reason or since:
-        raise typer.BadParameter("a number stands alone: --all, --stream, --reason and --since choose many")
-
-
-def _which(everything: bool, stream: str | None, reason: str | None, since: datetime | None) -> Which:
-    if everything == bool(stream or reason or since):
-        raise typer.BadParameter("give a number, or --all, or at least one of --stream, --reason and --since")
-    at = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
-    return Which(stream=stream, reason=reason, since=at)
-
-
 class StoredLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead letter, its own number, by which commands name it, and the numbers of all letters that hold its body."""
+    """A dead letter, its number in commands, and the numbers of all letters that hold parts of its body."""
 
     number: int
     letter: DeadLetter
@@ -145,7 +136,7 @@ class StoredLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that was, or would be, sent once more; or why not."""
+    """A message that was, or would be, sent again; or the reason why not."""
 
     number: int
     subject: str
@@ -170,7 +161,7 @@ class Which(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def newest(settings: SharedSettings, count: int) -> list[StoredLetter]:
-    """The last `count` dead letters, newest first; what was dropped between them is passed over.
+    """The last `count` dead letters, newest first; dropped ones do not count.
 
     Raises `BusUnavailable`.
     """
@@ -202,7 +193,7 @@ async def matching(settings: SharedSettings, which: Which) -> list[int]:
 
 
 async def replay_letter(settings: SharedSettings, number: int, *, dry_run: bool) -> Replayed:
-    """Send the message again, to all consumers of its stream; they know its event id, so nothing counts twice.
+    """Send the message again, to all consumers of its stream; they recognise its event id, so nothing counts twice.
 
     Raises `NotFound`, or `Rejected` for a message that still breaks its contract: it would only die again.
     """
@@ -214,9 +205,9 @@ async def replay_letter(settings: SharedSettings, number: int, *, dry_run: bool)
 
 
 async def replay_letters(settings: SharedSettings, numbers: Sequence[int], *, dry_run: bool) -> list[Replayed]:
-    """Send all these messages again, oldest first; of one that would die again it says why, and the others go on.
+    """Send all these messages again, oldest first, except those that would die again: their results have the reason.
 
-    Raises `BusUnavailable`; beginning again is safe, consumers know what they have handled.
+    Raises `BusUnavailable`; a second call is safe, consumers recognise events that they have handled.
     """
     async with connected(settings) as bus:
         letters = _named(bus, numbers)
@@ -224,7 +215,7 @@ async def replay_letters(settings: SharedSettings, numbers: Sequence[int], *, dr
 
 
 async def drop_letters(settings: SharedSettings, numbers: Sequence[int]) -> None:
-    """Delete dead letters for good, all their parts. Raises `NotFound` or `BusUnavailable`."""
+    """Delete dead letters for good, with all their parts. Raises `NotFound` or `BusUnavailable`."""
     async with connected(settings) as bus:
         async for number, letter in _named(bus, numbers):
             for part in await _numbers(bus, number, letter):
@@ -232,7 +223,7 @@ async def drop_letters(settings: SharedSettings, numbers: Sequence[int]) -> None
 
 
 def envelope(letter: DeadLetter, number: int) -> tuple[Headers, bytes]:
-    """Headers and body to send: the same event under a message id of its own, or the broker would drop it as known."""
+    """Headers and body to send: the same event under a new message id, or the broker would drop it as a duplicate."""
     headers: Headers = dict(letter.headers)
     known = headers.get("ce-id") or headers.get("Nats-Msg-Id")
     if known is not None:
@@ -242,7 +233,7 @@ def envelope(letter: DeadLetter, number: int) -> tuple[Headers, bytes]:
 
 
 def complaint(contracts: Contracts, subject: str, headers: Headers, body: bytes) -> str | None:
-    """Why consumers could not read the message, None when they can."""
+    """Why consumers could not read the message; None when they can."""
     try:
         contracts.read(subject, unseal(headers, body))
     except ContractError as error:
@@ -293,7 +284,7 @@ async def _numbers(bus: Bus, number: int, first: DeadLetter) -> list[int]:
 
 
 def _begins(letter: DeadLetter) -> bool:
-    """Whether it is a letter of its own, or the first of several."""
+    """Whether it is a whole letter, or the first of several parts."""
     return letter.part in (None, 1)
 
 
@@ -302,26 +293,22 @@ async def _required(bus: Bus, number: int) -> DeadLetter:
     message = await message_of(bus, STREAM, number)
     letter = _letter(message.headers, message.data) if message is not None else None
     if letter is None:
-        raise _missing(number)
+        raise NotFound(f"there is no dead letter {number}")
     return letter
 
 
-def _missing(number: int) -> NotFound:
-    return NotFound(f"there is no dead letter {number}")
-
-
 async def _named(bus: Bus, numbers: Sequence[int]) -> AsyncGenerator[tuple[int, DeadLetter]]:
-    """The letters of these numbers, oldest first, many read at a time. Raises `NotFound` for one that is not there."""
+    """The letters of these numbers, oldest first, many read at a time. Raises `NotFound` for a missing one."""
     for some in near(numbers):
         letters = {number: letter async for number, letter in _between(bus, some[0], some[-1])}
         for number in some:
             if number not in letters:
-                raise _missing(number)
+                raise NotFound(f"there is no dead letter {number}")
             yield number, letters[number]
 
 
 def near(numbers: Iterable[int]) -> Iterator[list[int]]:
-    """The numbers in order, in lists that span `AT_ONCE` at most: what lies between two of a list is read as well."""
+    """The numbers in order, in lists that span `AT_ONCE` at most: letters between two of a list are read as well."""
     some: list[int] = []
     for number in sorted(numbers):
         if some and number >= some[0] + AT_ONCE:
@@ -333,7 +320,7 @@ def near(numbers: Iterable[int]) -> Iterator[list[int]]:
 
 
 async def _between(bus: Bus, first: int, last: int) -> AsyncGenerator[tuple[int, DeadLetter]]:
-    """The letters there are with numbers from `first` to `last`, read in batches. Raises `BusUnavailable`."""
+    """The letters with numbers from `first` to `last`, read in batches. Raises `BusUnavailable`."""
     if last < first:
         return
     async with aclosing(reader(bus, STREAM, start=max(first, 1)).to_end(last)) as batches:
@@ -345,7 +332,7 @@ async def _between(bus: Bus, first: int, last: int) -> AsyncGenerator[tuple[int,
 
 
 def _letter(headers: Headers | None, data: bytes | None) -> DeadLetter | None:
-    """The dead letter that a message holds; None for a message that is none."""
+    """The dead letter in a message; None for another message."""
     try:
         return decode(unseal(dict(headers or {}), data or b""), DeadLetter)
     except (InvalidMessage, msgspec.DecodeError):
@@ -353,7 +340,7 @@ def _letter(headers: Headers | None, data: bytes | None) -> DeadLetter | None:
 
 
 def show_letter(stored: StoredLetter, directory: Path) -> None:
-    """What it was, why it died, and its body as far as it can be read."""
+    """The message, why it died, and its body as far as it can be read."""
     letter = stored.letter
     print_facts(
         {
@@ -379,7 +366,7 @@ def show_letter(stored: StoredLetter, directory: Path) -> None:
 
 
 def show_replayed(done: Sequence[Replayed]) -> None:
-    """How many messages were sent again, and why others were not."""
+    """The number of messages that were sent again, and why others were not."""
     for one in done:
         if one.refused is not None:
             console.print(f"dead letter {one.number} was not sent: {one.refused}", markup=False)
@@ -391,7 +378,7 @@ def show_replayed(done: Sequence[Replayed]) -> None:
 
 
 def readable(headers: dict[str, str], wire: bytes) -> str:
-    """The body as indented JSON, else as the text that it is."""
+    """The body as indented JSON, else as text."""
     try:
         return msgspec.json.format(unseal(headers, wire), indent=2).decode()
     except (InvalidMessage, msgspec.DecodeError, UnicodeDecodeError):

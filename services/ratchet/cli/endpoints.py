@@ -1,4 +1,4 @@
-"""Where the running system is: from the environment, else from the stack's `stack.json`."""
+"""The addresses of the running system: from the environment, else from the stack's `stack.json`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ ADDRESSES = (
     "RATCHET_S3_ENDPOINT",
     *(spec.url_variable for spec in SERVICES if spec.port is not None),
 )
-"""Any of these in the environment says that there is a system, wherever it runs; what they leave open is on the usual
-ports."""
+"""Any of these in the environment means that a system runs; addresses that are not set are the usual ports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +31,11 @@ class Endpoints:
     """None when no stack runs in the directory."""
     env: Mapping[str, str]
     orphans: Mapping[str, list[int]] = field(default_factory=dict[str, list[int]])
-    """Members whose supervisor is gone, with the pids that still run."""
+    """Members whose supervisor is gone, with their pids that still run."""
 
     @property
     def known(self) -> bool:
-        """Whether there is anything to talk to."""
+        """Whether a system runs."""
         return self.record is not None or any(name in self.env for name in ADDRESSES)
 
     def url(self, short: str) -> str:
@@ -48,12 +47,12 @@ class Endpoints:
         return self.env.get(spec.url_variable, f"http://127.0.0.1:{spec.port}").rstrip("/")
 
     def require(self) -> None:
-        """Raise `NoStack` unless there is something to talk to."""
+        """Raise `NoStack` unless a system runs."""
         if not self.known:
             raise NoStack(self.absence())
 
     def absence(self) -> str:
-        """Why there is nothing to talk to, and what to do."""
+        """Why no system is known, and what to do."""
         if self.orphans:
             pids = ", ".join(f"{name} {' '.join(map(str, pids))}" for name, pids in self.orphans.items())
             down = follow_up("down", directory=self.directory)
@@ -62,7 +61,7 @@ class Endpoints:
 
 
 def locate(directory: Path) -> Endpoints:
-    """Look for the stack of `directory`."""
+    """The endpoints of the stack of `directory`, and of the environment."""
     record, orphans = read_record(directory), dict[str, list[int]]()
     if record is not None and not is_running(record.pid, record.started_at):
         record, orphans = None, living(record)

@@ -1,4 +1,4 @@
-"""What the exit code of a command says, and which error has which."""
+"""The exit codes of commands, and those of errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ExitCode(IntEnum):
 
 
 class NoStack(RatchetError):
-    """There is nothing that the command could talk to."""
+    """No system runs that the command could use."""
 
 
 def exit_code_of(error: RatchetError) -> ExitCode:

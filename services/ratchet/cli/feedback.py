@@ -1,9 +1,8 @@
-"""`ratchet feedback`: what a person thinks of a trajectory."""
+"""`ratchet feedback`: a person's opinion of a trajectory."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import typer
@@ -25,7 +24,7 @@ RoleOfTrajectory = Annotated[
     str | None,
     typer.Option(
         "--role",
-        help="The trajectory's role, where it is not stored yet.",
+        help="The trajectory's role, if it is not stored yet.",
         callback=checked_role,
         autocompletion=complete_role,
     ),
@@ -38,7 +37,9 @@ def feedback(
     thumbs: Annotated[Literal["up", "down"] | None, typer.Option(help="Thumbs up or down.")] = None,
     stars: Annotated[float | None, typer.Option(min=0, max=5, help="0 to 5 stars.")] = None,
     comment: Annotated[str | None, typer.Option(help="Words.")] = None,
-    rater: Annotated[str | None, typer.Option(help="Who says so; one person's newer word replaces the older.")] = None,
+    rater: Annotated[
+        str | None, typer.Option(help="Who gives it; a newer opinion of the same rater replaces the older one.")
+    ] = None,
     role: RoleOfTrajectory = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -46,13 +47,13 @@ def feedback(
 ) -> None:
     """Give feedback on a trajectory; its reward is computed anew. Exit code 3: nothing is stored under the id yet.
 
-    It is given all the same, and counts once its trajectory is stored. Only where nothing knows the trajectory's role,
-    neither --role nor the gateway, is nothing given: exit code 1.
+    The gateway takes it all the same, and it counts once its trajectory is stored. If neither --role nor the gateway
+    gives the trajectory's role, the command fails with exit code 1.
     """
     opinions = {"thumbs": None if thumbs is None else thumbs == "up", "rating": stars, "comment": comment}
     given = {kind: value for kind, value in opinions.items() if value is not None}
     if not given:
-        raise typer.BadParameter("say something: --thumbs up|down, --stars 0..5 or --comment TEXT")
+        raise typer.BadParameter("give at least one of --thumbs up|down, --stars 0..5 and --comment TEXT")
     endpoints = locate(directory)
     known, doubt = _known_role(endpoints, trajectory_id, role)
     named = {"role": known, "rater": rater}
@@ -62,9 +63,15 @@ def feedback(
     if dry_run:
         print_dry_run(f"POST {endpoints.url('gateway')}/v1/feedback", bodies, as_json)
         if warning and known is None:
-            warning += "; without --role it is given only if the gateway has seen a call of it"
+            warning += "; without --role the gateway takes it only if it has seen a call of it"
     else:
-        answers = _give(endpoints, bodies, doubt)
+        try:
+            answers = [post(endpoints, "gateway", "/v1/feedback", FeedbackTaken, body) for body in bodies]
+        except Rejected as error:  # for its role: then the first body was refused, and none was taken
+            if error.param != "role" or known is not None:
+                raise
+            reason = f"{doubt}, and " if doubt else ""
+            raise Rejected(f"{reason}the gateway cannot tell its role ({error}): add --role ROLE") from error
         sentence = f"noted {', '.join(given)} for trajectory {trajectory_id}"
         print_answer({"feedback": answers, "warning": warning}, as_json, sentence)
     if warning is not None:
@@ -73,9 +80,9 @@ def feedback(
 
 
 def _known_role(endpoints: Endpoints, trajectory_id: str, role: str | None) -> tuple[str | None, str | None]:
-    """The role to publish under, and what is doubtful. Raises `Rejected` for a role that is not the trajectory's.
+    """The role to publish under, and a doubt about it. Raises `Rejected` for a role that is not the trajectory's.
 
-    Feedback that comes before its trajectory is legal, and a warehouse that is away must not keep it from being given.
+    Feedback may come before its trajectory, and must not wait for a warehouse that is away.
     """
     try:
         stored = asyncio.run(roles_of(endpoints, trajectory_id))
@@ -86,14 +93,3 @@ def _known_role(endpoints: Endpoints, trajectory_id: str, role: str | None) -> t
     if role is not None and role not in stored:
         raise Rejected(f"trajectory {trajectory_id} has the role {' and '.join(stored)}, not {role}")
     return role or (stored[0] if len(stored) == 1 else None), None
-
-
-def _give(endpoints: Endpoints, bodies: Sequence[Mapping[str, object]], doubt: str | None) -> list[FeedbackTaken]:
-    """The gateway's answers. Raises `Rejected`, before anything is given, when it cannot tell the role either."""
-    try:
-        return [post(endpoints, "gateway", "/v1/feedback", FeedbackTaken, body) for body in bodies]
-    except Rejected as error:
-        if error.param != "role" or "role" in bodies[0]:
-            raise
-        known = f"{doubt}, and " if doubt else ""
-        raise Rejected(f"{known}the gateway cannot tell its role ({error}): add --role ROLE") from error

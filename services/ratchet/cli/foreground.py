@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import nullcontext, suppress
 
 from rich.console import Group
 from rich.live import Live
@@ -24,10 +23,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Foreground:
-    """A stack and what is seen of it: a live picture on a terminal, plain lines elsewhere, an ordered stop on a signal.
-
-    With `as_json` it prints one document, once everything is ready.
-    """
+    """Runs a stack and shows it. With `as_json` it prints one document, once everything is ready."""
 
     def __init__(self, settings: StackSettings, as_json: bool) -> None:
         self._began = time.monotonic()
@@ -44,19 +40,24 @@ class Foreground:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._on_signal, main)
-        async with self._picture():
-            with suppress(asyncio.CancelledError):
-                async with self._stack:
-                    self._say_orphans()
-                    self._enter("running; Ctrl-C stops")
-                    self._say_started()
-                    await self._stopping.wait()
-                    self._enter("stopping")
+        picture = (
+            Live(get_renderable=self._render, console=console, refresh_per_second=4) if self._live else nullcontext()
+        )
+        with picture, suppress(asyncio.CancelledError):
+            async with self._stack:
+                if self._stack.ended_orphans:
+                    self._print(f"ended processes of an earlier stack: {', '.join(self._stack.ended_orphans)}")
+                self._enter("running; Ctrl-C stops")
+                record = read_record(self._stack.settings.directory)
+                if self._as_json and record is not None:
+                    print_json(started_document(self._stack.settings.directory, record))
+                await self._stopping.wait()
+                self._enter("stopping")
         self._print("stopped")
         return ExitCode.DONE if self._phase != "starting" else ExitCode.INTERRUPTED
 
     def _on_signal(self, main: asyncio.Task[int]) -> None:
-        """The first signal asks for an orderly end, the second does not wait for it."""
+        """The first signal asks for an orderly stop, the second kills all members."""
         if self._stopping.is_set():
             self._stack.kill_all()
         elif self._phase == "starting":
@@ -67,15 +68,6 @@ class Foreground:
         self._phase = phase
         self._print(phase)
 
-    def _say_orphans(self) -> None:
-        if self._stack.ended_orphans:
-            self._print(f"ended what an earlier stack had left: {', '.join(self._stack.ended_orphans)}")
-
-    def _say_started(self) -> None:
-        record = read_record(self._stack.settings.directory)
-        if self._as_json and record is not None:
-            print_json(started_document(self._stack.settings.directory, record))
-
     def _line(self, member: Member) -> None:
         if member.state is not MemberState.STARTING or member.reason:
             where = f" on {member.program.url}" if member.state is MemberState.READY else ""
@@ -84,14 +76,6 @@ class Foreground:
     def _print(self, text: str) -> None:
         if not self._live and not self._as_json:
             console.print(f"{time.monotonic() - self._began:6.1f} s  {text}")
-
-    def _picture(self) -> AbstractAsyncContextManager[None]:
-        return self._drawing() if self._live else _nothing()
-
-    @asynccontextmanager
-    async def _drawing(self) -> AsyncGenerator[None]:
-        with Live(get_renderable=self._render, console=console, refresh_per_second=4):
-            yield
 
     def _render(self) -> Group:
         rows = [
@@ -103,8 +87,3 @@ class Foreground:
             f"{self._phase}  {time.monotonic() - self._began:.0f} s  {self._stack.settings.directory}",
         )
         return Group(head, table(("", "state", "url", "restarts", "reason"), rows))
-
-
-@asynccontextmanager
-async def _nothing() -> AsyncGenerator[None]:
-    yield

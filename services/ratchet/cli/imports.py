@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +27,6 @@ from ratchet.service.discovery import DEFAULT_DIRECTORY
 from ratchet.stores.history import History
 
 if TYPE_CHECKING:
-    from ratchet.service.settings import SharedSettings
     from ratchet.stores.warehouse import Warehouse
 
 app = typer.Typer(no_args_is_help=True)
@@ -36,10 +35,10 @@ Import = Callable[[Sink, Stored], Awaitable[ImportReport]]
 """One format's import."""
 
 
-def _command(name: str) -> Callable[..., None]:
-    """The command for one format; they have the same options."""
+def _add_command(name: str) -> None:
+    """Add the command for one format; all of them have the same options."""
 
-    def import_records(
+    def command(
         file: Annotated[Path, typer.Argument(help="A JSON list, or JSON lines, of records in this format.")],
         role: RoleOption = "default",
         model: Annotated[str, typer.Option(help="The model that played them; the format does not say.")] = "unknown",
@@ -56,16 +55,16 @@ def _command(name: str) -> Callable[..., None]:
                 )
             )
         if done.unchecked is not None:
-            errors.print(f"what is stored already was not looked up: {done.unchecked}", markup=False)
+            errors.print(f"stored trajectories were not looked up: {done.unchecked}", markup=False)
         print_answer(done.document(), as_json, done.show)
         raise typer.Exit(ExitCode.PARTLY if done.left_out else ExitCode.DONE)
 
-    return import_records
+    description = f"Import {IMPORTERS.describe(name)}. Exit code 3: some records were left out, each is named."
+    app.command(name, help=description)(command)
 
 
 for _name in IMPORTERS:
-    _help = f"Import {IMPORTERS.describe(_name)}. Exit code 3: some records were left out, each is named."
-    app.command(_name, help=_help)(_command(_name))
+    _add_command(_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +74,11 @@ class Imported:
     report: ImportReport
     dry_run: bool
     unchecked: str | None
-    """Why what is stored already was not looked up, None when it was."""
+    """Why stored trajectories were not looked up; None when they were."""
 
     @property
     def left_out(self) -> bool:
-        """Whether records of the file are not, and will not be, in the role that was asked for."""
+        """Whether records of the file are missing in the role, and will stay so."""
         return bool(self.report.malformed or self.report.elsewhere)
 
     def document(self) -> dict[str, object]:
@@ -88,7 +87,7 @@ class Imported:
         return {**report, "present": None if self.unchecked else self.report.present, "dry_run": self.dry_run}
 
     def show(self) -> None:
-        """The report for people: what was left out, then one line of counts."""
+        """The report for people: the records left out, then one line of counts."""
         report = self.report
         for one in report.malformed:
             console.print(f"record {one.index}: {one.reason}", markup=False)
@@ -100,13 +99,13 @@ class Imported:
             "repeated": report.repeated,
             **{f"{kind} redacted": count for kind, count in sorted(report.redactions.items())},
         }
-        counts = "".join(f", {count} {what}" for what, count in numbers.items() if count or what == "malformed")
+        counts = "".join(f", {count} {kind}" for kind, count in numbers.items() if count or kind == "malformed")
         verb = "would be published" if self.dry_run else "published"
         console.print(f"{report.published} of {report.records} records {verb}{counts}")
 
 
 class CheckOnly:
-    """A sink for dry runs: refuses what the bus would refuse, and keeps nothing."""
+    """A sink for dry runs: refuses the messages that the bus would refuse, and publishes none."""
 
     def __init__(self) -> None:
         self._contracts = load_contracts()
@@ -118,7 +117,7 @@ class CheckOnly:
 
 
 class WarehouseRoles:
-    """What the warehouse holds."""
+    """The stored trajectories, by the warehouse."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
@@ -129,24 +128,16 @@ class WarehouseRoles:
 
 
 async def run_import(endpoints: Endpoints, work: Import, dry_run: bool) -> Imported:
-    """Import, or go through the motions. Raises `NoStack` and `BusUnavailable`, but for a dry run."""
+    """Import; a dry run publishes nothing. Raises `NoStack` and `BusUnavailable`, unless it is a dry run."""
     if dry_run and not endpoints.known:
         return Imported(await work(CheckOnly(), NothingStored()), dry_run, endpoints.absence())
     settings = settings_of(endpoints)
-    async with _stored(settings) as (stored, unchecked):
-        if dry_run:
-            return Imported(await work(CheckOnly(), stored), dry_run, unchecked)
-        async with connected(settings) as bus:
-            return Imported(await work(bus, stored), dry_run, unchecked)
-
-
-@asynccontextmanager
-async def _stored(settings: SharedSettings) -> AsyncGenerator[tuple[Stored, str | None]]:
-    """What is stored; an import does not wait for a warehouse that is away, as nothing is ever stored twice."""
+    stored: Stored = NothingStored()
+    unchecked = None
     async with AsyncExitStack() as stack:
         try:
-            warehouse = await stack.enter_async_context(warehouse_of(settings))
-        except WarehouseUnavailable as error:
-            yield NothingStored(), str(error)
-        else:
-            yield WarehouseRoles(warehouse), None
+            stored = WarehouseRoles(await stack.enter_async_context(warehouse_of(settings)))
+        except WarehouseUnavailable as error:  # it need not be there: nothing is ever stored twice
+            unchecked = str(error)
+        sink = CheckOnly() if dry_run else await stack.enter_async_context(connected(settings))
+        return Imported(await work(sink, stored), dry_run, unchecked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -44,7 +44,7 @@ BaseModel = Annotated[
     str,
     typer.Option(
         help="`stable`, the s3:// uri of a policy's manifest, or a model's directory or name. The worker loads"
-        " it: where none runs on this machine, only the worker sees whether it is there.",
+        " it: a worker on another machine is the first to see whether it exists.",
     ),
 ]
 Parameters = Annotated[
@@ -63,14 +63,14 @@ TRAINER = "trainer_worker"
 JOB_ID = re.compile(r"[0-9A-Za-z_.-]+")
 POLL_S = 0.5
 SILENCE_S = 60.0
-"""A coordinator that restarts answers again within this time; one that is silent for longer is away."""
+"""A coordinator that restarts answers again within this time; after it the wait ends with an error."""
 ENDED = frozenset({"completed", "failed", "cancelled"})
 
 
 @app.command()
 def train(
     role: RoleArgument = "default",
-    algorithm: Annotated[str, typer.Option(help="sft, rloo, ppo, dpo, ...: what the workers offer.")] = "rloo",
+    algorithm: Annotated[str, typer.Option(help="sft, rloo, ppo, dpo, ...: any that the workers offer.")] = "rloo",
     base_model: BaseModel = "stable",
     samples: Samples = 1000,
     min_reward: MinReward = None,
@@ -85,12 +85,19 @@ def train(
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Start a training job."""
+    body: dict[str, object]
     if request is not None:
         body = read_request(request)
     else:
-        body = request_body(role, algorithm, base_model, hyperparameters(parameter or []))
-        body["dataset"] = dataset_request(samples, min_reward=min_reward, sources=source)
-        body["priority"] = priority
+        body = {
+            "algorithm": algorithm,
+            "role": role,
+            "base_model": base_model,
+            "hyperparameters": hyperparameters(parameter or []),
+            "requester": "ratchet train",
+            "dataset": dataset_request(samples, min_reward=min_reward, sources=source),
+            "priority": priority,
+        }
     submit(directory, body, wait=wait, timeout_s=timeout, dry_run=dry_run, as_json=as_json)
 
 
@@ -112,7 +119,22 @@ def jobs(
     answer = get(endpoints, "coordinator", f"/v1/jobs?{query}", JobsOut)
     if not answer.jobs and role is not None:
         require_role(endpoints, role)
-    print_answer(answer, as_json, lambda: _show_list(answer.jobs, "no such jobs" if query else "no jobs yet"))
+    columns = ("job", "role", "algorithm", "state", "%", "reward", "created", "error")
+    rows = [
+        (
+            job.training_job_id,
+            job.role,
+            job.algorithm,
+            job.state,
+            job.progress.percent_complete if job.progress else None,
+            job.metrics.reward_mean if job.metrics else None,
+            job.created_at,
+            job.error.message if job.error else None,
+        )
+        for job in answer.jobs
+    ]
+    empty = "no such jobs" if query else "no jobs yet"
+    print_answer(answer, as_json, lambda: print_table(columns, rows, empty))
 
 
 @app.command()
@@ -125,7 +147,7 @@ def cancel(job_id: JobId, as_json: AsJson = False, directory: Directory = DEFAUL
 def submit(
     directory: Path, body: dict[str, object], *, wait: bool, timeout_s: float | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Send a request, or with `dry_run` have it checked and show it; with `wait` return when its job has ended."""
+    """Send a request; with `dry_run` only have it checked, and show it; with `wait` return when its job has ended."""
     endpoints = locate(directory)
     endpoints.require()
     if isinstance(base_model := body.get("base_model"), str):
@@ -162,14 +184,14 @@ def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, *, quie
 
 
 def _path(job_id: str) -> str:
-    """Where the job is. Raises `NotFound` for what can be no job's id."""
+    """The path of a job. Raises `NotFound` for a text that cannot be a job's id."""
     if not JOB_ID.fullmatch(job_id):
         raise NotFound(f"no such job: {job_id}")
     return f"/v1/jobs/{job_id}"
 
 
 def _show(job: JobOut, directory: Path) -> None:
-    """The facts of a job in reading order, its error as the worker gave it, without the worker's traceback."""
+    """The facts of a job in reading order, and the worker's error without its traceback."""
     config, error = job.request.training_config, job.error
     hyperparameters: dict[str, object] = msgspec.to_builtins(config.hyperparameters)
     facts: dict[str, object] = {
@@ -194,29 +216,13 @@ def _show(job: JobOut, directory: Path) -> None:
             console.print(f"\n{title}")
             print_facts(measured, indent=2)
     if job.state == "completed":
-        console.print(f"\n`{follow_up('policies', 'list', job.role, directory=directory)}` shows what it made")
+        console.print(
+            f"\n`{follow_up('policies', 'list', job.role, directory=directory)}` shows the policy that it made"
+        )
 
 
 def _state(job: JobOut) -> str:
     return f"{job.state}{', cancel requested' if job.cancel_requested else ''}"
-
-
-def _show_list(jobs: Sequence[JobOut], empty: str) -> None:
-    columns = ("job", "role", "algorithm", "state", "%", "reward", "created", "error")
-    rows = [
-        (
-            job.training_job_id,
-            job.role,
-            job.algorithm,
-            job.state,
-            job.progress.percent_complete if job.progress else None,
-            job.metrics.reward_mean if job.metrics else None,
-            job.created_at,
-            job.error.message if job.error else None,
-        )
-        for job in jobs
-    ]
-    print_table(columns, rows, empty)
 
 
 def hyperparameters(options: list[str]) -> dict[str, object]:
@@ -235,44 +241,32 @@ def hyperparameters(options: list[str]) -> dict[str, object]:
             target = target.setdefault(part, {})
             if not isinstance(target, dict):
                 raise typer.BadParameter(f"--set {option}: {part} already has a value of its own")
-        target[last] = _value(value)
+        try:
+            target[last] = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            target[last] = value
     return made
 
 
-def request_body(role: str, algorithm: str, base_model: str, chosen: dict[str, object]) -> dict[str, object]:
-    """The heart of a request."""
-    return {
-        "algorithm": algorithm,
-        "role": role,
-        "base_model": base_model,
-        "hyperparameters": chosen,
-        "requester": "ratchet train",
-    }
-
-
 def located(base_model: str, *, trains_here: bool) -> str:
-    """What workers get: a directory here by its whole path, for they run elsewhere; anything else as it is.
+    """The base model for workers: a directory by its whole path, for they run elsewhere; anything else as it is.
 
-    Raises `NotFound` for a path to no directory: a relative one, which means something here only, and any where
-    `trains_here` says that the stack's own worker would look for it on this machine.
+    Raises `NotFound` for the path of a directory that does not exist: for a relative path, and for any path if
+    `trains_here`, that is, if the stack's own worker would look for it on this machine.
     """
     path = Path(base_model)
     if os.path.isdir(base_model):  # noqa: PTH112 - unlike pathlib's, it refuses no text
         return str(path.resolve())
-    if _is_path(base_model) and (trains_here or not path.is_absolute()):
+    # A model's name on a hub is `model` or `owner/model`: these can be nothing but paths.
+    looks_like_path = base_model[:1] in {"/", ".", "~"} or base_model[-1:] == "/" or base_model.count("/") > 1
+    if looks_like_path and "://" not in base_model and (trains_here or not path.is_absolute()):
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise NotFound(f"base_model {base_model}: there is no such directory{where}")
     return base_model
 
 
-def _is_path(base_model: str) -> bool:
-    """Whether it can be nothing else: a model's name on a hub is `model` or `owner/model`."""
-    is_uri = "://" in base_model
-    return not is_uri and (base_model[:1] in {"/", ".", "~"} or base_model[-1:] == "/" or base_model.count("/") > 1)
-
-
 def dataset_request(samples: int, **chosen: object) -> dict[str, object]:
-    """Which trajectories to train on; what is None is left out."""
+    """The trajectories to train on; filters that are None are left out."""
     return {"sample_size": samples, "filter": {name: value for name, value in chosen.items() if value is not None}}
 
 
@@ -284,16 +278,9 @@ def read_request(path: Path) -> dict[str, object]:
     return cast(dict[str, object], document)
 
 
-def _value(text: str) -> object:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return text
-
-
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How long to wait, and by which clock."""
+    """How long a wait may take, and its clock."""
 
     timeout_s: float | None = None
     """None: until the job ends."""
@@ -302,7 +289,7 @@ class Waiting:
 
 
 def until_ended(job: JobOut, ask: Callable[[], JobOut], show: Callable[[JobOut], None], waiting: Waiting) -> JobOut:
-    """The job once it has ended, or as it was last seen when the time is up; `show` gets it before each question.
+    """The job once it has ended, or its last state when the time is up; `show` gets it before each question.
 
     Raises `Unavailable` when the coordinator stays away.
     """

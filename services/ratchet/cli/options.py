@@ -1,12 +1,12 @@
-"""What commands take: options that several of them share, and JSON from files and standard input.
+"""The input of commands: options that several of them share, and JSON from files and standard input.
 
 The conventions of every command:
 
 - `--json` prints exactly one JSON document on standard output, for an error `{"error": {"message", "exit_code"}}`; a
-  listing is an object whose list is named after what it holds: `{"jobs": [...]}`;
-- `--dry-run`, where something would be created or changed, checks everything that can be checked, prints what would be
-  sent (`output.print_dry_run`) and sends nothing;
-- whatever the command says about its own progress goes to standard error (`output.progress`);
+  listing is an object whose list is named after its items: `{"jobs": [...]}`;
+- `--dry-run`, of commands that create or change something, checks everything that can be checked, prints the request
+  (`output.print_dry_run`) and sends nothing;
+- lines about progress go to standard error (`output.progress`);
 - a printed follow-up command can be pasted as it is (`output.follow_up`).
 """
 
@@ -26,14 +26,14 @@ from ratchet.service.discovery import DIRECTORY_VARIABLE
 
 
 def checked_role(context: typer.Context, role: str | None) -> str | None:
-    """The role as it is. Raises `typer.BadParameter` for what can be no role's name."""
+    """The role as it is. Raises `typer.BadParameter` for a text that cannot be a role's name."""
     if role is not None and not context.resilient_parsing and not ROLE.fullmatch(role):
         raise typer.BadParameter(f"{role!r} is not a role's name: lower-case letters, digits, _ and -, at most 64")
     return role
 
 
 def checked_trajectory(context: typer.Context, trajectory_id: str) -> str:
-    """The id as it is. Raises `typer.BadParameter` for what can be no trajectory's id."""
+    """The id as it is. Raises `typer.BadParameter` for a text that cannot be a trajectory's id."""
     if not context.resilient_parsing:
         try:
             spelled = str(uuid.UUID(trajectory_id))
@@ -66,7 +66,7 @@ TrajectoryArgument = Annotated[
 
 
 def json_in(text: bytes, named: str) -> object:
-    """The document in `text`. Raises `Rejected`; a document that nests too deeply to be read is no JSON for us."""
+    """The document in `text`. Raises `Rejected`, also for a document that is nested too deeply to be read."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

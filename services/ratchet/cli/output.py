@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs; progress on standard error."""
+"""Prints the answers of commands: tables for people, JSON for programs; progress on standard error."""
 
 from __future__ import annotations
 
@@ -22,43 +22,39 @@ from rich.text import Text
 from ratchet.service.discovery import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
 
 LINE = 4000
-"""Columns of a file or a pipe: it takes whole lines."""
+"""Columns for a file or a pipe, which take whole lines."""
 
 LONG = 4096
 """Characters of one text that are shown without `--full`."""
 
 _MARKS = "\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f"
-"""What changes the order or the look of the text around it."""
+"""Characters that change the order or the look of the text around them."""
 _UNSAFE = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_MARKS}\ud800-\udfff]")
-"""What a terminal obeys, and marks: everything but line ends and tabs."""
+"""Control characters, which a terminal obeys, and marks; without line ends and tabs."""
 _UNSAFE_IN_JSON = re.compile(rf"[\x7f-\x9f{_MARKS}]")
-"""Those among them that JSON leaves as they are."""
+"""Those of them that JSON does not escape."""
 
 
 def shown(text: str) -> str:
-    """`text` as it may go to a terminal: agents' and users' text is data, and spells its control characters."""
-    return _UNSAFE.sub(_spelled, text)
+    """`text` for a terminal: agents' and users' text is data, so its control characters are escaped."""
+
+    def escaped(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+    return _UNSAFE.sub(escaped, text)
 
 
 def cut(text: str, most: int = LONG) -> str:
-    """`text`, or its beginning and how much more there is."""
+    """`text`, or its beginning and the number of further characters."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more characters)"
 
 
-def _spelled(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def _as_json(match: re.Match[str]) -> str:
-    return json.dumps(match[0]).strip('"')
-
-
 class _Terminal(Console):
-    """A console that obeys nothing but our own styles."""
+    """A console that prints no control character but its own styles."""
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """As rich's; the control characters in texts are spelled."""
+        """Like rich's; the control characters in texts are escaped."""
         super().print(*(shown(one) if isinstance(one, str) else one for one in objects), **how)
 
 
@@ -102,11 +98,11 @@ STYLES = {
 def print_json(value: object) -> None:
     """`value` as the one, indented JSON document of a command."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    console.out(_UNSAFE_IN_JSON.sub(_as_json, text), highlight=False)
+    console.out(_UNSAFE_IN_JSON.sub(lambda match: json.dumps(match[0]).strip('"'), text), highlight=False)
 
 
 def print_answer(document: object, as_json: bool, words: str | Callable[[], object]) -> None:
-    """The answer of a command: a document for programs; for people a sentence, or what `words` prints."""
+    """The answer of a command: a document for programs; for people a sentence, or the output of `words`."""
     if as_json:
         print_json(document)
     elif isinstance(words, str):
@@ -116,7 +112,7 @@ def print_answer(document: object, as_json: bool, words: str | Callable[[], obje
 
 
 def print_dry_run(action: str, body: object, as_json: bool) -> None:
-    """What would be done, such as `POST http://.../v1/jobs`, and with which document."""
+    """The action that would be taken, such as `POST http://.../v1/jobs`, and its document."""
     if as_json:
         print_json({"dry_run": True, "action": action, "body": body})
         return
@@ -125,23 +121,23 @@ def print_dry_run(action: str, body: object, as_json: bool) -> None:
 
 
 def follow_up(*words: str, directory: Path) -> str:
-    """A `ratchet` command that can be pasted: it finds the same stack from the same shell."""
+    """A `ratchet` command to paste: it leads to the same stack from the same shell."""
     where = () if directory == DEFAULT_DIRECTORY and DIRECTORY_VARIABLE not in os.environ else ("--dir", str(directory))
     return shlex.join(("ratchet", *words, *where))
 
 
 class Bar(Protocol):
-    """Shows how far the work is."""
+    """Shows the progress of work."""
 
     def __call__(self, done: float, total: float | None = None, note: str = "") -> None: ...
 
 
 @contextmanager
-def progress(what: str, *, quiet: bool = False) -> Generator[Bar]:
-    """A bar on standard error while work goes on; nothing when `quiet` (`--json`) or where that is no terminal."""
+def progress(title: str, *, quiet: bool = False) -> Generator[Bar]:
+    """A bar on standard error while work goes on; none if `quiet` (`--json`) or if that is no terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True, disable=quiet or not errors.is_terminal) as shown:
-        task: TaskID = shown.add_task(what, total=None, note="")
+        task: TaskID = shown.add_task(title, total=None, note="")
 
         def advance(done: float, total: float | None = None, note: str = "") -> None:
             shown.update(task, completed=done, total=total, note=note)
@@ -150,7 +146,7 @@ def progress(what: str, *, quiet: bool = False) -> Generator[Bar]:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
-    """A plain table; `empty` stands for no rows. Where it is too wide, each row becomes a list of facts."""
+    """A plain table; `empty` stands for no rows. In a table that is too wide each row becomes a list of facts."""
     if not rows:
         console.print(empty)
     elif least_width(columns, rows) <= console.width:
@@ -163,13 +159,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
 
 
 def least_width(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
-    """What a table needs so that nothing but its last column has to wrap."""
+    """The width at which only the last column of a table has to wrap."""
     widths = [max(cell(value).cell_len for value in column) for column in zip(columns, *rows, strict=True)]
     return sum(widths[:-1]) + GAP * (len(widths) - 1) + min(widths[-1], LAST_COLUMN)
 
 
 def print_facts(facts: Mapping[str, object], indent: int = 0) -> None:
-    """One line for each fact that there is; nested ones as `outer.inner`."""
+    """One line for each fact that is not None; nested ones as `outer.inner`."""
     made = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, indent))
     made.add_column(no_wrap=True, style="bold")
     made.add_column(overflow="fold")
@@ -187,7 +183,7 @@ def _flat(facts: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """Rows as a table without a frame. The last column wraps, the others hold ids that one wants to copy."""
+    """Rows as a table without a frame. The last column wraps; the others hold ids to copy, which must not."""
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for column in columns[:-1]:
         made.add_column(column, no_wrap=True)
@@ -204,14 +200,9 @@ def cell(value: object) -> Text:
     if isinstance(value, float):
         return Text(f"{value:.4g}")
     if isinstance(value, datetime):
-        return Text(_instant(value))
+        try:
+            return Text(f"{value.astimezone():%Y-%m-%d %H:%M:%S}")
+        except (OverflowError, ValueError):  # the first and the last days of the calendar may have no local time
+            return Text(value.isoformat(" ", "seconds"))
     text = shown(cut(str(value)).replace("\n", "\\n").replace("\t", "\\t"))
     return Text(text, style=STYLES.get(text, ""))
-
-
-def _instant(value: datetime) -> str:
-    """In local time; the first and last days there are may have none."""
-    try:
-        return f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
-    except (OverflowError, ValueError):
-        return value.isoformat(" ", "seconds")

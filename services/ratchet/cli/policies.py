@@ -1,8 +1,8 @@
-"""`ratchet policies`: every registered policy, where it comes from, and its files."""
+"""`ratchet policies`: every registered policy, its origin, and its files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from ratchet.cli.connections import objects_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument
 from ratchet.cli.output import Bar, console, print_answer, print_dry_run, print_table, progress
-from ratchet.contract.http.models import JobPart, LineageOut, ModelOut, PreferencePart, SnapshotPart, TrajectoryPart
+from ratchet.contract.http.models import LineageOut, SnapshotPart
 from ratchet.contract.http.rollouts import RolePoliciesOut
 from ratchet.contract.state import PolicyVersion
 from ratchet.errors import NotFound, Rejected
@@ -27,9 +27,13 @@ from ratchet.stores.policy_files import default_directory, export_policy, requir
 
 app = typer.Typer(no_args_is_help=True)
 
+GONE, UNNAMED = "(not stored any more)", "an unnamed rater"
+
 Policy = Annotated[
     str,
-    typer.Argument(help="`support@3`, its full name, or a role: what serves it now.", autocompletion=complete_policy),
+    typer.Argument(
+        help="`support@3`, its full name, or a role: the policy that serves it now.", autocompletion=complete_policy
+    ),
 ]
 
 
@@ -52,7 +56,7 @@ def show(
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Show a policy and what it was made of: job, snapshot, trajectories, rewards, raters. --json has the event ids."""
+    """Show a policy and its origin: job, snapshot, trajectories, rewards, raters. --json has the event ids."""
     endpoints = locate(directory)
     lineage = read_lineage(endpoints, find_policy(endpoints, policy), trajectories, parents)
     print_answer(lineage, as_json, lambda: console.print(lineage_tree(lineage)))
@@ -84,37 +88,36 @@ def export(
 
 
 def find_policy(endpoints: Endpoints, name: str) -> PolicyVersion:
-    """The policy that `support@3`, `support@3-1a2b3c4d` or `support` (what serves it) names. Raises `NotFound`."""
+    """The policy that `support@3`, `support@3-1a2b3c4d` or `support` (its stable one) names. Raises `NotFound`."""
     try:
-        asked = parse_model(name)
+        named = parse_model(name)
     except ValueError as error:
         raise Rejected(str(error)) from error
-    answer = read_role(endpoints, asked.role)
+    answer = read_role(endpoints, named.role)
     stable = answer.route.stable if answer.route is not None else None
-    version = asked.version if asked.version is not None or stable is None else stable.version
+    version = named.version if named.version is not None or stable is None else stable.version
     if version is None:
-        raise NotFound(f"no policy serves {asked.role} yet; name one: {asked.role}@VERSION")
+        raise NotFound(f"no policy serves {named.role} yet; name one: {named.role}@VERSION")
     for policy in answer.policies:
-        if policy.version == version and policy.digest.startswith(asked.digest or ""):
+        if policy.version == version and policy.digest.startswith(named.digest or ""):
             return policy
     raise NotFound(f"no such policy: {name}")
 
 
 def export_target(endpoints: Endpoints, policy: PolicyVersion) -> Path:
-    """Where an export goes by default: by how the policy was made."""
+    """The default directory of an export: it names the policy's algorithm."""
     return default_directory(read_policy(objects_of(endpoints), policy.uri, policy.digest), policy.name)
 
 
 def require_exportable(endpoints: Endpoints, policy: PolicyVersion, target: Path) -> None:
-    """Raise what an export would be refused with; nothing is written."""
+    """Raise the error that an export would end with, and write nothing."""
     require_empty(target)
     read_policy(objects_of(endpoints), policy.uri, policy.digest)
 
 
 def export_files(endpoints: Endpoints, policy: PolicyVersion, target: Path, bar: Bar) -> list[str]:
-    """The paths of the files written to `target`. Raises `Rejected` when there is something already."""
-    objects = objects_of(endpoints)
-    return export_policy(objects, policy.uri, target, policy.digest, bar)
+    """Write the policy's files to `target`; returns their paths. Raises `Rejected` unless it is new or empty."""
+    return export_policy(objects_of(endpoints), policy.uri, target, policy.digest, bar)
 
 
 def show_list(roles: Iterable[RolePoliciesOut]) -> None:
@@ -129,17 +132,31 @@ def show_list(roles: Iterable[RolePoliciesOut]) -> None:
 
 
 def read_lineage(endpoints: Endpoints, policy: PolicyVersion, trajectories: int, parents: int) -> LineageOut:
-    """Everything that the policy was made of; lists hold at most `trajectories` items. Raises `NotFound`."""
+    """The policy with its origin; lists hold at most `trajectories` items. Raises `NotFound`."""
     path = f"/v1/models/{segment(policy.role)}/{policy.version}/lineage"
     return get(endpoints, "coordinator", f"{path}?limit={trajectories}&parents={parents}", LineageOut)
 
 
 def lineage_tree(lineage: LineageOut) -> Tree:
-    """The answer for people: the policy at the root, the data it learned from at the leaves."""
-    tree = Tree(_policy(lineage.policy))
-    _add_facts(tree, _facts_of_policy(lineage.policy))
-    if lineage.job is not None:
-        _add_job(tree, lineage.job)
+    """The lineage for people: the policy at the root, the data that it learned from at the leaves."""
+    policy = lineage.policy
+    tree = Tree(f"[bold]{escape(policy.name)}[/] {policy.stage} ({escape(policy.state)}), {policy.status}")
+    plain = ("algorithm", "kind", "base_model", "uri", "digest", "final_reward", "training_samples", "reason")
+    _add_facts(
+        tree,
+        [
+            *((name, getattr(policy, name)) for name in plain),
+            ("parent", f"{policy.role}@{policy.parent}" if policy.parent is not None else None),
+            ("metrics", ", ".join(f"{name} {value:.4g}" for name, value in (policy.metrics or {}).items())),
+            ("gates", _pairs((name, verdict.get("outcome")) for name, verdict in (policy.gate or {}).items())),
+        ],
+    )
+    if (job := lineage.job) is not None:
+        history = " [dim](from the history)[/]" if job.from_history else ""
+        branch = tree.add(f"job {job.training_job_id} {escape(job.state)}{history}")
+        times = [("created", job.created_at), ("finished", job.finished_at)]
+        at = [(name, f"{value.astimezone():%Y-%m-%d %H:%M:%S}") for name, value in times if value]
+        _add_facts(branch, [("algorithm", job.algorithm), ("asked by", f"{job.requester} ({job.trigger})"), *at])
     if lineage.snapshot is not None:
         _add_snapshot(tree, lineage, lineage.snapshot)
     for sentence in lineage.missing:
@@ -147,26 +164,6 @@ def lineage_tree(lineage: LineageOut) -> Tree:
     if lineage.parent is not None:
         tree.add(lineage_tree(lineage.parent))
     return tree
-
-
-def _policy(policy: ModelOut) -> str:
-    return f"[bold]{escape(policy.name)}[/] {policy.stage} ({escape(policy.state)}), {policy.status}"
-
-
-def _facts_of_policy(policy: ModelOut) -> Iterator[tuple[str, object]]:
-    for name in ("algorithm", "kind", "base_model", "uri", "digest", "final_reward", "training_samples", "reason"):
-        yield name, getattr(policy, name)
-    yield "parent", f"{policy.role}@{policy.parent}" if policy.parent is not None else None
-    yield "metrics", ", ".join(f"{name} {value:.4g}" for name, value in (policy.metrics or {}).items())
-    yield "gates", ", ".join(f"{name} {verdict.get('outcome')}" for name, verdict in (policy.gate or {}).items())
-
-
-def _add_job(tree: Tree, job: JobPart) -> None:
-    history = " [dim](from the history)[/]" if job.from_history else ""
-    branch = tree.add(f"job {job.training_job_id} {escape(job.state)}{history}")
-    times = [("created", job.created_at), ("finished", job.finished_at)]
-    at = [(name, f"{value.astimezone():%Y-%m-%d %H:%M:%S}") for name, value in times if value]
-    _add_facts(branch, [("algorithm", job.algorithm), ("asked by", f"{job.requester} ({job.trigger})"), *at])
 
 
 def _add_snapshot(tree: Tree, lineage: LineageOut, snapshot: SnapshotPart) -> None:
@@ -183,8 +180,20 @@ def _add_snapshot(tree: Tree, lineage: LineageOut, snapshot: SnapshotPart) -> No
             ("raters", _pairs(snapshot.raters.items())),
         ],
     )
-    _add_list(branch, "trajectories", lineage.trajectories.total, map(_trajectory, lineage.trajectories.items))
-    _add_list(branch, "preferences", lineage.preferences.total, map(_preference, lineage.preferences.items))
+    items: list[str] = []
+    for item in lineage.trajectories.items:
+        reward = item.reward
+        worth = f"reward {reward.total:.3f} (revision {reward.revision})" if reward else "no reward"
+        facts = ", ".join(
+            fact for fact in (item.task and f"task {item.task}", item.source, item.outcome, worth) if fact
+        )
+        items.append(f"{item.trajectory_id} {facts if item.event_id else GONE}")
+    _add_list(branch, "trajectories", lineage.trajectories.total, items)
+    items = [
+        f"{item.preference_id} {f'{item.source} by {item.rater or UNNAMED}' if item.event_id else GONE}"
+        for item in lineage.preferences.items
+    ]
+    _add_list(branch, "preferences", lineage.preferences.total, items)
     for one in lineage.rewards:
         branch.add(
             f"rewards of {escape(one.function)}: {one.trajectories} trajectories, mean {one.mean:.3f},"
@@ -194,29 +203,13 @@ def _add_snapshot(tree: Tree, lineage: LineageOut, snapshot: SnapshotPart) -> No
     _add_facts(branch, [("feedback", _pairs(raters))])
 
 
-def _add_list(branch: Tree, what: str, total: int, lines: Iterable[str]) -> None:
+def _add_list(branch: Tree, kind: str, total: int, items: Sequence[str]) -> None:
     if not total:
         return
-    items = list(lines)
     shown = f", {len(items)} shown" if len(items) < total else ""
-    leaves = branch.add(f"{total} {what}{shown}")
+    leaves = branch.add(f"{total} {kind}{shown}")
     for line in items:
         leaves.add(escape(line))
-
-
-def _trajectory(item: TrajectoryPart) -> str:
-    if item.event_id is None:
-        return f"{item.trajectory_id} (not stored any more)"
-    reward = item.reward
-    worth = f"reward {reward.total:.3f} (revision {reward.revision})" if reward else "no reward"
-    facts = (f"task {item.task}" if item.task else None, item.source, item.outcome, worth)
-    return f"{item.trajectory_id} {', '.join(fact for fact in facts if fact)}"
-
-
-def _preference(item: PreferencePart) -> str:
-    if item.event_id is None:
-        return f"{item.preference_id} (not stored any more)"
-    return f"{item.preference_id} {item.source} by {item.rater or 'nobody named'}"
 
 
 def _pairs(pairs: Iterable[tuple[str, object]]) -> str:

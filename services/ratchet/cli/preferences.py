@@ -1,4 +1,4 @@
-"""`ratchet preferences`: pairs of a better and a worse answer, derived, given, listed and exported."""
+"""`ratchet preferences`: derive, add, list and export pairs of a better and a worse answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ratchet.preferences.clickhouse_tries import Tries
 from ratchet.preferences.derivation import MAX_PER_TASK
 from ratchet.preferences.deriving import DerivationReport, Deriver
 from ratchet.preferences.jsonl import append, read_lines
-from ratchet.preferences.publishing import Known, Published, Sink, publish
+from ratchet.preferences.publishing import Published, Sink, publish
 from ratchet.preferences.records import preference_of, record_of
 from ratchet.preferences.rules import RULES
 from ratchet.preferences.rules.reward_margin import MARGIN
@@ -73,13 +73,13 @@ def derive(
 def add(
     record: Annotated[str | None, typer.Argument(help="`-` reads one JSON record from standard input.")] = None,
     file: Annotated[Path | None, typer.Option(help="JSON lines of {prompt, chosen, rejected, metadata}.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="What both answer.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="The prompt of both answers.")] = None,
     a: Annotated[str | None, typer.Option("--a", help="One answer.")] = None,
     b: Annotated[str | None, typer.Option("--b", help="The other answer.")] = None,
     choice: Annotated[Literal["a", "b"] | None, typer.Option(help="The better answer.")] = None,
     rater: Annotated[str | None, typer.Option(help="Who chose.")] = None,
     confidence: Annotated[float | None, typer.Option(min=0, max=1, help="0 is a guess, 1 is certain.")] = None,
-    domain: Annotated[str | None, typer.Option(help="What kind of task it is.")] = None,
+    domain: Annotated[str | None, typer.Option(help="The kind of task.")] = None,
     role: OptionalRole = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -116,7 +116,9 @@ def list_(
 
 @app.command()
 def export(
-    file: Annotated[Path, typer.Argument(help="JSON lines; what it holds already stays and is not written again.")],
+    file: Annotated[
+        Path, typer.Argument(help="JSON lines; preferences that it holds stay, and are not written again.")
+    ],
     role: OptionalRole = None,
     source: Annotated[Source | None, typer.Option(help="Only this source.")] = None,
     as_json: AsJson = False,
@@ -151,7 +153,7 @@ class BadLine:
 
 @dataclass
 class AddReport:
-    """What became of the records that were given."""
+    """The fate of the records."""
 
     records: int = 0
     done: Published = field(default_factory=Published)
@@ -160,7 +162,7 @@ class AddReport:
 
 @asynccontextmanager
 async def outlet(endpoints: Endpoints, dry_run: bool) -> AsyncGenerator[Sink]:
-    """Where preferences go; in a dry run they are checked and go nowhere."""
+    """The sink of preferences; that of a dry run checks them only."""
     if dry_run:
         yield CheckOnly()
         return
@@ -184,27 +186,23 @@ async def derive_pairs(endpoints: Endpoints, options: DeriveOptions, bar: Bar) -
 async def add_records(endpoints: Endpoints, records: Numbered, role: str | None, dry_run: bool) -> AddReport:
     """Publish the good ones among numbered records, redacted."""
     async with warehouse_of(settings_of(endpoints)) as warehouse, outlet(endpoints, dry_run) as sink:
-        return await _add(sink, StoredPreferences(warehouse), records, role)
-
-
-async def _add(sink: Sink, stored: Known, records: Numbered, role: str | None) -> AddReport:
-    report, good = AddReport(), dict[str, Preference]()
-    lines: dict[str, int] = {}
-    for number, record in records:
-        report.records += 1
-        try:
-            if isinstance(record, Rejected):
-                raise record
-            preference, _ = redact_message(Redactor(), preference_of(record, role))
-        except Rejected as error:
-            report.bad.append(BadLine(number, str(error)))
-            continue
-        lines.setdefault(preference.preference_id, number)
-        good.setdefault(preference.preference_id, preference)
-    await publish(sink, stored, list(good.values()), report.done)
-    report.bad += [BadLine(lines[one.preference_id], one.reason) for one in report.done.refused]
-    report.bad.sort(key=lambda bad: bad.line)
-    return report
+        report, good = AddReport(), dict[str, Preference]()
+        lines: dict[str, int] = {}
+        for number, record in records:
+            report.records += 1
+            try:
+                if isinstance(record, Rejected):
+                    raise record
+                preference, _ = redact_message(Redactor(), preference_of(record, role))
+            except Rejected as error:
+                report.bad.append(BadLine(number, str(error)))
+                continue
+            lines.setdefault(preference.preference_id, number)
+            good.setdefault(preference.preference_id, preference)
+        await publish(sink, StoredPreferences(warehouse), list(good.values()), report.done)
+        report.bad += [BadLine(lines[one.preference_id], one.reason) for one in report.done.refused]
+        report.bad.sort(key=lambda bad: bad.line)
+        return report
 
 
 def given(
@@ -220,7 +218,7 @@ def given(
 
 
 def records_of(file: Path) -> Numbered:
-    """The records of a file with their line numbers; an unreadable one is the error that says so."""
+    """The records of a file with their line numbers; an error stands for one that cannot be read."""
     for line in read_lines(file):
         yield line.number, line.record if line.problem is None else Rejected(line.problem)
 
@@ -231,15 +229,15 @@ def record_of_input() -> object:
 
 
 async def newest(endpoints: Endpoints, selection: Selection, limit: int) -> tuple[list[Kept], list[Count]]:
-    """The newest preferences, and how many there are from whom."""
+    """The newest preferences, and their counts by source and rater."""
     async with warehouse_of(settings_of(endpoints)) as warehouse:
         stored = StoredPreferences(warehouse)
         return await stored.newest(selection, limit), await stored.counts(selection)
 
 
 async def append_new(endpoints: Endpoints, selection: Selection, file: Path, bar: Bar) -> tuple[int, int]:
-    """Append what the file does not hold yet; returns how many were added, and how many it held."""
-    known = _ids_in(file)
+    """Append preferences that the file lacks; returns how many were added, and how many it held."""
+    known = ids_in(file)
     added = present = 0
     async with warehouse_of(settings_of(endpoints)) as warehouse:
         stored = StoredPreferences(warehouse)
@@ -256,7 +254,8 @@ async def append_new(endpoints: Endpoints, selection: Selection, file: Path, bar
     return added, present
 
 
-def _ids_in(file: Path) -> set[str]:
+def ids_in(file: Path) -> set[str]:
+    """The ids of the preferences that a file holds; none if it does not exist."""
     if not file.exists():
         return set()
     records: list[Any] = [line.record for line in read_lines(file)]
@@ -278,7 +277,7 @@ def show_derivation(report: DerivationReport, dry_run: bool) -> None:
 
 
 def show_added(report: AddReport, dry_run: bool) -> None:
-    """What was left out, then one line of counts."""
+    """The lines that were left out, then one line of counts."""
     for bad in report.bad:
         console.print(f"line {bad.line}: {bad.reason}", markup=False)
     verb = "would be published" if dry_run else "published"
@@ -299,7 +298,8 @@ def show_newest(kept: Sequence[Kept], counts: Sequence[Count]) -> None:
     print_table(columns, rows, "no preferences yet")
     if counts:
         console.print()
-        print_table(("role", "source", "rater", "preferences"), [_row(count) for count in counts], "")
+        shown = [(count.role, count.source, count.rater, count.number) for count in counts]
+        print_table(("role", "source", "rater", "preferences"), shown, "")
 
 
 def document(kept: Sequence[Kept], counts: Sequence[Count]) -> dict[str, object]:
@@ -311,16 +311,11 @@ def document(kept: Sequence[Kept], counts: Sequence[Count]) -> dict[str, object]
 
 
 def brief(answer: str | list[JsonObject]) -> str:
-    """The last thing that an answer says, on one line."""
-    text = answer if isinstance(answer, str) else _last_words(answer)
+    """The last text of an answer, on one line."""
+    if isinstance(answer, str):
+        text = answer
+    else:
+        texts = [text_of(message.get("content")) for message in answer if message.get("role") == "assistant"]
+        text = next((text for text in reversed(texts) if text.strip()), "(tool calls)")
     line = " ".join(text.split())
     return line if len(line) <= SHOWN else f"{line[: SHOWN - 1]}…"
-
-
-def _last_words(messages: Sequence[JsonObject]) -> str:
-    texts = [text_of(message.get("content")) for message in messages if message.get("role") == "assistant"]
-    return next((text for text in reversed(texts) if text.strip()), "(tool calls)")
-
-
-def _row(count: Count) -> tuple[str, str, str | None, int]:
-    return count.role, count.source, count.rater, count.number

@@ -1,9 +1,9 @@
-"""`ratchet rollout`: look at a canary, and steer it. Every act is written down with its actor and reason."""
+"""`ratchet rollout`: look at a canary, and steer it. The audit log keeps every act with its actor and reason."""
 
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,11 +21,11 @@ from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(no_args_is_help=True)
 
-Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept in the audit log.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; the audit log keeps it.")]
 Actor = Annotated[str | None, typer.Option("--actor", help="Who; your user name when absent.")]
 Strategy = Annotated[
     Literal["canary", "blue_green", "immediate", "auto"] | None,
-    typer.Option(help="How it takes over; what the deployer is set to when absent."),
+    typer.Option(help="How it takes over; by default the deployer's setting."),
 ]
 Version = Annotated[int, typer.Argument(min=1, help="The policy version to roll out.")]
 
@@ -34,7 +34,7 @@ Version = Annotated[int, typer.Argument(min=1, help="The policy version to roll 
 def status(
     role: OptionalRoleArgument = None, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY
 ) -> None:
-    """Show where rollouts stand: stage, weight, evidence."""
+    """Show the state of rollouts: stage, weight, evidence."""
     endpoints = locate(directory)
     if role is not None:
         rollout = read(endpoints, role)
@@ -64,7 +64,7 @@ def start(
 
 
 def _steered_by(name: str, reason_by_default: str, about: str, *, verb: str | None = None) -> None:
-    """Add a command that gives an order about a role's rollout; they have the same options."""
+    """Add a command that gives an order about a role's rollout; all of them have the same options."""
 
     def steer(
         role: RoleArgument,
@@ -95,13 +95,8 @@ def promote(
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Make the canary the stable policy now."""
-    _act(
-        directory,
-        f"{role}/promote",
-        _order(actor, reason, **({"override": True} if override else {})),
-        dry_run,
-        as_json,
-    )
+    order = _order(actor, reason, **({"override": True} if override else {}))
+    _act(directory, f"{role}/promote", order, dry_run, as_json)
 
 
 _steered_by("rollback", "rolled back by hand", "End a canary at once, or withdraw a candidate that waits.")
@@ -113,7 +108,7 @@ _steered_by("abort", "rolled back by hand", "The older name of `rollback`.", ver
 
 @app.command()
 def audit(role: RoleArgument, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Hold a role's log of decisions against its hash chain; exit 1 when somebody changed it."""
+    """Check a role's log of decisions by its hash chain; exit code 1: it was changed."""
     log = get(locate(directory), "deployer", f"/v1/rollouts/{segment(role)}/audit", AuditOut)
     print_answer(log, as_json, lambda: show_audit(log))
     raise typer.Exit(ExitCode.DONE if log.whole else ExitCode.FAILED)
@@ -124,7 +119,7 @@ def _order(actor: str | None, reason: str, **chosen: object) -> dict[str, object
 
 
 def _act(directory: Path, order: str, body: dict[str, object], dry_run: bool, as_json: bool) -> None:
-    """Send the order, or have it checked and show it."""
+    """Send the order; in a dry run only have it checked, and show it."""
     endpoints = locate(directory)
     done = act(endpoints, order, {**body, "dry_run": True} if dry_run else body)
     if dry_run:
@@ -143,41 +138,55 @@ def read(endpoints: Endpoints, role: str) -> RolloutOut:
 
 
 def act(endpoints: Endpoints, order: str, body: Mapping[str, object]) -> RolloutOut:
-    """Send `<role>/<verb>`; the rollout as it is then, with `dry_run` in the body as it would be.
+    """Send `<role>/<verb>`; returns the rollout after it, with `dry_run` in the body as it would be then.
 
     Raises `NotFound`, or `Rejected` in the wrong state.
     """
     try:
         return post(endpoints, "deployer", f"/v1/rollouts/{order}", RolloutOut, body)
-    except NotFound:
-        _require_object(endpoints, order, body)
+    except NotFound:  # the deployer knows only roles with a policy: say what the order lacks
+        role, _, verb = order.partition("/")
+        require_role(endpoints, role)
+        if verb not in ("start", "revert"):
+            read(endpoints, role)
+        elif verb == "start" and body["version"] not in [one.version for one in read_role(endpoints, role).policies]:
+            raise NotFound(f"{role} has no policy of version {body['version']}") from None
         raise
-
-
-def _require_object(endpoints: Endpoints, order: str, body: Mapping[str, object]) -> None:
-    """The deployer knows only roles with a policy: say what an order lacks. Raises `NotFound`."""
-    role, _, verb = order.partition("/")
-    require_role(endpoints, role)
-    if verb not in ("start", "revert"):
-        read(endpoints, role)
-    elif verb == "start" and body["version"] not in [one.version for one in read_role(endpoints, role).policies]:
-        raise NotFound(f"{role} has no policy of version {body['version']}")
 
 
 def show(rollouts: Sequence[RolloutOut]) -> None:
     """One line for each."""
     columns = ("role", "state", "candidate", "compared with", "stage", "weight", "reason")
-    print_table(columns, [_row(rollout) for rollout in rollouts], "no rollouts yet")
+    rows = [
+        (
+            one.role,
+            one.state,
+            one.candidate.name,
+            one.stable.name if one.stable else None,
+            one.stage if one.weight > 0 else None,
+            one.weight if one.weight > 0 else None,
+            one.fault or one.reason,
+        )
+        for one in rollouts
+    ]
+    print_table(columns, rows, "no rollouts yet")
 
 
 def show_one(rollout: RolloutOut) -> None:
     """A rollout with its evidence."""
     show([rollout])
-    for line in _expectations(rollout):
-        console.print(line, markup=False)
+    if (expected := rollout.forecast) is not None:
+        stages = ", ".join(f"{days:g}" for days in expected.expected_days_by_stage)
+        days, rate = f"{expected.expected_days:g} days", f"{expected.trajectories_per_day:g} trajectories a day"
+        console.print(f"expected: {days} for a policy equal to stable, at {rate} ({stages} by stage)", markup=False)
+    if (horizon := rollout.horizon) is not None:
+        basis = f"an outcome that has not come after {horizon.seconds:g} s is missing ({horizon.basis})"
+        console.print(f"horizon: {basis}", markup=False)
+    if rollout.parked:
+        console.print(f"the queue is parked: `ratchet rollout resume {rollout.role}` lets it go on", markup=False)
     _section(("gate", "outcome", "reason"), [(one.gate, one.outcome, one.reason) for one in rollout.gates])
     arms = (("stable", rollout.arms.stable), ("canary", rollout.arms.canary))
-    _section(("arm", *ArmOut.__struct_fields__), [(name, *msgspec.structs.astuple(arm)) for name, arm in arms])
+    _section(("arm", *ArmOut.__struct_encode_fields__), [(name, *msgspec.structs.astuple(arm)) for name, arm in arms])
     evidence = [(test, name, value) for test, values in rollout.e_values.items() for name, value in values.items()]
     _section(("test", "metric", "e-value"), evidence)
     console.print(f"thresholds: {', '.join(f'{name} {value:g}' for name, value in rollout.thresholds.items())}")
@@ -185,41 +194,14 @@ def show_one(rollout: RolloutOut) -> None:
         console.print(f"waiting for {reason}", markup=False)
 
 
-def _expectations(rollout: RolloutOut) -> Iterator[str]:
-    """How long it will take, for how long outcomes are waited for, and what waits behind it."""
-    if (expected := rollout.forecast) is not None:
-        stages = ", ".join(f"{days:g}" for days in expected.expected_days_by_stage)
-        total, rate = expected.expected_days, expected.trajectories_per_day
-        yield (
-            f"expected: {total:g} days for a policy equal to stable, at {rate:g} trajectories a day ({stages} by stage)"
-        )
-    if (horizon := rollout.horizon) is not None:
-        yield f"horizon: an outcome that has not come after {horizon.seconds:g} s is missing ({horizon.basis})"
-    if rollout.parked:
-        yield f"the queue is parked: `ratchet rollout resume {rollout.role}` lets it go on"
-
-
 def show_audit(log: AuditOut) -> None:
-    """Whether the log is whole; the first break, when it is not."""
+    """Whether the log is whole, else its first break."""
     since = f" since {log.since:%Y-%m-%d %H:%M:%S %Z}" if log.since else ""
     older = "" if log.complete else "; older ones have left the stream"
     counted = f"{log.decisions} decisions about {log.role}{since}{older}"
     console.print(f"{counted}: {'the log is whole' if log.whole else log.problem}", markup=False)
     if not log.whole and log.first_break is not None:
         print_facts(msgspec.to_builtins(log.first_break))
-
-
-def _row(rollout: RolloutOut) -> tuple[object, ...]:
-    has_traffic = rollout.weight > 0
-    return (
-        rollout.role,
-        rollout.state,
-        rollout.candidate.name,
-        rollout.stable.name if rollout.stable else None,
-        rollout.stage if has_traffic else None,
-        rollout.weight if has_traffic else None,
-        rollout.fault or rollout.reason,
-    )
 
 
 def _section(columns: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> None:

@@ -1,4 +1,4 @@
-"""`ratchet up`, `ratchet down` and `ratchet env`: the local stack, and the way to it for other programs."""
+"""`ratchet up`, `ratchet down` and `ratchet env`: the local stack, and its addresses for other programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ app = typer.Typer()
 
 POLL_S = 0.2
 SLACK_S = 10.0
-"""What a stop may take beyond the members' own deadlines."""
+"""How much longer than the members' own deadlines a stop may take."""
 
 
 @app.command()
@@ -65,7 +65,7 @@ def up(
 
 @app.command()
 def down(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
-    """Stop a stack, wherever it was started, and what a killed supervisor has left. Exit code 4: there is none."""
+    """Stop a stack, wherever it was started, and the rest of one that was killed. Exit code 4: no stack runs."""
     stop_stack(directory, as_json)
 
 
@@ -83,7 +83,7 @@ def env(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> No
 
 
 def show_plan(settings: StackSettings, as_json: bool) -> None:
-    """What `up` would start. Raises what it would refuse with."""
+    """Show the members that `up` would start. Raises the errors of `up`."""
     programs = _checked(settings)
     if as_json:
         members = {one.name: {"url": one.url, "command": one.command} for one in programs}
@@ -94,37 +94,55 @@ def show_plan(settings: StackSettings, as_json: bool) -> None:
 
 
 def start_background(settings: StackSettings, as_json: bool) -> None:
-    """Start a supervisor of its own; return when every member is ready, or when it has given up."""
+    """Start a supervisor in the background; return when every member is ready. Raises `Unavailable` when it ends."""
     directory, members = settings.directory, _checked(settings)
     log = directory / "logs" / "up.log"
     log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "ratchet.cli", "up", "--dir", str(directory)]
+    command += [part for name, port in settings.ports.items() for part in ("--port", f"{name}={port}")]
+    command += ["--free-ports"] if settings.free_ports else []
+    command += ["--only", ",".join(settings.only)] if settings.only else []
     with log.open("ab") as output:  # a refused second start must not cut off the first one's log
-        begin = output.tell()
+        begin = output.seek(0, os.SEEK_END)
         supervisor = subprocess.Popen(  # noqa: S603 - our own command
-            _command(settings),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     with progress("starting", quiet=as_json) as bar:
-        while (record := _own_record(directory, supervisor.pid)) is None or not record.ready:
+        while (record := read_record(directory)) is None or record.pid != supervisor.pid or not record.ready:
             if supervisor.poll() is not None:
-                raise Unavailable(_last_words(log, begin))
-            states = [one.state for one in record.services.values()] if record is not None else []
+                raise Unavailable(_last_error(log, begin))
+            is_ours = record is not None and record.pid == supervisor.pid
+            states = [one.state for one in record.services.values()] if record is not None and is_ours else []
             bar(states.count("ready"), len(members), f"{states.count('ready')} of {len(members)} ready")
             time.sleep(POLL_S)
-    _say_started(settings, record, as_json)
+    if as_json:
+        print_json(started_document(directory, record))
+        return
+    for name, member in record.services.items():
+        console.print(f"{name:22} {member.state:10} {member.url}")
+    down = follow_up("down", directory=directory)
+    running = f"running in the background (pid {record.pid})"
+    console.print(f"{running}; `{down}` stops it, logs in {directory / 'logs'}", markup=False)
 
 
 def stop_stack(directory: Path, as_json: bool) -> None:
-    """Stop the stack of `directory`, also what a killed supervisor has left behind. Raises `NoStack`."""
+    """Stop the stack of `directory`, also the processes that a killed supervisor has left. Raises `NoStack`."""
     record = read_record(directory)
     if record is None:
         raise NoStack(f"no stack runs in {directory}: there is nothing to stop")
     orphans: list[str] | None = None
     if is_running(record.pid, record.started_at):
-        _stop_supervisor(record)
+        os.kill(record.pid, signal.SIGTERM)
+        stop_s = record.stop_s + SLACK_S
+        until = time.monotonic() + stop_s
+        while is_running(record.pid, record.started_at):
+            if time.monotonic() > until:
+                raise RatchetError(f"the stack (pid {record.pid}) has not stopped after {stop_s:g} s")
+            time.sleep(POLL_S)
     else:
         orphans = end_orphans(record)
         remove_record(directory)
@@ -136,18 +154,8 @@ def stop_stack(directory: Path, as_json: bool) -> None:
         console.print(f"the supervisor was gone; ended {', '.join(orphans) or 'nothing'}")
 
 
-def _stop_supervisor(record: StackRecord) -> None:
-    os.kill(record.pid, signal.SIGTERM)
-    stop_s = record.stop_s + SLACK_S
-    until = time.monotonic() + stop_s
-    while is_running(record.pid, record.started_at):
-        if time.monotonic() > until:
-            raise RatchetError(f"the stack (pid {record.pid}) has not stopped after {stop_s:g} s")
-        time.sleep(POLL_S)
-
-
 def _checked(settings: StackSettings) -> tuple[Program, ...]:
-    """What will be started. Raises what the supervisor would refuse with, before anything is made."""
+    """The members to start. Raises the errors of the supervisor, before anything is made."""
     from ratchet.local_stack.preflight import planned  # noqa: PLC0415 - `down` and `env` plan nothing
 
     record = read_record(settings.directory)
@@ -156,38 +164,14 @@ def _checked(settings: StackSettings) -> tuple[Program, ...]:
     return planned(settings).programs
 
 
-def _say_started(settings: StackSettings, record: StackRecord, as_json: bool) -> None:
-    if as_json:
-        print_json(started_document(settings.directory, record))
-        return
-    for name, member in record.services.items():
-        console.print(f"{name:22} {member.state:10} {member.url}")
-    down = follow_up("down", directory=settings.directory)
-    logs = settings.directory / "logs"
-    console.print(f"running in the background (pid {record.pid}); `{down}` stops it, logs in {logs}", markup=False)
-
-
 def started_document(directory: Path, record: StackRecord) -> dict[str, object]:
-    """What `up --json` says once everything is ready."""
+    """The document of `up --json` once everything is ready."""
     services = {name: {"state": member.state, "url": member.url} for name, member in record.services.items()}
     return {"directory": str(directory), "pid": record.pid, "services": services}
 
 
-def _command(settings: StackSettings) -> list[str]:
-    command = [sys.executable, "-m", "ratchet.cli", "up", "--dir", str(settings.directory)]
-    command += [part for name, port in settings.ports.items() for part in ("--port", f"{name}={port}")]
-    command += ["--free-ports"] if settings.free_ports else []
-    command += ["--only", ",".join(settings.only)] if settings.only else []
-    return command
-
-
-def _own_record(directory: Path, pid: int) -> StackRecord | None:
-    record = read_record(directory)
-    return record if record is not None and record.pid == pid else None
-
-
-def _last_words(log: Path, begin: int) -> str:
-    """What the supervisor that writes from `begin` said last, without the command's name that it stands behind."""
+def _last_error(log: Path, begin: int) -> str:
+    """The last error in the log of the supervisor that writes from `begin`, without the command's name before it."""
     lines = log_tail(log, lines=30, begin=begin)
     first = next((place for place, line in enumerate(lines) if line.startswith("ratchet: ")), max(0, len(lines) - 1))
     return "\n".join(lines[first:]).removeprefix("ratchet: ") or f"the stack ended during start; see {log}"

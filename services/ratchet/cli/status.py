@@ -1,12 +1,10 @@
-"""`ratchet status`: what runs, what is stored, what trains and what serves, with the reason of everything amiss."""
+"""`ratchet status`: services, stored rows, streams, jobs and serving policies, and the reason of every fault."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -59,13 +57,13 @@ class ServiceStatus(msgspec.Struct, kw_only=True):
     restarts: int
     reason: str | None
     health_url: str | None = None
-    """Where /healthz, /readyz and /metrics are; null for the servers."""
+    """Base of /healthz, /readyz and /metrics; null for the servers."""
     notes: dict[str, str] = {}
-    """What is wrong and does not keep it from its work, such as events that a gateway could not keep."""
+    """Faults that do not keep it from its work, such as events that a gateway could not keep."""
 
 
 class ConsumerStatus(msgspec.Struct, kw_only=True):
-    """How far a durable consumer is behind its stream."""
+    """A durable consumer's distance to the end of its stream."""
 
     lag: int
     unacknowledged: int
@@ -73,7 +71,7 @@ class ConsumerStatus(msgspec.Struct, kw_only=True):
 
 
 class StreamStatus(msgspec.Struct, kw_only=True):
-    """How much a stream holds, and who reads it."""
+    """The size of a stream, and its consumers."""
 
     messages: int
     bytes: int
@@ -92,7 +90,7 @@ class JobStatus(msgspec.Struct, kw_only=True):
 
 
 class RoleStatus(msgspec.Struct, kw_only=True):
-    """What serves a role."""
+    """The policies that serve a role."""
 
     stable: str | None
     canary: str | None
@@ -100,7 +98,7 @@ class RoleStatus(msgspec.Struct, kw_only=True):
 
 
 class LedgerStatus(msgspec.Struct, kw_only=True):
-    """What became of a stream's messages at one consumer; `missing` and `absent` are 0 when it balances."""
+    """The fate of a stream's messages at one consumer; `missing` and `absent` are 0 when the ledger balances."""
 
     stream: str
     consumer: str
@@ -117,7 +115,7 @@ class LedgerStatus(msgspec.Struct, kw_only=True):
 
 
 class StatusReport(msgspec.Struct, kw_only=True):
-    """Everything; `errors` says which parts could not be read, and why."""
+    """The whole report; `errors` names the parts that could not be read, and why."""
 
     running: bool
     directory: str
@@ -134,7 +132,7 @@ class StatusReport(msgspec.Struct, kw_only=True):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Whether all is well, something is not, or nothing answers at all."""
+        """Done, partly if anything is not ready, or no stack if nothing answers at all."""
         if not self.running and len(self.errors) > 1:
             return ExitCode.NO_STACK
         amiss = self.errors or any(one.state != "ready" for one in self.services.values())
@@ -148,44 +146,34 @@ async def collect(endpoints: Endpoints) -> StatusReport:
         running=record is not None,
         directory=str(endpoints.directory),
         pid=record.pid if record else None,
-        services=await _services(record.services if record else {}),
+        services={},
     )
     if record is not None:
-        _disk_part(report, endpoints.directory)
+        statuses = await asyncio.gather(*map(_service, record.services.values()))
+        report.services = dict(zip(record.services, statuses, strict=True))
+        try:
+            report.disk_free_bytes = free_bytes(endpoints.directory)
+            if missing := shortage(report.disk_free_bytes, LOW_BYTES, endpoints.directory):
+                report.errors["disk"] = f"{missing}: the servers refuse to write, or soon will"
+        except OSError as error:
+            report.errors["disk"] = str(error)
     parts = {"clickhouse": _warehouse_part, "nats": _bus_part}
-    asked = [name for name in parts if record is None or name in record.services]
-    await asyncio.gather(*(_part(report, name, partial(parts[name], settings_of(endpoints), report)) for name in asked))
+
+    async def read(name: str) -> None:
+        try:
+            async with asyncio.timeout(PART_S):
+                await parts[name](settings_of(endpoints), report)
+        except TimeoutError:
+            report.errors[name] = f"no answer within {PART_S:g} s"
+        except RatchetError as error:
+            report.errors[name] = str(error)
+
+    await asyncio.gather(*(read(name) for name in parts if record is None or name in record.services))
     return report
 
 
-async def _part(report: StatusReport, name: str, work: Callable[[], Awaitable[None]]) -> None:
-    try:
-        async with asyncio.timeout(PART_S):
-            await work()
-    except TimeoutError:
-        report.errors[name] = f"no answer within {PART_S:g} s"
-    except RatchetError as error:
-        report.errors[name] = str(error)
-
-
-def _disk_part(report: StatusReport, directory: Path) -> None:
-    try:
-        report.disk_free_bytes = free_bytes(directory)
-    except OSError as error:
-        report.errors["disk"] = str(error)
-        return
-    missing = shortage(report.disk_free_bytes, LOW_BYTES, directory)
-    if missing is not None:
-        report.errors["disk"] = f"{missing}: the servers refuse to write, or soon will"
-
-
-async def _services(members: Mapping[str, MemberRecord]) -> dict[str, ServiceStatus]:
-    statuses = await asyncio.gather(*(_service(member) for member in members.values()))
-    return dict(zip(members, statuses, strict=True))
-
-
 async def _service(member: MemberRecord) -> ServiceStatus:
-    """Services are asked now; a server is as the supervisor last saw it."""
+    """A service answers for itself; a server's state is the one that the supervisor saw last."""
     state, reason, health_url, notes = member.state, member.reason, None, dict[str, str]()
     if member.health_port is not None:
         health_url = f"http://127.0.0.1:{member.health_port}"
@@ -218,8 +206,24 @@ async def _bus_part(settings: SharedSettings, report: StatusReport) -> None:
         await asyncio.gather(*(_stream(bus, name, report) for name in bus.contracts.streams))
         jobs = (await _values(bus, JOBS, Job)).values()
         newest_first = sorted(jobs, key=lambda one: (one.created_at, one.training_job_id), reverse=True)
-        report.jobs = [_job(job) for job in newest_first]
-        report.roles = {role: _role(route) for role, route in sorted((await _values(bus, POLICIES, Route)).items())}
+        report.jobs = [
+            JobStatus(
+                training_job_id=job.training_job_id,
+                role=job.role,
+                algorithm=job.algorithm,
+                state=job.state,
+                percent=job.progress.percent_complete if job.progress else None,
+                error=job.error.message if job.error else None,
+            )
+            for job in newest_first
+        ]
+        for role, route in sorted((await _values(bus, POLICIES, Route)).items()):
+            canary = route.canary
+            report.roles[role] = RoleStatus(
+                stable=route.stable.name if route.stable else None,
+                canary=canary.policy.name if canary else None,
+                weight=canary.schedule[-1].weight if canary and canary.schedule else None,
+            )
 
 
 async def _stream(bus: Bus, name: str, report: StatusReport) -> None:
@@ -239,50 +243,37 @@ async def _stream(bus: Bus, name: str, report: StatusReport) -> None:
 
 
 async def _values(bus: Bus, bucket: str, kind: type[T]) -> dict[str, T]:
-    """The values of a bucket; keys with a dot hold something else (`<role>.<version>`)."""
+    """The values of a bucket; keys with a dot (`<role>.<version>`) hold values of another kind."""
     store = bus.bucket(bucket, kind)
     keys = [key for key in await store.keys() if "." not in key]
     entries = await asyncio.gather(*(store.get(key) for key in keys))
     return {key: entry.value for key, entry in zip(keys, entries, strict=True) if entry is not None}
 
 
-def _job(job: Job) -> JobStatus:
-    return JobStatus(
-        training_job_id=job.training_job_id,
-        role=job.role,
-        algorithm=job.algorithm,
-        state=job.state,
-        percent=job.progress.percent_complete if job.progress else None,
-        error=job.error.message if job.error else None,
-    )
-
-
-def _role(route: Route) -> RoleStatus:
-    canary = route.canary
-    return RoleStatus(
-        stable=route.stable.name if route.stable else None,
-        canary=canary.policy.name if canary else None,
-        weight=canary.schedule[-1].weight if canary and canary.schedule else None,
-    )
-
-
 def show(report: StatusReport) -> None:
-    """Print every part that has something in it."""
+    """Print every part that is not empty."""
     if report.running:
         room = f", {report.disk_free_bytes / 1e9:.1f} GB free" if report.disk_free_bytes is not None else ""
         console.print(f"stack in {report.directory}, supervisor pid {report.pid}{room}")
     else:
-        console.print(f"no stack runs in {report.directory}; this is what the environment's addresses lead to")
+        console.print(
+            f"no stack runs in {report.directory}; this is the system that the environment's addresses lead to"
+        )
     services = [(name, one.state, one.url, one.restarts or None, one.reason) for name, one in report.services.items()]
     _section(("service", "state", "url", "restarts", "reason"), services)
-    notes = [(name, what, note) for name, one in report.services.items() for what, note in one.notes.items()]
+    notes = [(name, check, note) for name, one in report.services.items() for check, note in one.notes.items()]
     _section(("service", "notes", ""), notes)
     _section(("stored rows", ""), list(report.rows.items()))
-    _section(("stream", "messages", "MB", "consumer", "lag", "unacked"), _streams(report))
-    _section(
-        ("ledger of", "watermark", "stored", "dead", "duplicate", "lost", "missing", "absent"),
-        [_account(one) for one in report.ledger],
-    )
+    rows: list[tuple[object, ...]] = []
+    for name, stream in sorted(report.streams.items()):
+        head: tuple[object, ...] = (name, stream.messages, stream.bytes / 1e6)
+        consumers = [(durable, one.lag, one.unacknowledged) for durable, one in stream.consumers.items()]
+        for consumer in consumers or [("-", "", "")]:
+            rows.append((*head, *consumer))
+            head = ("", "", "")
+    _section(("stream", "messages", "MB", "consumer", "lag", "unacked"), rows)
+    counts = ("watermark", "stored", "dead", "duplicate", "lost", "missing", "absent")
+    _section(("ledger of", *counts), [(one.stream, *(getattr(one, name) for name in counts)) for one in report.ledger])
     _section(
         ("role", "stable", "canary", "weight"), [(n, r.stable, r.canary, r.weight) for n, r in report.roles.items()]
     )
@@ -291,22 +282,7 @@ def show(report: StatusReport) -> None:
     _section(("cannot read", "because"), list(report.errors.items()))
 
 
-def _account(one: LedgerStatus) -> tuple[object, ...]:
-    return one.stream, one.watermark, one.stored, one.dead, one.duplicate, one.lost, one.missing, one.absent
-
-
 def _section(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     if rows:
         console.print()
         print_table(columns, rows, "")
-
-
-def _streams(report: StatusReport) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    for name, stream in sorted(report.streams.items()):
-        head: tuple[object, ...] = (name, stream.messages, stream.bytes / 1e6)
-        consumers = [(durable, one.lag, one.unacknowledged) for durable, one in stream.consumers.items()]
-        for consumer in consumers or [("-", "", "")]:
-            rows.append((*head, *consumer))
-            head = ("", "", "")
-    return rows

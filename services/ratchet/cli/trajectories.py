@@ -1,12 +1,14 @@
-"""`ratchet trajectories`: what agents did, and what it was worth."""
+"""`ratchet trajectories`: the runs of agents, and their rewards."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import typer
 
 from ratchet.cli.api import require_role
@@ -21,7 +23,7 @@ from ratchet.service.discovery import DEFAULT_DIRECTORY
 from ratchet.stores.history import latest_rewards
 
 if TYPE_CHECKING:
-    from ratchet.stores.warehouse import Row, Warehouse
+    from ratchet.stores.warehouse import Warehouse
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -63,14 +65,14 @@ def show(
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """One trajectory: what was said, how it ended, every revision of its reward, and what people said."""
+    """One trajectory: its messages, its outcome, every revision of its reward, and the feedback on it."""
     whole = asyncio.run(read(locate(directory), trajectory_id))
     print_answer(whole, as_json, lambda: show_one(whole, full=full))
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A trajectory and all that is known about it."""
+    """A trajectory with its rewards and feedback."""
 
     trajectory: Trajectory
     rewards: list[Reward]
@@ -78,14 +80,35 @@ class Whole:
     feedback: list[Feedback]
 
 
-async def newest(endpoints: Endpoints, role: str | None, outcome: str | None, limit: int) -> list[Row]:
-    """The newest trajectories; `reward` is null for one that has none yet."""
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """A trajectory in one line."""
+
+    trajectory_id: str
+    role: str
+    agent_id: str
+    task_id: str
+    source: str
+    turns: int
+    outcome: str | None
+    ended_at: datetime
+    reward: float | None
+    """Null: it has none yet, or no component of it applies."""
+    revision: int | None
+
+
+async def newest(endpoints: Endpoints, role: str | None, outcome: str | None, limit: int) -> list[Listed]:
+    """The newest trajectories, each with its newest reward."""
     async with warehouse_of(settings_of(endpoints)) as warehouse:
-        asked = {"role": role or "", "outcome": outcome or "", "limit": limit}
-        rows = await warehouse.rows(_NEWEST, asked)
+        rows = await warehouse.rows(_NEWEST, {"role": role or "", "outcome": outcome or "", "limit": limit})
         ids = [row["trajectory_id"] for row in rows]
         rewards = {(row["role"], row["trajectory_id"]): row for row in await warehouse.rows(_REWARDS, {"ids": ids})}
-    return [row | _worth(rewards.get((row["role"], row["trajectory_id"]))) for row in rows]
+    listed: list[Listed] = []
+    for row in rows:
+        reward = rewards.get((row["role"], row["trajectory_id"])) or {}
+        # Confidence 0: no component applied, so the total rewards nothing.
+        value = reward["total"] if reward.get("confidence") else None
+        listed.append(Listed(**row, reward=value, revision=reward.get("revision")))
+    return listed
 
 
 async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
@@ -93,7 +116,13 @@ async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
     async with warehouse_of(settings_of(endpoints)) as warehouse:
         stored = await _bodies(warehouse, "trajectories", "sequence", trajectory_id)
         if not stored:
-            raise NotFound(await _absence(warehouse, trajectory_id))
+            (count,) = await warehouse.rows(
+                "SELECT uniqExact(event_id) AS turns FROM turns WHERE trajectory_id = {id:String}",
+                {"id": trajectory_id},
+            )
+            if count["turns"]:
+                raise NotFound(f"trajectory {trajectory_id} has {count['turns']} turns and has not ended yet")
+            raise NotFound(f"no trajectory {trajectory_id} is stored")
         rewards = await _bodies(warehouse, "rewards", "at, revision", trajectory_id)
         feedback = await _bodies(warehouse, "feedback", "at", trajectory_id)
     return Whole(
@@ -114,11 +143,24 @@ async def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
     return sorted(row["role"] for row in rows)
 
 
-def show_list(stored: Sequence[Row], empty: str) -> None:
-    """A table, newest first; `empty` stands for none."""
+def show_list(stored: Sequence[Listed], empty: str) -> None:
+    """A table, newest first; `empty` stands for no rows."""
     columns = ("trajectory", "role", "agent", "source", "turns", "outcome", "reward", "rev", "ended", "task")
-    names = ("trajectory_id", "role", "agent_id", "source", "turns", "outcome", "reward", "revision", "ended_at")
-    rows = [tuple(row[name] for name in (*names, "task_id")) for row in stored]
+    rows = [
+        (
+            one.trajectory_id,
+            one.role,
+            one.agent_id,
+            one.source,
+            one.turns,
+            one.outcome,
+            one.reward,
+            one.revision,
+            one.ended_at,
+            one.task_id,
+        )
+        for one in stored
+    ]
     print_table(columns, rows, empty)
 
 
@@ -128,7 +170,9 @@ def show_one(whole: Whole, *, full: bool = False) -> None:
     print_facts(_facts(trajectory))
     console.print()
     for message in chat_messages(trajectory):
-        text = _text(message)
+        calls = [one.get("function", one) for one in message.get("tool_calls") or []]
+        called = [f"{call.get('name')}({call.get('arguments', '')})" for call in calls]
+        text = " ".join(part for part in (text_of(message.get("content")), *called) if part)
         shortened = len(text) > LONG and not full
         console.print(f"{message['role']}:", cut(text) if shortened else text, markup=False)
         if shortened:
@@ -140,17 +184,16 @@ def show_one(whole: Whole, *, full: bool = False) -> None:
         for name, part in one.reward_components.items()
         if part.applicable
     ]
-    print_table(("revision", "component", "score", "weight", "total", "because"), rows=rewards, empty=_worthless(whole))
+    empty = (
+        "rewarded, but no component applies: no outcome and no feedback was reported"
+        if whole.rewards
+        else "no reward yet"
+    )
+    print_table(("revision", "component", "score", "weight", "total", "because"), rewards, empty)
     if whole.feedback:
         console.print()
         opinions = [(one.at, one.kind, one.value, one.rater, one.source) for one in whole.feedback]
         print_table(("at", "feedback", "value", "rater", "source"), opinions, "")
-
-
-def _worthless(whole: Whole) -> str:
-    if not whole.rewards:
-        return "no reward yet"
-    return "rewarded, but no component applies: nobody said how it ended, or what they think of it"
 
 
 def _facts(trajectory: Trajectory) -> dict[str, object]:
@@ -168,35 +211,11 @@ def _facts(trajectory: Trajectory) -> dict[str, object]:
         "policy": f"{policy.role}@{policy.version} ({policy.arm})" if policy else None,
         "started": trajectory.start_timestamp,
         "ended": trajectory.end_timestamp,
-        "outcome": outcome.status if outcome else "nobody said",
+        "outcome": outcome.status if outcome else "none reported",
         "verified by": outcome.verified_by if outcome else None,
     }
-
-
-def _text(message: dict[str, Any]) -> str:
-    """The text of a message and the calls in it."""
-    calls = [one.get("function", one) for one in message.get("tool_calls") or []]
-    called = [f"{call.get('name')}({call.get('arguments', '')})" for call in calls]
-    return " ".join(part for part in (text_of(message.get("content")), *called) if part)
-
-
-def _worth(reward: Row | None) -> Row:
-    """The reward and its revision; no reward where nothing was known to reward (confidence 0)."""
-    if reward is None:
-        return {"reward": None, "revision": None}
-    return {"reward": reward["total"] if reward["confidence"] else None, "revision": reward["revision"]}
 
 
 async def _bodies(warehouse: Warehouse, table: str, order: str, trajectory_id: str) -> list[bytes]:
     sql = f"SELECT body FROM {table} FINAL WHERE trajectory_id = {{id:String}} ORDER BY {order}"  # noqa: S608 - our own names
     return [row["body"].encode() for row in await warehouse.rows(sql, {"id": trajectory_id})]
-
-
-async def _absence(warehouse: Warehouse, trajectory_id: str) -> str:
-    """Why there is no such trajectory: perhaps it is still going on."""
-    rows = await warehouse.rows(
-        "SELECT uniqExact(event_id) AS n FROM turns WHERE trajectory_id = {id:String}", {"id": trajectory_id}
-    )
-    if not rows[0]["n"]:
-        return f"no trajectory {trajectory_id} is stored"
-    return f"trajectory {trajectory_id} has {rows[0]['n']} turns and has not ended yet"

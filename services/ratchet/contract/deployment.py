@@ -1,4 +1,4 @@
-"""What the deployer did: which policy serves, every stage of a rollout and its evidence."""
+"""Messages of the deployer: the policy that serves, every stage of a rollout and its evidence."""
 
 from __future__ import annotations
 

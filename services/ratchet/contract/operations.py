@@ -10,7 +10,7 @@ from ratchet.bus.message import JsonObject, Message, Value
 
 
 class Alert(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """Something an operator should know about. `key` deduplicates; `cleared` ends it."""
+    """A condition that operators should know about. `key` deduplicates; `cleared` ends it."""
 
     TOPIC: ClassVar[str] = "agent.rl.alert.v1"
 
@@ -31,20 +31,20 @@ class Alert(Message, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SequenceRange(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """Messages that follow on one another in a stream; first and last included."""
+    """Messages that follow one another in a stream; first and last included."""
 
     first: int
     last: int
 
 
 class Stored(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """Messages of a stream are in the history: whoever queries ClickHouse finds them."""
+    """Messages of a stream are in the history: a query of ClickHouse sees them."""
 
     TOPIC: ClassVar[str] = "agent.rl.stored.v1"
 
     stream: str
     incarnation: str
-    """Which life of the stream: a stream that was lost and made anew counts from 1 again."""
+    """The life of the stream: a stream that was lost and created anew counts from 1 again."""
     sequences: list[SequenceRange]
     """Their places in the stream, as ranges without gaps."""
 
@@ -54,6 +54,6 @@ class Stored(Message, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeadLetter(deadletter.DeadLetter, frozen=True, kw_only=True, omit_defaults=True):
-    """A message that could not be handled, kept whole so that it can be looked at and replayed."""
+    """A message that could not be handled, kept whole for people to look at and to replay."""
 
     TOPIC: ClassVar[str] = "agent.rl.deadletter.v1"

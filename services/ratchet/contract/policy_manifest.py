@@ -1,4 +1,4 @@
-"""Policy manifests: everything about one policy, the documents that its name and its digest stand for."""
+"""Policy manifests: the documents that a policy's name and digest stand for."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Probe(Value, frozen=True, kw_only=True):
 
 
 class PolicyManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything about one policy. Its encoded bytes are what the digest is taken of."""
+    """Everything about one policy. The digest is that of its encoded bytes."""
 
     kind: str
     """`adapter` or `model`."""
     base_model: str
-    """Of an adapter: uri of its base's manifest, or a name or path. Of a model: what it was made from."""
+    """Of an adapter: uri of its base's manifest, or a name or path. Of a model: the model that it was made from."""
     files: list[ArtifactFile]
     role: str
     created_at: datetime
@@ -57,5 +57,5 @@ class PolicyManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
     parent: str | None = None
     """Uri of the adapter manifest that this adapter continues."""
     documents: list[ArtifactFile] = msgspec.field(default_factory=list[ArtifactFile])
-    """What tells about the policy and is not needed to serve it: model card, effective configuration, metrics, log,
+    """Files that describe the policy and are not needed to serve it: model card, effective configuration, metrics, log,
     tokenizer of an adapter's base. Engines do not download these."""

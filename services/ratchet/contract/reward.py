@@ -1,4 +1,4 @@
-"""What a trajectory was worth, and what people said about it."""
+"""Rewards of trajectories, feedback on them, and preferences between answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RewardComponent(Value, frozen=True, kw_only=True, omit_defaults=True):
     applicable: bool = True
     normalized: float | None = None
     parameters: JsonObject | None = None
-    """What the normalisation used: method, window size, mean, std, min, max."""
+    """Parameters of the normalisation: method, window size, mean, std, min, max."""
 
 
 class Normalization(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,11 +80,11 @@ class Reward(Message, frozen=True, kw_only=True, omit_defaults=True):
 
 
 UPDATE = "update"
-"""Kind of the feedback that is no opinion: a trajectory was published again with late facts; its reward is revised."""
+"""Kind of the feedback that is no opinion: a trajectory was published again with late facts that revise its reward."""
 
 
 class Feedback(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """What someone said about a trajectory."""
+    """One opinion about a trajectory."""
 
     TOPIC: ClassVar[str] = "agent.rl.feedback.v1"
 
@@ -140,7 +140,7 @@ class Preference(Message, frozen=True, kw_only=True, omit_defaults=True):
         return self.preference_id
 
 
-def preference_id(said: Sequence[object]) -> str:
-    """The id of a preference from role, source, rater, prompt, chosen and rejected: the same words of the same rater
+def preference_id(identity: Sequence[object]) -> str:
+    """The id of a preference from role, source, rater, prompt, chosen and rejected: the same answers of the same rater
     are the same preference."""
-    return named_id("preference", msgspec.json.encode(said, order="sorted").decode())
+    return named_id("preference", msgspec.json.encode(identity, order="sorted").decode())

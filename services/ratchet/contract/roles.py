@@ -1,9 +1,9 @@
-"""Roles of agents, and the subjects on which messages about them travel."""
+"""Roles of agents, and the subjects of messages about them."""
 
 from __future__ import annotations
 
 DEFAULT_ROLE = "default"
-"""The role of messages published on the bare subject."""
+"""The role of messages on the bare subject."""
 
 
 def role_subject(topic: str, role: str) -> str:

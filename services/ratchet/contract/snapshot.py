@@ -14,7 +14,7 @@ import msgspec
 from ratchet.bus.message import JsonObject, Value
 
 DatasetFormat = Literal["trajectories", "pairs", "labels"]
-"""Of a snapshot: one row per trajectory, per preference pair, or per answer with a thumb."""
+"""Format of a snapshot: one row per trajectory, per preference pair, or per answer with a thumb."""
 TRAJECTORIES: DatasetFormat = "trajectories"
 PAIRS: DatasetFormat = "pairs"
 LABELS: DatasetFormat = "labels"
@@ -24,7 +24,7 @@ SNAPSHOT = "snapshot"
 
 
 class Call(Value, frozen=True, kw_only=True, omit_defaults=False):
-    """One model call, complete: what a learner recomputes log-probabilities for."""
+    """One complete model call: a learner recomputes its log-probabilities."""
 
     turn_id: str
     prompt_token_ids: list[int]
@@ -37,11 +37,11 @@ class Call(Value, frozen=True, kw_only=True, omit_defaults=False):
     policy_digest: str | None = None
     trainable: bool
     reason: str | None = None
-    """Why not trainable: the gateway's reason, or what was wrong with the stored ids."""
+    """Why it is not trainable: the gateway's reason, or the fault of the stored ids."""
 
 
 class TrajectoryRow(Value, frozen=True, kw_only=True, omit_defaults=False):
-    """A trajectory with everything a learner needs, so that it needs no other store."""
+    """A trajectory with everything that a learner needs; it reads no other store."""
 
     trajectory_id: str
     task_key: str
@@ -50,7 +50,7 @@ class TrajectoryRow(Value, frozen=True, kw_only=True, omit_defaults=False):
     """After the transform."""
     raw_reward: float
     baseline: float | None = None
-    """What was to be expected, on the scale of `reward`."""
+    """The expected reward, on the scale of `reward`."""
     success: bool | None = None
     policy_version: int | None = None
     """Of the first call."""
@@ -79,7 +79,7 @@ class PairRow(Value, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class LabelRow(Value, frozen=True, kw_only=True, omit_defaults=False):
-    """One answer, and whether it was liked."""
+    """One answer, and whether its rater liked it."""
 
     trajectory_id: str
     prompt: list[JsonObject]
@@ -106,7 +106,7 @@ class ParquetFile(Value, frozen=True, kw_only=True):
 
 
 class SnapshotHeader(Value, frozen=True, kw_only=True):
-    """What a manifest says besides naming its rows."""
+    """A manifest without its rows."""
 
     kind: str
     """Always `snapshot`."""
@@ -117,10 +117,10 @@ class SnapshotHeader(Value, frozen=True, kw_only=True):
     filters: JsonObject
     sample_size: int
     reward_function: str
-    """Name and version; several, separated by commas, where trajectories were scored by different ones."""
+    """Name and version; several, separated by commas, if different ones scored the trajectories."""
     reward_transform: str
     watermarks: dict[str, int]
-    """By stream: the newest stored sequence that was seen."""
+    """By stream: the newest sequence that was stored and read."""
     parent_policy: str | None
 
 
@@ -134,10 +134,10 @@ class SnapshotManifest(SnapshotHeader, frozen=True, kw_only=True):
     rows: int
     parquet: ParquetFile
     format: str = TRAJECTORIES
-    """`trajectories`, `pairs` or `labels`: what the rows are."""
+    """`trajectories`, `pairs` or `labels`: the kind of its rows."""
     preferences: list[str] | None = None
-    """Ids of the pairs, each followed by those that said the same and are learned with it."""
+    """Ids of the pairs, each followed by those with the same answers, which count with it."""
     raters: dict[str, int] | None = None
-    """Pairs by who, or which rule, preferred."""
+    """Pairs by the rater, or the rule, that preferred."""
     sources: dict[str, int] | None = None
-    """Rows by where they come from."""
+    """Rows by source."""

@@ -1,4 +1,4 @@
-"""A trajectory starts on an arm: announced when the arm is drawn, before any engine is asked."""
+"""A trajectory starts on an arm: the gateway publishes this when it draws the arm, before it calls any engine."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Start(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     trajectory_id: str
     timestamp: datetime
-    """When the arm was drawn, by the gateway's clock. Shown to people; no statistic uses it."""
+    """The time of the draw, by the gateway's clock. For people; no statistic uses it."""
     policy: PolicyClaim
-    """The arm, the policy that serves it, and the canary weight that the draw was compared with."""
+    """The arm, the policy that serves it, and the canary weight of the draw."""
     role: str = DEFAULT_ROLE
     rollout_id: str | None = None
-    """The rollout whose canary was on offer; None when there was none."""
+    """The rollout of the canary; None without one."""
     centres: dict[str, float] | None = None
-    """By metric: the harm, 0..1, that the rollout's tests bet around, as the route said it when the arm was drawn."""
+    """By metric: the harm, 0..1, that the rollout's tests bet around, from the route at the time of the draw."""
     latency_scale_ms: float | None = None
-    """The latency that counts as a harm of one half, as the route said it when the arm was drawn."""
+    """The latency that counts as a harm of one half, from the route at the time of the draw."""
 
     @property
     def subject(self) -> str:
@@ -34,5 +34,5 @@ class Start(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def event_id(self) -> str:
-        """One start for a trajectory in a role, however often it is announced."""
+        """One start for a trajectory in a role, however often it is published."""
         return named_id("start", self.role, self.trajectory_id)

@@ -1,4 +1,4 @@
-"""What is true now: the values in the NATS key-value buckets, changed only by compare-and-set."""
+"""The present state: the values in the NATS key-value buckets, which change only by compare-and-set."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ POLICIES, ROLLOUTS, ROLLOUT_CHUNKS, JOBS, BASELINES = "policies", "rollouts", "r
 """Bucket names."""
 
 STAGING, PRODUCTION, ARCHIVED = "staging", "production", "archived"
-"""Where a policy stands for people: under examination, serving, or history. See `registry_stage`."""
+"""Stages of a policy for people: under examination, serving, or history. See `registry_stage`."""
 
 PENDING, TRAINING, READY, FAILED = "pending", "training", "ready", "failed"
-"""Whether a policy can be used. A job that has made none yet is pending or training."""
+"""Whether a policy can serve. A job that has not made one yet is pending or training."""
 
 
 class OpenEnum(StrEnum):
-    """Values that one service writes. One that a newer version added is kept as it is, as a member without a name."""
+    """Values that one service writes. A value that a newer version added stays as it is, as a member without a name."""
 
     @classmethod
     def _missing_(cls, value: object) -> OpenEnum | None:
@@ -38,8 +38,8 @@ class OpenEnum(StrEnum):
 
 
 class PolicyStage(OpenEnum):
-    """Where a policy is: what became of it in its rollout. The coordinator releases the data of `refused`,
-    `rolled_back` and `superseded` ones."""
+    """The state of a policy in its rollout. The coordinator releases the data of `refused`, `rolled_back` and
+    `superseded` ones."""
 
     REGISTERED = "registered"
     REFUSED = "refused"
@@ -51,7 +51,7 @@ class PolicyStage(OpenEnum):
 
 
 class JobState(OpenEnum):
-    """Where a training job is."""
+    """The state of a training job."""
 
     QUEUED = "queued"
     DISPATCHED = "dispatched"
@@ -104,20 +104,20 @@ class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
     gate: JsonObject | None = None
     """The evidence of the gates: held-out success of both policies, difference, bound."""
     algorithm: str | None = None
-    """What it was trained with; None for one whose manifest could not be read."""
+    """The algorithm that trained it; None if its manifest could not be read."""
     metrics: dict[str, float] | None = None
-    """What its trainer measured at the end."""
+    """Measurements of its trainer at the end."""
     cause: Cause | None = None
-    """The status that announced it."""
+    """The training status that reported it."""
 
     @property
     def status(self) -> str:
-        """`ready` once the gates let it through and as long as it was not taken back; else `pending` or `failed`."""
+        """`ready` once it has passed the gates, until it is rolled back; else `pending` or `failed`."""
         return _STATUS.get(self.stage, PENDING)
 
 
 class ServedPolicy(Value, frozen=True, kw_only=True):
-    """What a gateway needs to know of a policy in order to serve it."""
+    """The members of a policy that a gateway needs to serve it."""
 
     version: int
     name: str
@@ -145,7 +145,7 @@ class CanaryRoute(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Route(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a role's traffic goes, key `<role>` in bucket `policies`; written by the deployer only."""
+    """The policies that get a role's traffic, key `<role>` in bucket `policies`; written by the deployer only."""
 
     role: str
     stable: ServedPolicy | None = None
@@ -158,7 +158,7 @@ class Route(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def registry_stage(policy: PolicyVersion, route: Route | None) -> str:
-    """`production` for what the route serves, `staging` for what may come to serve, `archived` for all others."""
+    """`production` for the policy that the route serves, `staging` for a candidate, `archived` for all others."""
     if route is not None and route.stable is not None and route.stable.version == policy.version:
         return PRODUCTION
     return STAGING if policy.stage in (PolicyStage.REGISTERED, PolicyStage.CANARY) else ARCHIVED
@@ -195,11 +195,11 @@ class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     preferences: int | None = None
     """The role's preferences when the job was accepted: the preference trigger counts on from here."""
     announced: str | None = None
-    """`<attempt>:<state>` that was last told on the bus: a coordinator that died in between tells it again."""
+    """The last published `<attempt>:<state>`: a coordinator that died before it wrote this publishes it again."""
     cause: Cause | None = None
-    """The event that led to its present attempt and state: the request at first, then a worker's status."""
+    """The event that caused its present attempt and state: the request at first, then a worker's status."""
 
     @property
     def policy_status(self) -> str | None:
-        """Status of the policy that this job is to make; None once it made one, which has its own."""
+        """Status of the policy that this job will make; None once it has made one, which has its own status."""
         return _JOB_STATUS.get(self.state)

@@ -1,4 +1,4 @@
-"""Asking for training, handing it to a worker, and what the worker reports."""
+"""Requests for training, commands to workers, and the workers' reports."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Lora(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Hyperparameters(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """Absent means: the algorithm's documented default."""
+    """An absent member means the algorithm's documented default."""
 
     learning_rate: float | None = None
     batch_size: int | None = None
@@ -121,7 +121,7 @@ class RequestMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TrainingRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """Please train. The same `idempotency_key` (or job id) twice is one job."""
+    """A request for training. The same `idempotency_key` (or job id) twice is one job."""
 
     TOPIC: ClassVar[str] = "agent.rl.training.request.v1"
 
@@ -154,7 +154,7 @@ class TrainingDispatch(Message, frozen=True, kw_only=True, omit_defaults=True):
     request: TrainingRequest
     """With `dataset.snapshot` resolved."""
     parent: str | None = None
-    """Name of the policy this job continues from (`role@version-sha8`)."""
+    """Name of the policy that this job continues (`role@version-sha8`)."""
     resume_from: str | None = None
     """Uri of the checkpoint manifest to resume from."""
 
@@ -250,7 +250,7 @@ class StatusMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TrainingStatus(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker (or the coordinator, for queued and cancelled) says about one attempt of a job."""
+    """The report of a worker (or of the coordinator, for queued and cancelled) on one attempt of a job."""
 
     TOPIC: ClassVar[str] = "agent.rl.training.status.v1"
 

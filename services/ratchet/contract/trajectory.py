@@ -1,4 +1,4 @@
-"""What agents did: trajectories of turns as the agent tells them, and the end of a trajectory the gateway saw."""
+"""The runs of agents: trajectories of turns as agents report them, and the end of a trajectory that the gateway saw."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ratchet.contract.roles import DEFAULT_ROLE, role_subject
 
 
 class PolicyClaim(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """Which policy answered. In an agent's message a claim; in a turn a fact."""
+    """The policy that answered. In an agent's message a claim; in a turn a fact."""
 
     role: str
     version: int
@@ -21,7 +21,7 @@ class PolicyClaim(Value, frozen=True, kw_only=True, omit_defaults=True):
     arm: str
     """`stable`, `canary`, `pinned` (asked for by name) or `mixed` (the arm changed in flight)."""
     weight: float
-    """Canary weight that the trajectory's draw was compared with, 0..1."""
+    """Canary weight at the trajectory's draw, 0..1."""
 
 
 class ObservationContext(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,14 +58,14 @@ class TrajectoryTurn(Value, frozen=True, kw_only=True, omit_defaults=True):
     result: TurnResult
     thought_process: list[str] | None = None
     turn_ref: str | None = None
-    """Id of the model call (`turn`) this came from; entries of one call share it (parallel tool calls)."""
+    """Id of the model call (`turn`) behind this entry; entries of one call share it (parallel tool calls)."""
     reward: float | None = None
 
 
 class TaskContext(Value, frozen=True, kw_only=True, omit_defaults=True):
     task_id: str
     instructions: str
-    """What the agent was told: its system prompt."""
+    """The agent's system prompt."""
     complexity_score: float | None = None
     domain: str | None = None
     group_key: str | None = None
@@ -90,7 +90,7 @@ class Outcome(Value, frozen=True, kw_only=True, omit_defaults=True):
     """0..100."""
     score: float | None = None
     verified_by: str | None = None
-    """Who checked it (`environment`, `human`, ...); absent when the agent reports on itself."""
+    """The checker (`environment`, `human`, ...); absent when the agent reports on itself."""
 
 
 class Quality(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -152,7 +152,7 @@ class TrajectoryEnd(Message, frozen=True, kw_only=True, omit_defaults=True):
     subordinate_profile: str | None = None
     parent_trajectory_id: str | None = None
     turns: int | None = None
-    """How many turns the gateway saw, when it still knows: assembly waits until they are stored."""
+    """The number of turns that the gateway saw, if it still knows: assembly waits until they are stored."""
     outcome: Outcome | None = None
     quality: Quality | None = None
     task_context: TaskContext | None = None

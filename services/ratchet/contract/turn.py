@@ -1,4 +1,4 @@
-"""One model call and what came back, as the gateway captured it."""
+"""One model call and its answer, as the gateway captured them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PromptTokens(Value, frozen=True, kw_only=True, omit_defaults=True):
     suffix: list[int]
     prefix_length: int = 0
     prefix_digest: str | None = None
-    """sha256 of the prefix ids as little-endian int32, so that a wrong parent is noticed."""
+    """sha256 of the prefix ids as little-endian int32: it reveals a wrong parent."""
 
 
 class Sampling(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,7 +49,7 @@ class Trainable(Value, frozen=True, kw_only=True):
 
 
 class Turn(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """One model call and what came back."""
+    """One model call and its answer."""
 
     TOPIC: ClassVar[str] = "agent.rl.turn.v1"
 
@@ -79,7 +79,7 @@ class Turn(Message, frozen=True, kw_only=True, omit_defaults=True):
     output_token_ids: list[int] | None = None
     behavior_logprobs: list[float] | None = None
     logprob_mode: str | None = None
-    """`processed` (after temperature, what the sampler used) or `raw`."""
+    """`processed` (after temperature, as the sampler used them) or `raw`."""
     sampling: Sampling | None = None
     usage: Usage | None = None
     latency_ms: float | None = None

@@ -47,9 +47,10 @@ def components(kinds: Sequence[type[msgspec.Struct]]) -> dict[str, Schema]:
     schemas = plain_components(kinds)
     for kind in {part for info in multi_type_info(kinds) for part in _structs(info)}:
         schema = schemas[kind.__name__]
-        words = member_words(kind)
+        texts = member_words(kind)
+        words = {field.encode_name: texts.get(field.name) for field in msgspec.structs.fields(kind)}
         for name, member in schema.get("properties", {}).items():
-            if name in words:
+            if words[name] is not None:
                 member["description"] = words[name]
             if member.get("default", ...) is None:  # leaving it out means the same
                 del member["default"]

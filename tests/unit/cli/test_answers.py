@@ -12,7 +12,7 @@ import typer
 from ratchet.cli.connections import settings_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import NoStack
-from ratchet.cli.jobs import dataset_request, hyperparameters, read_request, request_body
+from ratchet.cli.jobs import dataset_request, hyperparameters, read_request
 from ratchet.cli.status import ServiceStatus, StatusReport
 from ratchet.errors import NotFound, Rejected
 from ratchet.local_stack.state import StackRecord, write_record
@@ -33,7 +33,7 @@ def test_a_hyperparameter_without_a_value_is_refused() -> None:
         hyperparameters(["epochs"])
 
 
-def test_a_request_file_is_found_and_is_an_object(tmp_path: Path) -> None:
+def test_a_request_file_exists_and_is_an_object(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="there is no file"):
         read_request(tmp_path / "absent.json")
     (tmp_path / "list.json").write_text("[1]")
@@ -50,7 +50,7 @@ def record(started_at: float) -> StackRecord:
     )
 
 
-def test_a_running_stack_says_where_its_services_are(tmp_path: Path) -> None:
+def test_a_running_stack_gives_the_addresses_of_its_services(tmp_path: Path) -> None:
     write_record(tmp_path, record(psutil.Process().create_time()))
     assert locate(tmp_path).url("coordinator") == "http://127.0.0.1:5"
 
@@ -79,7 +79,7 @@ def report(running: bool, state: str, errors: dict[str, str]) -> StatusReport:
     return StatusReport(running=running, directory="d", pid=1, services={"gateway": service}, errors=errors)
 
 
-def test_the_exit_code_of_status_tells_well_from_amiss_from_absent() -> None:
+def test_the_exit_code_of_status_distinguishes_ready_from_faulty_from_absent() -> None:
     assert report(True, "ready", {}).exit_code == 0
     assert report(True, "crashed", {}).exit_code == 3
     assert report(True, "ready", {"nats": "no answer"}).exit_code == 3
@@ -91,6 +91,5 @@ def test_a_setting_cannot_be_a_value_and_hold_others() -> None:
         hyperparameters(["lora=1", "lora.r=2"])
 
 
-def test_a_request_says_only_what_was_chosen() -> None:
-    assert request_body("x", "sft", "org/model", {})["base_model"] == "org/model"
+def test_a_request_has_only_the_filters_that_were_chosen() -> None:
     assert dataset_request(5, min_reward=None, sources=["a"]) == {"sample_size": 5, "filter": {"sources": ["a"]}}

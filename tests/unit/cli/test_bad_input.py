@@ -1,4 +1,4 @@
-"""Whatever somebody types, a command answers with an exit code and a line, never with a traceback."""
+"""Whatever the operator types, a command answers with an exit code and a line, never with a traceback."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def test_odd_values_get_an_answer(words: tuple[str, ...], command: Any, capsys: 
     for odd in ODD:
         for line in lines(words, command, odd):
             code = main(line)
-            said = capsys.readouterr()
+            output = capsys.readouterr()
             assert code in KNOWN_CODES, line
-            assert code == 0 or said.err.startswith("ratchet: "), line
-            assert "Traceback" not in said.err, line
+            assert code == 0 or output.err.startswith("ratchet: "), line
+            assert "Traceback" not in output.err, line
 
 
 @pytest.mark.parametrize("words", [words for words, _ in COMMANDS], ids=" ".join)
 def test_every_error_is_a_document_with_json(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     code = main([*words, "--no-such-option", "--json"])
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     assert code == ExitCode.USAGE
-    assert json.loads(said.out)["error"]["exit_code"] == ExitCode.USAGE
-    assert f"ratchet {' '.join(words)} --help" in said.err
+    assert json.loads(output.out)["error"]["exit_code"] == ExitCode.USAGE
+    assert f"ratchet {' '.join(words)} --help" in output.err
 
 
 def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +59,7 @@ def test_a_role_that_can_be_none_and_a_missing_stack_are_one_line(
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         ("--port=nope=1", "there is no port 'nope'"),
         ("--port=gateway", "--port takes NAME=PORT"),
@@ -68,11 +68,11 @@ def test_a_role_that_can_be_none_and_a_missing_stack_are_one_line(
         ("--only=nope", "there is no service 'nope'"),
     ],
 )
-def test_a_wrong_port_or_service_is_wrong_usage(option: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_port_or_service_is_wrong_usage(option: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--dry-run", option]) == ExitCode.USAGE
-    told = capsys.readouterr().err
-    assert said in told
-    assert told.endswith("see `ratchet up --help`\n")
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.endswith("see `ratchet up --help`\n")
 
 
 def test_a_wrong_port_in_the_environment_is_no_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +83,9 @@ def test_a_wrong_port_in_the_environment_is_no_wrong_usage(monkeypatch: pytest.M
 def test_what_can_be_no_trajectory_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     for line in ("feedback ride-7 --thumbs up", "feedback ride-7 --thumbs up --dry-run", "trajectories show ride-7"):
         assert main(line.split()) == ExitCode.USAGE
-        said = capsys.readouterr().err
-        assert "'ride-7' is no trajectory's id" in said
-        assert said.count("\n") == 1
+        output = capsys.readouterr().err
+        assert "'ride-7' is no trajectory's id" in output
+        assert output.count("\n") == 1
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +102,7 @@ def test_what_can_be_no_role_is_one_line_everywhere(capsys: pytest.CaptureFixtur
         "import tau-bench f --role A/b",
     ):
         assert main(line.split()) == ExitCode.USAGE
-        said = capsys.readouterr().err
-        assert said.startswith("ratchet: Invalid value for ")
-        assert "'A/b' is not a role's name" in said
-        assert said.count("\n") == 1
+        output = capsys.readouterr().err
+        assert output.startswith("ratchet: Invalid value for ")
+        assert "'A/b' is not a role's name" in output
+        assert output.count("\n") == 1

@@ -1,4 +1,4 @@
-"""What `ratchet contract check` says of a proposed schema before it reads any stream."""
+"""The verdict of `ratchet contract check` on a proposed schema, before it reads any stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ratchet export` writes is what the file's name says."""
+"""The file's name decides on the format of `ratchet export`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ HOSTILE = "a\x1b]0;hacked\x07\x1b[31m\x00\x7f\x9b2J\u202eb\u2066c\u200fd\ufeff\U
 ACTING = set(HOSTILE) - set("a]0;hackedb31mcJd2[")
 
 
-def told(text: str) -> Whole:
+def recorded(text: str) -> Whole:
     first = trajectory().turns[0]
     turns = [
         type(first)(
@@ -27,7 +27,7 @@ def told(text: str) -> Whole:
             action=Action(type="response", raw_response=text),
         )
     ]
-    said = Feedback(
+    opinion = Feedback(
         feedback_id=trajectory().trajectory_id,
         trajectory_id=trajectory().trajectory_id,
         kind="comment",
@@ -35,7 +35,7 @@ def told(text: str) -> Whole:
         value=text,
     )
     context = TaskContext(task_id=text, instructions=text)
-    return Whole(trajectory(turns=turns, task_context=context, agent_id=text), [], [said])
+    return Whole(trajectory(turns=turns, task_context=context, agent_id=text), [], [opinion])
 
 
 def test_control_characters_and_marks_are_spelled() -> None:
@@ -43,8 +43,8 @@ def test_control_characters_and_marks_are_spelled() -> None:
     assert not set(shown(HOSTILE)) & ACTING
 
 
-def test_a_trajectory_shows_what_was_said_without_obeying_it(capsys: pytest.CaptureFixture[str]) -> None:
-    show_one(told(HOSTILE))
+def test_a_trajectory_shows_its_texts_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    show_one(recorded(HOSTILE))
     printed = capsys.readouterr().out
     assert not set(printed) & ACTING
     assert printed.count("hacked") >= 4
@@ -53,15 +53,15 @@ def test_a_trajectory_shows_what_was_said_without_obeying_it(capsys: pytest.Capt
 def test_tables_and_json_are_as_safe(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("a", "b"), [(HOSTILE, f"{HOSTILE}\nforged row")], "")
     table = capsys.readouterr().out
-    print_json({"said": HOSTILE})
+    print_json({"opinion": HOSTILE})
     document = capsys.readouterr().out
     assert not set(table + document) & ACTING
-    assert json.loads(document) == {"said": HOSTILE}
+    assert json.loads(document) == {"opinion": HOSTILE}
     assert "\\nforged row" in table
 
 
 def test_long_turns_are_cut_unless_all_of_them_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    long = told("x" * 20_000)
+    long = recorded("x" * 20_000)
     show_one(long)
     printed = capsys.readouterr().out
     assert f"… ({20_000 - LONG} more characters)" in printed

@@ -1,4 +1,4 @@
-"""JSON that somebody hands to a command becomes a document or one line."""
+"""JSON input of a command becomes a document, or one line of error."""
 
 from __future__ import annotations
 

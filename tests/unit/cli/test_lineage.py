@@ -81,7 +81,7 @@ def test_the_tree_goes_from_the_policy_to_trajectories_and_raters() -> None:
     page = {"total": 2, "offset": 0, "items": [item]}
     feedback = [{"rater": "ann", "source": None, "kind": "thumbs", "count": 4}]
     functions = [{"function": "default 1", "trajectories": 2, "mean": 0.6, "newest_revision": 1}]
-    told = drawn(lineage(trajectories=page, feedback=feedback, rewards=functions))
+    text = drawn(lineage(trajectories=page, feedback=feedback, rewards=functions))
     for words in (
         "support@2-aaaaaaaa production (stable), ready",
         "parent support@1",
@@ -94,15 +94,15 @@ def test_the_tree_goes_from_the_policy_to_trajectories_and_raters() -> None:
         "rewards of default 1: 2 trajectories, mean 0.600, newest revision 1",
         "feedback ann (thumbs) 4",
     ):
-        assert words in told
+        assert words in text
 
 
 def test_missing_pieces_are_named() -> None:
-    told = drawn(lineage(job=None, snapshot=None, missing=["snapshot ab is not in the object store any more"]))
-    assert "missing: snapshot ab is not in the object store any more" in told
+    text = drawn(lineage(job=None, snapshot=None, missing=["snapshot ab is not in the object store any more"]))
+    assert "missing: snapshot ab is not in the object store any more" in text
 
 
-def test_a_trajectory_that_is_gone_says_so() -> None:
+def test_a_trajectory_that_is_gone_is_shown_as_gone() -> None:
     gone = {"trajectory_id": "t1", "event_id": None}
     assert "t1 (not stored any more)" in drawn(lineage(trajectories={"total": 1, "offset": 0, "items": [gone]}))
 

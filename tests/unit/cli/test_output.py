@@ -26,7 +26,7 @@ def test_a_table_needs_room_for_everything_but_its_last_column() -> None:
     assert least_width(("job", "error"), [(ID, "x")]) == 36 + 2 + 5
 
 
-def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_table_is_replaced_by_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("job",), [], "no jobs yet")
     assert capsys.readouterr().out == "no jobs yet\n"
 

@@ -81,8 +81,8 @@ def rollout(**changes: Any) -> RolloutOut:
 
 def test_a_whole_log_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     show_audit(audit())
-    said = capsys.readouterr().out
-    assert said == "3 decisions about support since 2026-11-21 12:00:00 UTC: the log is whole\n"
+    output = capsys.readouterr().out
+    assert output == "3 decisions about support since 2026-11-21 12:00:00 UTC: the log is whole\n"
     show_audit(audit(complete=False))
     assert "older ones have left the stream" in capsys.readouterr().out
 
@@ -94,13 +94,13 @@ def test_a_broken_log_names_the_decision(capsys: pytest.CaptureFixture[str]) -> 
         "sequence": 2,
         "timestamp": "2026-11-21T12:00:00Z",
         "verdict": "promote",
-        "actor": "nobody",
+        "actor": "an intruder",
         "reason": "none",
     }
     show_audit(audit(whole=False, problem="it is not what was decided", first_break=broken))
-    said = capsys.readouterr().out
-    for words in ("it is not what was decided", "e1", "nobody", "promote", "2026-11-21T12:00:00Z"):
-        assert words in said
+    output = capsys.readouterr().out
+    for words in ("it is not what was decided", "e1", "an intruder", "promote", "2026-11-21T12:00:00Z"):
+        assert words in output
 
 
 def test_only_a_rollout_with_traffic_has_a_stage_and_a_weight(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +113,7 @@ def test_only_a_rollout_with_traffic_has_a_stage_and_a_weight(capsys: pytest.Cap
 
 def test_a_rollout_is_shown_with_its_evidence(capsys: pytest.CaptureFixture[str]) -> None:
     show_one(rollout())
-    said = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     for words in (
         "expected: 3.5 days for a policy equal to stable, at 100 trajectories a day (1, 2.5 by stage)",
         "horizon: an outcome that has not come after 600 s is missing (the setting)",
@@ -125,4 +125,4 @@ def test_a_rollout_is_shown_with_its_evidence(capsys: pytest.CaptureFixture[str]
         "thresholds: run 0.01",
         "waiting for 40 more outcomes",
     ):
-        assert words in said
+        assert words in output

@@ -1,4 +1,4 @@
-"""What `ratchet status` says of services that are ready and of those that are not."""
+"""How `ratchet status` reports services that are ready and services that are not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ratchet.service.health import Health, health_app
 from ratchet.service.http import HttpServer
 
 
-async def said(text: str) -> str | None:
+async def answer(text: str) -> str | None:
     return text
 
 
@@ -51,8 +51,8 @@ async def test_what_a_service_could_not_keep_is_shown_whether_it_is_ready_or_not
     tmp_path: Path, capsys: pytest.CaptureFixture[str], reasons: dict[str, str]
 ) -> None:
     health = Health("gateway", starting=None)
-    health.checks = {name: lambda reason=reason: said(reason) for name, reason in reasons.items()}
-    health.notes = {"spool": lambda: said("7 events lost: the queue or the spool on disk was full")}
+    health.checks = {name: lambda reason=reason: answer(reason) for name, reason in reasons.items()}
+    health.notes = {"spool": lambda: answer("7 events lost: the queue or the spool on disk was full")}
     report = await reported(health, tmp_path)
     gateway = report.services["gateway"]
     assert gateway.state == ("not ready" if reasons else "ready")
@@ -61,9 +61,9 @@ async def test_what_a_service_could_not_keep_is_shown_whether_it_is_ready_or_not
     assert "7 events lost" in capsys.readouterr().out
 
 
-async def test_a_service_that_starts_is_said_to_start_and_for_how_long(tmp_path: Path) -> None:
+async def test_a_starting_service_is_reported_with_the_time_since_its_start(tmp_path: Path) -> None:
     health = Health("gateway", starting=None)
-    health.checks = {"routes": lambda: said("no route is known")}
+    health.checks = {"routes": lambda: answer("no route is known")}
     gateway = (await reported(health, tmp_path, "starting")).services["gateway"]
     assert gateway.state == "starting"
     assert re.fullmatch(r"not ready for \d+ s: routes: no route is known", gateway.reason or "")

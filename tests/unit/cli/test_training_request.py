@@ -1,4 +1,4 @@
-"""What `ratchet train` makes of the base model that somebody names."""
+"""How `ratchet train` reads the base model that the operator names."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_a_directory_is_named_by_its_whole_path(named: str, here: Path) -> None:
 @pytest.mark.parametrize("named", [".ratchet/base-model", "./tiny", "../tiny", "~/tiny", "tiny/", "path/to/tiny"])
 @pytest.mark.parametrize("trains_here", [True, False])
 def test_a_relative_path_to_nowhere_is_refused(named: str, trains_here: bool, here: Path) -> None:
-    said = f"base_model {named}: there is no such directory in {here}"
-    with pytest.raises(NotFound, match=f"^{re.escape(said)}$"):
+    message = f"base_model {named}: there is no such directory in {here}"
+    with pytest.raises(NotFound, match=f"^{re.escape(message)}$"):
         located(named, trains_here=trains_here)
 
 

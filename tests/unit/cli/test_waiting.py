@@ -27,7 +27,7 @@ DONE = msgspec.structs.replace(RUNNING, state="completed")
 
 
 class Clock:
-    """Time passes only while somebody sleeps."""
+    """Time passes only while the command sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -39,7 +39,7 @@ class Clock:
         self.now += seconds
 
 
-def told(answers: Iterator[JobOut | None]) -> Callable[[], JobOut]:
+def answering(answers: Iterator[JobOut | None]) -> Callable[[], JobOut]:
     """Answers in order; None: the coordinator is away."""
 
     def ask() -> JobOut:
@@ -52,25 +52,25 @@ def told(answers: Iterator[JobOut | None]) -> Callable[[], JobOut]:
 
 
 def ignore(_: JobOut) -> None:
-    """Nobody looks on."""
+    """Show nothing."""
 
 
 def test_a_coordinator_that_is_away_for_a_while_is_borne_every_time() -> None:
     away = [None] * int(SILENCE_S / POLL_S - 1)
     answers = iter([*away, RUNNING, *away, DONE])
-    assert until_ended(RUNNING, told(answers), ignore, Clock().waiting()) == DONE
+    assert until_ended(RUNNING, answering(answers), ignore, Clock().waiting()) == DONE
 
 
 def test_a_coordinator_that_stays_away_ends_the_wait() -> None:
     with pytest.raises(Unavailable):
-        until_ended(RUNNING, told(iter([None] * 1000)), ignore, Clock().waiting())
+        until_ended(RUNNING, answering(iter([None] * 1000)), ignore, Clock().waiting())
 
 
 def test_the_job_as_it_was_last_seen_is_the_answer_when_the_time_is_up() -> None:
     clock = Clock()
-    assert until_ended(RUNNING, told(iter([RUNNING] * 100)), ignore, clock.waiting(3.0)) == RUNNING
+    assert until_ended(RUNNING, answering(iter([RUNNING] * 100)), ignore, clock.waiting(3.0)) == RUNNING
     assert clock.now == 3.0
 
 
 def test_a_job_that_has_ended_is_not_asked_for_again() -> None:
-    assert until_ended(DONE, told(iter([])), ignore, Clock().waiting()) == DONE
+    assert until_ended(DONE, answering(iter([])), ignore, Clock().waiting()) == DONE

@@ -1,4 +1,4 @@
-"""What people are told about a policy: its stage in the registry, and whether it can be used."""
+"""A policy for people: its stage in the registry, and whether it is ready."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROUTE = Route(role=ROLE, stable=served(2), previous=served(1))
 
 
 @pytest.mark.parametrize(
-    ("version", "stage", "told"),
+    ("version", "stage", "shown"),
     [
         (2, "stable", "production"),
         (1, "archived", "archived"),
@@ -21,11 +21,11 @@ ROUTE = Route(role=ROLE, stable=served(2), previous=served(1))
         (3, "rolled_back", "archived"),
     ],
 )
-def test_the_stage_in_the_registry(version: int, stage: str, told: str) -> None:
-    assert registry_stage(policy(version, stage=stage), ROUTE) == told
+def test_the_stage_in_the_registry(version: int, stage: str, shown: str) -> None:
+    assert registry_stage(policy(version, stage=stage), ROUTE) == shown
 
 
-def test_the_route_says_what_is_in_production_whatever_the_policies_own_stage() -> None:
+def test_the_route_decides_which_policy_is_in_production_not_the_policys_own_stage() -> None:
     assert registry_stage(policy(2, stage="canary"), ROUTE) == "production"
     assert registry_stage(policy(1, stage="stable"), ROUTE) == "archived"
 

@@ -1,4 +1,4 @@
-"""What all answers have in common, and the one shape of an error."""
+"""The base of all answers, and the one shape of an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a service answers. Every member is sent, also those that are null. A reader ignores unknown members."""
+    """An answer of a service. Every member is sent, also those that are null. A reader ignores unknown members."""
 
 
 def listed(*values: str) -> msgspec.Meta:
@@ -21,16 +21,16 @@ def listed(*values: str) -> msgspec.Meta:
 
 
 class ErrorPart(Answer, frozen=True, kw_only=True):
-    """What went wrong, in OpenAI's words."""
+    """An error in OpenAI's shape."""
 
     message: str
     """One line for people: what happened, why, and what to do."""
     type: str
     """The kind of error: `invalid_request_error`, `authentication_error`, `rate_limit_error`, `server_error`, ..."""
     param: str | None = None
-    """The part of the request that is to blame, where one is."""
+    """The part of the request that is to blame, if one is."""
     code: str | None = None
-    """The error's name for programs, where it has one."""
+    """The error's name for programs, if it has one."""
 
 
 class ErrorOut(Answer, frozen=True, kw_only=True):

@@ -29,11 +29,11 @@ class Ended(Answer, frozen=True, kw_only=True):
     trajectory_id: str
     status: Literal["ended"] = "ended"
     roles: list[str]
-    """In which it has ended: the one that was named, else all that this gateway has seen."""
+    """The roles in which it has ended: the named one, else all that this gateway has seen."""
     ended_before: list[str]
-    """Those of them of which this gateway remembers an end before this one."""
+    """Those of them in which this gateway remembers an earlier end."""
     note: str | None = None
-    """What becomes of this end in those roles; null when there are none."""
+    """The effect of this end in those roles; null when there are none."""
 
 
 class FeedbackTaken(Answer, frozen=True, kw_only=True):

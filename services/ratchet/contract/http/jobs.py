@@ -1,4 +1,4 @@
-"""Training jobs over HTTP: asking for one, and what the coordinator says of them."""
+"""Training jobs over HTTP: requests, and the coordinator's answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JobState = Annotated[str, listed("queued", "dispatched", "running", "completed",
 
 
 class DatasetIn(Dataset, frozen=True, kw_only=True, omit_defaults=True):
-    """What to learn from."""
+    """The trajectories to learn from."""
 
     source: str = "clickhouse"
     sample_size: int = 5000
@@ -37,7 +37,7 @@ class JobIn(TrainingConfig, frozen=True, kw_only=True, omit_defaults=True):
     """A request for training. Its members are those of the message `training.request.v1`, without the nesting."""
 
     algorithm: str
-    """sft, rloo, ppo, ...: what the workers of this installation offer."""
+    """sft, rloo, ppo, ...: any that the workers of this installation offer."""
     base_model: str = "stable"
     """`stable`: continue from what serves the role when the job starts. Else the uri of a policy manifest, or a name or
     path that transformers can load. The worker looks a name or path up, on its own machine: one that is not there fails
@@ -90,7 +90,7 @@ class JobOut(Answer, frozen=True, kw_only=True):
     error: TrainingError | None = None
     """Of the last attempt, while one is left."""
     cause: Cause | None = None
-    """The event that led to its present state, and its chain."""
+    """The event that caused its present state, and its chain."""
 
 
 class JobsOut(Answer, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class JobsOut(Answer, frozen=True, kw_only=True):
 
     jobs: list[JobOut]
     total: int
-    """How many there are, on this page or not."""
+    """The number of all matching jobs, on this page or not."""
 
 
 class PreviewOut(Answer, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class PreviewOut(Answer, frozen=True, kw_only=True):
     """trajectories, pairs or labels: the algorithm decides."""
     rows: int
     left_out: dict[str, int]
-    """What would not be taken, by reason."""
+    """Rows that would not be taken, by reason."""
     waiting: int
     """Stored trajectories that have no reward yet, which only a later job can take."""
     sources: dict[str, int]

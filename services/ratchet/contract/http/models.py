@@ -1,4 +1,4 @@
-"""Policies over HTTP: the registry of models, where one of them comes from, and prompts to try it on."""
+"""Policies over HTTP: the registry of models, the lineage of one of them, and prompts to try it on."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class ModelOut(Answer, frozen=True, kw_only=True):
     training_samples: int | None = None
     final_reward: float | None = None
     metrics: dict[str, float] | None = None
-    """What its trainer measured at the end."""
+    """Measurements of its trainer at the end."""
     reason: str | None = None
     gate: JsonObject | None = None
     """By gate: outcome, reason, evidence."""
     event_id: str | None = None
-    """The completed status that announced it."""
+    """The completed status that reported it."""
 
 
 class ModelsOut(Answer, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class JobPart(Answer, frozen=True, kw_only=True):
     finished_at: Instant | None = None
     attempt: int | None = None
     from_history: bool = False
-    """The job itself is pruned; this is what the history says."""
+    """The job itself is pruned; this comes from the history."""
     events: dict[str, str]
     """Event ids: request, dispatch, completed."""
 
@@ -122,7 +122,7 @@ class SnapshotPart(Answer, frozen=True, kw_only=True):
 
 
 class RewardPart(Answer, frozen=True, kw_only=True):
-    """What a trajectory was worth at last."""
+    """The newest reward of a trajectory."""
 
     event_id: str
     total: float
@@ -183,7 +183,7 @@ class RewardsPart(Answer, frozen=True, kw_only=True):
 
 
 class RaterPart(Answer, frozen=True, kw_only=True):
-    """What somebody said about the trajectories that were counted."""
+    """The feedback of one rater on the trajectories that were counted."""
 
     rater: str | None = None
     """Null: the source did not name one."""
@@ -193,7 +193,7 @@ class RaterPart(Answer, frozen=True, kw_only=True):
 
 
 class EventPart(Answer, frozen=True, kw_only=True):
-    """What was announced about the policy, and which event that answered."""
+    """One announcement about the policy, and the event that caused it."""
 
     event_id: str
     kind: str
@@ -216,21 +216,21 @@ class LineageOut(Answer, frozen=True, kw_only=True):
     """At most 50 functions."""
     feedback: list[RaterPart]
     """Most frequent first, at most 100."""
-    told: list[EventPart]
-    """What the deployer announced of it, oldest first, at most 200."""
+    announcements: list[EventPart] = msgspec.field(name="told")
+    """The deployer's announcements about it, oldest first, at most 200."""
     counted: int
     """Trajectories that rewards and feedback were counted over: at most 10,000."""
     missing: list[str]
-    """What is not kept any more, one sentence each."""
+    """Parts that are not kept any more, one sentence each."""
     parent: LineageOut | None = None
     """The same of the policy it continues, when asked for."""
 
 
 class ReplayPromptOut(Answer, frozen=True, kw_only=True):
-    """What one call was asked, as it is stored: redacted."""
+    """The prompt of one call, as it is stored: redacted."""
 
     turn_id: str
-    """The call that asked it."""
+    """The call of the prompt."""
     trajectory_id: str
     task: str
     """Group key, or task id."""
@@ -247,9 +247,9 @@ class ReplayPromptsOut(Answer, frozen=True, kw_only=True):
     role: str
     version: int
     since: Instant
-    """When the candidate's snapshot was made: prompts are newer."""
+    """The time of the candidate's snapshot: prompts are newer."""
     lineage: list[int]
     """The candidate and its ancestors; prompts of their groups are left out."""
     prompts: list[ReplayPromptOut]
     left_out: dict[str, int]
-    """Trajectories that were looked at and not taken, by reason."""
+    """Trajectories that were read and not taken, by reason."""

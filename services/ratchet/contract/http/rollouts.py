@@ -1,4 +1,4 @@
-"""Rollouts over HTTP: what the deployer says of them, and what an operator may ask of it."""
+"""Rollouts over HTTP: the deployer's answers, and the orders of operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Reason = Annotated[str, msgspec.Meta(max_length=10_000)]
 
 
 class ActIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who acts, and why: both are part of the audit log."""
+    """The actor and the reason of an act: both are part of the audit log."""
 
     actor: Actor
     reason: Reason
@@ -32,18 +32,17 @@ class PromoteIn(ActIn, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class StartIn(ActIn, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which version to roll out, and how."""
+    """The version to roll out, and the way."""
 
     version: Annotated[int, msgspec.Meta(ge=1)]
     override: bool = False
     """Waives the gates; recorded as emergency_override."""
     strategy: Literal["canary", "blue_green", "immediate", "auto"] | None = None
-    """How traffic moves once the gates are passed; immediate takes override. Absent: as the installation's setting
-    says."""
+    """How traffic moves once the gates are passed; immediate takes override. Absent: the installation's setting."""
 
 
 class GateOut(Answer, frozen=True, kw_only=True):
-    """What one gate said about a candidate."""
+    """The result of one gate for a candidate."""
 
     gate: str
     outcome: Annotated[str, listed("passed", "failed", "needs_approval", "waived", "not_run")]
@@ -52,7 +51,7 @@ class GateOut(Answer, frozen=True, kw_only=True):
 
 
 class ForecastOut(Answer, frozen=True, kw_only=True):
-    """What is expected of a rollout of a policy that equals stable."""
+    """The expected duration of a rollout, for a policy that equals stable."""
 
     trajectories_per_day: float
     expected_days: float
@@ -64,7 +63,7 @@ class HorizonOut(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     seconds: float
     basis: str
-    """Where it comes from, in words."""
+    """Its origin, in words."""
     outcomes: int = 0
     """How many of stable's outcomes it was measured on; 0: it is the setting."""
     quantile_s: float | None = None
@@ -72,14 +71,14 @@ class HorizonOut(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ArmOut(Answer, frozen=True, kw_only=True):
-    """What an arm's trajectories showed. A share of nothing is a text, such as `no trajectories`."""
+    """The outcomes of an arm's trajectories. A share of nothing is a text, such as `no trajectories`."""
 
     started: int
     trajectories: int
     failures: int
     failure_rate: float | str
     missing: int
-    untold: int
+    unreported: int = msgspec.field(name="untold")
     reward_mean: float | str
     calls: int
     error_rate: float | str
@@ -98,7 +97,7 @@ class ArmsOut(Answer, frozen=True, kw_only=True):
 
 
 class DifferenceOut(Answer, frozen=True, kw_only=True):
-    """How much more harm the canary does by one metric, and what would still count as not worse."""
+    """How much more harm the canary does by one metric, and the margin within which it counts as not worse."""
 
     difference: float
     margin: float
@@ -114,19 +113,19 @@ class RolloutOut(Answer, frozen=True, kw_only=True):
     reverted."""
     strategy: str
     parked: bool
-    """No candidate begins until an operator resumes the queue or starts one."""
+    """No candidate starts until an operator resumes the queue or starts one."""
     forecast: ForecastOut | None
-    """Null: too little traffic was seen to say."""
+    """Null: too little traffic for a forecast."""
     horizon: HorizonOut | None
     candidate: ServedPolicy
     stable: ServedPolicy | None
-    """What it is compared with; null for the first policy of a role."""
+    """The policy that it is compared with; null for the first policy of a role."""
     stage: int
     weight: float
     """The canary's share of new trajectories."""
     stage_since: Instant | None
     waiting_for: list[str]
-    """What the stage still lacks, one line each."""
+    """The conditions that the stage still lacks, one line each."""
     stage_age_s: float
     deadline_in_s: float | None
     """For how long it may go on undecided; null when it gathers no evidence."""
@@ -145,13 +144,13 @@ class RolloutOut(Answer, frozen=True, kw_only=True):
     run: float
     """Smallest share of false alarms that a run of failing canary trajectories has used up."""
     thresholds: dict[str, float]
-    """What each test has to reach; `run` is reached from above."""
+    """The threshold of each test; `run` is reached from above."""
     budget: dict[str, float]
     """By test: the probability with which it may roll back a canary that is not worse."""
     pending: int
     """Trajectories whose outcome is not settled."""
     noticed: list[str]
-    """Concerns that a person has been asked about."""
+    """Concerns that were put to a person."""
     e_values: dict[str, dict[str, float]]
     """By family, then by metric."""
     margin: float
@@ -186,7 +185,7 @@ class AuditOut(Answer, frozen=True, kw_only=True):
     decisions: int
     whole: bool
     problem: str | None
-    """Why it is not, in one sentence."""
+    """Why it is not whole, in one sentence."""
     since: Instant | None
     """The oldest decision that is kept."""
     complete: bool
@@ -200,7 +199,7 @@ class RolePoliciesOut(Answer, frozen=True, kw_only=True):
 
     role: str
     route: Route | None
-    """What serves the role; null before its first policy."""
+    """The policies that serve the role; null before its first one."""
     policies: list[PolicyVersion]
 
 

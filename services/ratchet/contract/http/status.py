@@ -1,4 +1,4 @@
-"""The state of training over HTTP: all of it, what trains now, and learning from preferences."""
+"""The state of training over HTTP: all of it, running and waiting jobs, and learning from preferences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SlotsOut(Answer, frozen=True, kw_only=True):
 
 
 class RoleOut(Answer, frozen=True, kw_only=True):
-    """Where a role stands."""
+    """The state of a role."""
 
     stable: str | None = None
     """Name of the policy that serves the role."""
@@ -58,7 +58,7 @@ class JobBrief(Answer, frozen=True, kw_only=True):
 
 
 class TrainingStatusOut(Answer, frozen=True, kw_only=True):
-    """What trains now, what waits, and how the last trainings ended."""
+    """Running and waiting jobs, and how the last ones ended."""
 
     training_enabled: bool
     algorithms: list[str]
@@ -75,7 +75,7 @@ class TrainingStatusOut(Answer, frozen=True, kw_only=True):
 
 
 class DpoRoleOut(Answer, frozen=True, kw_only=True):
-    """Where a role stands with preferences."""
+    """The preferences of a role."""
 
     pairs: dict[str, int]
     """Stored preferences by source."""
@@ -92,7 +92,7 @@ class DpoRoleOut(Answer, frozen=True, kw_only=True):
 
 
 class DpoStatusOut(Answer, frozen=True, kw_only=True):
-    """Where every role stands with preferences."""
+    """The preferences of every role."""
 
     roles: dict[str, DpoRoleOut]
 

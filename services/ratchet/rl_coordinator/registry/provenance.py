@@ -78,7 +78,7 @@ class Provenance:
             preferences=await self._preferences(role, preferences, page, missing),
             rewards=reward_functions(rewards.values())[:FUNCTIONS],
             feedback=rater_counts(feedback)[:RATERS],
-            told=msgspec.convert(await self._history.announcements(role, version), list[parts.EventPart]),
+            announcements=msgspec.convert(await self._history.announcements(role, version), list[parts.EventPart]),
             counted=min(len(ids), COUNTED),
             missing=missing,
             parent=parent,
