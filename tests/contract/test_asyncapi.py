@@ -23,6 +23,7 @@ SPECIFICATION = ROOT.parent / "examples/node/node_modules/@asyncapi/specs/schema
 """The official JSON Schema, from the npm package of the AsyncAPI initiative (`make setup` installs it)."""
 
 DOCUMENT: Any = json.loads((ROOT / "asyncapi.json").read_text())
+assert SPECIFICATION.is_file(), "AsyncAPI's schema is missing: `make setup` installs it"
 OFFICIAL = jsonschema_rs.Draft7Validator(json.loads(SPECIFICATION.read_text()))
 
 

@@ -131,7 +131,7 @@ def test_a_type_has_the_members_of_its_schema(name: str) -> None:
     if name == "rollout.v1":
         typed = {path: member for path, member in typed.items() if not any(path.startswith(one) for one in OPAQUE)}
         described = {path: member for path, member in described.items() if path not in OPAQUE}
-    assert typed == described
+    assert typed == described, f"schema and type differ: contracts/schemas/**/{name}.schema.json and {kind}"
     assert names_of_type(kind) == names_of_schema(schema, schema)
 
 

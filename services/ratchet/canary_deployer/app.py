@@ -158,7 +158,7 @@ class ControllerFactory:
             chunks=self.chunks,
             lead=self.lead,
             rules=rules,
-            lease_s=self.lease_s,
+            idle_save_s=self.lease_s,
             monotonic=self.monotonic,
             longest_tick_s=self.longest_tick_s,
         )

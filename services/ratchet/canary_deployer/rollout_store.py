@@ -71,7 +71,7 @@ class RolloutStore:
     chunks: Bucket[Chunk]
     lead: Lead
     rules: Rules
-    lease_s: float
+    idle_save_s: float
     """Without new statistics the record is saved this often, for the time that has passed."""
     monotonic: Callable[[], float] = time.monotonic
     longest_tick_s: float = LONGEST_TICK_S
@@ -171,7 +171,7 @@ class RolloutStore:
             metrics.count_errors(rollout, before)
             metrics.show_rollout(rollout, e_values(rollout.statistics, self.rules))
         pause_s = min(LONGEST_SAVE_S, SAVE_S + SAVE_CHUNK_S * len(rollout.statistics.chunks))
-        if self.monotonic() - self._saved_at >= (pause_s if self._unsaved else self.lease_s):
+        if self.monotonic() - self._saved_at >= (pause_s if self._unsaved else self.idle_save_s):
             await self.save(rollout)
 
     async def _read_record(self) -> tuple[Entry[Rollout] | None, str | None]:

@@ -182,6 +182,7 @@ class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     snapshot: SnapshotRef | None = None
     trajectories: int | None = None
     heartbeat_at: datetime | None = None
+    """The worker's last sign of life: it renews the attempt's lease."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     cancel_requested: bool = False

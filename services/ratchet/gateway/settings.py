@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from ratchet.gateway.domain.routing import LEASE_S
 from ratchet.service.settings import SharedSettings
 
 
@@ -103,7 +104,7 @@ class Settings(BaseSettings):
     """Processes that redact, check and pack what agents and engines send."""
     recording_bytes: int = 64 * 1024 * 1024
     """Most bytes of requests and answers that wait for a recorder; beyond it a turn holds only its call's metadata."""
-    lease_s: float = 20.0
+    lease_s: float = LEASE_S
     """A canary weight lapses after this long without an observed renewal."""
     queue_limit: int = 20_000
     """Turns kept in memory on their way to the broker."""

@@ -1,4 +1,8 @@
-"""Messages as rows: the table of each topic, and the members that become its columns."""
+"""Messages as rows: the table of each topic, and the members that become its columns.
+
+The collector writes a column that a query needs of new rows. ClickHouse computes a column that old rows need as well,
+from `body` (`MATERIALIZED`, see `deploy/clickhouse/005_answered.sql`).
+"""
 
 from __future__ import annotations
 

@@ -101,18 +101,18 @@ def test_the_method_of_evaluation_is_named(opinions: Any, outcome: Outcome | Non
 
 
 def test_a_custom_component_is_one_function_and_one_weight() -> None:
-    def politeness(evidence: Evidence) -> Assessment | None:
+    def courtesy(evidence: Evidence) -> Assessment | None:
         polite = "please" in (evidence.trajectory.turns[-1].action.raw_response or "")
         return Assessment(1.0 if polite else 0.25, 0.5, "looked for `please`")
 
     spec = RewardSpec(
         function=RewardFunction(name="polite", version="2"),
-        weights={"default": {"politeness": 1.0}},
-        components={**COMPONENTS, "politeness": politeness},
+        weights={"default": {"courtesy": 1.0}},
+        components={**COMPONENTS, "courtesy": courtesy},
     )
     made = reward(spec)
     assert made.total_reward == 0.25
-    assert made.reward_components["politeness"].reasoning == "looked for `please`"
+    assert made.reward_components["courtesy"].reasoning == "looked for `please`"
     assert made.metadata.evaluator == "reward_computer polite@2"
 
 
@@ -138,7 +138,7 @@ opinions = st.lists(
     ),
     max_size=4,
 )
-weightings = st.dictionaries(st.sampled_from(sorted(COMPONENTS)), st.floats(0, 1), max_size=7)
+weightings = st.dictionaries(st.sampled_from(sorted(COMPONENTS)), st.floats(0, 1), max_size=len(COMPONENTS))
 dense = st.lists(st.none() | st.floats(-10, 10), min_size=1, max_size=6)
 
 

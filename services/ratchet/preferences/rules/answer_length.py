@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ratchet.preferences.rules.base import ROUNDING, Chat, Try, Verdict
-from ratchet.rules.chat import text_of
+from ratchet.preferences.rules.base import ROUNDING, Try, Verdict
+from ratchet.rules.chat import last_answer
 
 INCONCLUSIVE = "inconclusive"
 CONTRADICTED = "contradicted_by_reward"
@@ -36,9 +36,3 @@ class AnswerLength:
 
     def _fits(self, tried: Try) -> bool:
         return self.shortest <= len(last_answer(tried.messages)) <= self.longest
-
-
-def last_answer(messages: Chat) -> str:
-    """Text of the last message that the policy wrote."""
-    answers = [message for message in messages if message.get("role") == "assistant"]
-    return text_of(answers[-1].get("content")) if answers else ""

@@ -24,7 +24,7 @@ more than `MAX_DEPTH` levels deep, members of other types) stays text; everythin
 """
 
 from ratchet.rules.chat.forest import assembled_turns, chain_of_turns, chat_of_turns
-from ratchet.rules.chat.format import MAX_DEPTH, ChatError, text_of
+from ratchet.rules.chat.format import MAX_DEPTH, ChatError, last_answer, text_of
 from ratchet.rules.chat.to_entries import Call, trajectory_turns
 from ratchet.rules.chat.to_messages import chat_messages
 
@@ -36,6 +36,7 @@ __all__ = [
     "chain_of_turns",
     "chat_messages",
     "chat_of_turns",
+    "last_answer",
     "text_of",
     "trajectory_turns",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -69,6 +69,12 @@ def text_of(content: object) -> str:
     parts = cast("list[object]", content) if isinstance(content, list) else []
     texts = [cast("JsonObject", part).get("text") for part in parts if isinstance(part, dict)]
     return "".join(text for text in texts if isinstance(text, str))
+
+
+def last_answer(messages: Sequence[Mapping[str, Any]]) -> str:
+    """The text of the last message that the policy wrote; empty when it wrote none."""
+    answers = [message for message in messages if message.get("role") == "assistant"]
+    return text_of(answers[-1].get("content")) if answers else ""
 
 
 def call_id(turn_id: int) -> str:

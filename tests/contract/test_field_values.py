@@ -1,4 +1,4 @@
-"""The fields that agents and operators already know: the values that each takes and refuses, and if it is required."""
+"""The fields of before version 0.1, and the values that each takes and refuses; `invalid.json` has newer ones."""
 
 from __future__ import annotations
 
