@@ -83,6 +83,7 @@ def test_an_older_message_must_keep_its_own_schema_first() -> None:
 def document_of_both() -> Any:
     document = json.loads((ROOT / "topics.json").read_text())
     document["topics"][V2] = {**document["topics"][V1], "subjects": [V2, f"{V2}.<role>"], "schema": "feedback.v2"}
+    document["streams"]["RL_FEEDBACK"]["subjects"] += [V2, f"{V2}.*"]
     return document
 
 
@@ -93,6 +94,7 @@ def schemas_of_both() -> Any:
 def test_two_versions_in_different_streams_are_refused() -> None:
     document = document_of_both()
     document["topics"][V2]["stream"] = "RL_ALERTS"
+    document["streams"]["RL_ALERTS"]["subjects"] += [V2, f"{V2}.*"]
     with pytest.raises(ConfigError, match="different streams"):
         Contracts(document, schemas_of_both(), {**MESSAGES, V2: FeedbackV2}, {V1: Upgrade(V2, lambda old: old)})
 

@@ -13,7 +13,16 @@ import msgspec
 
 from ratchet.bus.deadletter import DeadLetter
 from ratchet.bus.message import Message, encode
-from ratchet.bus.registry import BucketSpec, ConsumerSpec, ProjectionSpec, Stream, Topic, check_names, specs
+from ratchet.bus.registry import (
+    BucketSpec,
+    ConsumerSpec,
+    ProjectionSpec,
+    Stream,
+    Topic,
+    check_names,
+    covers,
+    specs,
+)
 from ratchet.bus.schemas import Json, Schema, handleable, load_schema, parse
 from ratchet.errors import ConfigError, InvalidMessage, UnknownSubject
 
@@ -91,6 +100,12 @@ class Contracts:
             raise ConfigError(f"no type was given for the topics {', '.join(untyped)}")
         check_names("topics", (topic for one in readers for topic in one.topics), self.topics)
         check_names("buckets", (one.bucket for one in self.projections.values()), self.buckets)
+        for topic in self.topics.values():
+            stream = self.streams[topic.stream]
+            for subject in self.subjects(topic.name):
+                if not any(covers(taken, subject) for taken in stream.subjects):
+                    taken = ", ".join(stream.subjects)
+                    raise ConfigError(f"stream {stream.name} takes {taken}, but not {subject} of {topic.name}")
         kind = self.types.get(dead_letters)
         if kind is None or not issubclass(kind, DeadLetter):
             raise ConfigError("`dead_letters` must name the topic of the dead letters")
@@ -126,7 +141,9 @@ class Contracts:
         for pattern, topic in self._patterns:
             if pattern.fullmatch(subject):
                 return topic
-        raise UnknownSubject(f"no topic has the subject {subject!r}")
+        near = [template for topic in self.topics.values() if topic.name in subject for template in topic.subjects]
+        hint = f"; its topic has {', '.join(near)}" if near else ""
+        raise UnknownSubject(f"no topic has the subject {subject!r}{hint}")
 
     def subjects(self, topic: str) -> list[str]:
         """The subjects of `topic` as a broker's filters: every parameter becomes `*`. Raises `UnknownSubject`."""
@@ -206,10 +223,14 @@ def older_versions(upgrades: Upgrades, topic: str) -> Iterator[str]:
 
 
 def _subject_pattern(template: str, parameters: Json) -> re.Pattern[str]:
-    parts = [
-        f"(?:{parameters[part[1:-1]]['pattern']})" if part.startswith("<") else re.escape(part)
-        for part in template.split(".")
-    ]
+    parts: list[str] = []
+    for part in template.split("."):
+        if not part.startswith("<"):
+            parts.append(re.escape(part))
+        elif part[1:-1] in parameters:
+            parts.append(f"(?:{parameters[part[1:-1]]['pattern']})")
+        else:
+            raise ConfigError(f"`parameters` of the registry lacks {part}, which {template} names")
     return re.compile(r"\.".join(parts))
 
 

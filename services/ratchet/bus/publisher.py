@@ -84,8 +84,12 @@ class Publisher:
                 async with asyncio.timeout(None) as self._answer_due:
                     await self._send(batch)
             except (nats.errors.Error, TimeoutError, OSError) as error:
-                lost = self._answer_due is not None and self._answer_due.expired()
-                reason = LOST if lost else f"broker does not answer: {error or type(error).__name__}"
+                if self._answer_due is not None and self._answer_due.expired():
+                    reason = LOST
+                elif isinstance(error, nats.errors.NoRespondersError):
+                    reason = f"the broker has no stream {self._stream} that takes {batch[0].record.subject}"
+                else:
+                    reason = f"the broker does not answer: {error or type(error).__name__}"
                 _fail(batch, BusUnavailable(reason))
             finally:
                 self._answer_due = None

@@ -144,6 +144,17 @@ def check_names(what: str, named: Iterable[str], known: Collection[str]) -> None
         raise ConfigError(f"the registry names {what} that are not there: {', '.join(missing)}")
 
 
+def covers(pattern: str, subject: str) -> bool:
+    """Whether a broker's filter takes every subject of another one: `*` stands for a token, `>` for all that follow."""
+    patterns, tokens = pattern.split("."), subject.split(".")
+    for place, one in enumerate(patterns):
+        if one == ">":
+            return len(tokens) > place
+        if place >= len(tokens) or tokens[place] == ">" or one not in ("*", tokens[place]):
+            return False
+    return len(patterns) == len(tokens)
+
+
 def check_handled(name: str, declared: Iterable[str], handled: Iterable[str]) -> None:
     """Raises `ConfigError` unless the handled topics are those that `name` is declared to read."""
     lacking, surplus = set(declared) - set(handled), set(handled) - set(declared)

@@ -15,7 +15,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.envelope import Record
 from ratchet.bus.received import Received
-from ratchet.bus.registry import Stream
+from ratchet.bus.registry import Stream, covers
 from ratchet.bus.testing.clock import FakeClock
 from ratchet.errors import BusUnavailable
 
@@ -284,7 +284,7 @@ class FakeConsumer:
         too_old = self._since is not None and stored.at < self._since
         if too_old or stored.sequence in self._passed_over:
             return False
-        return not self._filters or any(matches(one, stored.record.subject) for one in self._filters)
+        return not self._filters or any(covers(one, stored.record.subject) for one in self._filters)
 
     def _delivered(self, stored: Stored, now: float) -> Msg:
         self.sent += 1
@@ -326,15 +326,3 @@ class FakeStore:
         self.revision += 1
         self.changed.set()
         self.changed = asyncio.Event()
-
-
-def matches(pattern: str, subject: str) -> bool:
-    """Whether a subject is one of a filter: `*` stands for one token, `>` for all that follow."""
-    filters, tokens = pattern.split("."), subject.split(".")
-    if filters[-1] == ">":
-        return len(tokens) >= len(filters) and _all_match(filters[:-1], tokens)
-    return len(tokens) == len(filters) and _all_match(filters, tokens)
-
-
-def _all_match(filters: list[str], tokens: list[str]) -> bool:
-    return all(one in ("*", token) for one, token in zip(filters, tokens, strict=False))
