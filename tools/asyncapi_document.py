@@ -151,11 +151,11 @@ def _operation(topics: Json, name: str, channel: str, who: tuple[str, str]) -> J
 
 def _readers(topics: Json, name: str, service: str) -> Json:
     """The durable consumers and projections with which a service reads a topic; empty for ordered or direct reads."""
-    found = {
+    readers = {
         kind: [key for key, spec in topics[kind].items() if spec["service"] == service and name in spec["topics"]]
         for kind in ("consumers", "projections")
     }
-    return {kind: names for kind, names in found.items() if names}
+    return {kind: names for kind, names in readers.items() if names}
 
 
 def _message(topic: Json, examples: Mapping[str, Sequence[Json]]) -> Json:

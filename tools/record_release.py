@@ -50,7 +50,7 @@ def interfaces(folder: Path) -> Any:
     """The HTTP interfaces as one JSON Schema: a member for each service, in it one for each operation and its bodies.
 
     Two of them are compared as two versions of a message are: an operation, an answer or a member that is gone, or is
-    asked for and was not, breaks somebody who keeps to the older one.
+    asked for and was not, breaks a reader who keeps to the older one.
     """
     documents = {path.name: yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.openapi.*"))}
     parts = {
@@ -120,10 +120,10 @@ def _resolved(part: Any, document: Any) -> Any:
     """A part of a document, or the part that it refers to."""
     if "$ref" not in part:
         return part
-    found: Any = document
+    target: Any = document
     for word in part["$ref"].removeprefix("#/").split("/"):
-        found = found[word]
-    return found
+        target = target[word]
+    return target
 
 
 def without_words(schema: Any) -> Any:

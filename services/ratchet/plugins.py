@@ -6,9 +6,9 @@ that installed packages declare as entry points of the kind's group:
     [project.entry-points."ratchet.reward_components"]
     brevity = "acme_rewards:brevity"
 
-Names are known without importing anything; a variant is imported when it is first used. One that does not fit its kind,
-cannot be imported, or has a name that is taken, is refused with a sentence that names its package. A built-in name is
-never replaced.
+Names are known without importing anything; a variant is imported when it is first used, once in a process. One that
+does not fit its kind, cannot be imported, or has a name that is taken, is refused with a sentence that names its
+package. A built-in name is never replaced.
 """
 
 from __future__ import annotations
@@ -64,12 +64,19 @@ class PluginTable(Mapping[str, V], Generic[V]):
         self.built_in = built_in
         self.fit = fit
         self._loaded: dict[str, V] = {}
+        self._refused: dict[str, ConfigError] = {}
 
     def __getitem__(self, name: str) -> V:
         if name in self.built_in:
             return self.built_in[name]
-        if name not in self._loaded:
-            self._loaded[name] = self._load(self._declared[name])
+        if name not in self._loaded and name not in self._refused:
+            try:
+                self._loaded[name] = self._load(self._declared[name])
+            except ConfigError as error:
+                self._refused[name] = error
+        if name in self._refused:
+            refused = self._refused[name]
+            raise ConfigError(str(refused)) from refused.__cause__  # the same one again would collect tracebacks
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:

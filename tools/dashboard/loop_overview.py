@@ -239,7 +239,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         Panel(
             "Lapsed leases",
-            "1 while gateways serve stable because nobody renews the canary.",
+            "1 while gateways serve stable because the deployer does not renew the canary.",
             "short",
             {"{{role}}": "max by (role) (ratchet_gateway_lease_lapsed)"},
             alarm=1,

@@ -13,8 +13,8 @@ OURS_OR_PIP = {"ratchet-rl", "pip"}
 
 def pins(frozen: str) -> list[str]:
     """`name==version` lines without ourselves, without the build that a version was made for (`+cpu`)."""
-    found = [line for line in frozen.splitlines() if re.match(r"[\w.-]+==", line)]
-    kept = [line.split("+", 1)[0] for line in found if line.split("==")[0].lower() not in OURS_OR_PIP]
+    pinned = [line for line in frozen.splitlines() if re.match(r"[\w.-]+==", line)]
+    kept = [line.split("+", 1)[0] for line in pinned if line.split("==")[0].lower() not in OURS_OR_PIP]
     return sorted(kept, key=str.lower)
 
 

@@ -33,13 +33,13 @@ SINGLE = {
 
 def options(listing: str) -> dict[str, str]:
     """The options that `pip config list` shows, by name."""
-    found: dict[tuple[str, str], str] = {}
+    values: dict[tuple[str, str], str] = {}
     for line in listing.splitlines():
         key, separator, value = line.partition("=")
         section, _, name = key.rpartition(".")
         if separator and section in SECTIONS:
-            found[section, name.removeprefix("default-")] = str(ast.literal_eval(value))
-    return {name: found[section, name] for section in SECTIONS for at, name in found if at == section}
+            values[section, name.removeprefix("default-")] = str(ast.literal_eval(value))
+    return {name: values[section, name] for section in SECTIONS for at, name in values if at == section}
 
 
 def uv_environment(pip: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:

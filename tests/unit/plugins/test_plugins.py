@@ -148,6 +148,23 @@ def test_what_does_not_fit_is_refused_in_words(acme: Path, table: PluginTable[An
         fresh(table)[name]
 
 
+def test_what_cannot_be_loaded_is_imported_once(tmp_path: Path) -> None:
+    source = """
+with open(__file__ + ".imports", "a") as imports:
+    imports.write("x")
+raise RuntimeError("no licence")
+"""
+    write_package(tmp_path, "broken", source, {"ratchet.gates": {"broken_gate": "broken:gate"}})
+    with installed(tmp_path):
+        gates = fresh(GATES)
+        for _ in range(2):
+            with pytest.raises(ConfigError, match=r"'broken_gate' of broken 1\.0 cannot be loaded: RuntimeError: no l"):
+                gates["broken_gate"]
+        assert [one.refused for one in gates.plugins(load=True) if one.name == "broken_gate"] == ["no licence"]
+
+    assert [file.read_text() for file in tmp_path.glob("**/*.imports")] == ["x"]
+
+
 def test_a_gate_of_a_package_is_built_from_the_gates_tools(acme: Path) -> None:
     assert fresh(GATES)["acme_gate"].__name__ == "gate"
 
@@ -194,13 +211,15 @@ def test_the_list_names_every_variant_its_package_and_why_it_is_refused(acme: Pa
     command = [sys.executable, "-m", "ratchet.cli", "plugins", "--check", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
 
-    found = {(one["group"], one["name"], one["package"]): one["refused"] for one in json.loads(done.stdout)["plugins"]}
+    refused = {
+        (one["group"], one["name"], one["package"]): one["refused"] for one in json.loads(done.stdout)["plugins"]
+    }
     assert done.returncode == ExitCode.PARTLY
-    assert found["ratchet.reward_components", "brevity", "acme 1.0"] is None
-    assert found["ratchet.reward_components", "safety", "built in"] is None
-    assert found["ratchet.reward_components", "safety", "acme 1.0"] == "the name is that of a built-in one"
-    assert found["ratchet.algorithms", "acme.blind", "acme 1.0"] == "rows of the format pairs have no token ids"
-    assert found["ratchet.algorithms", "acme.simpo", "acme 1.0"] is None
+    assert refused["ratchet.reward_components", "brevity", "acme 1.0"] is None
+    assert refused["ratchet.reward_components", "safety", "built in"] is None
+    assert refused["ratchet.reward_components", "safety", "acme 1.0"] == "the name is that of a built-in one"
+    assert refused["ratchet.algorithms", "acme.blind", "acme 1.0"] == "rows of the format pairs have no token ids"
+    assert refused["ratchet.algorithms", "acme.simpo", "acme 1.0"] is None
 
 
 def test_an_installation_without_packages_refuses_nothing() -> None:

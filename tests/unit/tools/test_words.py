@@ -8,7 +8,7 @@ import pytest
 
 from tools.words import HEADING, Words, findings, words
 
-BANNED = Words({"retold": "superseded", "found": "what it is"}, {"nobody": "name the agent"})
+BANNED = Words({"retold": "superseded", "found": "what it is"}, {"gizmo": "name the agent"})
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,12 @@ BANNED = Words({"retold": "superseded", "found": "what it is"}, {"nobody": "name
         ("def f(retold): ...\n", 1),
         ("x.retold = 1\n", 1),
         ("found = 1\n", 1),
-        ("# nobody knows\n", 1),
-        ('"""Nobody knows."""\n', 1),
-        ('print("nobody knows")\n', 1),
+        ("# the gizmo knows\n", 1),
+        ('"""Gizmo knows."""\n', 1),
+        ('print("the gizmo knows")\n', 1),
     ],
 )
-def test_a_banned_word_is_found_with_its_line(tmp_path: Path, source: str, line: int) -> None:
+def test_a_banned_word_is_reported_with_its_line(tmp_path: Path, source: str, line: int) -> None:
     path = tmp_path / "module.py"
     path.write_text(source)
 
@@ -38,7 +38,7 @@ def test_a_banned_word_is_found_with_its_line(tmp_path: Path, source: str, line:
         "not_found = NotFound\n",
         "foundation = 1\n",
         'row["retold_by"]\n',
-        'x = "nobody"\n',
+        'x = "gizmo"\n',
         "# the row was found\n",
         '"""A profound remark: retold."""\n',
     ],
@@ -52,16 +52,16 @@ def test_other_words_and_data_are_left_alone(tmp_path: Path, source: str) -> Non
 
 def test_pages_are_read_without_their_code(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
-    path.write_text("# Title\n\n```\nnobody\n```\n\n`nobody` and [x](nobody.md), but nobody.\n")
+    path.write_text("# Title\n\n```\ngizmo\n```\n\n`gizmo` and [x](gizmo.md), but a gizmo.\n")
 
     assert [one.split(": ")[0] for one in findings(path, BANNED)] == [f"{path}:7"]
 
 
 def test_the_glossary_has_the_table() -> None:
-    rows = ["| in | not | but |", "|---|---|---|", "| names | `told`, `untold` | published |"]
-    rows.append("| sentences | nobody | x |")
+    rows = ["| in | not | but |", "|---|---|---|", "| names | `widget`, `widgets` | part |"]
+    rows.append("| sentences | gizmo | x |")
     page = "\n".join((HEADING, "", *rows, ""))
 
-    assert words(page) == Words({"told": "published", "untold": "published"}, {"nobody": "x"})
+    assert words(page) == Words({"widget": "part", "widgets": "part"}, {"gizmo": "x"})
     with pytest.raises(ValueError, match="no table"):
         words("# Glossary\n")
