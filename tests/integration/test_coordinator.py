@@ -498,6 +498,19 @@ async def test_a_refusal_for_too_little_data_counts_the_trajectories_that_wait_f
         assert (preview["refused"], preview["waiting"]) == (failed["error"]["message"], 2)
 
 
+async def test_a_role_whose_trajectories_are_all_older_than_the_history_is_refused_with_its_length(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
+    async with (
+        stored(shared_settings, bus, played("one", 0.5)),
+        coordinating(shared_settings, bus, history_days=1.25e-9) as workshop,
+    ):
+        plain = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}
+        preview = (await workshop.api.post("/v1/jobs/preview", json=plain)).json()
+        old = f"role {ROLE} has no stored trajectory with a reward within the last 1.25e-09 days"
+        assert (preview["refused"], preview["rows"]) == (old, 0)
+
+
 async def test_a_dry_run_checks_everything_and_creates_nothing(shared_settings: SharedSettings, bus: Bus) -> None:
     async with stored(shared_settings, bus, played("one", 0.5)), coordinating(shared_settings, bus) as workshop:
         plain = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}

@@ -143,6 +143,8 @@ async def test_a_snapshot_is_previewed_shown_and_exported(
         asked = ("dataset", "preview", "--role", ROLE, "--algorithm")
         assert (await ratchet.json(*asked, "dpo"))["preview"]["refused"] is None
         assert "a job would be refused: role support has no stored" in await ratchet(*asked, "kto")
+        none = "role support has no stored trajectory with a reward and thumbs within the last 90 days"
+        assert (await ratchet.json(*asked, "kto"))["preview"]["refused"] == none
         assert "does nothing for dpo" in await ratchet(*asked, "dpo", "--min-reward", "0.5", code=1)
         sft = (await ratchet.json(*asked, "sft", "--min-reward", "0.5"))["preview"]
         assert (sft["rows"], sft["left_out"], sft["refused"]) == (7, {"below_min_reward": 6}, None)

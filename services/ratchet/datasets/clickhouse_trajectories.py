@@ -102,6 +102,12 @@ class Trajectories:
         self._history = History(warehouse)
         self._now = now
 
+    @property
+    def reach(self) -> str:
+        """How far back a catalogue reaches, for people."""
+        days = self._span / timedelta(days=1)
+        return f"within the last {days:g} day{'' if days == 1 else 's'}"
+
     async def catalogue(self, role: str) -> Catalogue:
         """The newest rewarded trajectories of a role."""
         since = self._now() - self._span

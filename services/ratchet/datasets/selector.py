@@ -102,7 +102,7 @@ class SnapshotSelector:
         return SnapshotPlan(
             ids=[candidate.trajectory_id for candidate in selection.chosen],
             left_out=selection.left_out,
-            nouns=("trajectory with a reward", "rewarded trajectories"),
+            nouns=(f"trajectory with a reward {self._trajectories.reach}", "rewarded trajectories"),
             rows=rows,
             watermarks=catalogue.watermarks,
             minimum=self._amounts.least(query.algorithm),
@@ -152,7 +152,7 @@ class SnapshotSelector:
         return SnapshotPlan(
             ids=list(chosen),
             left_out=+Counter({**selection.left_out, **not_candidates}),
-            nouns=("trajectory with a reward and thumbs", "trajectories with thumbs"),
+            nouns=(f"trajectory with a reward and thumbs {self._trajectories.reach}", "trajectories with thumbs"),
             rows=rows,
             watermarks={**catalogue.watermarks, "RL_FEEDBACK": watermark},
             minimum=self._amounts.least(query.algorithm),

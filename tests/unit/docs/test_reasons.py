@@ -1,0 +1,122 @@
+"""The tables of reasons name exactly those that the code can give, each with the functions that give it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tests.support.pages import ROOT
+
+DOMAIN = ROOT / "services" / "ratchet" / "datasets" / "domain"
+TURNS = ROOT / "services" / "ratchet" / "gateway" / "domain" / "turns.py"
+COORDINATOR = ROOT / "services" / "ratchet" / "rl_coordinator" / "README.md"
+AGENTS = ROOT / "docs" / "guides" / "agent-author.md"
+MODULES = ("selection", "rows", "pairs", "labels")
+ROW = re.compile(r"^\| (`.+) \|$", re.MULTILINE)
+TOKEN = re.compile(r"`([\w.]+)`")
+Reasons = Mapping[str, set[str]]
+"""Reason -> `<module>.<function>`."""
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def constants(tree: ast.Module) -> dict[str, str]:
+    """Texts that a module names, `A, B = "a", "b"` included."""
+    named: dict[str, str] = {}
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))):
+                named[name] = text
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+                pairs = zip(names, values, strict=True)
+                named |= {ast.unparse(name): ast.literal_eval(value) for name, value in pairs}
+            case _:
+                pass
+    return named
+
+
+def texts(node: ast.expr | None, named: Mapping[str, str]) -> Iterator[str]:
+    """The texts that an expression can be, and the keys of a mapping."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.Name(id=name) if name in named:
+            yield named[name]
+        case ast.BoolOp(values=values) | ast.Dict(keys=values):
+            for value in values:
+                yield from texts(value, named)
+        case ast.IfExp(body=body, orelse=other):
+            yield from texts(body, named)
+            yield from texts(other, named)
+        case _:
+            pass
+
+
+def given_in(function: ast.FunctionDef, named: Mapping[str, str], rules: ast.expr | None) -> Iterator[str]:
+    """The reasons that a function gives: returned, put into `reason` or `prompts[...]`, counted in `left_out[...]`."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Return(value=value):
+                yield from texts(value, named)
+            case ast.Assign(targets=[ast.Name(id="reason") | ast.Subscript(value=ast.Name(id="prompts"))], value=value):
+                yield from texts(value, named)
+            case ast.Subscript(value=ast.Name(id="left_out"), slice=key):
+                yield from texts(key, named)
+            case ast.Name(id="_RULES"):
+                yield from texts(rules, named)
+            case _:
+                pass
+
+
+def names_of_datasets() -> Mapping[str, str]:
+    """The texts that the datasets' rules name."""
+    return {name: text for module in MODULES for name, text in constants(parsed(DOMAIN / f"{module}.py")).items()}
+
+
+def reasons_of_snapshots() -> Reasons:
+    """The reasons of the datasets' rules."""
+    trees = {module: parsed(DOMAIN / f"{module}.py") for module in MODULES}
+    named = names_of_datasets()
+    reasons: dict[str, set[str]] = defaultdict(set)
+    for module, tree in trees.items():
+        tables = [node for node in tree.body if isinstance(node, ast.AnnAssign)]
+        rules = next((node.value for node in tables if ast.unparse(node.target) == "_RULES"), None)
+        for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+            for reason in given_in(function, named, rules):
+                if reason:
+                    reasons[reason].add(f"{module}.{function.name}")
+    return reasons
+
+
+def rows_below(page: Path, heading: str) -> list[list[list[str]]]:
+    """The names in each cell of every row that begins with a name, in the tables of a section."""
+    section = page.read_text().partition(f"# {heading}\n")[2].partition("\n## ")[0]
+    return [[TOKEN.findall(cell) for cell in row.split(" | ")] for row in ROW.findall(section)]
+
+
+def test_the_readme_names_every_reason_and_the_functions_that_decide_it() -> None:
+    rows = rows_below(COORDINATOR, "Reasons")
+
+    assert [len(cells) for cells in rows] == [3] * len(rows)
+    assert {reason: set(functions) for (reason,), functions, _ in rows} == reasons_of_snapshots()
+    assert len(rows) == len(reasons_of_snapshots()) > 20
+
+
+def test_every_text_that_the_rules_name_is_a_reason_but_for_two() -> None:
+    assert set(names_of_datasets().values()) - set(reasons_of_snapshots()) == {"unnamed", "thumbs"}
+
+
+def test_the_guide_names_every_reason_for_which_the_gateway_bars_a_call() -> None:
+    tree = parsed(TURNS)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    judging = [function for function in functions if function.name in {"_missing", "_distorted", "_unlike"}]
+    given = [reason for function in judging for reason in given_in(function, {}, None)]
+    named = [reason for reasons, _ in rows_below(AGENTS, "What makes a call trainable") for reason in reasons]
+
+    assert len(judging) == 3
+    assert sorted(named) == sorted({*given, *constants(tree).values(), "redacted"})
