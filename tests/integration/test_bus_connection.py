@@ -21,7 +21,7 @@ from ratchet.bus.tasks import end
 from ratchet.bus.testing import eventually
 from ratchet.contract import DeadLetter, Message, Reward, Trajectory, named_id
 from ratchet.contract.reward import RewardFunction, RewardMetadata
-from ratchet.errors import BusUnavailable, Conflict, InvalidMessage, Unreadable
+from ratchet.errors import BusUnavailable, Conflict, InvalidMessage, Rejected, Unreadable
 from ratchet.service.contracts import load_contracts
 from ratchet.service.settings import SharedSettings
 from tests.support.consuming import consuming, messages_of, projecting
@@ -450,3 +450,30 @@ async def test_reading_a_bucket_leaves_no_consumer_behind(settings: SharedSettin
                 assert list(await bucket.items()) == list(await bucket.below("a")) == await bucket.keys() == ["a.1"]
         assert (await bus.nc.jetstream().stream_info("KV_baselines")).state.consumer_count == 0
     assert lines == []
+
+
+async def test_keys_that_are_rewritten_while_they_are_read_are_all_there_and_once(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        bucket = bus.bucket("baselines", int)
+        names = [f"a.{number}" for number in range(700)]
+        await asyncio.gather(*(bucket.put(name, 0) for name in names))
+
+        async def rewriting() -> None:
+            while True:
+                await asyncio.gather(*(bucket.put(name, 1) for name in names[::7]))
+
+        writer = asyncio.create_task(rewriting())
+        try:
+            for _ in range(5):
+                assert await bucket.keys("a") == sorted(names)
+                assert sorted(await bucket.items()) == sorted(names)
+        finally:
+            await end(writer)
+
+
+async def test_a_key_that_cannot_be_one_and_a_value_that_is_too_large_are_refused(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        with pytest.raises(Rejected, match="cannot be a key"):
+            await bus.bucket("baselines", int).put("a b", 1)
+        with pytest.raises(Rejected, match="larger than the broker takes"):
+            await bus.bucket("baselines", str).put("a", "x" * (bus.nc.max_payload + 1))

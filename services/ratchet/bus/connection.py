@@ -431,8 +431,12 @@ class BackgroundConnection:
 
     async def run(self) -> None:
         """Hold the connection until stopped. Raises what connecting raises."""
-        connecting = asyncio.ensure_future(self._connect())
-        stopping = asyncio.ensure_future(self._stopping.wait())
+
+        async def connected() -> Bus:
+            return await self._connect()
+
+        connecting = asyncio.create_task(connected())
+        stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             was_stopped = not connecting.done()
@@ -441,8 +445,10 @@ class BackgroundConnection:
                 return
             self._bus.set_result(connecting.result())
             await stopping
-            await connecting.result().close()
         finally:
+            await end(connecting, stopping)
+            if not connecting.cancelled() and connecting.exception() is None:
+                await connecting.result().close()
             if not self._bus.done():
                 self._bus.set_exception(BusUnavailable("the program stopped before the broker was connected"))
                 self._bus.exception()  # seen, also when no caller waits for it

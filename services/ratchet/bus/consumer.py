@@ -18,7 +18,7 @@ from nats.js.errors import Error as JetStreamError
 from prometheus_client import Counter, Gauge, Histogram
 
 from ratchet.bus.deadletter import with_body
-from ratchet.bus.failures import failure, frames
+from ratchet.bus.failures import causes_of, failure, frames, reason_of
 from ratchet.bus.halving import in_halves
 from ratchet.bus.message import Cause, Message
 from ratchet.bus.received import Received
@@ -239,7 +239,13 @@ class Consumer:
 
     async def _handle(self, handler: BatchHandler, part: Sequence[Delivery]) -> None:
         async def handled(deliveries: Sequence[Delivery]) -> Sequence[Outcome]:
-            outcomes = await handler([received for _, received in deliveries])
+            try:
+                outcomes = await handler([received for _, received in deliveries])
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                raise RuntimeError("the handler waited for something that was cancelled") from error
             if len(outcomes) != len(deliveries):
                 raise TypeError(f"the handler returned {len(outcomes)} outcomes for {len(deliveries)} messages")
             return outcomes
@@ -254,7 +260,7 @@ class Consumer:
         dead: list[tuple[Msg, Dead]] = []
         waiting: list[str] = []
         for (message, received), outcome in zip(deliveries, outcomes, strict=True):
-            decided = self._after_failure(received, outcome.error) if isinstance(outcome, Failed) else outcome
+            decided = self._decided(received, outcome)
             if isinstance(decided, Dead):
                 dead.append((message, decided))
                 continue
@@ -272,15 +278,30 @@ class Consumer:
         await asyncio.gather(*applying)
         await self._dead_letter(dead)
 
+    def _decided(self, received: Received[Message], outcome: object) -> Done | Retry | Dead:
+        """An outcome, or what becomes of a message whose handler failed or returned something else."""
+        if isinstance(outcome, Done | Retry | Dead):
+            return outcome
+        other = TypeError(f"the handler returned {type(outcome).__name__} as an outcome")
+        return self._after_failure(received, outcome.error if isinstance(outcome, Failed) else other)
+
     def _after_failure(self, received: Received[Message], error: Exception) -> Retry | Dead:
         """What becomes of a message whose handler raised; unexpected errors are tried again, later and later."""
-        if isinstance(error, Unavailable):
+        if isinstance(error, Unavailable) or (isinstance(error, ExceptionGroup) and error.subgroup(Unavailable)):
             return Retry(str(error), away=True)
         if isinstance(error, FINAL):
             return Dead("rejected", str(error))
         described = failure(error, self._bus.contracts.mask)
+        causes = [failure(cause, self._bus.contracts.mask) for cause in causes_of(error)]
         trace = frames(error.__traceback__)
-        log.error("handler failed", consumer=self._spec.name, sequence=received.sequence, **described, trace=trace)
+        log.error(
+            "handler failed",
+            consumer=self._spec.name,
+            sequence=received.sequence,
+            **described,
+            trace=trace,
+            causes=causes,
+        )
         reason = f"{described['error']}: {described['reason']}"
         failures = self._failures.pop(received.sequence, 0) + 1
         if failures >= self._spec.max_deliveries:
@@ -304,6 +325,12 @@ class Consumer:
             await self._dead_letter([(message, Dead("rejected", f"its answer was refused: {error}"))])
         except (RatchetError, nats.errors.Error) as error:
             await self._not_settled([message], error)
+        except Exception as error:  # noqa: BLE001 - the boundary: what a handler returned cannot be published
+            decided = self._after_failure(received, error)
+            if isinstance(decided, Dead):
+                await self._dead_letter([(message, decided)])
+            else:
+                await self._not_settled([message], error, decided.delay_s)
         else:
             self._count(outcome)
 
@@ -312,7 +339,7 @@ class Consumer:
         try:
             if dead and self._on_dead is not None:
                 await self._on_dead([message.metadata.sequence.stream for message, _ in dead])
-        except (RatchetError, nats.errors.Error) as error:
+        except Exception as error:  # noqa: BLE001 - the boundary: the account is the host's own code
             await self._not_settled([message for message, _ in dead], error)
         else:
             await asyncio.gather(*(self._keep_and_end(message, why) for message, why in dead))
@@ -337,8 +364,8 @@ class Consumer:
             try:
                 await self._bus.publish_all(with_body(letter, message.data), cause=cause)
             except (ContractError, Rejected) as error:
-                detail = f"{letter.detail[:1000]} (headers left out: {error})"[:2000]
-                bare = msgspec.structs.replace(letter, headers={}, detail=detail)
+                detail = f"{letter.detail[:1000]} ({dead.reason[:100]}; headers left out: {error})"[:2000]
+                bare = msgspec.structs.replace(letter, reason="rejected", headers={}, detail=detail)
                 await self._bus.publish_all(with_body(bare, message.data))
             await message.term()
         except (RatchetError, nats.errors.Error) as error:
@@ -347,19 +374,14 @@ class Consumer:
             log.warning("dead letter", consumer=self._spec.name, sequence=letter.sequence, reason=letter.detail)
             self._count(dead)
 
-    async def _not_settled(self, messages: Sequence[Msg], error: Exception) -> None:
+    async def _not_settled(self, messages: Sequence[Msg], error: Exception, delay_s: float = 1.0) -> None:
         """After a fault on the way they are delivered again."""
-        durable = self._spec.name
-        log.warning(
-            "not settled, will be redelivered",
-            consumer=durable,
-            messages=len(messages),
-            reason=self._bus.contracts.mask(str(error)),
-        )
+        reason = reason_of(error, self._bus.contracts.mask)
+        log.warning("not settled, will be redelivered", consumer=self._spec.name, messages=len(messages), reason=reason)
         for message in messages:
             with suppress(nats.errors.Error):
-                await message.nak(delay=1.0)
-            self._count(Retry(str(error)))
+                await message.nak(delay=delay_s)
+            self._count(Retry(reason))
 
     def _count(self, outcome: Done | Retry | Dead) -> None:
         HANDLED.labels(self._spec.name, type(outcome).__name__.lower()).inc()

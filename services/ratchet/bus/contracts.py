@@ -128,7 +128,7 @@ class Contracts:
         """The same contracts with other bounds in bytes for some streams. Raises `ConfigError`."""
         unknown = sorted(set(max_bytes) - set(self.streams))
         if unknown:
-            raise ConfigError(f"the bounds of streams name {', '.join(unknown)}; there are {', '.join(self.streams)}")
+            raise ConfigError(f"stream_max_bytes names {', '.join(unknown)}; there are {', '.join(self.streams)}")
         other = copy.copy(self)
         changed = {name: replace(self.streams[name], max_bytes=size) for name, size in max_bytes.items()}
         other.streams = {**self.streams, **changed}

@@ -15,6 +15,7 @@ import zstandard
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.message import Message
 from ratchet.bus.received import Causing, Received
+from ratchet.bus.schemas import handleable
 from ratchet.errors import InvalidMessage
 
 COMPRESS_ABOVE = 16_384
@@ -62,8 +63,12 @@ class Sealer:
         body = self.contracts.check_strict(message)
         schema = f"urn:ratchet:schema:{self.contracts.topic_of(message.subject).schema}"
         source = f"urn:ratchet:{self.source}"
-        headers, wire = enveloped(message, body, source=source, schema=schema, now=self.now(), cause=cause)
-        return Record(message.subject, headers, wire)
+        with handleable():
+            headers, wire = enveloped(message, body, source=source, schema=schema, now=self.now(), cause=cause)
+            event_id_of(headers, message)
+            record = Record(message.subject, headers, wire)
+            _ = record.size  # headers are text that can be sent
+        return record
 
 
 def enveloped(

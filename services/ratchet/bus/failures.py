@@ -43,3 +43,13 @@ def unquoted(text: str) -> str:
 def frames(traceback: TracebackType | None) -> list[str]:
     """`file:line in function`, outermost first."""
     return [f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}" for frame, line in walk_tb(traceback)]
+
+
+def causes_of(error: BaseException, most: int = 3) -> list[BaseException]:
+    """The exceptions that led to this one, nearest first."""
+    causes: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and len(causes) < most:
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+        causes += [current] if current is not None else []
+    return causes

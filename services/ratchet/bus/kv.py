@@ -17,7 +17,7 @@ from nats.js.kv import KeyValue
 
 from ratchet.bus.message import decode
 from ratchet.bus.ordered_reader import OrderedReader
-from ratchet.errors import BusUnavailable, Conflict, Unreadable
+from ratchet.errors import BusUnavailable, Conflict, Rejected, Unreadable
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus
@@ -44,7 +44,8 @@ class Entry(Generic[V]):
 class Bucket(Generic[V]):
     """One bucket whose values are all of one type; `msgspec.Raw` stands for whatever is stored, JSON or not.
 
-    Raises `BusUnavailable` while the broker does not answer, `Unreadable` for a value of another type.
+    Raises `BusUnavailable` while the broker does not answer, `Unreadable` for a value of another type, and `Rejected`
+    for a key that cannot be one and for a value that is too large.
     """
 
     def __init__(self, bus: Bus, name: str, kind: type[V]) -> None:
@@ -126,8 +127,8 @@ class Bucket(Generic[V]):
         """Changes in batches of (key, entry), or (key, None) for a deleted key. The first batch holds all entries.
 
         A batch ends with the first change, or, empty, after two seconds. Only what changed is read. Heals by itself:
-        while the broker is away it waits, and afterwards it reads everything once more. Ends only when the consumer
-        stops iterating.
+        while the broker is away it waits, and afterwards it reads everything once more. Ends when the consumer stops
+        iterating, and with `Unreadable` at a value of another type.
         """
         known: dict[str, int] = {}
         while True:
@@ -182,22 +183,20 @@ class Bucket(Generic[V]):
         try:
             made, last = await self._last()
             await reader.open()
-            newest: list[Msg] = []
-            total = (await reader.state()).total
-            while len(newest) < total:
+            newest: dict[str, Msg] = {}
+            # To the end: a value that is replaced before it was sent comes later, as the one that replaced it.
+            while not reader.is_at_end(await reader.state()):
                 batch = await reader.next(POLL_S)
-                newest += batch
-                if not batch and reader.is_at_end(await reader.state()):
-                    break  # a value was replaced meanwhile
-                if not batch:
+                newest |= {message.subject: message for message in batch}
+                if not batch and not reader.is_at_end(await reader.state()):
                     return
             if once:
                 await reader.close()  # first: a pull under way would have the consumer made again
                 await reader.delete()
-                yield newest
+                yield [*newest.values()]
                 return
-            yield newest
-            seen = max([last, *(one.metadata.sequence.stream for one in newest)])
+            yield [*newest.values()]
+            seen = max([last, *(one.metadata.sequence.stream for one in newest.values())])
             while True:
                 batch = await reader.next(POLL_S)
                 if batch:
@@ -249,5 +248,9 @@ def _classified(what: str) -> Iterator[None]:
         yield
     except js_errors.KeyWrongLastSequenceError as error:
         raise Conflict(f"{what} was changed by another writer") from error
+    except js_errors.InvalidKeyError as error:
+        raise Rejected(f"{what!r} cannot be a key: letters, digits and - / _ = . can") from error
+    except nats.errors.MaxPayloadError as error:
+        raise Rejected(f"the value of {what} is larger than the broker takes") from error
     except (nats.errors.Error, TimeoutError, OSError) as error:
         raise BusUnavailable(f"broker does not answer for {what}: {error or type(error).__name__}") from error

@@ -48,6 +48,8 @@ QUEUE_BYTES = 64 * 1024 * 1024
 """Bytes that wait in memory: what a busy producer makes in the seconds that one batch may take."""
 RETRY_S = 0.5
 """Pause before the spool is tried again."""
+RECONNECT_S = 5.0
+"""Pause after a `connect` that failed."""
 ORPHANS_S = 60.0
 """How often spools are looked for whose processes came back no more."""
 
@@ -128,8 +130,13 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
 
         async def connected() -> None:
-            self._bus = await connect()
-            self._wake.set()
+            async def once() -> None:
+                self._bus = await connect()
+
+            while True:
+                if await self._safely(once()):
+                    return self._wake.set()
+                await asyncio.sleep(RECONNECT_S)
 
         connecting = asyncio.create_task(connected())
         try:

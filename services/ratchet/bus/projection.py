@@ -34,7 +34,7 @@ from ratchet.bus.message import Message
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.received import Received
 from ratchet.bus.registry import ProjectionSpec
-from ratchet.errors import Conflict, ContractError, Unavailable
+from ratchet.errors import Conflict, ContractError, Unavailable, Unreadable
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus, Extent
@@ -52,6 +52,9 @@ SKIP_S = 5.0
 """How often an idle projection looks whether its stream went on without messages for it."""
 REPORT_S = 600.0
 """How long readiness names a loss: long enough to be seen, and it must not keep a service from its work for ever."""
+
+PASSING = (Unavailable, Conflict, nats.errors.Error, JetStreamError, TimeoutError)
+"""Errors after which the projection starts over."""
 
 LOST = Counter("ratchet_projection_lost_total", "Messages that were gone before they could be folded.", ["projection"])
 FAILED = Counter("ratchet_projection_skipped_total", "Messages that could not be folded.", ["projection"])
@@ -195,7 +198,7 @@ class Projection(Generic[S]):
         while not self._stopping:
             try:
                 await self._follow()
-            except (Unavailable, Conflict, nats.errors.Error, JetStreamError, TimeoutError) as error:
+            except (*PASSING, Unreadable) as error:
                 log.warning("projection starts over", projection=self._name, reason=repr(error))
                 await asyncio.sleep(0.5)
 
@@ -274,27 +277,35 @@ class Projection(Generic[S]):
 
     async def _apply(self, batch: Sequence[Msg]) -> None:
         """Fold a batch, store the states that changed, then the cursor: a crash in between folds nothing twice."""
-        changed: set[str] = set()
+        stored: dict[str, Folded[S] | None] = {}
+        """The states that changed, as they are in the bucket."""
         for message in batch:
             try:
                 received, _ = self._bus.read(message, self._spec.topics)
                 key = self._key_of(received)
+                before = self._folded.get(key) if key is not None else None
                 if key is not None and self._fold_one(key, received):
-                    changed.add(key)
+                    stored.setdefault(key, before)
             except ContractError:
                 continue  # the consumer loop has made it a dead letter; a fold skips it, every time alike
             except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all that follow it
-                self._skipped.inc()
-                sequence = message.metadata.sequence.stream
-                log.error(
-                    "cannot be folded",
-                    projection=self._name,
-                    sequence=sequence,
-                    **failure(error, self._bus.contracts.mask),
-                )
-        for key in sorted(changed):
-            await self._store(key)
+                self._skip(message.metadata.sequence.stream, error)
+        for key in sorted(stored, key=str):
+            try:
+                await self._store(key)
+            except PASSING:
+                raise
+            except Exception as error:  # noqa: BLE001 - the boundary: a state that cannot be stored stops no other
+                self._skip(self._folded.pop(key).applied_seq, error)
+                before = stored[key]
+                if before is not None:
+                    self._folded[key] = before
         await self._progress_to(batch[-1].metadata.sequence.stream)
+
+    def _skip(self, sequence: int, error: Exception) -> None:
+        self._skipped.inc()
+        described = failure(error, self._bus.contracts.mask)
+        log.error("cannot be folded", projection=self._name, sequence=sequence, **described)
 
     async def _skip_ahead(self, reader: OrderedReader) -> bool:
         """Move the cursor over messages that are none of ours. False when the stream is another one by now."""

@@ -111,8 +111,8 @@ class Publisher:
         answer = await self._send_atomic(batch)
         if "error" not in answer:
             _succeed(batch)
-        elif answer["error"].get("err_code") in _BATCH_ERRORS:
-            await self._send_singly(batch)
+        elif answer["error"].get("err_code") in {*_BATCH_ERRORS, *_REFUSED_FOR_GOOD}:
+            await self._send_singly(batch)  # one that the stream refuses costs no other
         else:
             _fail(batch, _error(answer["error"], self._stream))
 

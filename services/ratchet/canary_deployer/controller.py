@@ -183,4 +183,5 @@ class RolloutController:
             with suppress(TimeoutError):
                 async with asyncio.timeout(longest_s):
                     await self.woken.wait()
+                    self._looked_at = -math.inf  # a candidate may be new, whatever the state of the rollout
         self.woken.clear()

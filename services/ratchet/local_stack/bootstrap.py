@@ -31,7 +31,10 @@ async def bootstrap(settings: SharedSettings) -> None:
         finally:
             await warehouse.close()
 
-    await asyncio.gather(streams(), tables(), asyncio.to_thread(Objects(settings).ensure_bucket))
+    def objects() -> None:
+        Objects(settings).ensure_bucket()
+
+    await asyncio.gather(streams(), tables(), asyncio.to_thread(objects))
 
 
 def main() -> int:

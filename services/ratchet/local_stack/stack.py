@@ -184,17 +184,17 @@ class Stack:
 
     def _record(self) -> None:
         """Say in `stack.json` how the members are, if the disk takes it."""
-        records = {name: member.record() for name, member in self.members.items()}
-        record = StackRecord(
-            pid=os.getpid(),
-            started_at=psutil.Process().create_time(),
-            stack_id=self._id,
-            ready=self._ready,
-            services={name: one for name, one in records.items() if one is not None},
-            stop_s=sum(program.stop_s for program in self._planned().programs),
-            env=dict(self._planned().env),
-        )
         try:
+            records = {name: member.record() for name, member in self.members.items()}
+            record = StackRecord(
+                pid=os.getpid(),
+                started_at=psutil.Process().create_time(),
+                stack_id=self._id,
+                ready=self._ready,
+                services={name: one for name, one in records.items() if one is not None},
+                stop_s=sum(program.stop_s for program in self._planned().programs),
+                env=dict(self._planned().env),
+            )
             write_record(self.settings.directory, record)
         except OSError as error:
             self._recorded = False

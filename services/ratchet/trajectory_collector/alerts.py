@@ -31,7 +31,7 @@ class Alerts:
         if key in self._open or key in self._pending:
             return
         at = self._bus.now()
-        self._pending[key] = Alert(
+        alert = self._pending[key] = Alert(
             alert_id=named_id("alert", key, at.isoformat()),
             key=key,
             severity=severity,
@@ -40,7 +40,7 @@ class Alerts:
             at=at,
             labels=labels,
         )
-        await self._publish_pending(key)
+        await self._publish_pending(alert)
 
     async def clear_alert(self, key: str) -> None:
         """Report that the alert of this key holds no longer."""
@@ -58,18 +58,23 @@ class Alerts:
             cleared=True,
         )
         if await self._published(alert):
-            del self._open[key]
+            self._open.pop(key, None)
 
     async def publish_pending(self) -> None:
         """Publish the alerts that the broker did not take. One of them may be that the broker was replaced."""
-        for key in list(self._pending):
-            await self._publish_pending(key)
+        for alert in list(self._pending.values()):
+            await self._publish_pending(alert)
 
-    async def _publish_pending(self, key: str) -> None:
-        alert = self._pending[key]
-        if await self._published(alert):
-            del self._pending[key]
-            self._open[key] = alert.summary
+    async def _publish_pending(self, alert: Alert) -> None:
+        """While it is published, others may publish it too, and clear it: then its end is published as well."""
+        if not await self._published(alert):
+            return
+        if self._pending.get(alert.key) is alert:
+            del self._pending[alert.key]
+            self._open[alert.key] = alert.summary
+        elif alert.key not in self._pending and alert.key not in self._open:
+            self._open[alert.key] = alert.summary
+            await self.clear_alert(alert.key)
 
     async def _published(self, alert: Alert) -> bool:
         """Whether the broker took the alert; as long as it does not, metrics and readiness show what is wrong."""

@@ -15,7 +15,7 @@ from ratchet.bus.consumer import BatchHandler, Dead, Done, Outcome, Retry
 from ratchet.bus.received import Received
 from ratchet.contract import Message, Stored, Trajectory, TrajectoryEnd
 from ratchet.contract.operations import SequenceRange
-from ratchet.errors import Unavailable
+from ratchet.errors import RatchetError, Unavailable
 from ratchet.rules.chat import ChatError
 from ratchet.stores.stored_watch import AWAITED
 from ratchet.trajectory_collector import metrics
@@ -91,7 +91,7 @@ class Collector:
         sequences = [SequenceRange(first=one.first, last=one.last) for one in stored]
         try:
             await self.publish(Stored(stream=batch[0].stream, incarnation=incarnation, sequences=sequences))
-        except Unavailable as error:
+        except RatchetError as error:
             log.warning("stored messages are not announced", stream=batch[0].stream, reason=str(error))
 
     async def _supersede(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 import structlog
@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from ratchet.bus.connection import BackgroundConnection, Bus, Patience
 from ratchet.bus.settings import BusSettings
 from ratchet.bus.tasks import end
+from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.errors import BusUnavailable, ConfigError
 from ratchet.local_stack.ports import free_ports
 from tests.support.fake_bus import fake_bus
@@ -119,3 +120,31 @@ async def test_a_connection_that_fails_for_good_ends_its_component_and_those_tha
     with pytest.raises(BusUnavailable):
         await waiting
     assert connection.connected is None
+
+
+async def test_a_cancelled_component_closes_the_connection_that_it_holds_or_awaits() -> None:
+    closed: list[str] = []
+
+    class Closing(FakeBus):
+        async def close(self) -> None:
+            closed.append("yes")
+
+    async def connect() -> Bus:
+        return Closing(FakeBroker(CONTRACTS))
+
+    connection = BackgroundConnection(connect)
+    task = asyncio.create_task(connection.run())
+    await connection.bus()
+    await end(task)
+    assert closed == ["yes"]
+
+
+async def test_a_connect_that_raises_at_once_leaves_no_caller_waiting() -> None:
+    def connect() -> Awaitable[Bus]:
+        raise ConfigError("no seed file")
+
+    connection = BackgroundConnection(connect)
+    with pytest.raises(ConfigError):
+        await connection.run()
+    with pytest.raises(BusUnavailable):
+        await connection.bus()
