@@ -81,15 +81,27 @@ class NotFound(RatchetError):
 
 
 class Conflict(RatchetError):
-    """Not now: another writer changed it first, or what it needs is missing yet."""
+    """Not now: another writer changed it first, or what it needs is missing yet.
+
+    It has no other code: over HTTP this one tells it from `WrongState`.
+    """
 
     code = "conflict"
 
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+
 
 class DigestMismatch(RatchetError):
-    """The bytes are not the ones that were named."""
+    """The bytes are not the ones that were named.
+
+    It has no other code: over HTTP this one tells it from `Rejected`.
+    """
 
     code = "digest_mismatch"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message, param=param)
 
 
 class Unreadable(RatchetError):

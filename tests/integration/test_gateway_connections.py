@@ -127,6 +127,9 @@ TOO_MUCH = {
     "a name": LINE + b"x" * 1_000_000,
     "a path": b"POST /" + b"x" * 1_000_000,
     "trailers": CHUNKED + b"2\r\n{}\r\n0\r\n" + b"x: y\r\n" * 100_000,
+    "a whole request": LINE + b"x: " + b"7" * 80_000 + b"\r\n\r\n",
+    "a whole request with many headers": LINE + b"name: value\r\n" * 7_000 + b"\r\n",
+    "a whole request with trailers": CHUNKED + b"2\r\n{}\r\n0\r\n" + b"name: value\r\n" * 7_000 + b"\r\n",
     "chunk extensions": CHUNKED + b"2;" + b"x" * 1_000_000,
 }
 

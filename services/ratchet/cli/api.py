@@ -38,8 +38,8 @@ def segment(name: str) -> str:
 def _call(
     endpoints: Endpoints, short: str, method: str, path: str, kind: type[T], timeout_s: float, body: object = None
 ) -> T:
-    with ApiClient(Peer(f"the {short}", endpoints.url(short), timeout_s=timeout_s)) as service:
-        return service.ask(method, path, kind, body=body)
+    service = ApiClient(Peer(f"the {short}", endpoints.url(short), timeout_s=timeout_s))
+    return service.ask(method, path, kind, body=body)
 
 
 def read_role(endpoints: Endpoints, role: str) -> RolePoliciesOut:

@@ -36,8 +36,7 @@ class Operations:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
-        self._coordinator.close()
+        """For callers that close what they open: between two questions nothing is open."""
 
     def get_ml_status(self) -> dict[str, Any]:
         """Jobs by state, slots, and the policy that serves each role (`GET /v1/status`)."""

@@ -31,6 +31,7 @@ TAKEN = 64 * 1024
 HEAD_BYTES = 64 * 1024
 """Most bytes of a request beside its body: its line, headers, trailers, and the framing of its chunks beyond their own
 size."""
+HEAD_TOO_LARGE = f"more than {HEAD_BYTES} bytes that are no body"
 BODY_BYTES = 64 * 1024 * 1024
 """Most bytes of a body, whatever limit the application has."""
 PIPELINED = 8
@@ -95,7 +96,9 @@ class _Connection(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _overhead = 0
-    """Bytes of the request that is being read, without its body."""
+    """Bytes of the request that is being read, without its body; those that follow it in the same segment count too."""
+    _head = 0
+    """Bytes of its target, headers and trailers: all of a request may come in one segment."""
     _body = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -128,7 +131,7 @@ class _Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._overhead > HEAD_BYTES + self._body:
-            self._refuse(431, f"more than {HEAD_BYTES} bytes that are no body", "headers_too_large")
+            self._refuse(431, HEAD_TOO_LARGE, "headers_too_large")
         elif self._body > BODY_BYTES:
             self._refuse(413, f"the body is larger than {BODY_BYTES} bytes", "body_too_large")
         elif len(self.pipeline) > PIPELINED:
@@ -138,6 +141,25 @@ class _Connection(HttpToolsProtocol):
         if self._deadline is None:
             self._due_in(self.config.gate.bounds.header_s)
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value) + len(": \r\n"))
+        super().on_header(name, value)
+
+    def _count_head(self, size: int) -> None:
+        self._head += size
+        if self._head > HEAD_BYTES:
+            raise ValueError(HEAD_TOO_LARGE)  # ends the parsing: `send_400_response` answers
+
+    def send_400_response(self, msg: str) -> None:
+        if self._head > HEAD_BYTES:
+            self._refuse(431, HEAD_TOO_LARGE, "headers_too_large")
+        else:
+            super().send_400_response(msg)
 
     def on_headers_complete(self) -> None:
         self._due_in(self.config.gate.bounds.body_s)
@@ -150,7 +172,7 @@ class _Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._due_in(None)
-        self._overhead = self._body = 0
+        self._overhead = self._head = self._body = 0
         super().on_message_complete()
 
     def pause_writing(self) -> None:

@@ -1,18 +1,20 @@
 """HTTP requests to other programs of the system: typed answers, errors of the tree, a limit to every wait.
 
-    with ApiClient(Peer("the coordinator", "http://127.0.0.1:8081")) as coordinator:
-        jobs = coordinator.ask("GET", "/v1/jobs", JobsOut, query={"role": "support"})
+    coordinator = ApiClient(Peer("the coordinator", "http://127.0.0.1:8081"))
+    jobs = coordinator.ask("GET", "/v1/jobs", JobsOut, query={"role": "support"})
 
 An `https://` peer is verified against the certificates of SSL_CERT_FILE or SSL_CERT_DIR, else against certifi's.
-Nothing else of the environment counts: no proxy, no .netrc. A redirect is not followed.
+Nothing else of the environment counts: no proxy, no .netrc. A redirect is not followed, and a compressed answer not
+unpacked: a few of its bytes could be a gigabyte.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-import time
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -50,7 +52,7 @@ class Peer:
     """In front of every path."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     timeout_s: float = 30.0
-    """Longest wait for a whole answer, unless a request sets its own."""
+    """Longest wait for a whole answer, from the look-up of the name on, unless a request sets its own."""
     errors: Mapping[int, type[RatchetError]] = field(default_factory=dict[int, type[RatchetError]])
     """The errors that its statuses stand for, where they differ from those of `problems`."""
     refusal: str = "{reason}"
@@ -74,7 +76,7 @@ class _Client:
         self._peer = peer
         self._options: dict[str, Any] = {  # `Any`: httpx's parameters have their own types
             "base_url": peer.url.rstrip("/"),
-            "headers": dict(peer.headers),
+            "headers": {**peer.headers, "accept-encoding": "identity"},
             "timeout": peer.timeout_s,
             # Reading the certificates takes a while: a peer without TLS gets a context that trusts none.
             "verify": httpx.create_ssl_context()
@@ -95,10 +97,36 @@ class _Client:
             request["headers"] = {"content-type": "application/json"}
         return request
 
-    def _append(self, content: bytearray, chunk: bytes) -> None:
-        content += chunk
-        if len(content) > ANSWER_BYTES:
-            raise Unavailable(f"{self._peer.name} answers with more than {ANSWER_BYTES} bytes")
+    async def _exchange(
+        self,
+        http: httpx.AsyncClient,
+        method: str,
+        path: str,
+        *,
+        body: object,
+        query: Query | None,
+        timeout_s: float | None,
+    ) -> Reply:
+        """The answer as it comes, whatever its status. Raises `Unavailable` when the peer does not answer."""
+        try:
+            async with (
+                asyncio.timeout(timeout_s or self._peer.timeout_s),
+                http.stream(method, path, **self._request(body, query, timeout_s)) as answer,
+            ):
+                return Reply(answer.status_code, await self._content(answer), answer.headers)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            raise self._unanswered(error) from error
+
+    async def _content(self, answer: httpx.Response) -> bytes:
+        encoding = answer.headers.get("content-encoding", "identity")
+        if encoding.lower() != "identity":
+            raise Unavailable(f"{self._peer.name} answers in an encoding that was not asked for: {encoding[:QUOTED]}")
+        content = bytearray()
+        async for chunk in answer.aiter_bytes():
+            content += chunk
+            if len(content) > ANSWER_BYTES:
+                raise Unavailable(f"{self._peer.name} answers with more than {ANSWER_BYTES} bytes")
+        return bytes(content)
 
     def content_of(self, reply: Reply) -> bytes:
         """The content of an answer. An error status raises the error that it stands for."""
@@ -121,23 +149,15 @@ class _Client:
 
 
 class ApiClient(_Client):
-    """For programs that wait for each answer."""
+    """For programs that wait for each answer.
 
-    def __init__(self, peer: Peer, transport: httpx.BaseTransport | None = None) -> None:
+    A request has a thread, an event loop and a connection of its own: only a loop ends a wait in time whatever the peer
+    sends, and the caller's thread may run one already.
+    """
+
+    def __init__(self, peer: Peer, transport: httpx.AsyncBaseTransport | None = None) -> None:
         super().__init__(peer)
-        self._http = httpx.Client(transport=transport, **self._options)
-
-    def __enter__(self) -> ApiClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
+        self._transport = transport
 
     def ask(
         self,
@@ -150,16 +170,20 @@ class ApiClient(_Client):
         timeout_s: float | None = None,
     ) -> T:
         """The answer as `kind`. Raises `Unavailable`, or the error that the answer's status stands for."""
-        content, until = bytearray(), time.monotonic() + (timeout_s or self._peer.timeout_s)
-        try:
-            with self._http.stream(method, path, **self._request(body, query, timeout_s)) as answer:
-                for chunk in answer.iter_bytes():
-                    self._append(content, chunk)
-                    if time.monotonic() > until:
-                        raise httpx.ReadTimeout("the answer does not end")
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise self._unanswered(error) from error
-        return self._read(Reply(answer.status_code, bytes(content), answer.headers), kind)
+        future: Future[Reply] = Future()
+
+        async def exchange() -> None:
+            try:
+                async with httpx.AsyncClient(transport=self._transport, **self._options) as http:
+                    reply = await self._exchange(http, method, path, body=body, query=query, timeout_s=timeout_s)
+            except BaseException as error:  # noqa: BLE001 - the end of the thread: its caller waits, and raises it
+                future.set_exception(error)
+            else:
+                future.set_result(reply)
+
+        # The thread is not waited for: asyncio ends it only when a look-up of the name has ended, however late.
+        threading.Thread(target=asyncio.run, args=(exchange(),), name=f"ask {self._peer.name}", daemon=True).start()
+        return self._read(future.result(), kind)
 
 
 class AsyncApiClient(_Client):
@@ -204,17 +228,7 @@ class AsyncApiClient(_Client):
         timeout_s: float | None = None,
     ) -> Reply:
         """The answer as it comes, whatever its status. Raises `Unavailable` when the peer does not answer."""
-        content = bytearray()
-        try:
-            async with (
-                asyncio.timeout(timeout_s or self._peer.timeout_s),
-                self._http.stream(method, path, **self._request(body, query, timeout_s)) as answer,
-            ):
-                async for chunk in answer.aiter_bytes():
-                    self._append(content, chunk)
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-            raise self._unanswered(error) from error
-        return Reply(answer.status_code, bytes(content), answer.headers)
+        return await self._exchange(self._http, method, path, body=body, query=query, timeout_s=timeout_s)
 
 
 def bearer(key: str | None) -> dict[str, str]:
@@ -261,6 +275,9 @@ def error_of(peer: Peer, reply: Reply) -> RatchetError:
     kind = peer.errors.get(reply.status) or error_class(reply.status, code)
     if issubclass(kind, Unavailable):
         why = f": {words or 'no reason given'}" if peer.quotable else ""
-        return kind(f"{peer.name} answered {reply.status}{why}", code=code)
-    reason = words or f"{peer.name} answered {reply.status}"
-    return kind(peer.refusal.format(status=reply.status, reason=reason), param=blame.param, code=code)
+        error = kind(f"{peer.name} answered {reply.status}{why}")
+    else:
+        reason = words or f"{peer.name} answered {reply.status}"
+        error = kind(peer.refusal.format(status=reply.status, reason=reason), param=blame.param)
+    error.code = code or error.code
+    return error

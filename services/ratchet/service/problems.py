@@ -36,7 +36,7 @@ STATUS_OF: Sequence[tuple[type[RatchetError], int]] = (
     (Unreadable, 503),
 )
 """The first class that an error belongs to decides; any other error is 500. A status stands for the class of its own
-that has the answer's code, else for the first of its classes."""
+that has the answer's code, else for the first of its classes: the others take no code but their own."""
 RETRYABLE = frozenset({408, 425, 429})
 """Besides all statuses from 500 on, those that say "later" and nothing about the request."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import ssl
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +45,7 @@ async def both(handle: Handle, *args: Any, peer: Peer = PEER, **options: Any) ->
     """The answer, or the error, that each of the two clients gives."""
     results: list[Any] = []
     transport = httpx.MockTransport(handle)
-    with ApiClient(peer, transport) as client:
-        results.append(_outcome(lambda: client.ask(*args, **options)))
+    results.append(_outcome(lambda: ApiClient(peer, transport).ask(*args, **options)))
     async with AsyncApiClient(peer, transport) as other:
         try:
             results.append(await other.ask(*args, **options))
@@ -127,6 +128,8 @@ MADE: dict[type[RatchetError], RatchetError] = {
     MissingExtra: MissingExtra("engine", "it"),
 }
 """Errors whose class takes more than a message."""
+BY_CODE: tuple[Any, ...] = (Conflict, DigestMismatch)
+"""Classes that a status shares with another one. `Any`: their constructors lack a parameter of the others'."""
 
 
 def tree(kind: type[RatchetError] = RatchetError) -> set[type[RatchetError]]:
@@ -135,16 +138,35 @@ def tree(kind: type[RatchetError] = RatchetError) -> set[type[RatchetError]]:
     return {each for each in below | {kind} if each.__module__ == RatchetError.__module__}
 
 
-@pytest.mark.parametrize("kind", sorted(tree(), key=lambda one: one.__name__))
+ALL = sorted(tree(), key=lambda one: one.__name__)
+
+
+@pytest.mark.parametrize("kind", ALL)
 async def test_every_error_comes_back_over_http_as_itself_or_as_its_nearest_kin(kind: type[RatchetError]) -> None:
-    problem = http_error(MADE.get(kind) or kind("it did not work", param="role"))
+    await comes_back(kind, MADE.get(kind) or kind("it did not work", param="role"))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind not in (*MADE, *BY_CODE)])
+async def test_a_code_of_its_own_makes_no_other_error_of_it(kind: type[RatchetError]) -> None:
+    await comes_back(kind, kind("it did not work", param="role", code="of_its_own"))
+
+
+@pytest.mark.parametrize("kind", BY_CODE)
+def test_an_error_that_is_known_by_its_code_takes_no_other(kind: Any) -> None:
+    with pytest.raises(TypeError, match="code"):
+        kind("it did not work", code="of_its_own")
+
+
+async def comes_back(kind: type[RatchetError], error: RatchetError) -> None:
+    """An error comes back as itself or as its nearest kin."""
+    problem = http_error(error)
     kin = next((one for one in SAME if kind is one or (one is Unavailable and issubclass(kind, one))), None)
     expected = kin or (BadRequest if issubclass(kind, ContractError) else Unavailable)
-    for error in await both(lambda _: httpx.Response(problem.status, content=problem.json), "GET", "/x", dict):
-        assert type(error) is expected
-        assert error.code == problem.code or kind.code is None
-        assert str(problem) in str(error)
-        assert http_error(error).status == (problem.status if problem.status != 500 else 503)
+    for back in await both(lambda _: httpx.Response(problem.status, content=problem.json), "GET", "/x", dict):
+        assert type(back) is expected
+        assert back.code == problem.code or error.code is None
+        assert str(problem) in str(back)
+        assert http_error(back).status == (problem.status if problem.status != 500 else 503)
 
 
 async def test_a_peer_may_read_its_statuses_and_word_its_refusals_in_its_own_way() -> None:
@@ -197,12 +219,8 @@ async def test_a_peer_that_does_not_answer_is_named_without_credentials(failure:
 
 
 async def test_an_answer_without_end_is_not_kept() -> None:
-    class Endless(httpx.SyncByteStream, httpx.AsyncByteStream):
-        def __iter__(self) -> Any:
-            while True:
-                yield b"x" * 2**24
-
-        async def __aiter__(self) -> Any:
+    class Endless(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
             while True:
                 yield b"x" * 2**24
 
@@ -211,12 +229,8 @@ async def test_an_answer_without_end_is_not_kept() -> None:
 
 
 async def test_an_answer_that_only_trickles_is_given_up() -> None:
-    class Trickling(httpx.SyncByteStream, httpx.AsyncByteStream):
-        def __iter__(self) -> Any:
-            while True:
-                yield b" "
-
-        async def __aiter__(self) -> Any:
+    class Trickling(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
             while True:
                 await asyncio.sleep(0)
                 yield b" "
@@ -224,6 +238,46 @@ async def test_an_answer_that_only_trickles_is_given_up() -> None:
     peer = Peer("the gateway", "http://gateway", timeout_s=0.05)
     for error in await both(lambda _: httpx.Response(200, stream=Trickling()), "GET", "/x", dict, peer=peer):
         assert (type(error), error.code) == (Unavailable, TIMEOUT)
+
+
+async def test_headers_that_only_trickle_are_given_up() -> None:
+    async def hint(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Each hint ends a read of the client. The answer, an empty one, comes late."""
+        until = time.monotonic() + 5
+        with suppress(ConnectionError):
+            while time.monotonic() < until:
+                writer.write(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+                await writer.drain()
+                await asyncio.sleep(0)
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(hint, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        peer = Peer("the gateway", url, timeout_s=0.5)
+        with pytest.raises(Unavailable) as waited:
+            await asyncio.to_thread(ApiClient(peer).ask, "GET", "/x", dict)
+        async with AsyncApiClient(peer) as client:
+            with pytest.raises(Unavailable) as awaited:
+                await client.ask("GET", "/x", dict)
+    assert (waited.value.code, awaited.value.code) == (TIMEOUT, TIMEOUT)
+
+
+async def test_a_compressed_answer_is_neither_asked_for_nor_unpacked() -> None:
+    class Packed(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield gzip.compress(msgspec.json.encode(TAKEN))
+
+    asked_for: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked_for.append(request.headers["accept-encoding"])
+        return httpx.Response(200, headers={"content-encoding": "gzip"}, stream=Packed())
+
+    for error in await both(handle, "GET", "/x", FeedbackTaken):
+        assert (type(error), "an encoding that was not asked for: gzip" in str(error)) == (Unavailable, True)
+    assert asked_for == ["identity", "identity"]
 
 
 @asynccontextmanager
@@ -262,6 +316,5 @@ async def test_an_own_ca_is_trusted_where_the_environment_names_it(
             await asked(peer)
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
         assert (await asked(peer)).feedback_id == "f"
-        with ApiClient(peer) as client:
-            answer = await asyncio.to_thread(client.ask, "GET", "/x", FeedbackTaken)
+        answer = await asyncio.to_thread(ApiClient(peer).ask, "GET", "/x", FeedbackTaken)
         assert answer.feedback_id == "f"
