@@ -184,6 +184,19 @@ async def test_a_candidate_that_waits_for_approval_is_superseded_with_a_new_salt
     assert first_break(decisions) is None
 
 
+async def test_a_candidate_that_is_registered_while_another_waits_for_approval_supersedes_it_at_once() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["heldout_tasks"].outcome = NEEDS_APPROVAL
+    await world.until("awaiting_approval")
+    waiting = asyncio.create_task(world.controller.step())
+    await asyncio.sleep(0)  # until it waits to be woken: the bus in memory answers at once
+    await world.register(3)
+    await waiting
+    async with asyncio.timeout(10):
+        await world.controller.step()
+    assert await world.stage_of(2) == "superseded"
+
+
 async def test_a_canary_with_traffic_is_superseded_only_after_its_deadline() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
