@@ -91,6 +91,16 @@ def schemas_of_both() -> Any:
     return {**SCHEMAS, "feedback.v2": {"type": "object", "required": ["score"]}}
 
 
+@pytest.mark.parametrize(
+    ("steps", "circle"),
+    [({V1: V2, V2: V1}, f"{V1}, {V2}, {V1}"), ({V1: V1}, f"{V1}, {V1}")],
+)
+def test_upgrades_in_a_circle_are_refused(steps: dict[str, str], circle: str) -> None:
+    upgrades = {older: Upgrade(newer, lambda old: old) for older, newer in steps.items()}
+    with pytest.raises(ConfigError, match=f"upgrades go in a circle: {circle}"):
+        Contracts(document_of_both(), schemas_of_both(), {**MESSAGES, V2: FeedbackV2}, upgrades)
+
+
 def test_two_versions_in_different_streams_are_refused() -> None:
     document = document_of_both()
     document["topics"][V2]["stream"] = "RL_ALERTS"

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ratchet.bus.deadletter import DeadLetter
-from ratchet.bus.message import Message, encode
+from ratchet.bus.message import Message, encode, mismatch
 from ratchet.bus.registry import (
     BucketSpec,
     ConsumerSpec,
@@ -69,8 +69,9 @@ class Contracts:
     ) -> None:
         """`types`: topic -> typed mirror. `mask` takes out what must not stand in logs and dead letters.
 
-        Raises `ConfigError` for a registry that names what is not there, and for an upgrade that leads out of its
-        stream, where no reader could follow; `Rejected` for a schema that is not one.
+        Raises `ConfigError` for a registry that names what is not there, for an upgrade that leads out of its stream,
+        where no reader could follow, and for upgrades in a circle; `Rejected` for a schema that is not one, or that
+        cannot be opened.
         """
         self.topics = specs(Topic, document["topics"])
         self.streams = specs(Stream, document["streams"])
@@ -89,6 +90,7 @@ class Contracts:
         for older, upgrade in self._upgrades.items():
             if self._named(older).stream != self._named(upgrade.to).stream:
                 raise ConfigError(f"{older} and {upgrade.to} are in different streams")
+            _check_ends(self._upgrades, older)
         self._schemas = {name: Schema(schema) for name, schema in schemas.items()}
 
     def _check(self, dead_letters: str, schemas: Mapping[str, Json]) -> type[DeadLetter]:
@@ -222,6 +224,15 @@ def older_versions(upgrades: Upgrades, topic: str) -> Iterator[str]:
             yield from older_versions(upgrades, older)
 
 
+def _check_ends(upgrades: Upgrades, topic: str) -> None:
+    """Raises `ConfigError` unless the upgrades from `topic` on end with a newest version."""
+    passed = [topic]
+    while (upgrade := upgrades.get(passed[-1])) is not None:
+        if upgrade.to in passed:
+            raise ConfigError(f"upgrades go in a circle: {', '.join((*passed, upgrade.to))}")
+        passed.append(upgrade.to)
+
+
 def _subject_pattern(template: str, parameters: Json) -> re.Pattern[str]:
     parts: list[str] = []
     for part in template.split("."):
@@ -245,6 +256,6 @@ def _typed(parsed: Json, kind: type[Message]) -> Message:
     try:
         return msgspec.convert(parsed, kind)
     except msgspec.ValidationError as error:
-        reason, _, path = str(error).partition(" - at `$")
-        pointer = re.sub(r"\[(\d+)\]|\.", r"/\1", path.rstrip("`"))
-        raise InvalidMessage(reason, pointer) from error
+        reason, place = mismatch(error)
+        steps = place.removeprefix("$").replace("[...]", "[*]")  # a member that its sender named
+        raise InvalidMessage(reason, re.sub(r"\[(\d+|\*)\]|\.", r"/\1", steps)) from None

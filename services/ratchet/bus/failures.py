@@ -1,12 +1,16 @@
-"""What may be said of an exception in a log line or a dead letter: its type, its reason, and where it was raised.
+"""What may be said of an exception in a log line or a dead letter: its type, and where it was raised.
 
-Never a local variable and never what a library quotes: what people wrote and credentials pass through our variables.
+What people wrote and credentials pass through our variables, and authors of exceptions write them into their texts:
+`ValueError(f"bad value {value}")`. Their texts are left out, but for errors of our own tree, the operating system's
+words, and what this package raises itself.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
 
@@ -15,6 +19,7 @@ from ratchet.errors import RatchetError
 LONGEST_REASON = 300
 """Characters of the message of an exception that is not ours."""
 
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
 _QUOTED = re.compile(r"""['"`](?s:.*['"`])?""")
 """From the first quotation mark to the last: what is quoted may itself hold quotes, escaped or not."""
 _LONG_NUMBER = re.compile(r"\d{5,}+")
@@ -25,14 +30,16 @@ def failure(error: BaseException, mask: Callable[[str], str]) -> dict[str, str]:
 
     For code that also runs inside other programs, whose logging is theirs and may show the variables of every frame.
     """
-    places = frames(error.__traceback__)
-    return {"error": type(error).__name__, "reason": reason_of(error, mask), "at": places[-1] if places else ""}
-
-
-def reason_of(error: BaseException, mask: Callable[[str], str]) -> str:
-    """The message of an exception; of one that is not ours, without what it quotes and without long numbers."""
-    text = str(error)
-    return mask(text if isinstance(error, RatchetError) else unquoted(text)[:LONGEST_REASON])
+    at = (frames(error.__traceback__) or ["an unknown place"])[-1]
+    if isinstance(error, RatchetError):
+        reason = mask(str(error))
+    elif isinstance(error, OSError) and error.errno is not None:
+        reason = os.strerror(error.errno)
+    elif at.startswith(_PACKAGE):
+        reason = mask(unquoted(str(error))[:LONGEST_REASON])
+    else:
+        reason = f"raised at {at}"
+    return {"error": type(error).__name__, "reason": reason, "at": at}
 
 
 def unquoted(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, overload
@@ -10,6 +11,12 @@ import msgspec
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:ratchet")
 """Root of all name-based ids, so that the same logical event has the same id wherever it is made."""
+
+_PLACE = re.compile(r" - at `(?:key` in `)?(\$[^`']*)`$")
+_OF_THE_TYPE = re.compile(
+    "Expected `|Object missing required field `|Number out of range|Invalid (?:RFC3339|UUID|base64)",
+)
+"""What msgspec says of a type alone. The rest quotes a value, or is the text of a type's own check."""
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,7 +78,8 @@ def decode(body: bytes | str, kind: Any = Any) -> Any:
     """Read JSON as `kind`, ignoring unknown members; without one as the JSON that it is. `Any`: a union is no `type`.
 
     Raises `msgspec.DecodeError` for everything that it is not, also for bytes that are no text and for what is nested
-    without end; `msgspec.ValidationError`, which is one, on a type mismatch.
+    without end; `msgspec.ValidationError`, which is one, on a type mismatch; what that one says may quote the value:
+    see `mismatch`.
     """
     return _read(msgspec.json.decode, body, kind)
 
@@ -79,6 +87,17 @@ def decode(body: bytes | str, kind: Any = Any) -> Any:
 def unpack(body: bytes, kind: type[T]) -> T:
     """Read MessagePack as `kind`. Raises `msgspec.DecodeError`, as `decode` does."""
     return _read(msgspec.msgpack.decode, body, kind)
+
+
+def mismatch(error: msgspec.DecodeError) -> tuple[str, str]:
+    """What was expected, and where (`$.lines[0].price`; the whole is nothing): for logs, without the value itself."""
+    own_words = "" if error.__cause__ is None else str(error.__cause__)
+    text = str(error).removeprefix(own_words)
+    place = _PLACE.search(text)
+    reason = text[: place.start()] if place else text
+    if isinstance(error, msgspec.ValidationError) and not _OF_THE_TYPE.match(reason):
+        reason = "a value that its type does not have"
+    return reason, place[1] if place else ""
 
 
 def _read(decoder: Callable[..., Any], body: bytes | str, kind: Any) -> Any:

@@ -2,6 +2,10 @@
 
 The *strict* view is the file itself, closed at every level: it guards the edges. The *open* one ignores unknown members
 and takes any value for an enum: consumers read with it, so that an older reader survives a newer writer.
+
+What the strict view takes, the open one takes as well: `oneOf` becomes `anyOf`, for open alternatives may overlap, and
+conditions (`if`, `not`) stay as they are. A schema for which that is not enough is refused when it is read: a condition
+refers to another part, `maxContains` counts, or a reference leads below a keyword that opening does not look into.
 """
 
 from __future__ import annotations
@@ -24,10 +28,20 @@ Json = Any
 
 SCHEMA_ID = "urn:ratchet:schema:"
 """Followed by its name: the `$id` of a schema, by which others refer to it."""
-_ONE = ("items", "additionalProperties", "then", "else")
+_ONE = (
+    *("items", "additionalProperties", "then", "else"),
+    *("contains", "propertyNames", "unevaluatedItems", "unevaluatedProperties"),
+)
 _LIST = ("allOf", "anyOf", "oneOf", "prefixItems")
-_BY_NAME = ("properties", "patternProperties", "$defs")
-"""Keywords that hold one schema, several, and several by their names."""
+_BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+"""Keywords that hold one schema, several, and several by their names: all that are opened."""
+_CONDITIONS = ("if", "not")
+_REFERENCES = ("$ref", "$dynamicRef")
+_CLOSING = ("additionalProperties", "unevaluatedProperties")
+_UNKNOWN_MEMBERS = (
+    jsonschema_rs.ValidationErrorKind.AdditionalProperties,
+    jsonschema_rs.ValidationErrorKind.UnevaluatedProperties,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +57,11 @@ class Schema:
     """The two views of one schema. What their errors say never quotes a message: it goes to logs and dead letters."""
 
     def __init__(self, schema: Json) -> None:
-        """Raises `Rejected` unless it is a JSON Schema."""
+        """Raises `Rejected` unless it is a JSON Schema that can be opened."""
         try:
             self._strict = _validator(schema)
+            for part in _subschemas(schema):
+                _check_openable(part)
             self._open = _validator(open_view(schema))
         except (ValueError, TypeError) as error:
             raise Rejected(f"not a JSON Schema: {str(error).splitlines()[0]}") from error
@@ -60,8 +76,8 @@ class Schema:
         if self._strict.is_valid(parsed):
             return 0
         self._check(self._open, parsed)
-        kind = jsonschema_rs.ValidationErrorKind.AdditionalProperties
-        return sum(len(e.kind.unexpected) for e in self._strict.iter_errors(parsed) if isinstance(e.kind, kind))
+        kinds = (error.kind for error in self._strict.iter_errors(parsed))
+        return sum(len(kind.unexpected) for kind in kinds if isinstance(kind, _UNKNOWN_MEMBERS))
 
     def breach(self, parsed: Json) -> Breach | None:
         """What is wrong with a message; None when the strict view takes it, which the open one then does too."""
@@ -77,7 +93,7 @@ class Schema:
         try:
             view.validate(parsed)
         except jsonschema_rs.ValidationError as error:
-            raise InvalidMessage(error.message, self._pointer(error.instance_path)) from error
+            raise InvalidMessage(_reason(error), self._pointer(error.instance_path)) from None
 
     def _pointer(self, path: Sequence[str | int]) -> str:
         """Where it is, with `*` for a member that its sender named: only the schema's names may stand in a log."""
@@ -93,7 +109,7 @@ def handleable() -> Iterator[None]:
     except RecursionError as error:
         raise InvalidMessage("nested too deeply") from error
     except ValueError as error:
-        raise InvalidMessage(f"cannot be handled: {error}") from error
+        raise InvalidMessage(f"cannot be handled: {type(error).__name__}") from error
 
 
 def parse(body: bytes) -> Json:
@@ -107,30 +123,29 @@ def parse(body: bytes) -> Json:
 def load_schema(root: Path, name: str) -> Json:
     """The strict schema `name` (`order.v1`) of the contracts in `root`, complete in itself.
 
-    Raises `ConfigError` when `root` lacks it, or a schema that it refers to.
+    Raises `ConfigError` when `root` lacks it, or a schema that it refers to, or when schemas refer to one another.
     """
-    for path in (root / "schemas").rglob(f"{name}.schema.json"):
-        return with_references(root, json.loads(path.read_text()))
-    raise ConfigError(f"there is no schema {name} below {root / 'schemas'}")
+    return _loaded(root, name, ())
 
 
 def with_references(root: Path, schema: Json) -> Json:
     """`schema`, and embedded in its `$defs` by their names the schemas of `root` that it refers to by their `$id`.
 
     Such a compound document (JSON Schema 2020-12, section 9.3) needs no other: all that validates, compares or shows
-    schemas works on it. Raises `ConfigError` for a reference to a schema that `root` lacks.
+    schemas works on it. Raises `ConfigError` for a reference to a schema that `root` lacks, or that leads back to where
+    it came from: within one schema, recursion is a reference such as `#/$defs/node`.
     """
-    embedded = {name: load_schema(root, name) for name in sorted({*_references(schema)})}
-    return {**schema, "$defs": {**embedded, **schema.get("$defs", {})}} if embedded else schema
+    name = schema.get("$id", "") if isinstance(schema, dict) else ""
+    return _complete(root, schema, (str(name).removeprefix(SCHEMA_ID),))
 
 
 def open_view(schema: Json) -> Json:
-    """`schema` without closed objects and closed enums; types, formats, ranges and conditions (`if`) stay."""
+    """`schema` without closed objects and closed enums; types, formats, ranges and conditions stay."""
     if not isinstance(schema, dict):
         return schema
     opened: dict[str, Json] = {}
     for key, value in cast("dict[str, Json]", schema).items():
-        if key == "enum" or (key == "additionalProperties" and value is False):
+        if key == "enum" or (key in _CLOSING and value is False):
             continue
         if key in _ONE:
             opened[key] = open_view(value)
@@ -140,12 +155,62 @@ def open_view(schema: Json) -> Json:
             opened[key] = {name: open_view(part) for name, part in value.items()}
         else:
             opened[key] = value
+    if "oneOf" in opened:  # open alternatives may overlap
+        opened["allOf"] = [*opened.get("allOf", []), {"anyOf": opened.pop("oneOf")}]
     return opened
+
+
+def _loaded(root: Path, name: str, around: tuple[str, ...]) -> Json:
+    """The schema `name`, complete in itself; `around`: those that lead to it, outermost first."""
+    if name in around:
+        raise ConfigError(f"schemas refer to one another in a circle: {', '.join((*around, name))}")
+    for path in (root / "schemas").rglob(f"{name}.schema.json"):
+        return _complete(root, json.loads(path.read_text()), (*around, name))
+    raise ConfigError(f"there is no schema {name} below {root / 'schemas'}")
+
+
+def _complete(root: Path, schema: Json, around: tuple[str, ...]) -> Json:
+    embedded = {name: _loaded(root, name, around) for name in sorted({*_references(schema)})}
+    return {**schema, "$defs": {**embedded, **schema.get("$defs", {})}} if embedded else schema
 
 
 def _validator(schema: Json) -> jsonschema_rs.Draft202012Validator:
     # Masked: reasons go to logs and dead letters, where the content of messages has no place.
     return jsonschema_rs.Draft202012Validator(schema, validate_formats=True, offline=True, mask="value")
+
+
+def _subschemas(schema: Json) -> Iterator[dict[str, Json]]:
+    """Every schema inside a valid one that is opened, itself first."""
+    if not isinstance(schema, dict):
+        return
+    members = cast("dict[str, Json]", schema)
+    yield members
+    for key, value in members.items():
+        parts = [value] if key in _ONE else value if key in _LIST else value.values() if key in _BY_NAME else ()
+        for part in parts:
+            yield from _subschemas(part)
+
+
+def _check_openable(schema: dict[str, Json]) -> None:
+    """Raises `Rejected` for what would refuse more, or stay closed, in the open view."""
+    if "maxContains" in schema:
+        raise Rejected("the open view cannot keep `maxContains`: more elements match a schema that is open")
+    for key in _CONDITIONS:
+        if any(isinstance(part.get(name), str) for part in _objects(schema.get(key)) for name in _REFERENCES):
+            raise Rejected(f"`{key}` refers to another schema, which the open view opens: write the condition out")
+    _, *steps = str(schema.get("$ref", "")).partition("#")[2].split("/")
+    if steps and (steps[0] not in (*_ONE, *_LIST, *_BY_NAME) or {*steps} & {*_CONDITIONS}):
+        raise Rejected(f"{schema['$ref']} leads where the open view opens nothing: put the schema into `$defs`")
+
+
+def _reason(error: jsonschema_rs.ValidationError) -> str:
+    """What the validator says, without the names that a sender gave to members: the mask covers values alone."""
+    kind = error.kind
+    if isinstance(kind, _UNKNOWN_MEMBERS):
+        return f"{len(kind.unexpected)} unknown members are not allowed"
+    if isinstance(kind, jsonschema_rs.ValidationErrorKind.PropertyNames):
+        return f"a member's name is refused: {kind.error.message}"
+    return error.message
 
 
 def _references(schema: Json) -> Iterator[str]:

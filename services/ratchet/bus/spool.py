@@ -127,7 +127,7 @@ class Spool:
 
     @property
     def damaged(self) -> int:
-        """Places that could not be read at opening, cut off by a power failure or altered: a record or more at each."""
+        """Places that could not be read, cut off by a power failure, altered or deleted: a record or more at each."""
         return self._damaged
 
     def append(self, record: Record) -> bool:
@@ -236,12 +236,20 @@ class Spool:
             del self._sizes[number]
 
     def _read_cursor(self) -> tuple[int, int]:
-        """Where to go on; an absent or unreadable cursor means from the start, at the price of duplicates."""
+        """Where to go on; an absent or unreadable cursor means from the start, at the price of duplicates.
+
+        One that no drain can have left is unreadable too: it would pass over records that were never published.
+        """
+        cursor = self._directory / "cursor"
         try:
-            number, offset = (self._directory / "cursor").read_text().split()
-            return (int(number), int(offset))
+            number, offset = map(int, cursor.read_text().split())
         except (FileNotFoundError, ValueError):
             return (0, 0)
+        newest = max(self._sizes, default=number)
+        if number < 0 or number > newest or not 0 <= offset <= self._sizes.get(number, offset):
+            cursor.unlink()  # the segments to come must not make it readable
+            return (0, 0)
+        return (number, offset)
 
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:012d}.segment"
@@ -290,9 +298,13 @@ class NoSpool(Spool):
 
 def _read_segment(path: Path, start: int, on_damage: Callable[[], object]) -> Iterator[tuple[Record, int]]:
     """Records of whole, undamaged frames from offset `start`, each with the offset after it. Damage is passed over."""
-    with path.open("rb") as segment:
-        segment.seek(start)
-        content = segment.read()
+    try:
+        with path.open("rb") as segment:
+            segment.seek(start)
+            content = segment.read()
+    except FileNotFoundError:
+        on_damage()
+        return
     offset = 0
     while offset < len(content):
         frame = _frame_at(content, offset)

@@ -3,8 +3,9 @@
 Prompts, answers, credentials and personal data pass through our variables, and errors quote them. Every line therefore
 goes through the same steps, whatever logs it (structlog, the standard library's loggers, an uncaught exception):
 
-- an exception is its type, its message without the values that it quotes, and the place that raised it: file, line,
-  function. Never a local variable, never the `repr` of an object;
+- an exception is its type, the place that raised it (file, line, function), and its message without what stands in
+  quotes and without long numbers: what its author wrote there without quotes stays. Never a local variable, never the
+  `repr` of an object;
 - texts lose secrets and personal data that `redaction` recognises by their form, and end after `LONGEST` characters;
 - a value that is no text, number, list or object is shown as the name of its type.
 """
@@ -25,6 +26,7 @@ import structlog
 
 from ratchet.bus import failures
 from ratchet.bus.failures import LONGEST_REASON, frames, unquoted
+from ratchet.errors import RatchetError
 from ratchet.rules.redaction import masked
 
 FRAMES = 20
@@ -79,7 +81,8 @@ def failure(error: BaseException) -> dict[str, str]:
 
 def reason_of(error: BaseException) -> str:
     """The message of an exception; a foreign one without the values that it quotes and without long numbers."""
-    return failures.reason_of(error, masked)
+    text = str(error)
+    return masked(text if isinstance(error, RatchetError) else unquoted(text)[:LONGEST_REASON])
 
 
 def without_content(_logger: object, _method: str, line: Line) -> Line:

@@ -203,6 +203,51 @@ async def test_an_unreadable_cursor_publishes_again_rather_than_losing(tmp_path:
     again.close()
 
 
+@pytest.mark.parametrize("cursor", ["999999999999 0", "2 0", "1 999999", "1 -5", "-1 0", "1", "1 2 3", "one two"])
+async def test_a_cursor_that_no_drain_left_passes_over_no_record(tmp_path: Path, cursor: str) -> None:
+    spool = Spool(tmp_path, ROOM)
+    for number in range(4):
+        spool.append(record(number))
+    spool.close()
+    (tmp_path / "cursor").write_text(cursor)
+
+    again = Spool(tmp_path, ROOM)
+    assert (again.pending, again.damaged) == (4, 0)
+    for number in range(4, 6):
+        again.append(record(number))
+    again.close()
+
+    third, broker = Spool(tmp_path, ROOM), Broker()
+    assert await third.drain(broker.publish) == 6
+    assert broker.records == [record(number) for number in range(6)]
+    third.close()
+
+
+async def test_segments_that_are_deleted_while_the_spool_is_open_are_damage_and_the_others_are_drained(
+    tmp_path: Path,
+) -> None:
+    spool, broker = Spool(tmp_path, 8_000), Broker()
+    for number in range(30):
+        spool.append(record(number, 100))
+    first, *others = segments(tmp_path)
+    assert others
+    first.unlink()
+    drained = await spool.drain(broker.publish)
+    assert 0 < drained < 30
+    assert broker.records == [record(number, 100) for number in range(30 - drained, 30)]
+    assert (spool.pending, spool.damaged, spool.size) == (0, 1, 0)
+
+    spool.append(record(30))
+    for segment in segments(tmp_path):
+        segment.unlink()
+    assert await spool.drain(broker.publish) == 0
+    assert (spool.pending, spool.damaged) == (0, 2)
+    spool.append(record(31))
+    assert await spool.drain(broker.publish) == 1
+    assert broker.records[-1] == record(31)
+    spool.close()
+
+
 async def test_published_records_free_their_room_when_the_cursor_cannot_be_written(tmp_path: Path) -> None:
     spool, broker = Spool(tmp_path, ROOM), Broker()
     for number in range(10):
