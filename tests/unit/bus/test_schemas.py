@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
-from ratchet.bus.schemas import SCHEMA_ID, Json, Schema, load_schema
+from ratchet.bus.schemas import SCHEMA_ID, Json, Schema, load_schema, open_view
 from ratchet.errors import ConfigError, InvalidMessage, Rejected
 
 SECRET = "sk-hunter2"
@@ -67,9 +68,8 @@ def test_no_closed_part_stays_closed_in_the_open_view(schema: Json, document: An
     ],
 )
 def test_the_open_view_refuses_nothing_that_the_strict_one_takes(schema: Json, document: Any) -> None:
-    views = Schema(schema)
-    views.check_strict(document)
-    views._check(views._open, document)
+    Schema(schema).check_strict(document)
+    assert jsonschema_rs.Draft202012Validator(open_view(schema)).is_valid(document)
 
 
 @pytest.mark.parametrize(
