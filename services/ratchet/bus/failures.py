@@ -30,16 +30,21 @@ def failure(error: BaseException, mask: Callable[[str], str]) -> dict[str, str]:
 
     For code that also runs inside other programs, whose logging is theirs and may show the variables of every frame.
     """
-    at = (frames(error.__traceback__) or ["an unknown place"])[-1]
+    return {"error": type(error).__name__, "reason": reason_of(error, mask), "at": _place(error)}
+
+
+def reason_of(error: BaseException, mask: Callable[[str], str]) -> str:
+    """Why it was raised, in the words that may be shown; of an exception whose words may not, the place."""
+    at = _place(error)
     if isinstance(error, RatchetError):
-        reason = mask(str(error))
-    elif isinstance(error, OSError) and error.errno is not None:
-        reason = os.strerror(error.errno)
-    elif at.startswith(_PACKAGE):
-        reason = mask(unquoted(str(error))[:LONGEST_REASON])
-    else:
-        reason = f"raised at {at}"
-    return {"error": type(error).__name__, "reason": reason, "at": at}
+        return mask(str(error))
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return mask(unquoted(str(error))[:LONGEST_REASON]) if at.startswith(_PACKAGE) else f"raised at {at}"
+
+
+def _place(error: BaseException) -> str:
+    return (frames(error.__traceback__) or ["an unknown place"])[-1]
 
 
 def unquoted(text: str) -> str:
