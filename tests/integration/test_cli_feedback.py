@@ -40,7 +40,7 @@ async def test_feedback_on_an_unknown_trajectory_asks_for_its_role_and_gives_not
         assert await feedback_on(unknown, "--dry-run") == (
             ExitCode.PARTLY,
             f"ratchet: nothing is stored under {unknown} yet: the feedback counts once its trajectory is; without"
-            " --role it is given only if the gateway has seen a call of it\n",
+            " --role the gateway takes it only if it has seen a call of it\n",
         )
         for trajectory, more in ((unknown, ("--role", ROLE)), (called, ())):
             code, line = await feedback_on(trajectory, *more)

@@ -101,8 +101,8 @@ def test_every_type_comes_back_as_it_went_in(client: Any) -> None:
     make_table(client)
     rows = [row(number) for number in range(len(TRICKY) * 2)]
     client.insert("facts", rows, column_names=list(COLUMNS))
-    rows = client.query("SELECT * FROM facts ORDER BY id").result_rows
-    assert [list(one) for one in rows] == rows
+    answered = client.query("SELECT * FROM facts ORDER BY id").result_rows
+    assert [list(one) for one in answered] == rows
 
 
 @pytest.mark.parametrize("compress", [False, "lz4", "zstd", "gzip"])
@@ -113,9 +113,9 @@ def test_a_large_insert_and_a_large_answer_in_every_compression(
     make_table(client)
     rows = [row(number) for number in range(10_000)]
     client.insert("facts", rows, column_names=list(COLUMNS))
-    rows = client.query("SELECT * FROM facts ORDER BY id").result_rows
-    assert len(rows) == 10_000
-    assert list(rows[9_999]) == rows[9_999]
+    answered = client.query("SELECT * FROM facts ORDER BY id").result_rows
+    assert len(answered) == 10_000
+    assert list(answered[9_999]) == rows[9_999]
     client.close()
 
 

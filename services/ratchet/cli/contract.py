@@ -26,7 +26,7 @@ from ratchet.cli.options import AsJson, Directory, json_file
 from ratchet.cli.output import console, print_answer, print_facts, print_json, print_table, progress
 from ratchet.contract import DEFAULT_ROLE
 from ratchet.contract.directory import releases, stored_kinds
-from ratchet.errors import InvalidMessage, Rejected, UnknownSubject
+from ratchet.errors import InvalidMessage, NotFound, Rejected, UnknownSubject
 from ratchet.resources import resource_dir
 from ratchet.service.contracts import load_contracts
 from ratchet.service.discovery import DEFAULT_DIRECTORY
@@ -73,6 +73,9 @@ def show(
         _show({"stored": stored}, topic, {"stored in": [one.where for one in stored]}, as_json)
         return
     name = topic if topic.startswith("agent.rl.") else f"agent.rl.{topic}"
+    near = [one for one in contracts.topics if one.startswith(f"{name}.")]
+    if name not in contracts.topics and near:
+        raise NotFound(f"there is no topic {topic}; there is {', '.join(near)}")
     known = contracts.topics.get(name) or contracts.topic_of(name)
     facts = {name: getattr(known, name) for name in ("subjects", "stream", "producers", "consumers")}
     _show({"topic": known}, known.schema, facts, as_json)

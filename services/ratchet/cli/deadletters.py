@@ -86,7 +86,9 @@ def _on_chosen(act: Callable[[SharedSettings, int | Which, bool, bool], None]) -
         filtered = bool(stream or reason or since)
         if number is not None and (everything or filtered):
             raise typer.BadParameter("a number stands alone: --all, --stream, --reason and --since choose many")
-        if number is None and everything == filtered:
+        if everything and filtered:
+            raise typer.BadParameter("--all stands alone: --stream, --reason and --since choose some")
+        if number is None and not everything and not filtered:
             raise typer.BadParameter("give a number, or --all, or at least one of --stream, --reason and --since")
         at = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
         chosen = Which(stream=stream, reason=reason, since=at) if number is None else number

@@ -42,7 +42,8 @@ class Endpoints:
         """Base url of a service by its short name, such as `coordinator`. Raises `NoStack`."""
         self.require()
         spec = next(spec for spec in SERVICES if spec.short == short)
-        if self.record is not None and spec.url_variable not in self.env:
+        given, record = self.env.get(spec.url_variable), self.record
+        if record is not None and spec.name not in record.services and given == record.env.get(spec.url_variable):
             raise NoStack(f"{spec.name} is not part of the stack in {self.directory}")
         return self.env.get(spec.url_variable, f"http://127.0.0.1:{spec.port}").rstrip("/")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 import typer
@@ -15,7 +16,7 @@ from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.jobs import dataset_request, hyperparameters, read_request
 from ratchet.cli.status import ServiceStatus, StatusReport
 from ratchet.errors import NotFound, Rejected
-from ratchet.local_stack.state import StackRecord, write_record
+from ratchet.local_stack.state import MemberRecord, StackRecord, write_record
 
 
 def test_hyperparameters_are_read_as_json_and_nest() -> None:
@@ -51,8 +52,25 @@ def record(started_at: float) -> StackRecord:
 
 
 def test_a_running_stack_gives_the_addresses_of_its_services(tmp_path: Path) -> None:
-    write_record(tmp_path, record(psutil.Process().create_time()))
+    stack = record(psutil.Process().create_time())
+    member = MemberRecord(
+        pid=os.getpid(),
+        started_at=stack.started_at,
+        url="",
+        port=5,
+        state="ready",
+        restarts=0,
+        health_port=None,
+        reason=None,
+    )
+    write_record(tmp_path, msgspec.structs.replace(stack, services={"rl_coordinator": member}))
     assert locate(tmp_path).url("coordinator") == "http://127.0.0.1:5"
+
+
+def test_a_service_that_is_not_part_of_the_stack_has_no_address(tmp_path: Path) -> None:
+    write_record(tmp_path, record(psutil.Process().create_time()))
+    with pytest.raises(NoStack, match="rl_coordinator is not part of the stack"):
+        locate(tmp_path).url("coordinator")
 
 
 def test_a_stack_whose_supervisor_is_gone_does_not_count(tmp_path: Path) -> None:
