@@ -288,7 +288,7 @@ class Consumer:
     def _after_failure(self, received: Received[Message], error: Exception) -> Retry | Dead:
         """What becomes of a message whose handler raised; unexpected errors are tried again, later and later."""
         if isinstance(error, Unavailable) or (isinstance(error, ExceptionGroup) and error.subgroup(Unavailable)):
-            return Retry(str(error), away=True)
+            return Retry(reason_of(error, self._bus.contracts.mask), away=True)
         if isinstance(error, FINAL):
             return Dead("rejected", str(error))
         described = failure(error, self._bus.contracts.mask)

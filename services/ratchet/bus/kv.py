@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 from nats.js import errors as js_errors
 from nats.js.kv import KeyValue
 
-from ratchet.bus.message import decode
+from ratchet.bus.message import decode, mismatch
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.errors import BusUnavailable, Conflict, Rejected, Unreadable
 
@@ -239,7 +239,8 @@ def entry_of(where: str, stored: bytes, revision: int, kind: type[V]) -> Entry[V
     try:
         return Entry(decode(stored, kind), revision)
     except msgspec.DecodeError as error:
-        raise Unreadable(where, revision, str(error), stored) from error
+        reason, place = mismatch(error)
+        raise Unreadable(where, revision, f"{place}: {reason}" if place else reason, stored) from None
 
 
 @contextmanager
