@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,8 +22,8 @@ from ratchet.bus.registry import (
     covers,
     specs,
 )
-from ratchet.bus.schemas import Json, Schema, handleable, load_schema, parse
-from ratchet.errors import ConfigError, InvalidMessage, UnknownSubject
+from ratchet.bus.schemas import Json, Schema, handleable, load_schema, parse, read_document
+from ratchet.errors import ConfigError, InvalidMessage, Rejected, UnknownSubject
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +68,11 @@ class Contracts:
     ) -> None:
         """`types`: topic -> typed mirror. `mask` takes out what must not stand in logs and dead letters.
 
-        Raises `ConfigError` for a registry that names what is not there, for an upgrade that leads out of its stream,
-        where no reader could follow, and for upgrades in a circle; `Rejected` for a schema that is not one, or that
-        cannot be opened.
+        Raises `ConfigError` for a registry that names what is not there, for a schema that is not one, or cannot be
+        opened, for an upgrade that leads out of its stream, where no reader could follow, and for upgrades in a circle.
         """
-        self.topics = specs(Topic, document["topics"])
-        self.streams = specs(Stream, document["streams"])
+        self.topics = specs(Topic, document.get("topics", {}))
+        self.streams = specs(Stream, document.get("streams", {}))
         self.buckets = specs(BucketSpec, document.get("buckets", {}), beside=("keys", "readers"))
         self.consumers = specs(ConsumerSpec, document.get("consumers", {}))
         self.projections = specs(ProjectionSpec, document.get("projections", {}))
@@ -91,7 +89,12 @@ class Contracts:
             if self._named(older).stream != self._named(upgrade.to).stream:
                 raise ConfigError(f"{older} and {upgrade.to} are in different streams")
             _check_ends(self._upgrades, older)
-        self._schemas = {name: Schema(schema) for name, schema in schemas.items()}
+        self._schemas: dict[str, Schema] = {}
+        for name, schema in schemas.items():
+            try:
+                self._schemas[name] = Schema(schema)
+            except Rejected as error:
+                raise ConfigError(f"schema {name}: {error}") from error
 
     def _check(self, dead_letters: str, schemas: Mapping[str, Json]) -> type[DeadLetter]:
         """The type of the dead letters. Raises `ConfigError` when the registry names something that is not there."""
@@ -122,8 +125,8 @@ class Contracts:
         mask: Callable[[str], str] = str,
     ) -> Contracts:
         """Read `topics.json` of `directory` and the schemas it names, which are anywhere below `schemas/`."""
-        document = json.loads((directory / "topics.json").read_text())
-        names = sorted({topic["schema"] for topic in document["topics"].values()})
+        document = read_document(directory / "topics.json")
+        names = sorted({topic.schema for topic in specs(Topic, document.get("topics", {})).values()})
         return cls(document, {name: load_schema(directory, name) for name in names}, types, upgrades, mask)
 
     def bounded(self, max_bytes: Mapping[str, int]) -> Contracts:

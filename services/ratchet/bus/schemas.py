@@ -10,7 +10,6 @@ refers to another part, `maxContains` counts, or a reference leads below a keywo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -120,6 +119,17 @@ def parse(body: bytes) -> Json:
         raise InvalidMessage(f"not JSON: {error}") from error
 
 
+def read_document(path: Path) -> Json:
+    """The object in a JSON file. Raises `ConfigError` where there is none."""
+    try:
+        document = decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path} holds no JSON object")
+    return cast("Json", document)
+
+
 def load_schema(root: Path, name: str) -> Json:
     """The strict schema `name` (`order.v1`) of the contracts in `root`, complete in itself.
 
@@ -165,7 +175,7 @@ def _loaded(root: Path, name: str, around: tuple[str, ...]) -> Json:
     if name in around:
         raise ConfigError(f"schemas refer to one another in a circle: {', '.join((*around, name))}")
     for path in (root / "schemas").rglob(f"{name}.schema.json"):
-        return _complete(root, json.loads(path.read_text()), (*around, name))
+        return _complete(root, read_document(path), (*around, name))
     raise ConfigError(f"there is no schema {name} below {root / 'schemas'}")
 
 

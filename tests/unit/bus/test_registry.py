@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,3 +86,32 @@ def test_a_parameter_that_the_registry_does_not_describe_is_refused() -> None:
 def test_an_unknown_subject_names_those_of_its_topic() -> None:
     with pytest.raises(UnknownSubject, match=r"its topic has shop\.order\.v1\.<country>"):
         Contracts(REGISTRY, SCHEMAS, TYPES).topic_of("shop.order.v1")
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({}, r"topics\.json cannot be read: .*No such file"),
+        ({"topics.json": "{"}, r"topics\.json cannot be read: "),
+        ({"topics.json": "[]"}, r"topics\.json holds no JSON object"),
+        ({"topics.json": json.dumps({"topics": {"x.v1": {"scheme": "x.v1"}}})}, "unknown members scheme"),
+        ({"topics.json": json.dumps(REGISTRY)}, "there is no schema bill.v1"),
+        (
+            {"topics.json": json.dumps(REGISTRY), "schemas/bill.v1.schema.json": "{"},
+            r"bill\.v1\.schema\.json cannot be read",
+        ),
+    ],
+)
+def test_a_folder_of_contracts_that_cannot_be_read_names_the_file(
+    tmp_path: Path, files: dict[str, str], reason: str
+) -> None:
+    (tmp_path / "schemas").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=reason):
+        Contracts.load(tmp_path, TYPES)
+
+
+def test_a_schema_that_is_none_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"schema order\.v1: not a JSON Schema"):
+        Contracts(REGISTRY, {**SCHEMAS, "order.v1": {"type": "ordr"}}, TYPES)
