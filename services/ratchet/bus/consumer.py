@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -48,6 +49,8 @@ behind them must still come. What is in memory is bounded elsewhere, in bytes.""
 REMEMBERED = 10_000
 """Messages whose unexpected failures are remembered."""
 
+_TOKEN = re.compile(r"[a-z_]+")
+"""A reason that a subject can hold."""
 FINAL = (ContractError, DigestMismatch, NotFound, Rejected)
 """What a handler raises for a message that will fare no better the next time."""
 
@@ -364,8 +367,9 @@ class Consumer:
             try:
                 await self._bus.publish_all(with_body(letter, message.data), cause=cause)
             except (ContractError, Rejected) as error:
-                detail = f"{letter.detail[:1000]} ({dead.reason[:100]}; headers left out: {error})"[:2000]
-                bare = msgspec.structs.replace(letter, reason="rejected", headers={}, detail=detail)
+                detail = f"{letter.detail[:1000]} (headers left out: {error})"[:2000]
+                reason = dead.reason if _TOKEN.fullmatch(dead.reason) else "rejected"
+                bare = msgspec.structs.replace(letter, reason=reason, headers={}, detail=detail)
                 await self._bus.publish_all(with_body(bare, message.data))
             await message.term()
         except (RatchetError, nats.errors.Error) as error:
