@@ -25,7 +25,7 @@ from typing import Any, TextIO, cast
 import structlog
 
 from ratchet.bus import failures
-from ratchet.bus.failures import LONGEST_REASON, frames, unquoted
+from ratchet.bus.failures import LONGEST_REASON, causes_of, frames, unquoted
 from ratchet.errors import RatchetError
 from ratchet.rules.redaction import masked
 
@@ -124,18 +124,14 @@ class LibraryLines(logging.Formatter):
 
 def _described(error: BaseException) -> list[dict[str, object]]:
     """The exception and its causes, newest first."""
-    chain: list[dict[str, object]] = []
-    current: BaseException | None = error
-    while current is not None and len(chain) < DEPTH:
-        chain.append(
-            {
-                "type": type(current).__name__,
-                "reason": reason_of(current),
-                "frames": frames(current.__traceback__)[-FRAMES:],
-            }
-        )
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-    return chain
+    return [
+        {
+            "type": type(one).__name__,
+            "reason": reason_of(one),
+            "frames": frames(one.__traceback__)[-FRAMES:],
+        }
+        for one in (error, *causes_of(error, DEPTH - 1))
+    ]
 
 
 def _safe(value: object, depth: int) -> object:

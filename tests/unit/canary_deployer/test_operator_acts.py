@@ -131,9 +131,8 @@ async def test_a_rollback_that_comes_between_two_steps_is_not_undone_by_the_next
     async with lock:
         step = asyncio.create_task(world.controller.step())
         rollback = asyncio.create_task(world.operators.act(Act.ROLLBACK, Order("ann", "now")))
-        await asyncio.sleep(
-            0
-        )  # both wait for the lock: the step reads the record, then comes the operator, then the lease
+        # Both wait for the lock: the step reads the record, then comes the operator, then the lease.
+        await asyncio.sleep(0)
     await asyncio.gather(step, rollback)
     assert (await world.rollout()).state == "rolled_back"
     assert (await world.route()).canary is None

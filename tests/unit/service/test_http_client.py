@@ -141,25 +141,16 @@ def tree(kind: type[RatchetError] = RatchetError) -> set[type[RatchetError]]:
 ALL = sorted(tree(), key=lambda one: one.__name__)
 
 
-@pytest.mark.parametrize("kind", ALL)
-async def test_every_error_comes_back_over_http_as_itself_or_as_its_nearest_kin(kind: type[RatchetError]) -> None:
-    await comes_back(kind, MADE.get(kind) or kind("it did not work", param="role"))
+ERRORS = [
+    *(MADE.get(kind) or kind("it did not work", param="role") for kind in ALL),
+    *(kind("it did not work", param="role", code="of_its_own") for kind in ALL if kind not in (*MADE, *BY_CODE)),
+]
+"""Each class, and each again with a code of its own."""
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ALL if kind not in (*MADE, *BY_CODE)])
-async def test_a_code_of_its_own_makes_no_other_error_of_it(kind: type[RatchetError]) -> None:
-    await comes_back(kind, kind("it did not work", param="role", code="of_its_own"))
-
-
-@pytest.mark.parametrize("kind", BY_CODE)
-def test_an_error_that_is_known_by_its_code_takes_no_other(kind: Any) -> None:
-    with pytest.raises(TypeError, match="code"):
-        kind("it did not work", code="of_its_own")
-
-
-async def comes_back(kind: type[RatchetError], error: RatchetError) -> None:
-    """An error comes back as itself or as its nearest kin."""
-    problem = http_error(error)
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: f"{type(error).__name__}-{error.code}")
+async def test_every_error_comes_back_over_http_as_itself_or_as_its_nearest_kin(error: RatchetError) -> None:
+    problem, kind = http_error(error), type(error)
     kin = next((one for one in SAME if kind is one or (one is Unavailable and issubclass(kind, one))), None)
     expected = kin or (BadRequest if issubclass(kind, ContractError) else Unavailable)
     for back in await both(lambda _: httpx.Response(problem.status, content=problem.json), "GET", "/x", dict):
@@ -167,6 +158,12 @@ async def comes_back(kind: type[RatchetError], error: RatchetError) -> None:
         assert back.code == problem.code or error.code is None
         assert str(problem) in str(back)
         assert http_error(back).status == (problem.status if problem.status != 500 else 503)
+
+
+@pytest.mark.parametrize("kind", BY_CODE)
+def test_an_error_that_is_known_by_its_code_takes_no_other(kind: Any) -> None:
+    with pytest.raises(TypeError, match="code"):
+        kind("it did not work", code="of_its_own")
 
 
 async def test_a_peer_may_read_its_statuses_and_word_its_refusals_in_its_own_way() -> None:
