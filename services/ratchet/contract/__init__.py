@@ -2,6 +2,7 @@
 
 from ratchet.bus.message import JsonObject, Message, Value, decode, encode, named_id
 from ratchet.contract.deployment import ModelDeployed, ModelRollout
+from ratchet.contract.gateway_notes import GatewayNotes
 from ratchet.contract.operations import Alert, DeadLetter, Stored
 from ratchet.contract.reward import Feedback, Preference, Reward
 from ratchet.contract.roles import DEFAULT_ROLE, role_subject
@@ -17,6 +18,7 @@ MESSAGES: dict[str, type[Message]] = {
         TrajectoryEnd,
         Start,
         Turn,
+        GatewayNotes,
         Reward,
         Feedback,
         Preference,
@@ -38,6 +40,7 @@ __all__ = [
     "Alert",
     "DeadLetter",
     "Feedback",
+    "GatewayNotes",
     "JsonObject",
     "Message",
     "ModelDeployed",

@@ -17,10 +17,10 @@ Json = Any
 
 @dataclass(frozen=True, slots=True)
 class StoredKind:
-    """A kind of value in a key-value bucket, or of document or row in the object store, as `topics.json` has it."""
+    """A kind of value in a bucket, of document or row in the object store, or of file, as `topics.json` has it."""
 
     where: str
-    """Such as `bucket prices, key <country>` or `object exports/<sha256>.json`."""
+    """Such as `bucket prices, key <country>`, `object exports/<sha256>.json` or `file report.json`."""
     schema: str
     description: str
     writers: tuple[str, ...]
@@ -33,7 +33,8 @@ class StoredKind:
 def stored_kinds(directory: Path) -> list[StoredKind]:
     """Every kind of stored value of the contracts in `directory`, in the order of `topics.json`."""
     document = decode((directory / "topics.json").read_bytes())
-    return [*_in_buckets(document["buckets"]), *_in_objects(document.get("objects", {}))]
+    files = [_stored(f"file {name}", entry) for name, entry in document.get("files", {}).items()]
+    return [*_in_buckets(document["buckets"]), *_in_objects(document.get("objects", {})), *files]
 
 
 def _in_buckets(buckets: Json) -> Iterator[StoredKind]:
@@ -57,10 +58,11 @@ def _stored(where: str, entry: Json) -> StoredKind:
 
 
 class ReleasedTopic(msgspec.Struct, frozen=True):
-    """Where a kind of message was published, and the name of its schema."""
+    """Where a kind of message was published, and the names of the schemas of its body and its summary."""
 
     subjects: list[str]
     schema: str
+    summary: str | None = None
 
 
 class Release(msgspec.Struct, frozen=True):

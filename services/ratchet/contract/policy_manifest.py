@@ -11,6 +11,10 @@ from ratchet.bus.message import JsonObject, Value
 
 ADAPTER, MODEL = "adapter", "model"
 """Kinds of policy: LoRA weights for a base model, or a whole model."""
+REWARD_MODEL = "reward_model"
+"""Scores answers. Its manifest is stored like a policy's, but is none: nothing deploys, serves or continues it."""
+FLOAT32, BFLOAT16 = "float32", "bfloat16"
+"""Number formats, as torch names them."""
 
 
 class ArtifactFile(Value, frozen=True, kw_only=True):
@@ -37,7 +41,7 @@ class PolicyManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Everything about one policy. The digest is that of its encoded bytes."""
 
     kind: str
-    """`adapter` or `model`."""
+    """`adapter`, `model` or `reward_model`."""
     base_model: str
     """Of an adapter: uri of its base's manifest, or a name or path. Of a model: the model that it was made from."""
     files: list[ArtifactFile]
@@ -52,10 +56,14 @@ class PolicyManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
     training_samples: int | None = None
     final_reward: float | None = None
     tokenizer_digest: str | None = None
+    dtype: str | None = None
+    """`FLOAT32` or `BFLOAT16`: what the trainer computed in and an engine shall compute in; None: unknown."""
     probe: Probe | None = None
     metrics: dict[str, float] = msgspec.field(default_factory=dict[str, float])
     parent: str | None = None
     """Uri of the adapter manifest that this adapter continues."""
+    origin: str | None = None
+    """Of a policy that was made elsewhere: what its maker called the base, and where it was imported from."""
     documents: list[ArtifactFile] = msgspec.field(default_factory=list[ArtifactFile])
     """Files that describe the policy and are not needed to serve it: model card, effective configuration, metrics, log,
     tokenizer of an adapter's base. Engines do not download these."""

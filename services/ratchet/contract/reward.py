@@ -99,6 +99,8 @@ class Feedback(Message, frozen=True, kw_only=True, omit_defaults=True):
     user_ref: str | None = None
     source: str | None = None
     rater: str | None = None
+    key_id: str | None = None
+    """The API key that it came with."""
 
     @property
     def subject(self) -> str:

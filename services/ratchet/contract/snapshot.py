@@ -1,17 +1,19 @@
 """Dataset snapshots: one struct per format of rows, and the manifest that names them.
 
-A row is stored in Parquet, a column for each member; a list is a column of JSON text (`datasets.parquet`).
+A row is stored in Parquet, a column for each member; a list of numbers is a column of 32-bit numbers, every other list
+is a column of JSON text (`datasets.parquet`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
 import msgspec
 
 from ratchet.bus.message import JsonObject, Value
+from ratchet.contract.turn import Constraint
 
 DatasetFormat = Literal["trajectories", "pairs", "labels"]
 """Format of a snapshot: one row per trajectory, per preference pair, or per answer with a thumb."""
@@ -24,7 +26,7 @@ SNAPSHOT = "snapshot"
 
 
 class Call(Value, frozen=True, kw_only=True, omit_defaults=False):
-    """One complete model call: a learner recomputes its log-probabilities."""
+    """One complete model call, with its whole prompt."""
 
     turn_id: str
     prompt_token_ids: list[int]
@@ -35,9 +37,52 @@ class Call(Value, frozen=True, kw_only=True, omit_defaults=False):
     temperature: float
     policy_version: int | None = None
     policy_digest: str | None = None
+    constraint: Constraint | None = None
+    """What the answer was constrained to; its log-probabilities are of the distribution after masking."""
     trainable: bool
     reason: str | None = None
     """Why it is not trainable: the gateway's reason, or the fault of the stored ids."""
+
+
+class TokenSequence(Value, frozen=True, kw_only=True, omit_defaults=False):
+    """What a model read and wrote in one go: calls of which each continues the one before."""
+
+    size: int
+    """Number of its own tokens; they stand in `token_ids` after those of the sequence before."""
+    parent: int | None = None
+    """The earlier sequence that it begins like."""
+    shared: int = 0
+    """How many first tokens it has in common with its parent; its own ones follow them."""
+
+
+class CallSpan(Value, frozen=True, kw_only=True, omit_defaults=False):
+    """One model call. Its prompt is what precedes its answer in the sequence."""
+
+    turn_id: str
+    sequence: int | None = None
+    """Index of the sequence; None where the token ids are not known."""
+    begin: int = 0
+    """Where the answer begins in the sequence, what is shared with the parent included."""
+    size: int = 0
+    """Number of tokens of the answer."""
+    scored: bool = False
+    """Whether the log-probabilities of the answer stand in `logprobs`, after those of the scored call before."""
+    temperature: float
+    policy_version: int | None = None
+    policy_digest: str | None = None
+    constraint: Constraint | None = None
+    trainable: bool
+    reason: str | None = None
+    dropped: bool = False
+    """A retry took its place, and no later call saw its answer: it does not learn."""
+
+
+class ChatPart(Value, frozen=True, kw_only=True, omit_defaults=False):
+    """A part of a conversation whose agent compacted its history."""
+
+    messages: list[JsonObject]
+    learn_from: int
+    """Index of the first message to learn from: answers before it stand in an earlier part."""
 
 
 class TrajectoryRow(Value, frozen=True, kw_only=True, omit_defaults=False):
@@ -56,8 +101,21 @@ class TrajectoryRow(Value, frozen=True, kw_only=True, omit_defaults=False):
     """Of the first call."""
     source: str
     messages: list[JsonObject]
+    """The conversation: since its agent compacted it, if it did."""
     tools: list[JsonObject]
     calls: list[Call]
+    """The model calls as files of version 0.1 and exported JSON have them; else they are `spans` of `sequences`."""
+    learn_from: int = 0
+    """Index of the first of `messages` to learn from: answers before it stand in an earlier part."""
+    earlier: list[ChatPart] = msgspec.field(default_factory=list[ChatPart])
+    """The parts before, oldest first; only in snapshots for learners of chats."""
+    token_ids: Sequence[int] = msgspec.field(default_factory=list[int])
+    """Of all sequences, each token once. `datasets.domain.sequences` reads and writes this form."""
+    logprobs: Sequence[float] = msgspec.field(default_factory=list[float])
+    """Of the tokens of all scored answers, under the policy that wrote them, after division by the temperature."""
+    sequences: list[TokenSequence] = msgspec.field(default_factory=list[TokenSequence])
+    spans: list[CallSpan] = msgspec.field(default_factory=list[CallSpan])
+    """The model calls in order."""
 
 
 class PairRow(Value, frozen=True, kw_only=True, omit_defaults=False):

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
+
+import msgspec
 
 from ratchet.bus.message import Cause, JsonObject, Value
 from ratchet.contract.training import (
     Artifacts,
     CurrentMetrics,
+    EvaluationResults,
+    HealthStop,
     Progress,
+    ResourceUsage,
     SnapshotRef,
     TrainingError,
     TrainingRequest,
 )
 
 POLICIES, ROLLOUTS, ROLLOUT_CHUNKS, JOBS, BASELINES = "policies", "rollouts", "rollout_chunks", "jobs", "baselines"
+KEYS, KEY_USAGE, RESPONSES = "keys", "key_usage", "responses"
 """Bucket names."""
+
+Zoned = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A time that can be compared with the present: one without a zone cannot be read."""
 
 STAGING, PRODUCTION, ARCHIVED = "staging", "production", "archived"
 """Stages of a policy for people: under examination, serving, or history. See `registry_stage`."""
@@ -164,6 +174,16 @@ def registry_stage(policy: PolicyVersion, route: Route | None) -> str:
     return STAGING if policy.stage in (PolicyStage.REGISTERED, PolicyStage.CANARY) else ARCHIVED
 
 
+class TriggerNote(Value, frozen=True, kw_only=True):
+    """A trigger that asked for a job, or would have while it was under way."""
+
+    kind: str
+    """`rewarded`, `preferences`, `schedule` or `degradation`."""
+    at: datetime
+    why: str
+    """In words, with its numbers."""
+
+
 class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     """A training job, key `<training_job_id>` in bucket `jobs`; written by the coordinator only."""
 
@@ -177,6 +197,8 @@ class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     request: TrainingRequest
     attempt: int = 0
     worker: str | None = None
+    instance: str | None = None
+    """The process of that worker: the attempt's statuses from any other do not count."""
     pool: str = "default"
     parent: str | None = None
     snapshot: SnapshotRef | None = None
@@ -186,11 +208,25 @@ class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     started_at: datetime | None = None
     finished_at: datetime | None = None
     cancel_requested: bool = False
+    cancelled_by: str | None = None
+    """Who cancelled it."""
     retry_at: datetime | None = None
     progress: Progress | None = None
     metrics: CurrentMetrics | None = None
     artifacts: Artifacts | None = None
     error: TrainingError | None = None
+    health_stop: HealthStop | None = None
+    evaluation_results: EvaluationResults | None = None
+    resource_usage: ResourceUsage | None = None
+    """What its last attempt has used so far."""
+    triggers: list[TriggerNote] | None = None
+    """What asked for it by itself, each kind once; None for a job that was asked for by hand."""
+    unclaimed: int = 0
+    """Attempts that no worker took: each gave its slot back and counts against no limit."""
+    dispatched_at: datetime | None = None
+    """When it first got a slot: until then it waited in the queue."""
+    spent: ResourceUsage | None = None
+    """What its earlier attempts used."""
     rewarded: int | None = None
     """The role's rewarded trajectories when the job was accepted: the threshold trigger counts on from here."""
     preferences: int | None = None
@@ -204,3 +240,57 @@ class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     def policy_status(self) -> str | None:
         """Status of the policy that this job will make; None once it has made one, which has its own status."""
         return _JOB_STATUS.get(self.state)
+
+
+class KeyLimits(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """The most that a key may use; a member that is absent sets no limit."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    """Of prompts and answers together."""
+    usd_per_day: float | None = None
+    """Of a day in UTC."""
+
+
+class Key(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """An API key, key `<key_id>` in bucket `keys`; written by the coordinator only. It stays when it is revoked."""
+
+    key_id: str
+    """Its public name, which stands in turns, logs and metrics; never given to another key."""
+    name: str
+    hash: str
+    """sha256 of the key itself, hexadecimal. The key itself is stored nowhere."""
+    scopes: tuple[str, ...]
+    """Such as `infer:support`, `feedback:*`, `train`."""
+    created_at: Zoned
+    created_by: str
+    expires_at: Zoned | None = None
+    """From then on it opens nothing."""
+    revoked_at: Zoned | None = None
+    revoked_by: str | None = None
+    limits: KeyLimits | None = None
+
+
+class KeyUsage(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """What calls with a key through one gateway process used in one day, key `<key_id>.<process>` in `key_usage`.
+
+    Each process writes its own; the use of a key is the sum of all.
+    """
+
+    key_id: str
+    day: str
+    """In UTC, such as `2026-03-01`."""
+    calls: int = 0
+    tokens: int = 0
+    usd: float = 0.0
+
+
+class SealedResponse(Value, frozen=True, kw_only=True):
+    """A response or conversation that a later call may continue, in bucket `responses` under a digest of its id.
+
+    Only who has the id can find and read it: what agents send is redacted before it is written, but a history that is
+    to be continued must be whole.
+    """
+
+    sealed: str
+    """The history, packed and encrypted, in base64."""

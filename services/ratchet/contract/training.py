@@ -22,6 +22,11 @@ class DatasetFilter(Value, frozen=True, kw_only=True, omit_defaults=True):
     exclude_subordinate_profiles: list[str] | None = None
     sources: list[str] | None = None
     """Only trajectories whose `metadata.source` is listed."""
+    max_staleness: int | None = None
+    """Generations between the policies that answered and the one that is trained, counted in its lineage (8 for
+    algorithms that learn from calls)."""
+    balance_domains: bool | None = None
+    """No domain gets more than its equal share of the sample while others have more to give."""
 
 
 class SnapshotRef(Value, frozen=True, kw_only=True):
@@ -46,6 +51,12 @@ class Lora(Value, frozen=True, kw_only=True, omit_defaults=True):
     alpha: float = 32
     dropout: float = 0.0
     target_modules: str | list[str] = "all-linear"
+    use_rslora: bool = False
+    """Scale by alpha / sqrt(r), not alpha / r."""
+    use_dora: bool = False
+    """Learn magnitudes apart from directions."""
+    load_in_4bit: bool = False
+    """Hold the frozen base in 4 bits."""
 
 
 class Hyperparameters(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -70,6 +81,8 @@ class Hyperparameters(Value, frozen=True, kw_only=True, omit_defaults=True):
     max_steps: int | None = None
     gradient_accumulation: int | None = None
     max_length: int | None = None
+    pass_tokens: int | None = None
+    """Most tokens that go through the model at once, padding included; a longer row goes alone."""
     warmup_steps: int | None = None
     max_grad_norm: float | None = None
     advantage_floor: float | None = None
@@ -79,7 +92,17 @@ class Hyperparameters(Value, frozen=True, kw_only=True, omit_defaults=True):
     rejection_window: list[float] | None = None
     """[low, high] of the per-row geometric-mean ratio."""
     loss_normalization: str | None = None
-    """`trajectory` (default), `token` or `constant`."""
+    """`trajectory`, `token` or `constant`."""
+    off_policy_correction: str | None = None
+    """`both` (default), `importance` (weights, capped), `rejection` (of rows) or `none`."""
+    ratio: str | None = None
+    """`token` (default), or `sequence`: the geometric mean of a row's (GSPO)."""
+    surrogate: str | None = None
+    """`ppo` (default), or `cispo`."""
+    scale_rewards: str | None = None
+    """`group` (default): by the standard deviation in each group; `none`."""
+    center_rewards_coefficient: float | None = None
+    """Of a reward model: weight of the squared sum of a pair's rewards."""
 
 
 class Compute(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -96,6 +119,25 @@ class Checkpointing(Value, frozen=True, kw_only=True, omit_defaults=True):
     storage_path: str | None = None
 
 
+class HealthLimits(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """When a training is stopped because its policy breaks; an absent limit has its documented default."""
+
+    enabled: bool = True
+    """False: nothing but a loss that is no number stops the training."""
+    min_ess: float | None = None
+    """Least effective sample size of a train step, as a share of its tokens."""
+    max_kl: float | None = None
+    """Most KL divergence from the policy at the start of the job, per token, in nats."""
+    max_entropy_rise: float | None = None
+    """Most that the mean entropy per token may rise above that of the start, in nats."""
+    min_entropy_share: float | None = None
+    """Least share of the start's entropy that must be left."""
+    max_gradient_growth: float | None = None
+    """Most times the median of the earlier gradient norms."""
+    independent_metric: str | None = None
+    """A column of the data that the reward does not see: `success`."""
+
+
 class TrainingConfig(Value, frozen=True, kw_only=True, omit_defaults=True):
     algorithm: str
     base_model: str
@@ -105,6 +147,7 @@ class TrainingConfig(Value, frozen=True, kw_only=True, omit_defaults=True):
     hyperparameters: Hyperparameters
     compute: Compute | None = None
     checkpointing: Checkpointing | None = None
+    health: HealthLimits | None = None
 
 
 class Evaluation(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -193,6 +236,7 @@ class CurrentMetrics(Value, frozen=True, kw_only=True, omit_defaults=True):
     grad_norm: float | None = None
     value_loss: float | None = None
     explained_variance: float | None = None
+    approx_kl: float | None = None
 
 
 class BestMetrics(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -222,9 +266,23 @@ class Artifacts(Value, frozen=True, kw_only=True, omit_defaults=True):
     digest: str | None = None
     """sha256 of the policy manifest."""
     kind: str | None = None
-    """`adapter` or `model`."""
+    """`adapter`, `model` or `reward_model`."""
     checkpoint: str | None = None
     """Uri of the newest resumable checkpoint's manifest."""
+
+
+class HealthStop(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a training was stopped before its last train step."""
+
+    figure: str
+    step: int
+    """The train step at which it was measured."""
+    value: float
+    limit: float
+    kept_step: int | None = None
+    """The train step whose weights were kept; None when none was healthy."""
+    message: str = ""
+    """The same in a sentence."""
 
 
 class ResourceUsage(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -246,6 +304,8 @@ class StatusMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
     cuda_version: str | None = None
     pytorch_version: str | None = None
     worker: str | None = None
+    instance: str | None = None
+    """The process of that worker: two machines may have one hostname."""
     training_samples: int | None = None
 
 
@@ -268,6 +328,8 @@ class TrainingStatus(Message, frozen=True, kw_only=True, omit_defaults=True):
     error: TrainingError | None = None
     metadata: StatusMetadata | None = None
     dataset_digest: str | None = None
+    health_stop: HealthStop | None = None
+    """A completed job has the weights of its `kept_step`."""
 
     @property
     def event_id(self) -> str:

@@ -81,6 +81,8 @@ class TrajectoryMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
     total_cost_usd: float | None = None
     source: str | None = None
     """`client`, `assembled` (by the collector from turns) or `import:<format>`."""
+    error: str | None = None
+    """What ended a run of which no call was answered, or whose last call failed."""
 
 
 class Outcome(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -91,6 +93,8 @@ class Outcome(Value, frozen=True, kw_only=True, omit_defaults=True):
     score: float | None = None
     verified_by: str | None = None
     """The checker (`environment`, `human`, ...); absent when the agent reports on itself."""
+    inferred_from: str | None = None
+    """`error`, or the tool that hands in a result: what the collector inferred it from. A report takes its place."""
 
 
 class Quality(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -121,6 +125,8 @@ class Trajectory(Message, frozen=True, kw_only=True, omit_defaults=True):
     policy: PolicyClaim | None = None
     quality: Quality | None = None
     parent_trajectory_id: str | None = None
+    recorded_as: str | None = None
+    """Id under which the gateway recorded the calls, where it is another: one run may hold several conversations."""
     labels: JsonObject | None = None
 
     @property

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import ClassVar
 
+import msgspec
+
 from ratchet.bus.message import JsonObject, Message, Value
 from ratchet.contract.roles import DEFAULT_ROLE, role_subject
 from ratchet.contract.trajectory import PolicyClaim
@@ -31,6 +33,19 @@ class Sampling(Value, frozen=True, kw_only=True, omit_defaults=True):
     max_tokens: int | None = None
 
 
+class Constraint(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """A grammar that an answer had to follow, as its request asked for it."""
+
+    kind: str
+    """`json_schema`, `regex`, `choice`, `grammar`, `structural_tag` or `tools`."""
+    specification: str
+    """The expression, the rules, or JSON text: what `kind` says."""
+    member: str
+    """The member of the request that asked for it."""
+    stop_token_ids: list[int] = msgspec.field(default_factory=list[int])
+    """Tokens that end the answer where the grammar lets it end, beside those of the model."""
+
+
 class EngineInfo(Value, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     version: str | None = None
@@ -40,12 +55,50 @@ class Usage(Value, frozen=True, kw_only=True, omit_defaults=True):
     prompt: int
     completion: int
     cached: int | None = None
+    reasoning: int | None = None
+    """Output tokens that the model spent on reasoning."""
+
+
+class Provider(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """What a provider's answer says about itself."""
+
+    id: str | None = None
+    model: str | None = None
+    fingerprint: str | None = None
+    request_id: str | None = None
+    service_tier: str | None = None
+
+
+class Trace(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """The agent's OpenTelemetry context, as it came with the request."""
+
+    trace_id: str
+    span_id: str
+    baggage: str | None = None
 
 
 class Trainable(Value, frozen=True, kw_only=True):
     ok: bool
     reason: str | None = None
     """Why not: `no_token_ids`, `no_logprobs`, `count_mismatch`, `top_p`, `constrained`, `redacted`, `error`, ..."""
+
+
+class TurnSummary(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """What the canary's statistics need to know of a turn; it holds no text of the conversation."""
+
+    trajectory_id: str
+    timestamp: datetime
+    index: int
+    arm: str
+    version: int
+    """The policy that answered."""
+    failed: bool = False
+    cancelled: bool = False
+    latency_ms: float | None = None
+
+
+CANCELLED = "cancelled"
+"""Finish reason of a call whose agent disconnected before it had the answer."""
 
 
 class Turn(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,7 +113,7 @@ class Turn(Message, frozen=True, kw_only=True, omit_defaults=True):
     """0 for the trajectory's first call."""
     request_digest: str
     messages: list[JsonObject]
-    """The chat messages after the parent turn's response (all of them when there is no parent)."""
+    """The chat messages after the first `parent_messages` of the parent's conversation, whose last is its response."""
     policy: PolicyClaim
     engine: EngineInfo
     trainable: Trainable
@@ -70,6 +123,14 @@ class Turn(Message, frozen=True, kw_only=True, omit_defaults=True):
     user_ref: str | None = None
     attempt: int = 1
     parent_turn_id: str | None = None
+    parent_messages: int | None = None
+    """Absent: all messages of the parent's conversation. 0: `messages` is the whole prompt, only the link is known."""
+    trajectory_by: str | None = None
+    """By what the gateway recognised the trajectory: `header`, `run`, `trace`, `tool_call`, `prefix`, `new`, ..."""
+    api: str | None = None
+    """`chat`, `completion`, `responses` or `messages`."""
+    key_id: str | None = None
+    trace: Trace | None = None
     tools_digest: str | None = None
     tools: list[JsonObject] | None = None
     """The tools offered; sent with the first turn and whenever `tools_digest` changes."""
@@ -81,9 +142,18 @@ class Turn(Message, frozen=True, kw_only=True, omit_defaults=True):
     logprob_mode: str | None = None
     """`processed` (after temperature, as the sampler used them) or `raw`."""
     sampling: Sampling | None = None
+    parameters: JsonObject | None = None
+    """What else the agent asked for, as it sent it: `metadata`, `stop`, `response_format`, `reasoning_effort`, ...; and
+    `model` where it named the role otherwise."""
+    constraint: Constraint | None = None
+    """What the answer was constrained to: log-probabilities are of the distribution after masking."""
+    provider: Provider | None = None
     usage: Usage | None = None
+    cost_usd: float | None = None
     latency_ms: float | None = None
     """Of a call that its agent gave up (`finish_reason` is `cancelled`) the time until then: a lower bound."""
+    first_token_ms: float | None = None
+    """Until the first byte of the answer's content; absent when the engine did not stream."""
     finish_reason: str | None = None
     error: str | None = None
     redactions: dict[str, int] | None = None
@@ -95,3 +165,16 @@ class Turn(Message, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def event_id(self) -> str:
         return self.turn_id
+
+    @property
+    def header_summary(self) -> TurnSummary:
+        return TurnSummary(
+            trajectory_id=self.trajectory_id,
+            timestamp=self.timestamp,
+            index=self.index,
+            arm=self.policy.arm,
+            version=self.policy.version,
+            failed=self.error is not None,
+            cancelled=self.finish_reason == CANCELLED,
+            latency_ms=self.latency_ms,
+        )

@@ -41,3 +41,11 @@ class FeedbackTaken(Answer, frozen=True, kw_only=True):
 
     feedback_id: str
     trajectory_id: str
+
+
+class DeletedResponse(Answer, frozen=True, kw_only=True):
+    """A kept response was forgotten."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True

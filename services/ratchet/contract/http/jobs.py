@@ -7,13 +7,18 @@ from typing import Annotated
 from ratchet.bus.message import Cause
 from ratchet.contract.http.answers import Answer, Instant, listed
 from ratchet.contract.roles import DEFAULT_ROLE
+from ratchet.contract.state import TriggerNote
 from ratchet.contract.training import (
     Artifacts,
     CurrentMetrics,
     Dataset,
+    DatasetFilter,
     Evaluation,
+    EvaluationResults,
+    HealthStop,
     Hyperparameters,
     Progress,
+    ResourceUsage,
     SnapshotRef,
     TrainingConfig,
     TrainingError,
@@ -37,7 +42,8 @@ class JobIn(TrainingConfig, frozen=True, kw_only=True, omit_defaults=True):
     """A request for training. Its members are those of the message `training.request.v1`, without the nesting."""
 
     algorithm: str
-    """sft, rloo, ppo, ...: any that the workers of this installation offer."""
+    """sft, rloo, ppo, ...: any that the workers of this installation offer. `auto`: what `GET /v1/plan` proposes; the
+    reasons are in the job's notes."""
     base_model: str = "stable"
     """`stable`: continue from what serves the role when the job starts. Else the uri of a policy manifest, or a name or
     path that transformers can load. The worker looks a name or path up, on its own machine: one that is not there fails
@@ -84,11 +90,27 @@ class JobOut(Answer, frozen=True, kw_only=True):
     finished_at: Instant | None = None
     retry_at: Instant | None = None
     cancel_requested: bool = False
+    cancelled_by: str | None = None
+    """Who cancelled it."""
     progress: Progress | None = None
     metrics: CurrentMetrics | None = None
     artifacts: Artifacts | None = None
     error: TrainingError | None = None
     """Of the last attempt, while one is left."""
+    health_stop: HealthStop | None = None
+    """Why its last attempt was stopped before the last train step."""
+    evaluation_results: EvaluationResults | None = None
+    """What was measured on what was held out."""
+    triggers: list[TriggerNote] | None = None
+    """What asked for it by itself; null for a job that was asked for by hand."""
+    unclaimed: int = 0
+    """Attempts that no worker took."""
+    dispatched_at: Instant | None = None
+    """When it first got a slot."""
+    queue_wait_s: float = 0.0
+    """Seconds from its creation to its first slot, or until now."""
+    resource_usage: ResourceUsage | None = None
+    """What all of its attempts used together, so far."""
     cause: Cause | None = None
     """The event that caused its present state, and its chain."""
 
@@ -117,3 +139,43 @@ class PreviewOut(Answer, frozen=True, kw_only=True):
     reward_function: str
     refused: str | None
     """Why the job would fail; null when it would not."""
+
+
+class ShapeOut(Answer, frozen=True, kw_only=True):
+    """What a role has to learn from."""
+
+    rewarded: int
+    """Trajectories with a reward for which something was known."""
+    successes: int
+    """Those with a reward of at least .5."""
+    success_share: float
+    trainable: int
+    """Those that a policy gradient may use, and the stable policy's lineage has not used."""
+    groups: int
+    """Tasks with several tries among these."""
+    mixed_groups: int
+    """Groups whose rewards differ: the others have no gradient."""
+    singletons: int
+    stale_share: float | None
+    """Share of the newest trajectories that another policy than the stable one answered."""
+    pairs: int
+    thumbs_up: int
+    thumbs_down: int
+    ess: float | None
+    """Effective sample size of the role's last policy gradient."""
+    has_imitated: bool
+    """The stable policy or an ancestor learnt by sft."""
+
+
+class PlanOut(Answer, frozen=True, kw_only=True):
+    """A proposal for a role's next training."""
+
+    role: str
+    algorithm: str | None
+    """Null: nothing can be learnt yet."""
+    why: str
+    filter: DatasetFilter | None
+    """Which of the data it takes; null: all of it."""
+    rejected: dict[str, str]
+    """Why not the others, by algorithm."""
+    shape: ShapeOut

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
+
 from ratchet.contract.http.answers import Answer, Instant, listed
 
 
@@ -12,6 +14,35 @@ class SlotsOut(Answer, frozen=True, kw_only=True):
 
     used: int
     total: int
+
+
+class FiredOut(Answer, frozen=True, kw_only=True):
+    """When and why a trigger fired, and the job that came of it or was under way."""
+
+    at: Instant
+    why: str
+    job: str
+
+
+class TriggerOut(Answer, frozen=True, kw_only=True):
+    """Something that starts trainings of a role by itself."""
+
+    kind: str
+    """`rewarded`, `preferences`, `schedule` or `degradation`."""
+    progress: int | None = None
+    """What it counted since the last training."""
+    target: int | None = None
+    """At this number it fires."""
+    is_due: bool = False
+    """It fires as soon as all is stored, or is noted at the training that runs."""
+    next_at: Instant | None = None
+    """The next time of the schedule."""
+    rests_until: Instant | None = None
+    """The end of its cooldown."""
+    state: str | None = None
+    """What it last saw, in words."""
+    last: FiredOut | None = None
+    """Of the jobs that are kept."""
 
 
 class RoleOut(Answer, frozen=True, kw_only=True):
@@ -26,6 +57,8 @@ class RoleOut(Answer, frozen=True, kw_only=True):
     threshold: int | None = None
     """New rewarded trajectories that start a training; null: by hand."""
     last_job: str | None = None
+    triggers: list[TriggerOut] = msgspec.field(default_factory=list[TriggerOut])
+    """Where each trigger of the role stands."""
 
 
 class StatusOut(Answer, frozen=True, kw_only=True):
