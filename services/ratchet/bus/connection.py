@@ -17,13 +17,15 @@ from nats.aio.client import Client as Nats
 from nats.aio.msg import Msg
 from nats.js import errors as js_errors
 from nats.js.api import ConsumerConfig, DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
+from nats.protocol import command
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.consumer import Consumer, Handlers, OnDead
 from ratchet.bus.contracts import Contracts
-from ratchet.bus.envelope import HEADER_ROOM, Headers, Record, Sealer, event_id_of, unseal
+from ratchet.bus.envelope import HEADER_ROOM, SUMMARY, Headers, Record, Sealer, event_id_of, unseal
 from ratchet.bus.kv import Bucket
-from ratchet.bus.message import Message
+from ratchet.bus.listener import Listener
+from ratchet.bus.message import Message, Value, encode
 from ratchet.bus.projection import KeyOf, OnGap, Projection
 from ratchet.bus.publisher import Publisher, Sending
 from ratchet.bus.pull_consumer import PullConsumer, asked
@@ -31,18 +33,21 @@ from ratchet.bus.received import Causing, Received
 from ratchet.bus.registry import AS_DECLARED, Bounds, Stream
 from ratchet.bus.settings import BusSettings, without_user
 from ratchet.bus.tasks import end
-from ratchet.errors import BusUnavailable, ConfigError, InvalidMessage, Rejected
+from ratchet.errors import BusUnavailable, ConfigError, InvalidMessage, NotFound, Rejected
 
 log = structlog.get_logger()
 
 A = TypeVar("A", bound=msgspec.Struct)
 S = TypeVar("S")
 V = TypeVar("V")
+M = TypeVar("M", bound=Value)
 FIRST_ATTEMPTS = 1
 """How often nats-py itself tries again to connect for the first time: only a number above 0 is a bound. Without one it
 would try the same address for ever, and raise nothing."""
 ENSURE_S = 30.0
 """Longest wait until a stream or a bucket is made: the broker writes to a disk that others may use."""
+UNSENT_BYTES = 1024 * 1024
+"""Bytes that wait for the operating system, beyond which unconfirmed messages are dropped."""
 PING_S, UNANSWERED_PINGS = 5, 2
 """Seconds between pings; a connection on which so many in a row stay without an answer is made anew: the broker is
 frozen, or what it sends is not read any more."""
@@ -57,6 +62,13 @@ class Extent:
     first: int
     """Sequence of the oldest message; one more than `last` when there is none."""
     last: int
+
+
+class _StreamNames(msgspec.Struct):
+    """The broker's answer to `STREAM.NAMES`, a page of it."""
+
+    total: int = 0
+    streams: list[str] | None = None
 
 
 class Connection(Nats):
@@ -78,6 +90,19 @@ class Connection(Nats):
         if server is not None and server.uri.scheme == "tls" and not self._server_info.get("tls_required"):
             raise nats.errors.SecureConnRequiredError
         return super()._connect_command()
+
+    def send_now(self, subject: str, body: bytes) -> bool:
+        """Hand a message to the operating system before this returns; False when it cannot take it now.
+
+        `publish` leaves that to a task of its own, and costs three times as much.
+        """
+        writer: Any = getattr(self._transport, "_io_writer", None)
+        if not self.is_connected or writer is None or len(body) > self.max_payload:
+            return False
+        if writer.transport.get_write_buffer_size() > UNSENT_BYTES:
+            return False
+        writer.write(command.pub_cmd(subject, "", body))
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +139,7 @@ class Bus:
     """One connection. Everything that is published is checked against its contract first."""
 
     def __init__(
-        self, nc: Nats, *, name: str, contracts: Contracts, replicas: int, now: Callable[[], datetime] = utc_now
+        self, nc: Connection, *, name: str, contracts: Contracts, replicas: int, now: Callable[[], datetime] = utc_now
     ) -> None:
         self.nc = nc
         """nats-py's connection, for what this library does not do."""
@@ -127,6 +152,11 @@ class Bus:
         """Consumers and projections that were opened, by their names in the registry."""
         self._publishers: dict[str, Publisher] = {}
         self._ensures = False
+        self._used: set[str] = set()
+        """Streams, also those of buckets, that were asked for."""
+        self._held = frozenset[str]()
+        """Those that the broker had when it was asked, on this connection."""
+        self._reported = ""
         self._restoring: asyncio.Task[None] | None = None
 
     @classmethod
@@ -138,24 +168,32 @@ class Bus:
         contracts: Contracts,
         now: Callable[[], datetime] = utc_now,
         patience: Patience = Patience(),
+        echo: bool = True,
     ) -> Bus:
-        """A bus, as soon as the broker can be reached. Raises `BusUnavailable` when `patience` ends before that."""
+        """A bus, as soon as the broker can be reached. Raises `BusUnavailable` when `patience` ends before that.
+
+        `echo`: whether what it tells others (`send_unconfirmed`) comes back to its own listeners.
+        """
         bounded = contracts.bounded(settings.stream_max_bytes)
         bus = cls(Connection(), name=name, contracts=bounded, replicas=settings.replicas, now=now)
         try:
             async with asyncio.timeout(patience.deadline_s):
-                await bus._reach_patiently(settings, patience)
+                await bus._reach_patiently(settings, patience, echo=echo)
         except TimeoutError as error:
             raise BusUnavailable(f"the broker does not answer at {without_user(settings.url)}") from error
         return bus
 
-    async def _reach_patiently(self, settings: BusSettings, patience: Patience) -> None:
+    async def _reach_patiently(self, settings: BusSettings, patience: Patience, *, echo: bool) -> None:
         pause_s = patience.first_pause_s
         while True:
             url = patience.address() if patience.address else settings.url
             try:
                 return await self.reach(
-                    settings, url, reconnect_time_wait=patience.reconnect_s, error_cb=patience.log_error
+                    settings,
+                    url,
+                    reconnect_time_wait=patience.reconnect_s,
+                    error_cb=patience.log_error,
+                    no_echo=not echo,
                 )
             except (nats.errors.Error, TimeoutError, OSError) as error:
                 patience.log_absence(url, self.nc.last_error or error, first=pause_s == patience.first_pause_s)
@@ -196,8 +234,34 @@ class Bus:
         return self.nc.is_connected
 
     async def check(self) -> str | None:
-        """Readiness: None while connected, else the reason."""
-        return None if self.is_connected else "the broker is not connected"
+        """Readiness: None while connected to a broker that has what this bus was asked for, else the reason."""
+        if not self.is_connected:
+            return "the broker is not connected"
+        if self._used <= self._held:
+            return None
+        try:
+            self._held = await self._names()
+        except BusUnavailable as error:  # perhaps its user may not ask: what is not known is no reason
+            log.debug("not known which streams there are", reason=str(error))
+            self._held = frozenset(self._used)
+        missing = ", no ".join(sorted(_in_words(name) for name in self._used - self._held))
+        if not missing:
+            return None
+        maker = self.contracts.made_by
+        reason = f"the broker has no {missing}" + (f": {maker} makes it" if maker else "")
+        if reason != self._reported:
+            log.warning("streams or buckets are missing", reason=reason)
+        self._reported = reason
+        return reason
+
+    async def _names(self) -> frozenset[str]:
+        """The streams that the broker has, those of buckets included. Raises `BusUnavailable`."""
+        held: set[str] = set()
+        while True:
+            page = await asked(self.nc, "STREAM.NAMES", _StreamNames, {"offset": len(held)})
+            held.update(page.streams or ())
+            if len(held) >= page.total or not page.streams:
+                return frozenset(held)
 
     async def publish(self, message: Message, *, cause: Causing | None = None) -> None:
         """Check and store one message; returns when the stream has it.
@@ -261,6 +325,31 @@ class Bus:
         )
         return received, reading.unknown
 
+    def read_summary(self, message: Msg, kind: type[M]) -> M | None:
+        """The summary in a delivery's headers; None without a valid one: then the body says more."""
+        text = (message.headers or {}).get(SUMMARY)
+        if text is None:
+            return None
+        try:
+            return self.contracts.read_summary(message.subject, text, kind)
+        except InvalidMessage as error:
+            log.warning("summary not read", subject=message.subject, reason=str(error))
+            return None
+
+    async def fetch(self, message: Msg) -> Msg:
+        """A delivery with the body that its consumer leaves out (`headers_only`).
+
+        Raises `NotFound` when the stream no longer holds it, or `BusUnavailable`.
+        """
+        place = message.metadata
+        try:
+            stored = await self.nc.jetstream().get_msg(place.stream, place.sequence.stream)
+        except js_errors.NotFoundError as error:
+            raise NotFound(f"{place.stream} no longer holds {place.sequence.stream}") from error
+        except (nats.errors.Error, TimeoutError) as error:
+            raise BusUnavailable(f"{place.stream} does not hand out {place.sequence.stream}: {error!r}") from error
+        return Msg(self.nc, message.subject, message.reply, stored.data or b"", stored.headers)
+
     def subscribe(
         self,
         name: str,
@@ -299,12 +388,28 @@ class Bus:
         self.opened.add(name)
         return Projection(self, spec, kind=kind, key_of=key_of, step=step, on_gap=on_gap)
 
+    def send_unconfirmed(self, message: Message) -> bool:
+        """Send a message to everyone who listens now, before this returns; its stream stores it if it can.
+
+        Nothing is checked or confirmed, and the message may be lost: for what a later message says again, or what its
+        readers can do without. False when it was not sent.
+        """
+        return self.is_connected and self.nc.send_now(message.subject, encode(message))
+
+    async def listen(self, subject: str, take: Callable[[bytes], None]) -> Listener:
+        """Hand the body of each message that is sent on `subject` from now on to `take`, also after a reconnect."""
+        listener = Listener(self.nc, subject, take)
+        await listener.open()
+        return listener
+
     def pull(self, stream: str, config: ConsumerConfig, *, batch: int, linger_s: float) -> PullConsumer:
         """Deliveries of a consumer with this configuration, in batches."""
+        self._used.add(stream)
         return PullConsumer(self.nc, stream, config, batch, linger_s)
 
     def bucket(self, name: str, kind: type[V]) -> Bucket[V]:
         """A key-value bucket whose values are of `kind`."""
+        self._used.add(f"{_BUCKET}{name}")
         return Bucket(self, name, kind)
 
     async def ask(self, question: str, kind: type[A]) -> A:
@@ -339,20 +444,39 @@ class Bus:
         jetstream: Any = self.nc.jetstream(timeout=ENSURE_S)
         try:
             for stream in self.contracts.streams.values():
-                config = _stream_config(stream, self._replicas)
-                try:
-                    await jetstream.stream_info(stream.name)
-                    await jetstream.update_stream(config)
-                except js_errors.NotFoundError:
-                    await jetstream.add_stream(config)
+                await self._ensure(jetstream, stream)
             for bucket in self.contracts.buckets.values():
-                config = KeyValueConfig(bucket=bucket.name, history=bucket.history, replicas=self._replicas)
+                config = KeyValueConfig(
+                    bucket=bucket.name,
+                    history=bucket.history,
+                    ttl=bucket.max_age_s,
+                    max_bytes=bucket.max_bytes,
+                    replicas=self._replicas,
+                )
                 try:
                     await jetstream.key_value(bucket.name)
                 except js_errors.BucketNotFoundError:
                     await jetstream.create_key_value(config=config)
         except (nats.errors.Error, TimeoutError, OSError) as error:
             raise BusUnavailable(f"the broker cannot make the streams and buckets: {error!r}") from error
+
+    async def ensure_stream(self, name: str) -> None:
+        """Create or update one stream: for a program that needs no other, of one that the broker holds in memory.
+
+        Raises `BusUnavailable`.
+        """
+        try:
+            await self._ensure(self.nc.jetstream(timeout=ENSURE_S), self.contracts.streams[name])
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise BusUnavailable(f"the broker cannot make {name}: {error!r}") from error
+
+    async def _ensure(self, jetstream: Any, stream: Stream) -> None:
+        config = _stream_config(stream, self._replicas)
+        try:
+            await jetstream.stream_info(stream.name)
+            await jetstream.update_stream(config)
+        except js_errors.NotFoundError:
+            await jetstream.add_stream(config)
 
     async def _connection_lost(self) -> None:
         """What is being published fails: its answers cannot come."""
@@ -361,6 +485,7 @@ class Bus:
 
     async def _connection_back(self) -> None:
         """The broker may have lost its data meanwhile: what services need is made again."""
+        self._held = frozenset()
         if self._ensures and (self._restoring is None or self._restoring.done()):
             self._restoring = asyncio.create_task(self._ensure_again())
 
@@ -375,11 +500,20 @@ class Bus:
     def _enqueue(self, record: Record) -> asyncio.Future[None]:
         stream = self.contracts.topic_of(record.subject).stream
         if stream not in self._publishers:
+            self._used.add(stream)
             atomic = self.contracts.streams[stream].allow_atomic
             self._publishers[stream] = Publisher(self.nc, stream, atomic=atomic)
         sending = Sending(record, asyncio.get_running_loop().create_future())
         self._publishers[stream].enqueue(sending)
         return sending.done
+
+
+_BUCKET = "KV_"
+"""Begins the name of a bucket's stream."""
+
+
+def _in_words(stream: str) -> str:
+    return f"bucket {stream.removeprefix(_BUCKET)}" if stream.startswith(_BUCKET) else f"stream {stream}"
 
 
 D = TypeVar("D")
@@ -401,7 +535,7 @@ def _stream_config(stream: Stream, replicas: int) -> StreamConfig:
         max_msgs=stream.max_msgs or -1,
         max_bytes=stream.max_bytes or -1,
         duplicate_window=stream.duplicate_window_s,
-        storage=StorageType.FILE,
+        storage=StorageType.MEMORY if stream.storage == "memory" else StorageType.FILE,
         num_replicas=replicas,
         allow_atomic=stream.allow_atomic,
         allow_direct=True,
@@ -458,5 +592,6 @@ class BackgroundConnection:
         self._stopping.set()
 
     async def check(self) -> str | None:
-        """Readiness: None while connected, else the reason."""
-        return None if self.connected else "the broker is not connected"
+        """Readiness: see `Bus.check`."""
+        bus = self.connected
+        return "the broker is not connected" if bus is None else await bus.check()

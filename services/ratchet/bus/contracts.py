@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from ratchet.bus.deadletter import DeadLetter
-from ratchet.bus.message import Message, encode, mismatch
+from ratchet.bus.message import Message, Value, encode, mismatch
 from ratchet.bus.registry import (
     BucketSpec,
     ConsumerSpec,
@@ -24,6 +25,8 @@ from ratchet.bus.registry import (
 )
 from ratchet.bus.schemas import Json, Schema, handleable, load_schema, parse, read_document
 from ratchet.errors import ConfigError, InvalidMessage, Rejected, UnknownSubject
+
+V = TypeVar("V", bound=Value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class Contracts:
         self.buckets = specs(BucketSpec, document.get("buckets", {}), beside=("keys", "readers"))
         self.consumers = specs(ConsumerSpec, document.get("consumers", {}))
         self.projections = specs(ProjectionSpec, document.get("projections", {}))
+        self.made_by: str = document.get("made_by", "")
+        """What makes streams and buckets, for people who look for one that is missing."""
         self.types = types
         self.mask = mask
         self.dead_letter = self._check(document.get("dead_letters", ""), schemas)
@@ -100,7 +105,7 @@ class Contracts:
         """The type of the dead letters. Raises `ConfigError` when the registry names something that is not there."""
         readers = [*self.consumers.values(), *self.projections.values()]
         check_names("streams", (one.stream for one in (*self.topics.values(), *readers)), self.streams)
-        check_names("schemas", (topic.schema for topic in self.topics.values()), schemas)
+        check_names("schemas", schema_names(self.topics.values()), schemas)
         if untyped := sorted(set(self.topics) - set(self.types)):
             raise ConfigError(f"no type was given for the topics {', '.join(untyped)}")
         check_names("topics", (topic for one in readers for topic in one.topics), self.topics)
@@ -126,7 +131,7 @@ class Contracts:
     ) -> Contracts:
         """Read `topics.json` of `directory` and the schemas it names, which are anywhere below `schemas/`."""
         document = read_document(directory / "topics.json")
-        names = sorted({topic.schema for topic in specs(Topic, document.get("topics", {})).values()})
+        names = sorted(schema_names(specs(Topic, document.get("topics", {})).values()))
         return cls(document, {name: load_schema(directory, name) for name in names}, types, upgrades, mask)
 
     def bounded(self, max_bytes: Mapping[str, int]) -> Contracts:
@@ -166,6 +171,29 @@ class Contracts:
             body = encode(message)
             self._schemas[topic.schema].check_strict(parse(body))
         return body
+
+    def check_strict_summary(self, message: Message) -> bytes | None:
+        """The JSON of the summary of `message`; None for a topic without one.
+
+        Raises `UnknownSubject`, or `InvalidMessage` unless the strict view takes it.
+        """
+        topic = self.topic_of(message.subject)
+        if not topic.summary or message.header_summary is None:
+            return None
+        with handleable():
+            summary = encode(message.header_summary)
+            self._schemas[topic.summary].check_strict(parse(summary))
+        return summary
+
+    def read_summary(self, subject: str, text: str, kind: type[V]) -> V:
+        """Read the summary of a message, by the open view. Raises `UnknownSubject` or `InvalidMessage`."""
+        topic = self.topic_of(subject)
+        if not topic.summary:
+            raise InvalidMessage(f"messages of {topic.name} have no summary")
+        with handleable():
+            parsed = parse(text.encode())
+            self._schemas[topic.summary].check_open(parsed)
+            return _typed(parsed, kind)
 
     def check_strict_json(self, topic: str, body: bytes) -> Message:
         """Read a body at an edge, by the strict view. Raises `UnknownSubject` or `InvalidMessage`."""
@@ -255,7 +283,12 @@ def _upgraded(upgrade: Upgrade, parsed: Json) -> Json:
         raise InvalidMessage(f"cannot be upgraded to {upgrade.to}: {type(error).__name__}") from error
 
 
-def _typed(parsed: Json, kind: type[Message]) -> Message:
+def schema_names(topics: Iterable[Topic]) -> set[str]:
+    """The schemas of bodies and of summaries."""
+    return {name for topic in topics for name in (topic.schema, topic.summary) if name}
+
+
+def _typed(parsed: Json, kind: type[V]) -> V:
     try:
         return msgspec.convert(parsed, kind)
     except msgspec.ValidationError as error:

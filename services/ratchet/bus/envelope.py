@@ -26,6 +26,9 @@ MAX_BODY = 64 * 1024 * 1024
 MAX_ID = 256
 """Characters of an event id that comes in a header: ids are keys in tables, and hundreds of them go into one query."""
 
+SUMMARY = "ratchet-summary"
+"""Header with a message's `header_summary` as JSON."""
+
 HEADER_ROOM = 256
 """Bytes that publishing adds to a message's own headers (those of atomic batches)."""
 
@@ -61,11 +64,14 @@ class Sealer:
     def seal(self, message: Message, cause: Causing | None = None) -> Record:
         """`cause` is the event that this one follows from. Raises `UnknownSubject` or `InvalidMessage`."""
         body = self.contracts.check_strict(message)
+        summary = self.contracts.check_strict_summary(message)
         schema = f"urn:ratchet:schema:{self.contracts.topic_of(message.subject).schema}"
         source = f"urn:ratchet:{self.source}"
         with handleable():
             headers, wire = enveloped(message, body, source=source, schema=schema, now=self.now(), cause=cause)
             event_id_of(headers, message)
+            if summary is not None:
+                headers[SUMMARY] = summary.decode()
             record = Record(message.subject, headers, wire)
             _ = record.size  # headers are text that can be sent
         return record

@@ -46,6 +46,11 @@ class Message(Value, frozen=True, kw_only=True, omit_defaults=True):
         """
         return self.event_id
 
+    @property
+    def header_summary(self) -> Value | None:
+        """What readers that need little of it get in a header, instead of its body; None: they read the body."""
+        return None
+
 
 class Cause(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The event that another one answers, as it is kept with a state until the answer is published."""

@@ -153,6 +153,8 @@ class Projection(Generic[S]):
         self._lost = 0
         self._recent: deque[bytes] = deque(maxlen=REMEMBERED)
         self._known: set[bytes] = set()
+        self._stored_marks: tuple[bytes, ...] = ()
+        """The remembered events once all of them are in the stored states; the stored cursor may be behind."""
         self._saved = 0
         self._saved_at = 0.0
         self._looked_at = 0.0
@@ -235,8 +237,11 @@ class Projection(Generic[S]):
         self._revisions = {key.removeprefix(prefix): entry.revision for key, entry in stored.items()}
         self._recent.clear()
         self._known.clear()
-        for start in range(0, len(cursor.recent), MARK_BYTES):
-            self._remember(cursor.recent[start : start + MARK_BYTES])
+        if (cursor.sequence, cursor.made) != (self._saved, self._made):  # the cursor is not this process's
+            places = range(0, len(cursor.recent), MARK_BYTES)
+            self._stored_marks = tuple(cursor.recent[place : place + MARK_BYTES] for place in places)
+        for mark in self._stored_marks:
+            self._remember(mark)
         self._made, self._lost = extent.made, cursor.lost
         self._saved = cursor.sequence
         start = await self._start_after(cursor, extent)
@@ -300,6 +305,7 @@ class Projection(Generic[S]):
                 before = stored[key]
                 if before is not None:
                     self._folded[key] = before
+        self._stored_marks = tuple(self._recent)
         await self._progress_to(batch[-1].metadata.sequence.stream)
 
     def _skip(self, sequence: int, error: Exception) -> None:

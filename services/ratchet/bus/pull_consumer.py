@@ -206,11 +206,13 @@ class PullConsumer:
             self.reopened += 1
 
 
-async def asked(nc: Nats, question: str, kind: type[S]) -> S:
-    """The broker's own answer about a stream or a consumer. Raises `BusUnavailable`."""
+async def asked(nc: Nats, question: str, kind: type[S], body: dict[str, int] | None = None) -> S:
+    """The broker's own answer about streams or a consumer. Raises `BusUnavailable`."""
     try:
         async with asyncio.timeout(ANSWER_S):
-            answer = await nc.request(f"$JS.API.{question}", timeout=ANSWER_S)
+            answer = await nc.request(
+                f"$JS.API.{question}", json.dumps(body).encode() if body else b"", timeout=ANSWER_S
+            )
         return decode(answer.data, kind)
     except (nats.errors.Error, TimeoutError, msgspec.DecodeError) as error:
         raise BusUnavailable(f"cannot ask {question}: {error!r}") from error

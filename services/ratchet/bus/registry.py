@@ -25,6 +25,8 @@ class Topic:
     description: str = ""
     producers: tuple[str, ...] = ()
     consumers: tuple[str, ...] = ()
+    summary: str = ""
+    """Schema of the summary that a message of this topic has in the header `ratchet-summary`; empty: it has none."""
     ahead: bool = False
     """An outbox stores it before all other messages of its batch, which may go to other streams."""
 
@@ -46,6 +48,8 @@ class Stream:
     """The broker drops a second message of the same id within this time."""
     allow_atomic: bool = True
     """Whether it takes batches that are stored all or not at all; a work queue does not."""
+    storage: Literal["file", "memory"] = "file"
+    """Where the broker keeps it. What is in memory is gone with the broker's process."""
     description: str = ""
 
 
@@ -55,6 +59,10 @@ class BucketSpec:
 
     name: str
     history: int = 1
+    max_age_s: float | None = None
+    """A value that is not written again is gone after this long; None: it stays."""
+    max_bytes: int | None = None
+    """A bucket of this size refuses further values; None: it grows."""
     description: str = ""
     writers: tuple[str, ...] = ()
 

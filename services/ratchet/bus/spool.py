@@ -93,12 +93,13 @@ class Spool:
         raise ConfigError(f"all {SLOTS} spool directories under {parent} are in use by other processes")
 
     def orphans(self) -> Generator[Spool]:
-        """Spools beside this claimed one that hold records and that no process holds: theirs came back no more.
+        """Spools beside this claimed one, and in their parent, that hold records and that no process holds.
 
-        Each is open while it is handed out, and closed afterwards.
+        Their processes came back no more, or with fewer of their kind, or claimed no directory of their own yet. Each
+        is open while it is handed out, and closed afterwards.
         """
-        siblings = sorted(self._parent.iterdir()) if self._parent is not None else []
-        for directory in siblings:
+        others = [self._parent, *sorted(self._parent.iterdir())] if self._parent is not None else []
+        for directory in others:
             if directory == self._directory or not any(directory.glob("*.segment")):
                 continue
             try:

@@ -1,8 +1,9 @@
-"""Ending the tasks that one has begun."""
+"""Ending the tasks that one has begun, and work that goes on until it is stopped."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 AGAIN_S = 5.0
@@ -28,3 +29,26 @@ async def end(*tasks: asyncio.Task[Any] | None, again_s: float = AGAIN_S) -> Non
         pending = {task for task in pending if not task.done()}
     if cancelled is not None:
         raise cancelled
+
+
+class UntilStopped:
+    """Work that has no end of its own: what is behind `run` and `stop` of a service's component."""
+
+    def __init__(self) -> None:
+        self._stopping = asyncio.Event()
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work until `stop`, which cancels it. Raises what it raised before that."""
+        working, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        failed = None
+        try:
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            failed = working.exception() if working.done() else None
+        finally:
+            await end(working, stopping)
+        if failed is not None:
+            raise failed
+
+    def stop(self) -> None:
+        """Have `run` return, also one that has not begun."""
+        self._stopping.set()

@@ -25,17 +25,49 @@ COMMON = frozenset(
         "max_steps",
         "gradient_accumulation",
         "max_length",
+        "pass_tokens",
         "warmup_steps",
         "max_grad_norm",
     }
 )
 """Hyperparameters of every algorithm."""
 CLIPPED = frozenset(
-    {"clip_epsilon", "clip_epsilon_high", "kl_beta", "importance_cap", "rejection_window", "loss_normalization"}
+    {
+        "clip_epsilon",
+        "clip_epsilon_high",
+        "kl_beta",
+        "off_policy_correction",
+        "importance_cap",
+        "rejection_window",
+        "ratio",
+        "surrogate",
+        "loss_normalization",
+    }
 )
 """Those of a clipped policy gradient."""
 GROUPED = CLIPPED | {"advantage_floor", "negative_advantage_scale"}
 """Those of one whose advantages are estimated within groups of tries at one task."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRates:
+    """The learning rates of jobs that name none."""
+
+    adapter: float
+    full: float
+    """Of a full fine-tune."""
+
+    def rate_of(self, hyperparameters: Hyperparameters) -> float:
+        """The learning rate that a job trains with."""
+        plain = self.full if hyperparameters.full_finetune else self.adapter
+        return hyperparameters.learning_rate or plain
+
+
+SFT_RATES = LearningRates(adapter=2e-4, full=2e-5)
+GRADIENT_RATES = LearningRates(adapter=5e-5, full=1e-6)
+"""Of policy gradients."""
+PREFERENCE_RATES = LearningRates(adapter=2e-5, full=1e-6)
+"""Of dpo and kto."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +85,13 @@ class Algorithm:
     are left out of its snapshots."""
     default_batch_size: int
     """`batch_size` of a job that names none."""
+    default_learning_rates: LearningRates | None = None
+    """None: only its code knows them, so that a job without `learning_rate` that diverged is not tried with half."""
     least_batch_size: int = 1
     holds_out: bool = False
     """It can be evaluated on a part of its data that is held out (`evaluation.holdout_size`)."""
+    watches_health: bool = False
+    """It stops before a train step would break the policy, by the request's `health`."""
     compares_losses: bool = False
     """Its loss means the same at every train step, so that the step with the lowest one is the best so far; that of a
     policy gradient does not."""
@@ -79,6 +115,8 @@ def _policy_gradient(name: str, hyperparameters: frozenset[str]) -> Algorithm:
         hyperparameters=hyperparameters,
         needs_token_ids=True,
         default_batch_size=32,
+        default_learning_rates=GRADIENT_RATES,
+        watches_health=True,
     )
 
 
@@ -90,10 +128,11 @@ BUILT_IN = (
         hyperparameters=frozenset(),
         needs_token_ids=False,
         default_batch_size=16,
+        default_learning_rates=SFT_RATES,
         compares_losses=True,
     ),
     _policy_gradient("rloo", GROUPED),
-    _policy_gradient("grpo", GROUPED),
+    _policy_gradient("grpo", GROUPED | {"scale_rewards"}),
     _policy_gradient("reinforce", GROUPED),
     _policy_gradient("ppo", CLIPPED | {"gamma", "gae_lambda"}),
     Algorithm(
@@ -103,6 +142,7 @@ BUILT_IN = (
         hyperparameters=frozenset({"beta", "label_smoothing"}),
         needs_token_ids=False,
         default_batch_size=16,
+        default_learning_rates=PREFERENCE_RATES,
         holds_out=True,
         compares_losses=True,
     ),
@@ -113,6 +153,7 @@ BUILT_IN = (
         hyperparameters=frozenset({"beta", "desirable_weight", "undesirable_weight"}),
         needs_token_ids=False,
         default_batch_size=16,
+        default_learning_rates=PREFERENCE_RATES,
         least_batch_size=2,  # it compares the answers of a batch
         compares_losses=True,
     ),

@@ -126,7 +126,7 @@ FORMS = [
     Form(
         "email",
         ("@",),
-        re.compile(r"(?<![\w.%+-])(?!git@)(?P<secret>[\w.%+-]++@(?:[\w-]++\.)+[^\W\d_]{2,})"),
+        re.compile(r"(?<![\w.%+-])(?!git@|(?i:no-?reply)@)(?P<secret>[\w.%+-]++@(?:[\w-]++\.)+[^\W\d_]{2,})"),
     ),
     Form(
         "card",

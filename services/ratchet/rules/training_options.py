@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ratchet.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
@@ -11,6 +11,11 @@ from ratchet.errors import ConfigError
 from ratchet.rules.algorithms import ALGORITHMS, BUILT_IN, Algorithm, dataset_format
 
 NORMALIZATIONS = ("trajectory", "token", "constant")
+BOTH, IMPORTANCE, REJECTION, NONE = CORRECTIONS = ("both", "importance", "rejection", "none")
+"""Corrections for an engine that sampled a little differently: weights of tokens, rejection of rows."""
+TOKEN, SEQUENCE = RATIOS = ("token", "sequence")
+SURROGATES = ("ppo", "cispo")
+SCALES = ("group", "none")
 
 _POSITIVE = (
     "learning_rate",
@@ -19,6 +24,7 @@ _POSITIVE = (
     "max_steps",
     "gradient_accumulation",
     "max_length",
+    "pass_tokens",
     "max_grad_norm",
     "importance_cap",
     "beta",
@@ -31,7 +37,15 @@ _NOT_NEGATIVE = (
     "negative_advantage_scale",
     "desirable_weight",
     "undesirable_weight",
+    "center_rewards_coefficient",
 )
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "loss_normalization": NORMALIZATIONS,
+    "off_policy_correction": CORRECTIONS,
+    "ratio": RATIOS,
+    "surrogate": SURROGATES,
+    "scale_rewards": SCALES,
+}
 _RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(_POSITIVE, (lambda value: value > 0, "be above 0")),
     **dict.fromkeys(_NOT_NEGATIVE, (lambda value: value >= 0, "not be negative")),
@@ -86,6 +100,8 @@ def training_problems(config: TrainingConfig, algorithms: Mapping[str, Algorithm
     problems += _contradictions(hyper)
     if compute.distributed or (compute.gpu_count or 0) > 1:
         problems.append("this worker trains on one device: distributed and more than one GPU are not supported")
+    if config.health is not None and not algorithm.watches_health:
+        problems.append(f"{algorithm.name} does not watch its health: leave `health` out")
     if compute.mixed_precision == "fp16":
         problems.append("fp16 is not supported: use bf16, which needs no loss scaling")
     return problems
@@ -122,5 +138,19 @@ def _contradictions(hyper: Hyperparameters) -> Iterator[str]:
     window = hyper.rejection_window
     if window is not None and (len(window) != 2 or not 0 <= window[0] < 1 < window[1]):
         yield f"rejection_window must be [low, high] around 1, not {window}"
-    if hyper.loss_normalization not in (None, *NORMALIZATIONS):
-        yield f"loss_normalization must be one of {', '.join(NORMALIZATIONS)}, not {hyper.loss_normalization!r}"
+    for name, choices in _CHOICES.items():
+        value = getattr(hyper, name)
+        if value not in (None, *choices):
+            yield f"{name} must be one of {', '.join(choices)}, not {value!r}"
+    yield from _left_out(hyper)
+
+
+def _left_out(hyper: Hyperparameters) -> Iterator[str]:
+    """Options that do nothing because of another one."""
+    correction = hyper.off_policy_correction
+    if hyper.importance_cap is not None and correction in (REJECTION, NONE):
+        yield f"off_policy_correction {correction} makes no importance weights: importance_cap does nothing"
+    if hyper.rejection_window is not None and correction in (IMPORTANCE, NONE):
+        yield f"off_policy_correction {correction} rejects no rows: rejection_window does nothing"
+    if hyper.surrogate == "cispo" and hyper.clip_epsilon is not None:
+        yield "cispo weights have no lower bound: clip_epsilon does nothing; clip_epsilon_high is their upper one"

@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,7 +13,9 @@ import structlog
 
 from ratchet.bus.message import decode
 from ratchet.errors import BadRequest, RatchetError
-from ratchet.service.problems import HttpError, http_error, internal_error
+from ratchet.rules.access import UNAUTHENTICATED, Caller
+from ratchet.service.http_encoding import NotUnpacked, UnknownEncoding, Unpacker
+from ratchet.service.problems import ErrorJson, HttpError, http_error, internal_error
 
 log = structlog.get_logger()
 
@@ -23,8 +24,11 @@ Scope = MutableMapping[str, Any]
 """ASGI's own type: its members depend on the kind of scope."""
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
+CALLER = "ratchet.caller"
+"""Member of an ASGI scope: its `Caller`."""
 _JSON = (b"content-type", b"application/json")
 _EVENTS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
@@ -36,8 +40,7 @@ DRAINED = 8
 connection closes would never see why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """One request, its body read."""
 
     method: str
@@ -49,6 +52,8 @@ class Request:
     """The part after the path's `?`, as it was sent."""
     client: str = ""
     """Address of the peer of the connection."""
+    caller: Caller = UNAUTHENTICATED
+    """Who sent it, as `service.authentication` found in front of the application."""
 
     def header(self, name: bytes) -> str | None:
         """The value of a header, None when it is absent or empty."""
@@ -74,8 +79,7 @@ class Request:
         return value  # pyright: ignore[reportUnknownVariableType]  JSON objects have string keys
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True):
     """One answer; `body` is JSON."""
 
     status: int
@@ -83,8 +87,7 @@ class Response:
     headers: Headers = ()
 
 
-@dataclass(frozen=True, slots=True)
-class EventStream:
+class EventStream(msgspec.Struct, frozen=True):
     """An answer in pieces (server-sent events). `events` is always started, and closed where it stands when the client
     goes away, so its `finally` always runs. The headers are sent with its first event."""
 
@@ -111,7 +114,12 @@ def json_response(value: object, status: int = 200, headers: Headers = ()) -> Re
 
 def problem_response(problem: HttpError, headers: Headers = ()) -> Response:
     """A problem as an answer."""
-    return Response(problem.status, problem.json, headers)
+    return Response(problem.status, problem.json, [*headers, *problem.headers])
+
+
+async def send_problem(send: Send, scope: Scope, problem: HttpError, error_json: ErrorJson) -> None:
+    """Answer a request with a problem, in the shape that its path has."""
+    await send_response(send, Response(problem.status, error_json(scope["path"], problem), problem.headers))
 
 
 class _BodyMemory:
@@ -160,22 +168,22 @@ class JsonApi:
         if scope["type"] != "http":
             return
         with self._memory.share() as take:
-            body = await self._body(receive, take)
-            if body is None:
-                return
-            response = await self._answer(scope, body, receive)
+            response = await self._answer(scope, receive, take)
             if isinstance(response, EventStream):
                 await _until_disconnect(_send_events(send, response), receive)
             elif response is not None:
                 await send_response(send, response)
 
-    async def _answer(self, scope: Scope, body: bytes | HttpError, receive: Receive) -> Answer | None:
+    async def _answer(self, scope: Scope, receive: Receive, take: Callable[[int], bool]) -> Answer | None:
+        """None when the client went away."""
         try:
-            if isinstance(body, HttpError):
-                raise body
+            body = await self._body(scope, receive, take)
+            if body is None:
+                return None
             handler = self._find(scope["method"], scope["path"])
             query = scope.get("query_string", b"").decode("latin-1")
-            request = Request(scope["method"], scope["path"], dict(scope["headers"]), body, query, client_of(scope))
+            headers, client, caller = dict(scope["headers"]), client_of(scope), caller_of(scope)
+            request = Request(scope["method"], scope["path"], headers, body, query, client, caller)
             if self._cancel:
                 return await _until_disconnect(handler(request), receive)
             return await handler(request)
@@ -185,8 +193,11 @@ class JsonApi:
             log.exception("request failed", method=scope["method"])
             return problem_response(internal_error())
 
-    async def _body(self, receive: Receive, take: Callable[[int], bool]) -> bytes | HttpError | None:
-        """The whole body; a problem when it is too large or memory is full; None when the client went away."""
+    async def _body(self, scope: Scope, receive: Receive, take: Callable[[int], bool]) -> bytes | None:
+        """The whole body, unpacked; None when the client went away.
+
+        Raises `HttpError` for a body that is too large or cannot be unpacked, and when memory is full.
+        """
         chunks, size, more = list[bytes](), 0, True
         while more and size <= self._body_limit * DRAINED:
             event = await receive()
@@ -196,12 +207,50 @@ class JsonApi:
             size += len(chunk)
             if size <= self._body_limit:
                 if not take(len(chunk)):
-                    return HttpError(503, "more is being read than there is room for; try again", code="overloaded")
+                    raise _no_room()
                 chunks.append(chunk)
             more = event.get("more_body", False)
         if size > self._body_limit:
-            return HttpError(413, f"the body is larger than {self._body_limit} bytes", code="body_too_large")
-        return b"".join(chunks)
+            raise self._too_large()
+        encoding = next((value for name, value in scope["headers"] if name == b"content-encoding"), b"")
+        return await self._unpacked(chunks, encoding, take) if encoding else b"".join(chunks)
+
+    async def _unpacked(self, packed: Sequence[bytes], encoding: bytes, take: Callable[[int], bool]) -> bytes:
+        """The body that was sent packed, within the same bounds; between two parts the loop serves others.
+
+        Raises as `_body` does.
+        """
+        parts, size = list[bytes](), 0
+        try:
+            unpacker = Unpacker(encoding)
+            for chunk in packed:
+                for part in unpacker.feed(chunk):
+                    size += len(part)
+                    if size > self._body_limit:
+                        raise self._too_large()
+                    if not take(len(part)):
+                        raise _no_room()
+                    parts.append(part)
+                    await asyncio.sleep(0)
+            unpacker.end()
+        except UnknownEncoding as error:
+            message = f"{error}; send gzip, deflate, or nothing packed"
+            raise HttpError(415, message, code="unsupported_media_type") from error
+        except NotUnpacked as error:
+            raise HttpError(400, f"the body cannot be read: {error}", code="invalid_json") from error
+        return b"".join(parts)
+
+    def _too_large(self) -> HttpError:
+        return HttpError(413, f"the body is larger than {self._body_limit} bytes", code="body_too_large")
+
+
+def _no_room() -> HttpError:
+    return HttpError(503, "more is being read than there is room for; try again", code="overloaded")
+
+
+def caller_of(scope: Scope) -> Caller:
+    """Who sent a request; `UNAUTHENTICATED`, who may do nothing, unless something in front has authenticated it."""
+    return scope.get(CALLER, UNAUTHENTICATED)
 
 
 def client_of(scope: Scope) -> str:

@@ -1,11 +1,12 @@
 """A control API: FastAPI's routes and parameters, with bodies and answers that are structs of the contract.
 
     api = ControlApi("Ratchet coordinator", "Training jobs.", errors={503: "The broker is away."})
-    api.route("GET", "/v1/jobs/{job_id}", get_job, tag="jobs", errors={404: "There is no such job."})
+    api.route("GET", "/v1/jobs/{job_id}", get_job, scope=KeyScope.VIEW, errors={404: "No such job."})
 
     async def get_job(job_id: str) -> JobOut: ...
 
-The document follows from the signatures of the handlers; `tuple[int, JobOut]` is an answer with a status of its own.
+The document follows from the signatures of the handlers; `tuple[int, JobOut]` is an answer with a status of its own. A
+handler with a parameter `Caller` learns who asks; `authentication` in front of the application has found out.
 """
 
 from __future__ import annotations
@@ -27,15 +28,28 @@ from starlette.responses import Response
 from ratchet.bus.message import decode
 from ratchet.contract.http.answers import ErrorOut
 from ratchet.errors import BadRequest, RatchetError
+from ratchet.rules.access import Caller, KeyScope
+from ratchet.service.asgi import caller_of
 from ratchet.service.openapi import Schema, components, reference
 from ratchet.service.problems import HttpError, http_error, internal_error
 
+REFUSED: Mapping[int, str] = {
+    401: "No API key that this service knows, or one that has expired or was revoked.",
+    403: "The API key lacks the scope of this operation.",
+}
+"""Answers to any request, see `authentication`."""
 CHANGING: Mapping[int, str] = {
-    403: "From a page of another site, or for a host that is none of RATCHET_ALLOWED_HOSTS.",
+    403: "The API key lacks the scope of this operation; or the request is from a page of another site, or for a host"
+    " that is none of RATCHET_ALLOWED_HOSTS.",
     415: "The content type is not application/json.",
 }
 """Further answers to any request that changes something, see `same_site`."""
 JSON = "application/json"
+SECURITY_SCHEMES: Mapping[str, Mapping[str, str]] = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "An API key, see `ratchet keys`."},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
+}
+"""How a request names its caller. Every operation lists the scope that it takes."""
 _FASTAPIS = "Validation Error"
 """FastAPI adds a 422 with this description to every route with parameters, even if none of them can be wrong."""
 _FASTAPI_SCHEMAS = frozenset({"HTTPValidationError", "ValidationError"})
@@ -91,6 +105,7 @@ class ControlApi:
         document["components"] = {
             "responses": _shared_errors(answers),
             "schemas": {name: schemas[name] for name in sorted(schemas.keys() - _FASTAPI_SCHEMAS)},
+            "securitySchemes": SECURITY_SCHEMES,
         }
         self._document = document
         return document
@@ -101,11 +116,11 @@ class ControlApi:
         path: str,
         handler: Handler,
         *,
-        tag: str,
+        scope: KeyScope,
         answers: Mapping[int, str] | None = None,
         errors: Mapping[int, str] | None = None,
     ) -> None:
-        """Serve `path` with `handler`.
+        """Serve `path` with `handler`, for callers whose key has `scope`.
 
         `answers`: by status; the first is that of a handler which returns no status of its own; by default 200.
         `errors`: by status, besides those of every route.
@@ -116,19 +131,23 @@ class ControlApi:
         body = next((one.annotation for one in signature.parameters.values() if _is_struct(one)), None)
         self._kinds |= dict.fromkeys([kind, body] if body and body not in self._bodies else [kind])
         good = answers or {200: inspect.cleandoc(kind.__doc__ or "")}
-        refused = {**self._errors, **(CHANGING if verb == "POST" else {}), **(errors or {})}
+        refused = {**self._errors, **REFUSED, **(CHANGING if verb == "POST" else {}), **(errors or {})}
         self.app.add_api_route(
             path,
             _answering(handler, _with_body(signature, self._reader(body)), next(iter(good))),
             methods=[verb],
             status_code=next(iter(good)),
-            tags=[tag],
+            tags=[path.removeprefix("/v1/").strip("/").partition("/")[0]],
+            dependencies=[Depends(_requiring(scope))],
             response_model=None,
             responses={
                 **{code: _response(text, ErrorOut) for code, text in sorted(refused.items())},
                 **{code: _response(text, kind) for code, text in good.items()},
             },
-            openapi_extra={"requestBody": {"required": True, "content": _content(body)}} if body else None,
+            openapi_extra={
+                "security": [{name: [str(scope)]} for name in SECURITY_SCHEMES],
+                **({"requestBody": {"required": True, "content": _content(body)}} if body else {}),
+            },
         )
 
     def _reader(self, kind: type[msgspec.Struct] | None) -> Callable[[bytes], Any] | None:
@@ -159,16 +178,31 @@ def _is_struct(parameter: inspect.Parameter) -> bool:
 
 
 def _with_body(signature: inspect.Signature, reader: Callable[[bytes], Any] | None) -> inspect.Signature:
-    """The signature as FastAPI takes it: FastAPI has no model for a struct, so a dependency reads the body."""
-    if reader is None:
-        return signature.replace(return_annotation=Any)
+    """The signature as FastAPI takes it: dependencies read what FastAPI has no model for, the body and the caller."""
 
     async def read(request: Request) -> Any:
-        return reader(await request.body())
+        return reader(await request.body()) if reader is not None else None
 
-    body = Annotated[Any, Depends(read)]
-    parameters = [one.replace(annotation=body) if _is_struct(one) else one for one in signature.parameters.values()]
+    def replaced(parameter: inspect.Parameter) -> inspect.Parameter:
+        if parameter.annotation is Caller:
+            return parameter.replace(annotation=Annotated[Any, Depends(_caller)])
+        return parameter.replace(annotation=Annotated[Any, Depends(read)]) if _is_struct(parameter) else parameter
+
+    parameters = [replaced(one) for one in signature.parameters.values()]
     return signature.replace(parameters=parameters, return_annotation=Any)
+
+
+async def _caller(request: Request) -> Any:
+    return caller_of(request.scope)
+
+
+def _requiring(scope: KeyScope) -> Callable[[Request], Awaitable[None]]:
+    """Raises `Forbidden` before FastAPI looks at a parameter or a body."""
+
+    async def require(request: Request) -> None:
+        caller_of(request.scope).require(scope)
+
+    return require
 
 
 def _reader(kind: type[msgspec.Struct]) -> Callable[[bytes], Any]:
@@ -233,4 +267,5 @@ _ERRORS = {RatchetError: _refused, RequestValidationError: _invalid, HTTPExcepti
 
 
 def _problem(problem: HttpError, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(problem.json, problem.status, headers, JSON)
+    own = {name.decode(): value.decode() for name, value in problem.headers}
+    return Response(problem.json, problem.status, {**own, **(headers or {})}, JSON)

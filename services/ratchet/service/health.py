@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, Gauge
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ratchet.errors import RatchetError
+from ratchet.service.reports import Family, Report, exposition, families_of, together
 
 Check = Callable[[], Awaitable[str | None]]
 """Returns None when all is well, else the reason why not."""
@@ -22,6 +24,14 @@ FAILING = Gauge("ratchet_check_failing", "1 while a check of /readyz fails, or n
 
 CHECK_DEADLINE_S = 2.0
 """A check that takes longer counts as failed: the caller is waiting."""
+
+
+class Others(Protocol):
+    """Processes that do this service's work."""
+
+    async def report(self, *, metrics: bool) -> Report:
+        """What they say of themselves, as if they were one."""
+        ...
 
 
 @dataclass
@@ -33,18 +43,33 @@ class Health:
     checks: Mapping[str, Check] = field(default_factory=dict[str, Check])
     notes: Mapping[str, Check] = field(default_factory=dict[str, Check])
     """Faults that do not keep the service from its work."""
+    others: Others | None = None
+    _shown: set[str] = field(default_factory=set[str])
+    """Checks whose state the metrics have."""
 
     def stop(self) -> None:
         """Report not ready from now on. Comes before anything is stopped, so that callers go elsewhere."""
         self.starting = "stopping"
 
-    async def reasons(self) -> dict[str, str]:
-        """Why the service is not ready, by check; empty when it is."""
-        return {"start": self.starting} if self.starting is not None else await _failing(self.checks)
+    async def report(self, *, metrics: bool) -> Report:
+        """The state of the service, of all its processes; `metrics`: with what they count."""
+        reasons, notes = await asyncio.gather(self._reasons(), _failing(self.notes))
+        if self.others is None:
+            return Report(reasons, notes, self._families({*reasons, *notes}) if metrics else ())
+        theirs = await self.others.report(metrics=metrics)
+        reasons, notes = theirs.reasons | reasons, theirs.notes | notes
+        own = self._families({*reasons, *notes}) if metrics else ()
+        return Report(reasons, notes, together([own, theirs.families]))
 
-    async def noted(self) -> dict[str, str]:
-        """Faults that do not make the service unready, by check."""
-        return await _failing(self.notes)
+    def _families(self, failing: Set[str]) -> tuple[Family, ...]:
+        """What this process counts, and which checks fail now."""
+        self._shown |= {"start", *self.checks, *self.notes, *failing}
+        for name in self._shown:
+            FAILING.labels(name).set(name in failing)
+        return families_of()
+
+    async def _reasons(self) -> dict[str, str]:
+        return {"start": self.starting} if self.starting is not None else await _failing(self.checks)
 
 
 async def _failing(checks: Mapping[str, Check]) -> dict[str, str]:
@@ -78,14 +103,13 @@ def health_app(health: Health) -> Starlette:
         return JSONResponse({"service": health.service, "status": "alive"})
 
     async def ready(_: Request) -> Response:
-        reasons = await health.reasons()
-        status = {"service": health.service, "ready": not reasons, "reasons": reasons, "notes": await health.noted()}
+        report = await health.report(metrics=False)
+        reasons, notes = report.reasons, report.notes
+        status = {"service": health.service, "ready": not reasons, "reasons": reasons, "notes": notes}
         return JSONResponse(status, status_code=503 if reasons else 200)
 
     async def metrics(_: Request) -> Response:
-        reasons = await health.reasons() | await health.noted()
-        for name in (*health.checks, *health.notes, "start"):
-            FAILING.labels(name).set(name in reasons)
-        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+        families = (await health.report(metrics=True)).families
+        return Response(exposition(families), media_type=CONTENT_TYPE_LATEST)
 
     return Starlette(routes=[Route("/healthz", alive), Route("/readyz", ready), Route("/metrics", metrics)])

@@ -13,13 +13,14 @@ from http import HTTPStatus
 from typing import Any, cast
 
 import uvicorn
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ratchet.errors import ConfigError
-from ratchet.service.asgi import Receive, Scope, Send, problem_response, send_response
-from ratchet.service.problems import HttpError
-from ratchet.service.same_site import AsgiApp, SameSite
+from ratchet.service.asgi import AsgiApp, Receive, Scope, Send, send_problem
+from ratchet.service.problems import ErrorJson, HttpError, as_openai
+from ratchet.service.same_site import SameSite, Sites
 
 HEADER_S = 10.0
 """How long a client may take for its request's headers; between requests uvicorn closes after 5 s."""
@@ -38,13 +39,15 @@ PIPELINED = 8
 """Requests that may wait on a connection for the answers to those before them."""
 SPARE_FILES = 64
 """Open files besides connections: logs, the spool, the broker."""
+NO_SITES = Sites()
 LEFT_S = 2.0
 """How long calls that were cancelled may take to answer so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most that all connections together may cost, and the times of a stop."""
+    """The most that all connections together may cost, the times of a stop, and how the server answers what is beyond
+    them."""
 
     connections: int = 0
     """Most open connections; 0: as many as leave each of them a second file for the call that it makes."""
@@ -57,6 +60,8 @@ class Bounds:
     header_s: float = HEADER_S
     body_s: float = BODY_S
     read_s: float = READ_S
+    error_json: ErrorJson = as_openai
+    """Body of an error that the server answers before the application does."""
 
 
 @dataclass(slots=True)
@@ -92,6 +97,8 @@ class _Connection(HttpToolsProtocol):
     """A connection with a deadline and a bound for each of headers, body, and taking an answer."""
 
     config: _Config
+    url = b""
+    """Target of the request that is being read, as far as it has come."""
     _entered: str | None = None
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
@@ -208,7 +215,9 @@ class _Connection(HttpToolsProtocol):
         if cycle is not None:  # the handler sees that its client has gone
             cycle.disconnected = True
             cycle.message_event.set()
-        self.transport.write(_closing(status, message, code))
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        error = HttpError(status, message, code=code)
+        self.transport.write(_closing(status, self.config.gate.bounds.error_json(path, error)))
         self.transport.close()
 
     def _due_in(self, seconds: float | None) -> None:
@@ -228,19 +237,28 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """Serves `app` on `host:port`. The port is bound at once: a taken one raises `ConfigError`.
 
-    `hosts`: names under which pages may know it, see `SameSite`.
+    `sites`: whose pages may use it; `shared`: other processes of ours listen on the same port.
     """
 
     def __init__(
-        self, app: AsgiApp | Any, host: str, port: int, *, hosts: Sequence[str] = (), bounds: Bounds | None = None
+        self,
+        app: AsgiApp | Any,
+        host: str,
+        port: int,
+        *,
+        sites: Sites = NO_SITES,
+        bounds: Bounds | None = None,
+        shared: bool = False,
     ) -> None:
         bounds = bounds or Bounds()
         self._grace_s = bounds.grace_s
         self._stopped = False
-        self._socket = _bind(host, port)
+        self._socket = bound(host, port, shared=shared)
         self.port: int = self._socket.getsockname()[1]
         config = _Config(
-            _AnsweringAtTheEnd(SameSite(app, hosts)),
+            _AnsweringAtTheEnd(
+                _for_pages_of(sites.origins, SameSite(app, sites, bounds.error_json)), bounds.error_json
+            ),
             http=_Connection,
             log_config=None,  # its loggers write as all others do: see `logs`
             log_level="warning",
@@ -267,10 +285,11 @@ class HttpServer:
 
 
 class _AnsweringAtTheEnd:
-    """Answers a request that the end of the server cancels, in the shape of every other error."""
+    """Answers a request that the end of the server cancels, in the shape of every other error of its path."""
 
-    def __init__(self, app: AsgiApp) -> None:
+    def __init__(self, app: AsgiApp, error_json: ErrorJson) -> None:
         self._app = app
+        self._error_json = error_json
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
@@ -286,7 +305,8 @@ class _AnsweringAtTheEnd:
             return
         except asyncio.CancelledError:
             if not begun:
-                await send_response(send, problem_response(HttpError(503, "the service stops", code="stopping")))
+                stopping = HttpError(503, "the service stops", code="stopping")
+                await send_problem(send, scope, stopping, self._error_json)
 
 
 def _affordable() -> int:
@@ -295,18 +315,29 @@ def _affordable() -> int:
     return max(8, (min(files, 65_536) - SPARE_FILES) // 2)
 
 
-def _closing(status: int, message: str, code: str) -> bytes:
+def _closing(status: int, body: bytes) -> bytes:
     """An answer without the application; the connection closes after it."""
-    body = HttpError(status, message, code=code).json
     head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _for_pages_of(origins: Sequence[str], app: AsgiApp) -> AsgiApp:
+    """Tells browsers that pages of these sites may send requests and read the answers, with all their headers: limits
+    and request ids of providers too. No service knows cookies, with which `*` would mean nothing."""
+    if not origins:
+        return app
+    methods = ("GET", "POST", "DELETE")
+    return CORSMiddleware(app, origins, methods, allow_headers=["*"], expose_headers=["*"])
+
+
+def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A socket that holds a port; `shared`: together with others that were bound so. Raises `ConfigError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((host, port))
     except OSError as error:
         listener.close()

@@ -32,6 +32,8 @@ T = TypeVar("T")
 Query = Mapping[str, str | int | float | None]
 """Members that are None are left out."""
 
+Headers = Mapping[str, str | bytes]
+
 ANSWER_BYTES = 64 * 1024 * 1024
 """Most bytes of an answer: the largest list of jobs or prompts has a few."""
 IDLE_S = 4.0
@@ -87,14 +89,22 @@ class _Client:
             "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=IDLE_S),
         }
 
-    def _request(self, body: object, query: Query | None, timeout_s: float | None) -> dict[str, Any]:
+    def _request(
+        self,
+        body: object,
+        query: Query | None,
+        timeout_s: float | None,
+        headers: Headers | None = None,
+    ) -> dict[str, Any]:
         """The parameters of a request; `bytes` are a body as it is."""
         request: dict[str, Any] = {"timeout": timeout_s} if timeout_s is not None else {}
+        given: dict[str, str | bytes] = dict(headers or {})
+        request["headers"] = given
         if query is not None:
             request["params"] = {name: value for name, value in query.items() if value is not None}
         if body is not None:
             request["content"] = body if isinstance(body, bytes) else msgspec.json.encode(body)
-            request["headers"] = {"content-type": "application/json"}
+            given["content-type"] = "application/json"
         return request
 
     async def _exchange(
@@ -102,16 +112,17 @@ class _Client:
         http: httpx.AsyncClient,
         method: str,
         path: str,
-        *,
-        body: object,
-        query: Query | None,
         timeout_s: float | None,
+        request: Mapping[str, Any],
     ) -> Reply:
-        """The answer as it comes, whatever its status. Raises `Unavailable` when the peer does not answer."""
+        """The answer as it comes, whatever its status. Raises `Unavailable` when the peer does not answer.
+
+        `request`: the other parameters of httpx.
+        """
         try:
             async with (
                 asyncio.timeout(timeout_s or self._peer.timeout_s),
-                http.stream(method, path, **self._request(body, query, timeout_s)) as answer,
+                http.stream(method, path, **request) as answer,
             ):
                 return Reply(answer.status_code, await self._content(answer), answer.headers)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
@@ -175,7 +186,8 @@ class ApiClient(_Client):
         async def exchange() -> None:
             try:
                 async with httpx.AsyncClient(transport=self._transport, **self._options) as http:
-                    reply = await self._exchange(http, method, path, body=body, query=query, timeout_s=timeout_s)
+                    request = self._request(body, query, timeout_s)
+                    reply = await self._exchange(http, method, path, timeout_s, request)
             except BaseException as error:  # noqa: BLE001 - the end of the thread: its caller waits, and raises it
                 future.set_exception(error)
             else:
@@ -226,9 +238,14 @@ class AsyncApiClient(_Client):
         body: object = None,
         query: Query | None = None,
         timeout_s: float | None = None,
+        headers: Headers | None = None,
     ) -> Reply:
-        """The answer as it comes, whatever its status. Raises `Unavailable` when the peer does not answer."""
-        return await self._exchange(self._http, method, path, body=body, query=query, timeout_s=timeout_s)
+        """The answer as it comes, whatever its status. Raises `Unavailable` when the peer does not answer.
+
+        `headers`: besides those of the peer, or instead of them.
+        """
+        request = self._request(body, query, timeout_s, headers)
+        return await self._exchange(self._http, method, path, timeout_s, request)
 
 
 def bearer(key: str | None) -> dict[str, str]:

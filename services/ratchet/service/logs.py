@@ -52,8 +52,12 @@ class _Output:
             sys.stderr.flush()
 
 
-def configure_logs(service: str, level: str) -> None:
-    """Set up structlog, `logging` and the hooks for uncaught exceptions; `service` is a member of every line."""
+def configure_logs(service: str, level: str, worker: int | None = None) -> None:
+    """Set up structlog, `logging` and the hooks for uncaught exceptions.
+
+    `service`, and `worker` where it is one of several, are members of every line.
+    """
+    origin: dict[str, str | int] = {"service": service, **({} if worker is None else {"worker": worker})}
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -66,9 +70,9 @@ def configure_logs(service: str, level: str) -> None:
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Output())),
         cache_logger_on_first_use=True,
     )
-    structlog.contextvars.bind_contextvars(service=service)
+    structlog.contextvars.bind_contextvars(**origin)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LibraryLines(service))
+    handler.setFormatter(LibraryLines(origin))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread
@@ -104,15 +108,16 @@ def without_content(_logger: object, _method: str, line: Line) -> Line:
 class LibraryLines(logging.Formatter):
     """Lines of the standard library's loggers. Only the first line of a message: the others show objects."""
 
-    def __init__(self, service: str) -> None:
+    def __init__(self, origin: Mapping[str, str | int]) -> None:
+        """`origin`: members of every line."""
         super().__init__()
-        self._service = service
+        self._origin = origin
 
     def format(self, record: logging.LogRecord) -> str:
         """One JSON object."""
         first, _, _ = record.getMessage().partition("\n")
         line: Line = {
-            "service": self._service,
+            **self._origin,
             "logger": record.name,
             "level": record.levelname.lower(),
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),

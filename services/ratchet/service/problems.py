@@ -6,7 +6,8 @@ cannot act on come back as their nearest kin: a broken contract as `BadRequest`,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
 
 import msgspec
 
@@ -16,6 +17,7 @@ from ratchet.errors import (
     Conflict,
     ContractError,
     DigestMismatch,
+    Forbidden,
     NotFound,
     RatchetError,
     Rejected,
@@ -27,6 +29,7 @@ from ratchet.errors import (
 STATUS_OF: Sequence[tuple[type[RatchetError], int]] = (
     (BadRequest, 400),
     (ContractError, 400),
+    (Forbidden, 403),
     (NotFound, 404),
     (WrongState, 409),
     (Conflict, 409),
@@ -45,11 +48,21 @@ class HttpError(RatchetError):
     """An error that only HTTP knows, by its status: no such path, no key, too large, too many."""
 
     def __init__(
-        self, status: int, message: str, *, kind: str | None = None, code: str | None = None, param: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str | None = None,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: int | None = None,
     ) -> None:
+        """`retry_after_s`: when a client should try again."""
         super().__init__(message, param=param, code=code)
         self.status = status
-        self.kind = kind or ("invalid_request_error" if status < 500 else "server_error")
+        self.headers: Sequence[tuple[bytes, bytes]] = _headers(status, retry_after_s)
+        """Headers of the answer beside the body's."""
+        self.kind = kind or _kind(status)
 
     @property
     def body(self) -> ErrorOut:
@@ -60,6 +73,34 @@ class HttpError(RatchetError):
     def json(self) -> bytes:
         """The body as it is sent."""
         return msgspec.json.encode(self.body)
+
+
+def _kind(status: int) -> str:
+    """The kind of an error that names none."""
+    if status == HTTPStatus.FORBIDDEN:
+        return "permission_error"
+    return "invalid_request_error" if status < 500 else "server_error"
+
+
+ErrorJson = Callable[[str, HttpError], bytes]
+"""The body of an error, as clients of the path understand it."""
+
+
+def as_openai(_: str, error: HttpError) -> bytes:
+    """The body of an error on every path that has no shape of its own."""
+    return error.json
+
+
+def not_allowed(method: str, path: str, allowed: Sequence[str]) -> HttpError:
+    """The refusal of a method that the path does not have; `allowed`: those that it has."""
+    error = HttpError(405, f"{method} is not allowed on {path}")
+    error.headers = [(b"allow", ", ".join(sorted(allowed)).encode())]
+    return error
+
+
+def _headers(status: int, retry_after_s: int | None) -> list[tuple[bytes, bytes]]:
+    headers = [(b"www-authenticate", b"Bearer")] if status == HTTPStatus.UNAUTHORIZED else []
+    return headers if retry_after_s is None else [*headers, (b"retry-after", str(retry_after_s).encode())]
 
 
 def http_error(error: RatchetError) -> HttpError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -14,10 +16,11 @@ import structlog
 import uvloop
 
 from ratchet.bus.tasks import end
-from ratchet.errors import RatchetError
-from ratchet.service.health import Check, Health, health_app
+from ratchet.errors import ConfigError, RatchetError
+from ratchet.service.health import Check, Health, Others, health_app
 from ratchet.service.http import HttpServer
 from ratchet.service.logs import configure_logs
+from ratchet.service.seat import Seat, SupervisorLink, refuse
 from ratchet.service.settings import EnvironmentSettings, SharedSettings, read
 
 log = structlog.get_logger()
@@ -58,6 +61,8 @@ class App:
     """Faults that /readyz reports and alerts name, but that do not keep the service from its work."""
     drain_s: float = 0.0
     """How much longer than `shutdown_s` a stop may take, so that open calls can end."""
+    others: Others | None = None
+    """Processes that do the work; health and metrics are those of all of them."""
 
 
 class Periodic:
@@ -90,29 +95,48 @@ class Periodic:
         self._stopping.set()
 
 
-def run(name: str, build: Callable[[S], AbstractAsyncContextManager[App]], kind: type[S]) -> None:
+def run(
+    name: str, build: Callable[[S], AbstractAsyncContextManager[App]], kind: type[S], seat: Seat | None = None
+) -> None:
     """Run the service until SIGTERM or SIGINT. Exits 1, with one line, when it cannot start or a component fails.
 
-    `kind`: the class of its settings, which are read here.
+    `kind`: the class of its settings, which are read here; `seat`: its place, where it is one of several workers. A
+    worker tells its supervisor, and no log, of a wrong setting: all others have the same.
     """
-    configure_logs(name, "info")
+    number = None if seat is None else seat.number
+    channel = None if seat is None else seat.open_channel()
+    if channel is not None:
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # a terminal sends it to all: the supervisor's is the one to act on
+    configure_logs(name, "info", number)
     try:
         settings = read(kind)
-        configure_logs(name, settings.shared.log_level)
+        configure_logs(name, settings.shared.log_level, number)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            healthy = runner.run(_serve(name, build(settings), settings.shared))
+            healthy = runner.run(_serve(name, build(settings), settings.shared, channel))
     except RatchetError as error:
+        if channel is not None and isinstance(error, ConfigError):
+            refuse(channel, str(error))
+            sys.exit(os.EX_CONFIG)
         log.error("cannot run", reason=str(error))
         sys.exit(1)
     sys.exit(0 if healthy else 1)
 
 
-async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: SharedSettings) -> bool:
+async def _serve(
+    name: str, build: AbstractAsyncContextManager[App], settings: SharedSettings, channel: socket.socket | None
+) -> bool:
     stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT) if channel is None else (signal.SIGTERM,):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     health = Health(name)
-    server = HttpServer(health_app(health), settings.http_host, settings.health_port)
+    where: dict[str, int] = {}
+    if channel is None:
+        server = HttpServer(health_app(health), settings.http_host, settings.health_port)
+        where = {"health_port": server.port}
+    else:
+        server = SupervisorLink(channel, health, stopping.set)
     serving = asyncio.create_task(server.run())
     entering = asyncio.create_task(build.__aenter__())
     asked = asyncio.create_task(stopping.wait())
@@ -126,9 +150,9 @@ async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: S
             return True
         app = entering.result()
         try:
-            health.checks, health.notes = app.checks, app.notes
+            health.checks, health.notes, health.others = app.checks, app.notes, app.others
             health.starting = None
-            log.info("running", health_port=server.port)
+            log.info("running", **where)
             return await supervise(app, stopping, settings.shutdown_s + app.drain_s)
         finally:
             health.stop()
@@ -140,14 +164,17 @@ async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: S
 
 
 async def supervise(app: App, stopping: asyncio.Event, shutdown_s: float) -> bool:
-    """Run the components until a signal, or until one of them ends. Returns whether it was a signal."""
+    """Run the components until a signal, or until one of them ends. Returns whether it was a signal.
+
+    Raises the `ConfigError` that a component ended with.
+    """
     tasks = [asyncio.create_task(component.run()) for component in app.components]
     asked = asyncio.create_task(stopping.wait())
     await asyncio.wait({asked, *tasks}, return_when=asyncio.FIRST_COMPLETED)
     healthy = stopping.is_set()
     asked.cancel()
     for component, task in zip(app.components, tasks, strict=True):
-        if task.done() and not healthy:
+        if task.done() and not healthy and not isinstance(task.exception(), ConfigError):
             log.error("component ended", component=type(component).__name__, exc_info=task.exception())
     # Last started, first stopped; one deadline for all of them together.
     loop = asyncio.get_running_loop()
@@ -160,6 +187,8 @@ async def supervise(app: App, stopping: asyncio.Event, shutdown_s: float) -> boo
             await end(task)
     results = await asyncio.gather(*tasks, return_exceptions=True)
     for component, result in zip(app.components, results, strict=True):
+        if isinstance(result, ConfigError):
+            raise result
         if isinstance(result, Exception):
             log.error("component failed", component=type(component).__name__, exc_info=result)
     log.info("stopped")

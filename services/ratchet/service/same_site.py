@@ -8,33 +8,42 @@ rebinding) sends that name as `Host`. All three are checked, for every method th
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from ratchet.service.asgi import Receive, Scope, Send, problem_response, send_response
-from ratchet.service.problems import HttpError
+from ratchet.service.asgi import AsgiApp, Receive, Scope, Send, send_problem
+from ratchet.service.problems import ErrorJson, HttpError, as_openai
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """Whose pages may send requests that change something."""
+
+    hosts: Sequence[str] = ()
+    """Names under which the service is known beside IP addresses and names without a dot: its own pages."""
+    origins: Sequence[str] = ()
+    """Other sites, as `Origin` names them (`https://console.example`)."""
 
 
 class SameSite:
-    """Refuses, in front of any ASGI application, requests that a page of another site may have sent.
+    """Refuses, in front of any ASGI application, requests that a page of another site may have sent."""
 
-    `hosts`: names under which the service is known beside IP addresses and names without a dot.
-    """
-
-    def __init__(self, app: AsgiApp, hosts: Sequence[str]) -> None:
+    def __init__(self, app: AsgiApp, sites: Sites, error_json: ErrorJson = as_openai) -> None:
         self._app = app
-        self._hosts = frozenset(host.lower() for host in hosts)
+        self._error_json = error_json
+        self._hosts = frozenset(host.lower() for host in sites.hosts)
+        self._origins = frozenset(origin.encode("latin-1").lower() for origin in sites.origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point: 403 for another site, 415 for another content type than JSON, 400 for more than one."""
         problem = None
         if scope["type"] == "http" and scope["method"] not in _SAFE:
-            problem = _repeated_header(scope["headers"]) or refusal(dict(scope["headers"]), self._hosts)
+            problem = _repeated_header(scope["headers"]) or refusal(dict(scope["headers"]), self._hosts, self._origins)
         if problem is not None:
-            await send_response(send, problem_response(problem))
+            await send_problem(send, scope, problem, self._error_json)
         else:
             await self._app(scope, receive, send)
 
@@ -46,14 +55,17 @@ def _repeated_header(headers: Sequence[tuple[bytes, bytes]]) -> HttpError | None
     return HttpError(400, f"the header {twice.decode()} comes twice", code="repeated_header") if twice else None
 
 
-def refusal(headers: Mapping[bytes, bytes], hosts: frozenset[str]) -> HttpError | None:
+def refusal(
+    headers: Mapping[bytes, bytes], hosts: frozenset[str], origins: frozenset[bytes] = frozenset()
+) -> HttpError | None:
     """Why a request that may change something is refused; None when it is not."""
     host = headers.get(b"host", b"").decode("latin-1").lower()
     name = _name(host)
     if host and not (_cannot_be_a_site(name) or name in hosts):
         return HttpError(403, f"this service is not known as {name}: see RATCHET_ALLOWED_HOSTS", code="unknown_host")
     origin = headers.get(b"origin")
-    if origin is not None and not _is_ours(origin.decode("latin-1").lower(), host, hosts):
+    ours = origin is None or origin.lower() in origins or _is_ours(origin.decode("latin-1").lower(), host, hosts)
+    if not ours:
         return HttpError(403, "requests of another site's pages are refused", code="other_origin")
     has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()

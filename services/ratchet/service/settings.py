@@ -6,16 +6,19 @@ import json
 import re
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
-from ratchet.bus.settings import BusSettings
-from ratchet.errors import ConfigError
+from ratchet.bus.settings import BusSettings, without_user
+from ratchet.errors import BadRequest, ConfigError
+from ratchet.rules.access import NAME, checked_scopes
 
 PREFIX = "RATCHET_"
 """How the names of all our variables begin."""
+_BROKER_SCHEMES = frozenset({"nats", "tls", "ws", "wss"})
 LogLevel = Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(str.lower)]
 
 
@@ -27,6 +30,26 @@ def _from_json(value: object) -> object:
         return json.loads(value)
     except ValueError as error:
         raise ValueError(f"it is not JSON: {error}") from error
+
+
+def _address(url: str) -> str:
+    """The address of a broker. Raises `ValueError` for one that no client could use, without the password in it."""
+    try:
+        parts = urlsplit(url if "//" in url else f"nats://{url}")
+        is_address = parts.scheme in _BROKER_SCHEMES and parts.hostname and parts.port != 0
+    except ValueError:  # of a port that is no number, for example
+        is_address = False
+    if not is_address:
+        raise ValueError(f"{without_user(url)!r} is no address of a broker, such as nats://127.0.0.1:4222")
+    return url
+
+
+def _checked(scopes: tuple[str, ...]) -> tuple[str, ...]:
+    """The scopes. Raises `ValueError`, as pydantic wants it."""
+    try:
+        return checked_scopes(scopes)
+    except BadRequest as error:
+        raise ValueError(str(error)) from error
 
 
 FROM_JSON = (NoDecode, BeforeValidator(_from_json))
@@ -42,12 +65,24 @@ class EnvironmentSettings(Protocol):
 S = TypeVar("S", bound=EnvironmentSettings)
 
 
+class KeySettings(BaseModel):
+    """An API key that a service knows from its settings: the first one of an administrator, or one of agents."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=f"^{NAME.pattern}$")
+    """What logs and audit logs call it."""
+    key: SecretStr = Field(min_length=1)
+    scopes: Annotated[tuple[str, ...], AfterValidator(_checked)]
+    """Such as `admin`, or `infer:*` and `feedback:*`."""
+
+
 class SharedSettings(BaseSettings):
     """Read from `RATCHET_*` environment variables."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
 
-    nats_url: str = "nats://127.0.0.1:4222"
+    nats_url: Annotated[str, AfterValidator(_address)] = "nats://127.0.0.1:4222"
     """Broker; `tls://` insists on TLS."""
     nats_seed_file: Path | None = None
     """File with this service's NKEY seed; unset for a broker that asks for no credentials."""
@@ -76,6 +111,11 @@ class SharedSettings(BaseSettings):
     allowed_hosts: Annotated[list[str], *FROM_JSON] = Field(default_factory=list[str])
     """Names, with a dot, under which agents and pages know our HTTP servers. A JSON list. Any IP address and any name
     without a dot is accepted anyway: no other site can have it."""
+    keys: Annotated[list[KeySettings], *FROM_JSON] = Field(default_factory=list[KeySettings])
+    """API keys that gateway, coordinator and deployer know besides those of `ratchet keys`, such as an administrator's
+    first one. JSON: `[{"name": "operators", "key": "...", "scopes": ["admin"]}]`."""
+    service_key: SecretStr | None = None
+    """The key with which our services call one another, the same in all of them; needed once there are other keys."""
     health_port: int = 0
     """Port of /healthz, /readyz and /metrics; 0 picks a free one."""
     log_level: LogLevel = "info"

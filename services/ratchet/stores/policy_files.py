@@ -1,6 +1,8 @@
 """A stored policy as a directory for people and for other tools.
 
 model/               weights and their configuration, as PEFT and transformers load them
+base/                of an adapter on a stored model: that model, named by the adapter as it lies here
+critic/              that of PPO, which earlier versions stored
 tokenizer/           tokenizer and chat template
 config.json          the effective training configuration
 metrics.jsonl        one line per train step
@@ -11,17 +13,23 @@ ratchet-policy.json  the manifest, byte for byte: its sha256 is the policy's dig
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-from ratchet.contract.policy_manifest import ArtifactFile, PolicyManifest
+from ratchet.contract.policy_manifest import ADAPTER, ArtifactFile, PolicyManifest
 from ratchet.errors import Rejected
-from ratchet.stores.policies import TOKENIZER_FILES, BlobStore, Policy, read_policy
+from ratchet.stores.policies import TOKENIZER_FILES, BlobStore, Policy, is_manifest_uri, read_policy
 
 MANIFEST = "ratchet-policy.json"
+BASE = "base"
 ARTIFACTS = "artifacts"
 """Default folder of exports."""
 REWARD_MODEL = "rm"
+ADAPTER_CONFIG = "adapter_config.json"
+"""PEFT's description of an adapter, which names its base."""
+CRITIC = "critic.safetensors"
+"""What PPO learnt of the value of states. No engine needs it, and a loader of weights would take it for some."""
 
 
 def export_policy(
@@ -33,21 +41,35 @@ def export_policy(
 ) -> list[str]:
     """Write the layout above into `directory`; returns the paths in it, the manifest's last.
 
+    Every file has the bytes that the manifest says, except that an adapter on a stored model, whose uri no other tool
+    can load, names its base in `base/`. One on a model that its job named keeps that name.
+
     Calls `on_progress` with (files done, of how many, path). Policies of early versions, which had no documents, have
     only `model/`, `tokenizer/` and the manifest. Raises `Rejected` when `directory` holds something already.
     """
     require_empty(directory)
     policy = read_policy(objects, uri, digest)
     placed = list(_placed(policy.manifest))
+    on_stored = policy.manifest.kind == ADAPTER and is_manifest_uri(policy.manifest.base_model)
+    if on_stored:
+        base = read_policy(objects, policy.manifest.base_model, policy.manifest.base_digest)
+        placed += [(PurePosixPath(BASE, file.name), file) for file in base.manifest.files if file.name != CRITIC]
     for done, (place, file) in enumerate(placed):
         if on_progress is not None:
             on_progress(done, len(placed), str(place))
         target = directory / place
         target.parent.mkdir(parents=True, exist_ok=True)
         objects.get_file(file.uri, target, file.sha256)
+    if on_stored:
+        _name_base(directory / "model" / ADAPTER_CONFIG, (directory / BASE).resolve())
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MANIFEST).write_bytes(objects.get(policy.uri, policy.digest))
     return [*(str(place) for place, _ in placed), MANIFEST]
+
+
+def _name_base(config: Path, base: Path) -> None:
+    described = json.loads(config.read_bytes())
+    config.write_text(json.dumps(described | {"base_model_name_or_path": str(base)}, indent=2))
 
 
 def require_empty(directory: Path) -> None:
@@ -65,12 +87,14 @@ def default_directory(policy: Policy, name: str) -> Path:
 def _placed(manifest: PolicyManifest) -> Iterator[tuple[PurePosixPath, ArtifactFile]]:
     """Where each file goes. A model brings its tokenizer along: then it lies in both folders."""
     for file in manifest.files:
-        yield PurePosixPath("model", file.name), file
+        yield PurePosixPath("critic" if file.name == CRITIC else "model", file.name), file
         if file.name in TOKENIZER_FILES:
             yield PurePosixPath("tokenizer", file.name), file
     for file in manifest.documents:
         if file.name.endswith(".log"):
             yield PurePosixPath("logs", file.name), file
+        elif file.name == CRITIC:
+            yield PurePosixPath("critic", file.name), file
         elif file.name in ("config.json", "metrics.jsonl", "README.md"):
             yield PurePosixPath(file.name), file
         else:

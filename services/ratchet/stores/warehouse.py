@@ -85,10 +85,10 @@ class Warehouse:
             result = await self._client.query(sql, parameters=dict(parameters or {}))
         return list(result.named_results())
 
-    async def command(self, sql: str) -> None:
-        """Run a statement that returns nothing."""
+    async def command(self, sql: str, parameters: Mapping[str, Any] | None = None) -> None:
+        """Run a statement that returns nothing; `{name:Type}` in `sql` takes its value from `parameters`."""
         with _classified():
-            await self._client.command(sql)
+            await self._client.command(sql, parameters=dict(parameters or {}))
 
     async def insert(self, table: str, rows: Sequence[Row], *, token: str | None) -> None:
         """Insert `rows` (equal keys) as one block. The same `token` twice inserts once, within the table's window.

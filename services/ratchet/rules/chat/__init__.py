@@ -23,8 +23,23 @@ more than `MAX_DEPTH` levels deep, members of other types) stays text; everythin
 `ChatError`.
 """
 
-from ratchet.rules.chat.forest import assembled_turns, chain_of_turns, chat_of_turns
+from ratchet.rules.chat.conversations import (
+    Conversation,
+    Earlier,
+    assembled_turns,
+    beginnings,
+    chain_of_turns,
+    chat_of_turns,
+    conversation_of,
+    conversations,
+    entries_of,
+    failed_entries,
+    prompt_of_turn,
+    readable,
+    split,
+)
 from ratchet.rules.chat.format import MAX_DEPTH, ChatError, last_answer, text_of
+from ratchet.rules.chat.links import tools_called
 from ratchet.rules.chat.to_entries import Call, trajectory_turns
 from ratchet.rules.chat.to_messages import chat_messages
 
@@ -32,11 +47,22 @@ __all__ = [
     "MAX_DEPTH",
     "Call",
     "ChatError",
+    "Conversation",
+    "Earlier",
     "assembled_turns",
+    "beginnings",
     "chain_of_turns",
     "chat_messages",
     "chat_of_turns",
+    "conversation_of",
+    "conversations",
+    "entries_of",
+    "failed_entries",
     "last_answer",
+    "prompt_of_turn",
+    "readable",
+    "split",
     "text_of",
+    "tools_called",
     "trajectory_turns",
 ]

@@ -115,9 +115,9 @@ def json_text(value: object) -> str:
 def _normal_content(content: object, index: int) -> str | list[JsonObject] | None:
     if content is None or isinstance(content, str):
         return content
-    if not isinstance(content, list):
+    if not isinstance(content, list | dict):
         raise ChatError(f"message {index} has content that is neither text nor a list of parts")
-    parts = cast("list[object]", content)
+    parts = cast("list[object]", content if isinstance(content, list) else [content])
     objects = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
     if not all(isinstance(part, dict) for part in objects):
         raise ChatError(f"message {index} has a content part that is not an object")

@@ -52,12 +52,17 @@ class _Place:
 
 @refuses_endless_nesting()
 def trajectory_turns(
-    messages: Sequence[JsonObject], *, started_at: datetime, calls: Mapping[int, Call] | None = None
+    messages: Sequence[JsonObject],
+    *,
+    started_at: datetime,
+    calls: Mapping[int, Call] | None = None,
+    entries_before: int = 0,
 ) -> tuple[str, list[TrajectoryTurn]]:
     """The instructions (system prompt) and the entries of a chat; no entries when the assistant never spoke.
 
     `calls` names the model calls by the index of their answer in `messages`. Entries take id and time from there;
-    without a call, the time is that of the entry before (at first `started_at`). Raises `ChatError`.
+    without a call, the time is that of the entry before (at first `started_at`). `entries_before`: how many entries the
+    trajectory has of chats before this one, which then has no instructions of its own. Raises `ChatError`.
     """
     exchanges: list[_Exchange] = []
     since: Messages = []
@@ -70,7 +75,7 @@ def trajectory_turns(
             since.append(message)
     if not exchanges:
         return "", []
-    instructions, before = _head(exchanges[0].before)
+    instructions, before = ("", exchanges[0].before) if entries_before else _head(exchanges[0].before)
     following = [*(exchange.before for exchange in exchanges[1:]), since]
     turns: list[TrajectoryTurn] = []
     results: Messages = []
@@ -78,7 +83,7 @@ def trajectory_turns(
     for exchange, raw_after in zip(exchanges, following, strict=True):
         call = (calls or {}).get(exchange.index)
         at = call.at if call else at
-        place = _Place(len(turns) + 1, at, call.turn_id if call else None)
+        place = _Place(entries_before + len(turns) + 1, at, call.turn_id if call else None)
         answer, after = _relinked(exchange.answer, raw_after, place.first)
         entries = _entries(answer, _observation(before, results), after, place)
         turns += entries

@@ -1,0 +1,6 @@
+"""Grammars that answers follow: made once, alike for the engine that samples and the learner that computes again.
+
+A `Constraint` (`rules.constraints`) and a tokenizer give a `Grammar`, a `Grammar` and what is written so far give the
+tokens that may follow. Compiling happens in a process apart, within bounds (`compiler_process`): what people send
+decides how long it takes. Needs xgrammar, which the extras `engine` and `trainer` install.
+"""

@@ -1,0 +1,17 @@
+"""Objects as the store lists them: values, for rules that read no store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as the store lists it."""
+
+    uri: str
+    size: int
+    """Bytes."""
+    at: datetime
+    """When it was written, by the store's clock."""
